@@ -1,0 +1,1 @@
+"""Vision-Language-Action models in real time on one GPU, for ROS 2."""

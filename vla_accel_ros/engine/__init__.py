@@ -1,0 +1,1 @@
+"""When it runs: the KV pool, the loops and the Engine facade."""

@@ -1,0 +1,57 @@
+"""What crosses the engine's boundary: an Observation in, a Chunk out.
+
+Both are numpy and nothing else, so that sensing, control and the nodes can speak of them without importing torch.
+They are frozen: a loop may hand one to another thread without a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the robot saw and felt at one instant.
+
+    images: policy image name (`base_0_rgb`, ...) -> uint8 [H, W, 3], RGB. A camera that is missing is absent.
+    state: float32 [D], the joints in the contract's order, in the contract's units, not normalised.
+    instruction: what the robot was told to do.
+    stamp_ns: capture time of the oldest image, in nanoseconds of the ROS clock.
+    """
+
+    images: Mapping[str, np.ndarray]
+    state: np.ndarray
+    instruction: str
+    stamp_ns: int
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of motion: H absolute joint targets, `step_dt_s` apart.
+
+    actions: float32 [H, D], absolute positions in the contract's order; actions[i] is due at
+        stamp_ns + (i + 1) * step_dt_s, so that an observation and its first action are one step apart.
+    stamp_ns: capture time of the observation it answers, not of its computation.
+    kv_version: version of the prefix it was computed from; versions only grow.
+    request_id: number of the action request, unique within an engine.
+    update_magnitudes: float32 [H], RMS of the last denoising update of each action, normalised units.
+    """
+
+    actions: np.ndarray
+    stamp_ns: int
+    step_dt_s: float
+    kv_version: int
+    request_id: int
+    update_magnitudes: np.ndarray
+
+    @property
+    def horizon(self) -> int:
+        """Number of actions, H."""
+        return self.actions.shape[0]
+
+    def due_ns(self, index: int) -> int:
+        """Time at which actions[index] is due, in nanoseconds of the ROS clock."""
+        return self.stamp_ns + round((index + 1) * self.step_dt_s * 1e9)
