@@ -1,0 +1,204 @@
+"""A joint trajectory and what a joint_trajectory_controller makes of it.
+
+Everything that is sent, blended, limited or simulated is this one type, and there is one sampler: ours and the
+controller's must agree, or what we blend from is not what the robot does. Times are absolute (nanoseconds of the
+ROS clock); a message with stamp 0 gets its times when it is received. Sampling follows ros2_controllers' Kilted
+release: linear between points without velocities, cubic Hermite between points with them, from the state at receipt
+to the first point by the same rule, and a hold after the last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class MotionState:
+    """Where the joints are (or are commanded to be) at one instant.
+
+    stamp_ns: time in nanoseconds of the ROS clock.
+    position: float64 [D], radians (metres for prismatic joints).
+    velocity: float64 [D], per second; None when it is not known, which makes the way to the first point linear.
+    """
+
+    stamp_ns: int
+    position: np.ndarray
+    velocity: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "position", np.array(self.position, dtype=np.float64))
+        if self.velocity is not None:
+            object.__setattr__(self, "velocity", np.array(self.velocity, dtype=np.float64))
+            if self.velocity.shape != self.position.shape:
+                raise ValueError(
+                    f"MotionState velocity has shape {self.velocity.shape}, position {self.position.shape}: "
+                    "give one velocity per joint or None"
+                )
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """N points of D joints at absolute times.
+
+    joints: D names; the columns of the arrays are in this order.
+    times_ns: int64 [N], strictly increasing, nanoseconds of the ROS clock.
+    positions: float64 [N, D].
+    velocities: float64 [N, D] or None.
+
+    The arrays are copied in and read-only. Raises ValueError for wrong shapes, times that do not increase, no points,
+    or a value that is not finite.
+    """
+
+    joints: tuple[str, ...]
+    times_ns: np.ndarray
+    positions: np.ndarray
+    velocities: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "joints", tuple(self.joints))
+        times = np.array(self.times_ns, dtype=np.int64)
+        _freeze(self, "times_ns", times)
+        _freeze(self, "positions", np.array(self.positions, dtype=np.float64))
+        shape = (len(times), len(self.joints)) if times.ndim == 1 else None
+        if shape is None or shape[0] == 0 or self.positions.shape != shape:
+            raise ValueError(
+                f"trajectory has times of shape {times.shape} and positions of shape {self.positions.shape} for "
+                f"{len(self.joints)} joints: give N >= 1 times and N x {len(self.joints)} positions"
+            )
+        late = np.flatnonzero(np.diff(times) <= 0)
+        if len(late):
+            raise ValueError(
+                f"trajectory point {late[0] + 1} is not later than point {late[0]}: times must strictly increase"
+            )
+        check_finite("trajectory positions", self.positions, self.joints)
+        if self.velocities is not None:
+            _freeze(self, "velocities", np.array(self.velocities, dtype=np.float64))
+            if self.velocities.shape != self.positions.shape:
+                raise ValueError(
+                    f"trajectory velocities have shape {self.velocities.shape}, positions {self.positions.shape}: "
+                    "give a velocity for every position or none at all"
+                )
+            check_finite("trajectory velocities", self.velocities, self.joints)
+
+    def __len__(self) -> int:
+        return len(self.times_ns)
+
+    @property
+    def start_ns(self) -> int:
+        """Time of the first point."""
+        return int(self.times_ns[0])
+
+    @property
+    def end_ns(self) -> int:
+        """Time of the last point; from then on it holds."""
+        return int(self.times_ns[-1])
+
+    def sample(
+        self, t_ns: int | np.ndarray, start: MotionState | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Position and velocity at a time, as the controller would command them.
+
+        t_ns: one time, or int64 [M].
+        start: the state at receipt. Before the first point the motion goes from there to the first point; without it,
+            the first point is held. Times before the start's own stamp give the start itself.
+        Returns (position, velocity), float64 [D] each, or [M, D] for M times. After the last point the velocity is
+        zero; on a linear segment it is the segment's slope.
+        """
+        t = np.atleast_1d(np.asarray(t_ns, dtype=np.int64))
+        if start is not None and start.stamp_ns >= self.start_ns:
+            start = None
+        times, positions, velocities = self._knots(start)
+        before, inside = t < times[0], (t >= times[0]) & (t < times[-1])
+        position = positions[np.where(before, 0, -1)]
+        velocity = np.zeros_like(position)
+        if start is not None and start.velocity is not None:
+            velocity[before] = start.velocity
+        i = np.searchsorted(times, t, side="right") - 1
+        linear = inside & (i == 0) if start is not None and start.velocity is None else np.zeros_like(inside)
+        if velocities is None:
+            linear = inside
+        else:
+            cubic = inside & ~linear
+            position[cubic], velocity[cubic] = _cubic(times, positions, velocities, i[cubic], t[cubic])
+        position[linear], velocity[linear] = _linear(times, positions, i[linear], t[linear])
+        return (position, velocity) if np.ndim(t_ns) else (position[0], velocity[0])
+
+    def select(self, joints: tuple[str, ...]) -> Trajectory:
+        """The same motion of some of the joints, in the given order (one controller's share of it)."""
+        missing = [name for name in joints if name not in self.joints]
+        if missing:
+            raise ValueError(f"trajectory has no joint {missing[0]!r}: it has {', '.join(self.joints)}")
+        columns = [self.joints.index(name) for name in joints]
+        velocities = None if self.velocities is None else self.velocities[:, columns]
+        return Trajectory(tuple(joints), self.times_ns, self.positions[:, columns], velocities)
+
+    def _knots(self, start: MotionState | None) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Times, positions and velocities, with the start state put before the first point."""
+        if start is None:
+            return self.times_ns, self.positions, self.velocities
+        times = np.concatenate([[start.stamp_ns], self.times_ns])
+        positions = np.concatenate([start.position[None], self.positions])
+        if self.velocities is None:
+            return times, positions, None
+        velocity = np.zeros(len(self.joints)) if start.velocity is None else start.velocity
+        return times, positions, np.concatenate([velocity[None], self.velocities])
+
+
+def check_finite(what: str, values: np.ndarray, joints: tuple[str, ...]) -> None:
+    """Refuse NaN and infinity in float [N, D]: ValueError naming the joint and the point."""
+    if not np.isfinite(values).all():
+        row, column = np.argwhere(~np.isfinite(values))[0]
+        raise ValueError(
+            f"{what}: joint {joints[column]!r} is {values[row, column]} at point {row}, which is no number to move to"
+        )
+
+
+def knot_velocities(
+    times_ns: np.ndarray,
+    positions: np.ndarray,
+    first: np.ndarray | None = None,
+    last: np.ndarray | None = None,
+) -> np.ndarray:
+    """Velocities for knots that have only positions, float64 [N, D].
+
+    Inside: central differences (p[i+1] - p[i-1]) / (t[i+1] - t[i-1]). first, last: float64 [D] velocities of the end
+    points; by default the one-sided difference at the first and zero at the last, because a controller refuses a
+    trajectory that ends in motion.
+    """
+    positions = np.asarray(positions, dtype=np.float64)
+    velocities = np.zeros_like(positions)
+    if len(positions) > 1:
+        t = (np.asarray(times_ns, dtype=np.int64) - times_ns[0]) * 1e-9
+        velocities[1:-1] = (positions[2:] - positions[:-2]) / (t[2:] - t[:-2])[:, None]
+        velocities[0] = (positions[1] - positions[0]) / (t[1] - t[0])
+    if first is not None:
+        velocities[0] = first
+    velocities[-1] = 0.0 if last is None else last
+    return velocities
+
+
+def _linear(
+    times: np.ndarray, positions: np.ndarray, i: np.ndarray, t: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    duration = ((times[i + 1] - times[i]) * 1e-9)[:, None]
+    slope = (positions[i + 1] - positions[i]) / duration
+    return positions[i] + slope * ((t - times[i]) * 1e-9)[:, None], slope
+
+
+def _cubic(
+    times: np.ndarray, positions: np.ndarray, velocities: np.ndarray, i: np.ndarray, t: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    duration = ((times[i + 1] - times[i]) * 1e-9)[:, None]
+    s = ((t - times[i]) * 1e-9)[:, None]
+    p0, v0, v1 = positions[i], velocities[i], velocities[i + 1]
+    step = (positions[i + 1] - p0) / duration
+    c2 = (3.0 * step - 2.0 * v0 - v1) / duration
+    c3 = (v0 + v1 - 2.0 * step) / duration**2
+    return p0 + s * (v0 + s * (c2 + s * c3)), v0 + s * (2.0 * c2 + s * 3.0 * c3)
+
+
+def _freeze(owner: Trajectory, name: str, array: np.ndarray) -> None:
+    array.setflags(write=False)
+    object.__setattr__(owner, name, array)
