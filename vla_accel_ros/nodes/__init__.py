@@ -1,0 +1,1 @@
+"""Thin rclpy nodes: parameters, topics, QoS, lifecycle, diagnostics. The only folder that imports rclpy."""

@@ -1,0 +1,69 @@
+"""What a process needs around it before it may start: the allocator's thresholds and the Fast DDS profile.
+
+Both are read when a process starts, so a node cannot set them for itself; launch files, the demo and the tests start
+the nodes with `process_environment()`. Without the malloc thresholds every image costs page faults (12 % of a core
+become 31 % at 720p); with the stock Fast DDS shared-memory segment (549 KB) most images larger than that are lost.
+No rclpy here: launch files import it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(64 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
+
+
+def share_path(relative: str) -> Path:
+    """A data file of the package (`config/...`, `launch/...`): in the ament share folder, else in the source tree.
+
+    Raises FileNotFoundError naming both places.
+    """
+    source = Path(__file__).resolve().parents[2] / relative
+    if source.exists():
+        return source
+    tried = [str(source)]
+    for prefix in filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)):
+        installed = Path(prefix) / "share" / "vla_accel_ros" / relative
+        if installed.exists():
+            return installed
+        tried.append(str(installed))
+    raise FileNotFoundError(f"{relative} is neither at {' nor at '.join(tried)}: build or install vla_accel_ros again")
+
+
+def fastdds_profile() -> Path:
+    """The Fast DDS profile of the package, with a shared-memory segment that holds camera frames."""
+    return share_path("config/fastdds.xml")
+
+
+def demo_contract() -> Path:
+    """The contract of the simulated arm."""
+    return share_path("config/contracts/sim_arm.yaml")
+
+
+def demo_model() -> Path:
+    """The checkpoint folder of the bundled demo policy; raises FileNotFoundError when it is not there."""
+    folder = Path(__file__).resolve().parents[1] / "sim" / "policy"
+    if not (folder / "model.safetensors").exists():
+        raise FileNotFoundError(
+            f"the bundled demo policy is not at {folder}: train it with `vla train-demo` or set the parameter `model`"
+        )
+    return folder
+
+
+def additional_environment(current: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables to add for a node process; those the user has already set are left alone."""
+    profile = str(fastdds_profile())
+    wanted = {
+        **MALLOC,
+        # The first name is read by Fast DDS 2 (Humble, Jazzy), the second by Fast DDS 3 (Kilted).
+        "FASTRTPS_DEFAULT_PROFILES_FILE": profile,
+        "FASTDDS_DEFAULT_PROFILES_FILE": profile,
+    }
+    return {name: value for name, value in wanted.items() if name not in current}
+
+
+def process_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The whole environment of a node process: this one's, the additions above, and `extra` over both."""
+    return {**os.environ, **additional_environment(), **(extra or {})}

@@ -1,0 +1,158 @@
+"""Every parameter of every node, as data: name, default, what it means, what it may be.
+
+This is the one place a parameter is written down. The nodes declare from it (nodes/declare.py), the tests check launch
+and parameter files against it, and it imports no rclpy so that both can. Lifecycle nodes read their parameters in
+on_configure, so a change needs a deactivate - cleanup - configure - activate round unless the description says "live".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Value = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One declared parameter.
+
+    minimum, maximum: inclusive range of a number, None for none. choices: the allowed strings, empty for any.
+    read_only: cannot change after the node has started.
+    """
+
+    name: str
+    default: Value
+    description: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    read_only: bool = False
+
+    def __post_init__(self) -> None:
+        self.check(self.default)
+
+    def check(self, value: Value) -> None:
+        """Raise TypeError or ValueError, in one sentence, for a value this parameter may not have."""
+        if type(value) is not type(self.default):
+            raise TypeError(
+                f"parameter {self.name!r} is {value!r} of type {type(value).__name__}: "
+                f"give a {type(self.default).__name__}"
+            )
+        if self.choices and value not in self.choices:
+            raise ValueError(f"parameter {self.name!r} is {value!r}: give one of {', '.join(self.choices)}")
+        low, high = self.minimum, self.maximum
+        if not isinstance(value, str) and not (
+            (low is None or value >= low) and (high is None or value <= high)
+        ):
+            raise ValueError(f"parameter {self.name!r} is {value!r}: give a value from {low} to {high}")
+
+
+AUTOSTART = Parameter(
+    "autostart",
+    False,
+    "Configure and activate by itself at start; false leaves that to a lifecycle manager.",
+    read_only=True,
+)
+CONTRACT = Parameter(
+    "contract",
+    "",
+    "Contract file (YAML) of the robot: cameras, joints, limits, controllers. Empty: the simulated arm's.",
+)
+
+INFERENCE = (
+    AUTOSTART,
+    CONTRACT,
+    Parameter("model", "", "Checkpoint folder (model.safetensors and its assets). Empty: the bundled demo policy."),
+    Parameter(
+        "device", "auto", "Where the model runs; auto takes CUDA when there is one.", choices=("auto", "cpu", "cuda")
+    ),
+    Parameter(
+        "dtype", "float32", "Number format of the weights and the KV cache.", choices=("float32", "bfloat16")
+    ),
+    Parameter(
+        "torch_threads", 1, "CPU threads of one torch operator; 0 leaves torch's own choice.", minimum=0, maximum=256
+    ),
+    Parameter(
+        "kv_slots",
+        5,
+        "Frames whose KV cache fits at once: one being written, the newest, one per reader.",
+        minimum=4,
+        maximum=64,
+    ),
+    Parameter("vision_hz", 10.0, "Rate of the vision loop (encode and prefill) [Hz].", minimum=0.1, maximum=240.0),
+    Parameter(
+        "action_hz",
+        60.0,
+        "Rate at which the action loop looks for work [Hz]; it denoises when there is a new prefix, and a model with "
+        "a state token also when there is a new joint state.",
+        minimum=0.1,
+        maximum=1000.0,
+    ),
+    Parameter(
+        "language_hz", 1.0, "Rate at which a new answer is begun [Hz]; 0 asks nothing.", minimum=0.0, maximum=60.0
+    ),
+    Parameter(
+        "vision_deadline_s", 0.0, "A vision run longer than this is a miss [s]; 0 is one period.", 0.0, 10.0
+    ),
+    Parameter(
+        "action_deadline_s", 0.1, "An action run longer than this is a miss [s]; 0 is one period.", 0.0, 10.0
+    ),
+    Parameter(
+        "language_deadline_s", 0.0, "A language run longer than this is a miss [s]; 0 is one period.", 0.0, 60.0
+    ),
+    Parameter("language_max_tokens", 16, "Longest answer, in tokens.", minimum=1, maximum=512),
+    Parameter("denoise_steps", 10, "Euler steps of flow matching per chunk.", minimum=1, maximum=64),
+    Parameter(
+        "time_rule", "openpi", "How the flow time is stepped; see models/sampling.py.", choices=("openpi", "lerobot")
+    ),
+    Parameter("seed", 0, "Seed of the denoising noise; noise is a function of (seed, request).", minimum=0),
+)
+
+TRAJECTORY = (
+    AUTOSTART,
+    CONTRACT,
+    Parameter(
+        "mode",
+        "blend",
+        "How a new chunk follows the old one: block executes a chunk to its end, async replaces, blend fades over.",
+        choices=("block", "async", "blend"),
+    ),
+    Parameter("blend_s", 0.2, "Time over which blend fades from the old chunk to the new [s].", 0.0, 2.0),
+    Parameter(
+        "zero_end", True, "End every trajectory at rest; joint_trajectory_controller demands it since Jazzy."
+    ),
+    Parameter(
+        "stamp",
+        "now",
+        "Header stamp of a trajectory: now says when it begins, so that latency on the way costs nothing; zero lets "
+        "the controller start it on arrival, for controllers on a machine with another clock.",
+        choices=("now", "zero"),
+    ),
+    Parameter("watchdog_hz", 50.0, "Rate of the age checks [Hz].", minimum=5.0, maximum=500.0),
+    Parameter(
+        "check_controllers",
+        True,
+        "Read each controller's parameters on activation and warn when they break smooth motion.",
+    ),
+)
+
+SIM_ROBOT = (
+    Parameter("task", "reach", "Task of the first scene.", choices=("reach", "place", "follow"), read_only=True),
+    Parameter("seed", 0, "Seed of the first scene.", minimum=0, read_only=True),
+    Parameter("image_width", 112, "Width of both cameras [px].", minimum=16, maximum=1920, read_only=True),
+    Parameter("image_height", 112, "Height of both cameras [px].", minimum=16, maximum=1080, read_only=True),
+    Parameter("camera_hz", 30.0, "Rate of both cameras [Hz].", minimum=1.0, maximum=120.0, read_only=True),
+    Parameter("joint_hz", 100.0, "Rate of joint_states [Hz].", minimum=10.0, maximum=500.0, read_only=True),
+    Parameter("ground_truth_hz", 10.0, "Rate of ground_truth [Hz].", minimum=0.5, maximum=100.0, read_only=True),
+    Parameter(
+        "stopped_cameras",
+        "",
+        "Cameras to silence, comma separated (live): shows what the stack does when one stops.",
+    ),
+)
+
+NODES: dict[str, tuple[Parameter, ...]] = {
+    "inference": INFERENCE,
+    "trajectory": TRAJECTORY,
+    "sim_robot": SIM_ROBOT,
+}
