@@ -1,0 +1,146 @@
+"""Sizes of a pi0 or pi0.5 model, and nothing else.
+
+Every other module takes its shapes from here, so that a 6 M parameter policy, a test model of a few thousand
+parameters and the published 3.3 B one are the same code. Sizes are frozen: a model is built once for them.
+The JSON form travels in the checkpoint's `config.json` under the key `vla_accel_ros`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+IMAGE_NAMES = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")
+"""The camera names of the published pi0 and pi0.5 checkpoints, in prefix order."""
+
+
+@dataclass(frozen=True)
+class VisionConfig:
+    """A SigLIP encoder: square images of `image_size` pixels cut into `patch` x `patch` patches."""
+
+    width: int
+    depth: int
+    mlp: int
+    heads: int
+    image_size: int
+    patch: int
+
+    def __post_init__(self) -> None:
+        _positive(self, "vision")
+        if self.width % self.heads:
+            raise ValueError(f"vision.width {self.width} is not a multiple of vision.heads {self.heads}.")
+        if self.image_size % self.patch:
+            raise ValueError(
+                f"vision.image_size {self.image_size} is not a multiple of vision.patch {self.patch}."
+            )
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one image."""
+        return (self.image_size // self.patch) ** 2
+
+
+@dataclass(frozen=True)
+class GemmaConfig:
+    """A Gemma decoder stack. `heads` query heads share `kv_heads` key/value heads of `head_dim`."""
+
+    width: int
+    depth: int
+    mlp: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+    def __post_init__(self) -> None:
+        _positive(self, "gemma")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"gemma.heads {self.heads} is not a multiple of gemma.kv_heads {self.kv_heads}.")
+        if self.head_dim % 2:
+            raise ValueError(f"gemma.head_dim {self.head_dim} is odd; rotary positions need an even one.")
+
+
+@dataclass(frozen=True)
+class PiConfig:
+    """A whole policy network.
+
+    kind: "pi0" (the state is a suffix token) or "pi05" (the state is in the prompt, time modulates the norms).
+    prefix, expert: the two Gemma stacks; they share depth, kv_heads and head_dim, because one attends to the other.
+    action_dim, state_dim: padded sizes the network sees; a robot with fewer joints is zero-padded.
+    horizon: actions in a chunk. max_prompt: most language tokens in a prompt.
+    image_names: the cameras in prefix order.
+    """
+
+    kind: str
+    vision: VisionConfig
+    prefix: GemmaConfig
+    expert: GemmaConfig
+    vocab: int
+    action_dim: int
+    state_dim: int
+    horizon: int
+    max_prompt: int
+    image_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("pi0", "pi05"):
+            raise ValueError(f"kind is '{self.kind}'; use 'pi0' or 'pi05'.")
+        _positive(self, "config")
+        for name in ("depth", "kv_heads", "head_dim", "heads"):
+            if getattr(self.prefix, name) != getattr(self.expert, name):
+                raise ValueError(
+                    f"prefix.{name} {getattr(self.prefix, name)} differs from expert.{name} "
+                    f"{getattr(self.expert, name)}; the expert attends to the prefix, make them equal."
+                )
+        if self.expert.width % 2:
+            raise ValueError(f"expert.width {self.expert.width} is odd; the time embedding needs an even one.")
+        if not self.image_names or len(set(self.image_names)) != len(self.image_names):
+            raise ValueError(f"image_names {self.image_names} must be one or more different names.")
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens a prefix can have: every camera and the longest prompt."""
+        return len(self.image_names) * self.vision.tokens + self.max_prompt
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary of numbers, strings and lists."""
+        return {**asdict(self), "image_names": list(self.image_names)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> PiConfig:
+        """The inverse of to_json. Raises ValueError naming missing or unknown fields."""
+        data = _checked(cls, data, "config")
+        return cls(
+            **{
+                **data,
+                "vision": VisionConfig(**_checked(VisionConfig, data["vision"], "config.vision")),
+                "prefix": GemmaConfig(**_checked(GemmaConfig, data["prefix"], "config.prefix")),
+                "expert": GemmaConfig(**_checked(GemmaConfig, data["expert"], "config.expert")),
+                "image_names": tuple(data["image_names"]),
+            }
+        )
+
+
+def _positive(config: Any, where: str) -> None:
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.type == "int" and (not isinstance(value, int) or value < 1):
+            raise ValueError(f"{where}.{field.name} is {value!r}; it must be a whole number of at least 1.")
+
+
+def _checked(cls: type, data: Any, where: str) -> dict[str, Any]:
+    names = {field.name for field in fields(cls)}
+    if not isinstance(data, dict) or set(data) != names:
+        given = set(data) if isinstance(data, dict) else set()
+        raise ValueError(
+            f"{where} must have exactly the fields {sorted(names)}: missing {sorted(names - given)}, "
+            f"unknown {sorted(given - names)}."
+        )
+    return data
+
+
+_SO400M = VisionConfig(width=1152, depth=27, mlp=4304, heads=16, image_size=224, patch=14)
+_GEMMA_2B = GemmaConfig(width=2048, depth=18, mlp=16384, heads=8, kv_heads=1, head_dim=256)
+_GEMMA_300M = GemmaConfig(width=1024, depth=18, mlp=4096, heads=8, kv_heads=1, head_dim=256)
+
+PI0 = PiConfig("pi0", _SO400M, _GEMMA_2B, _GEMMA_300M, 257152, 32, 32, 50, 48, IMAGE_NAMES)
+PI05 = PiConfig("pi05", _SO400M, _GEMMA_2B, _GEMMA_300M, 257152, 32, 32, 50, 200, IMAGE_NAMES)

@@ -1,0 +1,172 @@
+"""A Gemma decoder stack that can read keys and values computed elsewhere.
+
+The same stack is the prefix (images and language) and the action expert; the expert reads the prefix's keys and
+values layer by layer, and its norms may be modulated by a condition (adaRMS, pi0.5). Norms are float32 whatever the
+stack's dtype and the rotary tables are cast to it, which is openpi's rule; nothing here is in place, so it trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vla_accel_ros.models.config import GemmaConfig
+
+ROPE_THETA = 10_000.0
+NORM_EPS = 1e-6
+
+
+class KV(NamedTuple):
+    """Keys (rotary positions applied) and values of a token sequence: each [layers, B, kv_heads, T, head_dim]."""
+
+    k: Tensor
+    v: Tensor
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) * (1 + weight), or with a condition * (1 + scale) + shift; returns (normed, gate or None)."""
+
+    def __init__(self, width: int, modulated: bool) -> None:
+        super().__init__()
+        if modulated:
+            self.dense = nn.Linear(width, 3 * width)
+            nn.init.zeros_(self.dense.weight)
+            nn.init.zeros_(self.dense.bias)
+        else:
+            self.weight = nn.Parameter(torch.zeros(width))
+        self.modulated = modulated
+
+    def forward(self, x: Tensor, condition: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        wide = x.float()
+        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPS)
+        if not self.modulated or condition is None:
+            return (normed * (1.0 + self.weight)).to(x.dtype), None
+        scale, shift, gate = self.dense(condition).unsqueeze(1).chunk(3, dim=-1)
+        return (normed * (1.0 + scale) + shift).to(x.dtype), gate.to(x.dtype)
+
+
+def rotary_tables(positions: Tensor, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """positions [B, T] -> cos, sin [B, 1, T, head_dim], computed in float32."""
+    exponents = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim
+    angles = positions[:, None, :, None].float() * (1.0 / ROPE_THETA**exponents)
+    angles = torch.cat((angles, angles), dim=-1)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary positions in the rotate-half layout. x [B, heads, T, head_dim]."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos.to(x.dtype) + torch.cat((-second, first), dim=-1) * sin.to(x.dtype)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention over the tokens given and any keys and values that came before them."""
+
+    def __init__(self, config: GemmaConfig) -> None:
+        super().__init__()
+        self.head_dim = config.head_dim
+        self.groups = config.heads // config.kv_heads
+        self.q_proj = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
+        self.k_proj = nn.Linear(config.width, config.kv_heads * config.head_dim, bias=False)
+        self.v_proj = nn.Linear(config.width, config.kv_heads * config.head_dim, bias=False)
+        self.o_proj = nn.Linear(config.heads * config.head_dim, config.width, bias=False)
+
+    def forward(
+        self,
+        x: Tensor,
+        tables: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        past: Sequence[tuple[Tensor, Tensor]],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = (
+            proj(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            for proj in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        q, k = rotate(q, *tables), rotate(k, *tables)
+        keys = torch.cat([*(old_k.to(k.dtype) for old_k, _ in past), k], dim=2) if past else k
+        values = torch.cat([*(old_v.to(v.dtype) for _, old_v in past), v], dim=2) if past else v
+        out = F.scaled_dot_product_attention(q, self._per_query(keys), self._per_query(values), attn_mask=mask)
+        return self.o_proj(out.transpose(1, 2).flatten(2)), k, v
+
+    def _per_query(self, x: Tensor) -> Tensor:
+        return x.unsqueeze(2).expand(-1, -1, self.groups, -1, -1).flatten(1, 2)
+
+
+class MLP(nn.Module):
+    """GELU-gated feed-forward."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(width, hidden, bias=False)
+        self.up_proj = nn.Linear(width, hidden, bias=False)
+        self.down_proj = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.gelu(self.gate_proj(x), approximate="tanh") * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    """A pre-norm layer whose residual branches are gated when the norms are modulated."""
+
+    def __init__(self, config: GemmaConfig, modulated: bool) -> None:
+        super().__init__()
+        self.self_attn = Attention(config)
+        self.mlp = MLP(config.width, config.mlp)
+        self.input_layernorm = RMSNorm(config.width, modulated)
+        self.post_attention_layernorm = RMSNorm(config.width, modulated)
+
+    def forward(
+        self,
+        x: Tensor,
+        tables: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        past: Sequence[tuple[Tensor, Tensor]],
+        condition: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        normed, gate = self.input_layernorm(x, condition)
+        attended, k, v = self.self_attn(normed, tables, mask, past)
+        x = x + (attended if gate is None else attended * gate)
+        normed, gate = self.post_attention_layernorm(x, condition)
+        fed = self.mlp(normed)
+        return x + (fed if gate is None else fed * gate), k, v
+
+
+class Gemma(nn.Module):
+    """The stack and its final norm."""
+
+    def __init__(self, config: GemmaConfig, modulated: bool, vocab: int | None = None) -> None:
+        super().__init__()
+        self.head_dim = config.head_dim
+        if vocab is not None:
+            self.embed_tokens = nn.Embedding(vocab, config.width)
+            nn.init.normal_(self.embed_tokens.weight, std=config.width**-0.5)
+        self.layers = nn.ModuleList(Layer(config, modulated) for _ in range(config.depth))
+        self.norm = RMSNorm(config.width, modulated)
+
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        mask: Tensor | None = None,
+        past: Sequence[KV] = (),
+        condition: Tensor | None = None,
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Run the stack.
+
+        x [B, T, width]; positions int [B, T]; mask bool [B, T, P + T], True = may look, None = all may;
+        past: sequences that come before x, P tokens together; condition [B, width] where the norms are modulated.
+        Returns the hidden states after the final norm and, per layer, the keys and values of x [B, kv, T, head_dim].
+        """
+        x = x.to(self.layers[0].self_attn.q_proj.weight.dtype)
+        tables = rotary_tables(positions, self.head_dim, x.dtype)
+        mask = None if mask is None else mask.unsqueeze(1)
+        keys, values = [], []
+        for index, layer in enumerate(self.layers):
+            x, k, v = layer(x, tables, mask, [(kv.k[index], kv.v[index]) for kv in past], condition)
+            keys.append(k)
+            values.append(v)
+        return self.norm(x, condition)[0], keys, values

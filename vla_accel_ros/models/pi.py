@@ -1,0 +1,205 @@
+"""pi0 and pi0.5 in plain torch: the reference every faster path is compared with.
+
+Four batched, differentiable pieces, the micro-requests of the design: encode (images), prefix (one bidirectional pass
+whose keys and values everything else reads), velocity (one flow step of the action expert) and extend/logits (text).
+Nothing is computed for absent cameras or padding when the caller leaves them out; masks are for training batches.
+Parameter names are those of the openpi PyTorch checkpoints, except `gemma_expert.lm_head`, which no path reads.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.gemma import KV, Gemma, RMSNorm
+from vla_accel_ros.models.vision import Embeddings, SigLIP
+
+MIN_PERIOD, MAX_PERIOD = 4e-3, 4.0
+
+
+def time_embedding(t: Tensor, width: int) -> Tensor:
+    """Sine-cosine embedding of flow time. t float [B] -> [B, width] in t's dtype, computed in float64."""
+    fraction = torch.linspace(0.0, 1.0, width // 2, dtype=torch.float64, device=t.device)
+    period = MIN_PERIOD * (MAX_PERIOD / MIN_PERIOD) ** fraction
+    angles = t.double()[:, None] * (2 * math.pi / period)
+    return torch.cat((angles.sin(), angles.cos()), dim=1).to(t.dtype)
+
+
+class Pi(nn.Module):
+    """A pi0 or pi0.5 network of the given sizes, randomly initialised."""
+
+    def __init__(self, config: PiConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.expert.width
+        pi05 = config.kind == "pi05"
+        language_model = Gemma(config.prefix, modulated=False, vocab=config.vocab)
+        projector = nn.Linear(config.vision.width, config.prefix.width)
+        lm_head = nn.Linear(config.prefix.width, config.vocab, bias=False, device="meta")
+        paligemma = nn.ModuleDict(
+            {
+                "model": nn.ModuleDict(
+                    {
+                        "vision_tower": nn.ModuleDict({"vision_model": SigLIP(config.vision)}),
+                        "multi_modal_projector": nn.ModuleDict({"linear": projector}),
+                        "language_model": language_model,
+                    }
+                ),
+                "lm_head": lm_head,
+            }
+        )
+        expert = nn.ModuleDict({"model": Gemma(config.expert, modulated=pi05)})
+        self.paligemma_with_expert = nn.ModuleDict({"paligemma": paligemma, "gemma_expert": expert})
+        self.action_in_proj = nn.Linear(config.action_dim, width)
+        self.action_out_proj = nn.Linear(width, config.action_dim)
+        if pi05:
+            self.time_mlp_in = nn.Linear(width, width)
+            self.time_mlp_out = nn.Linear(width, width)
+        else:
+            self.state_proj = nn.Linear(config.state_dim, width)
+            self.action_time_mlp_in = nn.Linear(2 * width, width)
+            self.action_time_mlp_out = nn.Linear(width, width)
+        self.tie_weights()
+
+    def tie_weights(self) -> None:
+        """Make the language head and the token embedding one tensor (again, after parameters were replaced)."""
+        self.paligemma_with_expert["paligemma"]["lm_head"].weight = self.language_model.embed_tokens.weight
+
+    @property
+    def language_model(self) -> Gemma:
+        """The prefix stack."""
+        return self.paligemma_with_expert["paligemma"]["model"]["language_model"]
+
+    @property
+    def expert(self) -> Gemma:
+        """The action expert."""
+        return self.paligemma_with_expert["gemma_expert"]["model"]
+
+    def set_precision(self, dtype: torch.dtype) -> Pi:
+        """Cast to dtype, leaving in float32 what openpi does: patch and position embeddings, Gemma norms, and the
+        action, state and time projections."""
+        self.to(dtype)
+        for module in self.modules():
+            if isinstance(module, Embeddings | RMSNorm):
+                module.float()
+        for name, child in self.named_children():
+            if name != "paligemma_with_expert":
+                child.float()
+        return self
+
+    def encode(self, images: Tensor) -> Tensor:
+        """images float [N, 3, S, S] in [-1, 1] -> image tokens [N, n_patch, W]. Not scaled by sqrt(W)."""
+        model = self.paligemma_with_expert["paligemma"]["model"]
+        features = model["vision_tower"]["vision_model"](images)
+        return model["multi_modal_projector"]["linear"](features)
+
+    def embed_tokens(self, tokens: Tensor) -> Tensor:
+        """tokens int64 [...] -> [..., W], multiplied by sqrt(W)."""
+        return self.language_model.embed_tokens(tokens) * math.sqrt(self.config.prefix.width)
+
+    def prefix(
+        self,
+        embs: Tensor,
+        attend: Tensor | None = None,
+        positions: Tensor | None = None,
+        out: KV | None = None,
+    ) -> tuple[Tensor, KV]:
+        """Compute the prefix.
+
+        embs [B, T, W]; attend bool [B, T, T], True = row may look at column, None = everything sees everything;
+        positions int [B, T], None = 0..T-1. A row that may look at nothing (padding) gives finite, meaningless numbers.
+        out: where to write the keys and values instead of allocating them, each [layers, B, kv, T, head_dim].
+        Returns hidden [B, T, W] after the final norm, and the KV of all T tokens.
+        """
+        positions = _count(embs, 0) if positions is None else positions
+        hidden, keys, values = self.language_model(embs, positions, _look_somewhere(attend))
+        return hidden, _gather(keys, values, out)
+
+    def extend(
+        self,
+        embs: Tensor,
+        past: KV,
+        attend: Tensor | None = None,
+        positions: Tensor | None = None,
+        tail: KV | None = None,
+    ) -> tuple[Tensor, KV]:
+        """Continue a prefix causally (text).
+
+        embs [B, t, W]; past: the prefix, P tokens; tail: what already continues it, R tokens;
+        attend bool [B, t, P + R + t], None = all of past and tail, and causal within embs;
+        positions int [B, t], None = P + R onwards. Returns hidden [B, t, W] and the KV of the t new tokens alone.
+        """
+        before = (past,) if tail is None else (past, tail)
+        old = sum(kv.k.shape[3] for kv in before)
+        new = embs.shape[1]
+        positions = _count(embs, old) if positions is None else positions
+        if attend is None and new > 1:
+            attend = torch.ones(1, new, old + new, dtype=torch.bool, device=embs.device).tril(old)
+        hidden, keys, values = self.language_model(embs, positions, _look_somewhere(attend), before)
+        return hidden, _gather(keys, values, None)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [..., W] -> scores of the next token [..., vocab], through the tied embedding."""
+        return F.linear(hidden, self.language_model.embed_tokens.weight)
+
+    def velocity(
+        self, x: Tensor, t: Tensor, state: Tensor | None, kv: KV, kv_mask: Tensor | None = None
+    ) -> Tensor:
+        """One evaluation of the flow field: data at t = 0, noise at t = 1.
+
+        x float32 [B, H, A] noisy normalised actions; t float32 [B]; state float [B, S] (pi0; ignored by pi05);
+        kv: the prefix, T tokens; kv_mask bool [B, T], False = not part of the prefix (padding, absent cameras,
+        answer text), None = all valid. Returns float32 [B, H, A].
+        """
+        condition: Tensor | None = None
+        embedded = time_embedding(t, self.config.expert.width)
+        tokens = self.action_in_proj(x)
+        if self.config.kind == "pi05":
+            condition = F.silu(self.time_mlp_out(F.silu(self.time_mlp_in(embedded))))
+        else:
+            assert state is not None, "pi0 needs the state"
+            timed = torch.cat((tokens, embedded[:, None].expand_as(tokens).to(tokens.dtype)), dim=2)
+            tokens = self.action_time_mlp_out(F.silu(self.action_time_mlp_in(timed)))
+            tokens = torch.cat((self.state_proj(state.to(x.dtype))[:, None], tokens), dim=1)
+        suffix, old = tokens.shape[1], kv.k.shape[3]
+        positions = _count(tokens, old)
+        if kv_mask is not None:
+            positions = positions - old + kv_mask.sum(dim=1, keepdim=True)
+        hidden, _, _ = self.expert(tokens, positions, self._suffix_mask(suffix, old, kv_mask, x), (kv,), condition)
+        return self.action_out_proj(hidden[:, -x.shape[1] :].to(self.action_out_proj.weight.dtype)).float()
+
+    def _suffix_mask(self, suffix: int, old: int, kv_mask: Tensor | None, x: Tensor) -> Tensor | None:
+        """Every suffix token sees the valid prefix and the whole suffix, but pi0's state token sees no action."""
+        if kv_mask is None and self.config.kind == "pi05":
+            return None
+        among = torch.ones(suffix, suffix, dtype=torch.bool, device=x.device)
+        if self.config.kind == "pi0":
+            among = torch.cat((torch.arange(suffix, device=x.device)[None] < 1, among[1:]))
+        if kv_mask is None:
+            kv_mask = torch.ones(1, old, dtype=torch.bool, device=x.device)
+        batch = kv_mask.shape[0]
+        return torch.cat(
+            (kv_mask[:, None].expand(batch, suffix, old), among[None].expand(batch, suffix, suffix)), dim=2
+        )
+
+
+def _count(x: Tensor, start: int) -> Tensor:
+    return torch.arange(start, start + x.shape[1], device=x.device)[None]
+
+
+def _look_somewhere(attend: Tensor | None) -> Tensor | None:
+    """Attention over nothing is 0/0 in some kernels; let such rows look everywhere, their result is unused."""
+    return None if attend is None else attend | ~attend.any(dim=-1, keepdim=True)
+
+
+def _gather(keys: list[Tensor], values: list[Tensor], out: KV | None) -> KV:
+    if out is None:
+        return KV(torch.stack(keys), torch.stack(values))
+    for index, (k, v) in enumerate(zip(keys, values, strict=True)):
+        out.k[index].copy_(k)
+        out.v[index].copy_(v)
+    return out

@@ -1,0 +1,107 @@
+"""Real-time chunking: steer a new chunk to agree with the part of the old one that will run anyway.
+
+While the network thinks, the robot goes on executing `delay` actions of the previous chunk; the new chunk must begin
+with those and may leave them gradually up to the execution horizon (Black et al., 2025, "Real-time execution of action
+chunking flow policies", eq. 2-5). The correction is the error of the predicted clean chunk pulled back to x: through
+the identity (lerobot's published code, no backward pass, fuses with the step) or the true Jacobian (the paper's form).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.models.sampling import Velocity
+
+SCHEDULES = ("LINEAR", "EXP", "ONES")
+JACOBIANS = ("identity", "exact")
+MAX_WEIGHT = 10.0
+
+
+def prefix_weights(schedule: str, delay: int, execution: int, horizon: int) -> Tensor:
+    """How strongly each action must follow the previous chunk: float32 [horizon].
+
+    1 for the first `delay` actions, falling to 0 at `execution` (LINEAR, EXP) or staying 1 until it (ONES).
+    """
+    if schedule not in SCHEDULES:
+        raise ValueError(f"schedule is '{schedule}'; use one of {SCHEDULES}.")
+    execution = min(execution, horizon)
+    delay = min(delay, execution)
+    weights = torch.zeros(horizon)
+    weights[:execution] = 1.0
+    if schedule != "ONES":
+        falling = torch.linspace(1.0, 0.0, execution - delay + 2)[1:-1]
+        weights[delay:execution] = (
+            falling * torch.expm1(falling) / (math.e - 1) if schedule == "EXP" else falling
+        )
+    return weights
+
+
+def guidance_weight(t: float) -> float:
+    """Strength of the correction at flow time t (t = 1 is noise), at most MAX_WEIGHT; the paper's tau is 1 - t."""
+    tau = 1.0 - t
+    if tau <= 0.0 or t <= 0.0:
+        return MAX_WEIGHT
+    return min(MAX_WEIGHT, (t / tau) * (t * t + tau * tau) / (t * t))
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """What a new chunk must agree with.
+
+    previous: float [h, A] or [B, h, A], h <= H: the not yet executed rest of the previous chunk, aligned so that
+        previous[..., i, :] is due when action i of the new chunk is; normalised as the network sees actions.
+    delay: number of leading actions that will have been executed before the new chunk can take over.
+    execution: number of actions after which the new chunk is free (at most h counts).
+    schedule: LINEAR, EXP or ONES. jacobian: "identity" (lerobot) or "exact" (vector-Jacobian product).
+    """
+
+    previous: Tensor
+    delay: int
+    execution: int
+    schedule: str = "LINEAR"
+    jacobian: str = "identity"
+
+    def __post_init__(self) -> None:
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"guidance.schedule is '{self.schedule}'; use one of {SCHEDULES}.")
+        if self.jacobian not in JACOBIANS:
+            raise ValueError(f"guidance.jacobian is '{self.jacobian}'; use one of {JACOBIANS}.")
+        if self.previous.ndim not in (2, 3):
+            raise ValueError(f"guidance.previous has shape {list(self.previous.shape)}; give [h, A] or [B, h, A].")
+        if self.delay < 0 or self.execution < 0:
+            raise ValueError(f"guidance.delay {self.delay} and execution {self.execution} must not be negative.")
+
+    def guide(self, velocity: Velocity, noise: Tensor) -> Velocity:
+        """The guided velocity for samples shaped like noise [B, H, A]: v - weight(t) * correction."""
+        batch, horizon, dims = noise.shape
+        previous = self.previous.to(noise)
+        previous = previous if previous.ndim == 3 else previous[None]
+        known = previous.shape[1]
+        if previous.shape[0] not in (1, batch) or known > horizon or previous.shape[2] != dims:
+            raise ValueError(
+                f"guidance.previous has shape {list(self.previous.shape)}; the chunk is {list(noise.shape)}."
+            )
+        target = torch.cat((previous, previous.new_zeros(previous.shape[0], horizon - known, dims)), dim=1)
+        weights = prefix_weights(self.schedule, self.delay, min(self.execution, known), horizon)
+        weights = weights.to(noise)[:, None]
+        exact = self.jacobian == "exact"
+
+        def guided(x: Tensor, t: Tensor) -> Tensor:
+            strength = guidance_weight(float(t[0]))
+            times = t[:, None, None]
+            if not exact:
+                v = velocity(x, t)
+                return v - strength * (target - (x - times * v)) * weights
+            with torch.enable_grad():
+                start = x.detach().requires_grad_(True)
+                v = velocity(start, t)
+                clean = start - times * v
+                error = ((target - clean) * weights).detach()
+                (correction,) = torch.autograd.grad(clean, start, error)
+            return v.detach() - strength * correction
+
+        return guided

@@ -1,0 +1,105 @@
+"""The SigLIP image encoder, as openpi runs it: no pooling head, no class token, post-norm at the end.
+
+The patch convolution is written as a matrix product over the patches. It is the same sum, and it keeps float32
+exact on GPUs, where a convolution may silently use TF32. Parameter names are those of the openpi checkpoints.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vla_accel_ros.models.config import VisionConfig
+
+
+class PatchEmbedding(nn.Module):
+    """[N, 3, S, S] -> [N, tokens, width], patches in row-major order."""
+
+    def __init__(self, width: int, patch: int) -> None:
+        super().__init__()
+        self.patch = patch
+        self.weight = nn.Parameter(torch.empty(width, 3, patch, patch))
+        self.bias = nn.Parameter(torch.zeros(width))
+        nn.init.normal_(self.weight, std=(3 * patch * patch) ** -0.5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        n, channels, height, width = images.shape
+        p = self.patch
+        patches = images.reshape(n, channels, height // p, p, width // p, p).permute(0, 2, 4, 1, 3, 5)
+        return F.linear(patches.flatten(3).flatten(1, 2), self.weight.flatten(1), self.bias)
+
+
+class Embeddings(nn.Module):
+    """Patches plus learned positions, both float32 whatever the encoder's dtype."""
+
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.patch_embedding = PatchEmbedding(config.width, config.patch)
+        self.position_embedding = nn.Embedding(config.tokens, config.width)
+        nn.init.normal_(self.position_embedding.weight, std=config.width**-0.5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.patch_embedding(images.to(self.patch_embedding.weight.dtype)) + self.position_embedding.weight
+
+
+class Attention(nn.Module):
+    """Full self-attention with biases."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.k_proj = nn.Linear(width, width)
+        self.v_proj = nn.Linear(width, width)
+        self.q_proj = nn.Linear(width, width)
+        self.out_proj = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            proj(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for proj in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        return self.out_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    """Two layers with the tanh GELU."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, hidden)
+        self.fc2 = nn.Linear(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
+
+
+class Layer(nn.Module):
+    """A pre-norm transformer layer."""
+
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.layer_norm1 = nn.LayerNorm(config.width, eps=1e-6)
+        self.self_attn = Attention(config.width, config.heads)
+        self.layer_norm2 = nn.LayerNorm(config.width, eps=1e-6)
+        self.mlp = MLP(config.width, config.mlp)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.self_attn(self.layer_norm1(x))
+        return x + self.mlp(self.layer_norm2(x))
+
+
+class SigLIP(nn.Module):
+    """images float [N, 3, S, S] in [-1, 1] -> features [N, tokens, width] in the encoder's dtype."""
+
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.embeddings = Embeddings(config)
+        self.encoder = nn.ModuleDict({"layers": nn.ModuleList(Layer(config) for _ in range(config.depth))})
+        self.post_layernorm = nn.LayerNorm(config.width, eps=1e-6)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.embeddings(images).to(self.post_layernorm.weight.dtype)
+        for layer in self.encoder["layers"]:
+            x = layer(x)
+        return self.post_layernorm(x)
