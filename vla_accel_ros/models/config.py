@@ -92,7 +92,9 @@ class PiConfig:
                     f"{getattr(self.expert, name)}; the expert attends to the prefix, make them equal."
                 )
         if self.expert.width % 2:
-            raise ValueError(f"expert.width {self.expert.width} is odd; the time embedding needs an even one.")
+            raise ValueError(
+                f"expert.width {self.expert.width} is odd; the time embedding needs an even one."
+            )
         if not self.image_names or len(set(self.image_names)) != len(self.image_names):
             raise ValueError(f"image_names {self.image_names} must be one or more different names.")
 

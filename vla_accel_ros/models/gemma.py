@@ -3,6 +3,7 @@
 The same stack is the prefix (images and language) and the action expert; the expert reads the prefix's keys and
 values layer by layer, and its norms may be modulated by a condition (adaRMS, pi0.5). Norms are float32 whatever the
 stack's dtype and the rotary tables are cast to it, which is openpi's rule; nothing here is in place, so it trains.
+Attention is written out, because that rounds as the reference does: to the last bit in float32 on a CPU.
 """
 
 from __future__ import annotations
@@ -89,8 +90,11 @@ class Attention(nn.Module):
         q, k = rotate(q, *tables), rotate(k, *tables)
         keys = torch.cat([*(old_k.to(k.dtype) for old_k, _ in past), k], dim=2) if past else k
         values = torch.cat([*(old_v.to(v.dtype) for _, old_v in past), v], dim=2) if past else v
-        out = F.scaled_dot_product_attention(q, self._per_query(keys), self._per_query(values), attn_mask=mask)
-        return self.o_proj(out.transpose(1, 2).flatten(2)), k, v
+        scores = q @ self._per_query(keys).transpose(2, 3) * self.head_dim**-0.5
+        if mask is not None:
+            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(values.dtype)
+        return self.o_proj((weights @ self._per_query(values)).transpose(1, 2).flatten(2)), k, v
 
     def _per_query(self, x: Tensor) -> Tensor:
         return x.unsqueeze(2).expand(-1, -1, self.groups, -1, -1).flatten(1, 2)

@@ -25,7 +25,7 @@ def time_embedding(t: Tensor, width: int) -> Tensor:
     """Sine-cosine embedding of flow time. t float [B] -> [B, width] in t's dtype, computed in float64."""
     fraction = torch.linspace(0.0, 1.0, width // 2, dtype=torch.float64, device=t.device)
     period = MIN_PERIOD * (MAX_PERIOD / MIN_PERIOD) ** fraction
-    angles = t.double()[:, None] * (2 * math.pi / period)
+    angles = (1.0 / period * 2 * math.pi)[None] * t.double()[:, None]
     return torch.cat((angles.sin(), angles.cos()), dim=1).to(t.dtype)
 
 
@@ -116,7 +116,7 @@ class Pi(nn.Module):
         Returns hidden [B, T, W] after the final norm, and the KV of all T tokens.
         """
         positions = _count(embs, 0) if positions is None else positions
-        hidden, keys, values = self.language_model(embs, positions, _look_somewhere(attend))
+        hidden, keys, values = self.language_model(embs, positions, attend)
         return hidden, _gather(keys, values, out)
 
     def extend(
@@ -139,7 +139,7 @@ class Pi(nn.Module):
         positions = _count(embs, old) if positions is None else positions
         if attend is None and new > 1:
             attend = torch.ones(1, new, old + new, dtype=torch.bool, device=embs.device).tril(old)
-        hidden, keys, values = self.language_model(embs, positions, _look_somewhere(attend), before)
+        hidden, keys, values = self.language_model(embs, positions, attend, before)
         return hidden, _gather(keys, values, None)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -169,7 +169,9 @@ class Pi(nn.Module):
         positions = _count(tokens, old)
         if kv_mask is not None:
             positions = positions - old + kv_mask.sum(dim=1, keepdim=True)
-        hidden, _, _ = self.expert(tokens, positions, self._suffix_mask(suffix, old, kv_mask, x), (kv,), condition)
+        hidden, _, _ = self.expert(
+            tokens, positions, self._suffix_mask(suffix, old, kv_mask, x), (kv,), condition
+        )
         return self.action_out_proj(hidden[:, -x.shape[1] :].to(self.action_out_proj.weight.dtype)).float()
 
     def _suffix_mask(self, suffix: int, old: int, kv_mask: Tensor | None, x: Tensor) -> Tensor | None:
@@ -189,11 +191,6 @@ class Pi(nn.Module):
 
 def _count(x: Tensor, start: int) -> Tensor:
     return torch.arange(start, start + x.shape[1], device=x.device)[None]
-
-
-def _look_somewhere(attend: Tensor | None) -> Tensor | None:
-    """Attention over nothing is 0/0 in some kernels; let such rows look everywhere, their result is unused."""
-    return None if attend is None else attend | ~attend.any(dim=-1, keepdim=True)
 
 
 def _gather(keys: list[Tensor], values: list[Tensor], out: KV | None) -> KV:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,11 +42,16 @@ def prefix_weights(schedule: str, delay: int, execution: int, horizon: int) -> T
 
 
 def guidance_weight(t: float) -> float:
-    """Strength of the correction at flow time t (t = 1 is noise), at most MAX_WEIGHT; the paper's tau is 1 - t."""
-    tau = 1.0 - t
-    if tau <= 0.0 or t <= 0.0:
+    """Strength of the correction at flow time t (t = 1 is noise), at most MAX_WEIGHT; the paper's tau is 1 - t.
+
+    Rounded to float32 after every operation, as the published code does: the correction is large early on, so that
+    a last bit of the strength is seen in the action.
+    """
+    if t <= 0.0 or t >= 1.0:
         return MAX_WEIGHT
-    return min(MAX_WEIGHT, (t / tau) * (t * t + tau * tau) / (t * t))
+    tau = np.float32(1.0 - t)
+    rest = np.float32(1.0) - tau
+    return min(MAX_WEIGHT, float((rest / tau) * ((rest * rest + tau * tau) / (rest * rest))))
 
 
 @dataclass(frozen=True)
@@ -71,9 +77,13 @@ class Guidance:
         if self.jacobian not in JACOBIANS:
             raise ValueError(f"guidance.jacobian is '{self.jacobian}'; use one of {JACOBIANS}.")
         if self.previous.ndim not in (2, 3):
-            raise ValueError(f"guidance.previous has shape {list(self.previous.shape)}; give [h, A] or [B, h, A].")
+            raise ValueError(
+                f"guidance.previous has shape {list(self.previous.shape)}; give [h, A] or [B, h, A]."
+            )
         if self.delay < 0 or self.execution < 0:
-            raise ValueError(f"guidance.delay {self.delay} and execution {self.execution} must not be negative.")
+            raise ValueError(
+                f"guidance.delay {self.delay} and execution {self.execution} must not be negative."
+            )
 
     def guide(self, velocity: Velocity, noise: Tensor) -> Velocity:
         """The guided velocity for samples shaped like noise [B, H, A]: v - weight(t) * correction."""
@@ -90,16 +100,15 @@ class Guidance:
         weights = weights.to(noise)[:, None]
         exact = self.jacobian == "exact"
 
-        def guided(x: Tensor, t: Tensor) -> Tensor:
-            strength = guidance_weight(float(t[0]))
-            times = t[:, None, None]
+        def guided(x: Tensor, t: float) -> Tensor:
+            strength = guidance_weight(t)
             if not exact:
                 v = velocity(x, t)
-                return v - strength * (target - (x - times * v)) * weights
+                return v - strength * (target - (x - t * v)) * weights
             with torch.enable_grad():
                 start = x.detach().requires_grad_(True)
                 v = velocity(start, t)
-                clean = start - times * v
+                clean = start - t * v
                 error = ((target - clean) * weights).detach()
                 (correction,) = torch.autograd.grad(clean, start, error)
             return v.detach() - strength * correction

@@ -17,8 +17,8 @@ from torch import Tensor
 
 TIME_RULES = ("openpi", "lerobot")
 
-Velocity = Callable[[Tensor, Tensor], Tensor]
-"""(x float32 [B, H, A], t float32 [B]) -> velocity float32 [B, H, A]."""
+Velocity = Callable[[Tensor, float], Tensor]
+"""(x float32 [B, H, A], flow time t) -> velocity float32 [B, H, A]."""
 
 
 class Flow(NamedTuple):
@@ -29,13 +29,13 @@ class Flow(NamedTuple):
 
 
 def flow_times(steps: int, rule: str = "openpi") -> list[float]:
-    """The time at which each of `steps` velocities is taken; every number is a float32."""
+    """The time at which each of `steps` velocities is taken: 1 first, 1 / steps (or a rounding of it) last."""
     if steps < 1:
         raise ValueError(f"steps is {steps}; sampling needs at least 1.")
     if rule not in TIME_RULES:
         raise ValueError(f"time_rule is '{rule}'; use one of {TIME_RULES}.")
     if rule == "lerobot":
-        return [float(np.float32(1.0 - i / steps)) for i in range(steps)]
+        return [1.0 + i * (-1.0 / steps) for i in range(steps)]
     t, dt, times = np.float32(1.0), np.float32(-1.0 / steps), []
     for _ in range(steps):
         times.append(float(t))
@@ -49,6 +49,6 @@ def sample(velocity: Velocity, noise: Tensor, steps: int = 10, time_rule: str = 
     dt = -1.0 / steps
     update = torch.zeros_like(x)
     for time in flow_times(steps, time_rule):
-        update = dt * velocity(x, torch.full((x.shape[0],), time, dtype=torch.float32, device=x.device))
+        update = dt * velocity(x, time)
         x = x + update
     return Flow(x, update.square().mean(dim=-1).sqrt())

@@ -1,7 +1,8 @@
 """The SigLIP image encoder, as openpi runs it: no pooling head, no class token, post-norm at the end.
 
-The patch convolution is written as a matrix product over the patches. It is the same sum, and it keeps float32
-exact on GPUs, where a convolution may silently use TF32. Parameter names are those of the openpi checkpoints.
+On a GPU the patch convolution is written as a matrix product over the patches: the same sum, but exact float32, where
+a convolution may silently use TF32. On a CPU it is the convolution, whose rounding the reference shares.
+Parameter names are those of the openpi checkpoints.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ class PatchEmbedding(nn.Module):
         nn.init.normal_(self.weight, std=(3 * patch * patch) ** -0.5)
 
     def forward(self, images: Tensor) -> Tensor:
-        n, channels, height, width = images.shape
         p = self.patch
+        if not images.is_cuda:
+            return F.conv2d(images, self.weight, self.bias, stride=p).flatten(2).transpose(1, 2)
+        n, channels, height, width = images.shape
         patches = images.reshape(n, channels, height // p, p, width // p, p).permute(0, 2, 4, 1, 3, 5)
         return F.linear(patches.flatten(3).flatten(1, 2), self.weight.flatten(1), self.bias)
 
@@ -40,7 +43,10 @@ class Embeddings(nn.Module):
         nn.init.normal_(self.position_embedding.weight, std=config.width**-0.5)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.patch_embedding(images.to(self.patch_embedding.weight.dtype)) + self.position_embedding.weight
+        return (
+            self.patch_embedding(images.to(self.patch_embedding.weight.dtype))
+            + self.position_embedding.weight
+        )
 
 
 class Attention(nn.Module):
