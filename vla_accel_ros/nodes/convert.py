@@ -1,0 +1,138 @@
+"""Between our types and messages, both ways, and nothing else.
+
+Messages that go out at a rate are kept and refilled: building a 50 x 7 JointTrajectory anew takes five times as long.
+What comes in is checked here once, because a message is somebody else's: a chunk whose shape does not fit its own
+numbers is a ValueError with one sentence. Numbers in messages are ROS units (rad, m), so a Chunk made from a message is
+in ROS units too, while a Chunk the engine made is in the policy's.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+from builtin_interfaces.msg import Time
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+from vla_accel_msgs.msg import ActionChunk
+
+from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.sensing.contract import Contract
+
+
+def stamp_ns(stamp: Time) -> int:
+    """A message stamp in nanoseconds."""
+    return stamp.sec * 1_000_000_000 + stamp.nanosec
+
+
+def set_stamp(stamp: Time, t_ns: int) -> None:
+    """Write nanoseconds into a message stamp."""
+    stamp.sec, stamp.nanosec = divmod(t_ns, 1_000_000_000)
+
+
+def chunk_to_message(chunk: Chunk, contract: Contract, inference_s: float) -> ActionChunk:
+    """A Chunk in the policy's units as a message in ROS units."""
+    message = ActionChunk()
+    set_stamp(message.header.stamp, chunk.stamp_ns)
+    message.joint_names = list(contract.joint_names)
+    message.horizon, message.action_dim = chunk.actions.shape
+    message.actions = array("f", contract.to_robot(chunk.actions).astype(np.float32).tobytes())
+    message.step_dt_s = float(chunk.step_dt_s)
+    message.kv_version = chunk.kv_version
+    message.request_id = chunk.request_id
+    message.update_magnitudes = array("f", np.asarray(chunk.update_magnitudes, dtype=np.float32).tobytes())
+    message.inference_s = float(inference_s)
+    return message
+
+
+def chunk_from_message(message: ActionChunk, joints: tuple[str, ...]) -> Chunk:
+    """The Chunk of a message, in ROS units, its columns in the order of `joints`.
+
+    Raises ValueError, in one sentence, when the shape does not fit the numbers, a joint is missing, step_dt_s is not
+    positive, or an action is not finite.
+    """
+    who = f"action_chunk {message.request_id}"
+    horizon, dim = message.horizon, message.action_dim
+    if horizon < 1 or len(message.actions) != horizon * dim or len(message.joint_names) != dim:
+        raise ValueError(
+            f"{who} says {horizon} x {dim} but has {len(message.actions)} numbers for {len(message.joint_names)} joints"
+        )
+    missing = [name for name in joints if name not in message.joint_names]
+    if missing:
+        raise ValueError(f"{who} has no joint {missing[0]!r}: it has {', '.join(message.joint_names)}")
+    if not (np.isfinite(message.step_dt_s) and message.step_dt_s > 0.0):
+        raise ValueError(f"{who} has step_dt_s {message.step_dt_s}: it must be a positive time")
+    actions = np.frombuffer(message.actions, dtype=np.float32).reshape(horizon, dim)
+    bad = np.argwhere(~np.isfinite(actions))
+    if len(bad):
+        row, column = bad[0]
+        raise ValueError(
+            f"{who} has {actions[row, column]} for joint {message.joint_names[column]!r} in action {row}: refused"
+        )
+    names = list(message.joint_names)
+    return Chunk(
+        actions=actions[:, [names.index(name) for name in joints]],
+        stamp_ns=stamp_ns(message.header.stamp),
+        step_dt_s=message.step_dt_s,
+        kv_version=message.kv_version,
+        request_id=message.request_id,
+        update_magnitudes=np.frombuffer(message.update_magnitudes, dtype=np.float32),
+    )
+
+
+class TrajectoryMessage:
+    """One controller's JointTrajectory, refilled for every trajectory sent to it.
+
+    joints: the controller's joints, in its order. stamp: "now" or "zero", see the parameter of the trajectory node.
+    """
+
+    def __init__(self, joints: tuple[str, ...], stamp: str = "now") -> None:
+        self._joints = joints
+        self._stamped = stamp == "now"
+        self._message = JointTrajectory(joint_names=list(joints))
+        self._points: list[JointTrajectoryPoint] = []
+
+    def fill(self, trajectory: Trajectory, now_ns: int) -> JointTrajectory:
+        """The message for this controller's share of the motion; valid until the next call.
+
+        Points that are not after now_ns are left out, because a controller that starts at now would refuse them; when
+        none is left, the last one is sent a millisecond ahead, so that the motion still ends where it should.
+        """
+        share = trajectory.select(self._joints)
+        after = share.times_ns - now_ns
+        first = min(int(np.searchsorted(after, 0, side="right")), len(share) - 1)
+        after = np.maximum(after[first:], 1_000_000)
+        while len(self._points) < len(after):
+            self._points.append(JointTrajectoryPoint())
+        for i, point in enumerate(self._points[: len(after)], start=first):
+            point.positions = array("d", share.positions[i].tobytes())
+            point.velocities = array("d", b"" if share.velocities is None else share.velocities[i].tobytes())
+            duration = point.time_from_start
+            duration.sec, duration.nanosec = divmod(int(after[i - first]), 1_000_000_000)
+        self._message.points = self._points[: len(after)]
+        set_stamp(self._message.header.stamp, now_ns if self._stamped else 0)
+        return self._message
+
+
+def trajectory_from_message(message: JointTrajectory, now_ns: int) -> Trajectory:
+    """The absolute trajectory of a message; stamp 0 starts now.
+
+    Raises ValueError, in one sentence, for points without positions, velocities for some points only, or times that do
+    not increase.
+    """
+    start = stamp_ns(message.header.stamp) or now_ns
+    if not message.points:
+        raise ValueError("joint_trajectory has no points: send at least one")
+    dims = {len(point.positions) for point in message.points}
+    speeds = {len(point.velocities) for point in message.points}
+    joints = len(message.joint_names)
+    if dims != {joints} or speeds not in ({0}, {joints}):
+        raise ValueError(
+            f"joint_trajectory for {joints} joints has points with {sorted(dims)} positions and {sorted(speeds)} "
+            "velocities: give every point one of each per joint, or no velocities at all"
+        )
+    times = [start + p.time_from_start.sec * 1_000_000_000 + p.time_from_start.nanosec for p in message.points]
+    positions = np.array([point.positions for point in message.points])
+    velocities = np.array([point.velocities for point in message.points]) if speeds == {joints} else None
+    return Trajectory(tuple(message.joint_names), np.array(times, dtype=np.int64), positions, velocities)
+

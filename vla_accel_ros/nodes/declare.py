@@ -1,0 +1,61 @@
+"""Turns the parameter tables into declared ROS parameters with descriptors and ranges, and reads them back.
+
+rclpy enforces types, ranges and read-only by itself; choices it cannot express, so a callback refuses those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor, SetParametersResult
+from rclpy.node import Node
+
+from vla_accel_ros.nodes.params import Parameter
+
+_INT_MAX = 2**62
+
+
+def declare(node: Node, table: Iterable[Parameter]) -> None:
+    """Declare every parameter of the table; raises rclpy's error when a given value has a wrong type or range."""
+    by_name = {parameter.name: parameter for parameter in table}
+    for parameter in by_name.values():
+        value = node.declare_parameter(parameter.name, parameter.default, _descriptor(parameter)).value
+        parameter.check(value)
+
+    def check(changes: list) -> SetParametersResult:
+        try:
+            for change in changes:
+                if change.name in by_name:
+                    by_name[change.name].check(change.value)
+        except (TypeError, ValueError) as error:
+            return SetParametersResult(successful=False, reason=str(error))
+        return SetParametersResult(successful=True)
+
+    node.add_on_set_parameters_callback(check)
+
+
+def value(node: Node, name: str) -> Any:
+    """The present value of a declared parameter."""
+    return node.get_parameter(name).value
+
+
+def _descriptor(parameter: Parameter) -> ParameterDescriptor:
+    descriptor = ParameterDescriptor(description=parameter.description, read_only=parameter.read_only)
+    if parameter.choices:
+        descriptor.additional_constraints = f"one of {', '.join(parameter.choices)}"
+    low, high = parameter.minimum, parameter.maximum
+    if type(parameter.default) is float and not (low is None and high is None):
+        descriptor.floating_point_range = [
+            FloatingPointRange(
+                from_value=float("-inf") if low is None else float(low),
+                to_value=float("inf") if high is None else float(high),
+            )
+        ]
+    elif type(parameter.default) is int and not (low is None and high is None):
+        descriptor.integer_range = [
+            IntegerRange(
+                from_value=-_INT_MAX if low is None else int(low), to_value=_INT_MAX if high is None else int(high)
+            )
+        ]
+    return descriptor

@@ -1,0 +1,60 @@
+"""Once a second, what a node knows about itself, on /diagnostics.
+
+Names are "<node>: <item>" with the node's namespace, so that several robots share the topic. The topic is absolute, as
+everywhere in ROS, and published in every lifecycle state: a node that could not be configured says why. Stale items
+are not repeated: a node that dies falls silent, and the aggregator's timeout shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.clock import Clock, ClockType
+from rclpy.node import Node
+
+from vla_accel_ros.nodes.qos import REPORT
+
+OK = DiagnosticStatus.OK
+WARN = DiagnosticStatus.WARN
+ERROR = DiagnosticStatus.ERROR
+
+FAST_DDS_HINT = (
+    "the Fast DDS shared-memory segment may be smaller than a frame: start the sender and this node with "
+    "FASTDDS_DEFAULT_PROFILES_FILE (FASTRTPS_DEFAULT_PROFILES_FILE before Kilted) naming the package's config/fastdds.xml"
+)
+
+
+def status(item: str, level: bytes, message: str, values: Mapping[str, object] | None = None) -> DiagnosticStatus:
+    """One line of diagnostics; numbers are written with four significant digits."""
+    texts = {
+        key: f"{value:.4g}" if isinstance(value, float) else str(value) for key, value in (values or {}).items()
+    }
+    return DiagnosticStatus(
+        level=level,
+        name=item,
+        message=message,
+        values=[KeyValue(key=key, value=text) for key, text in texts.items()],
+    )
+
+
+class Reporter:
+    """Publishes what `collect` returns, every second."""
+
+    def __init__(self, node: Node, collect: Callable[[], Iterable[DiagnosticStatus]], hardware_id: str = "") -> None:
+        self._node = node
+        self._collect = collect
+        self._publisher = node.create_publisher(DiagnosticArray, "/diagnostics", REPORT)
+        self._name = node.get_fully_qualified_name().lstrip("/")
+        self.hardware_id = hardware_id
+        # Steady, so that a stopped /clock does not silence the node that should report it.
+        self._timer = node.create_timer(1.0, self.report, clock=Clock(clock_type=ClockType.STEADY_TIME))
+
+    def report(self) -> None:
+        """Collect and publish now."""
+        message = DiagnosticArray(status=list(self._collect()))
+        message.header.stamp = self._node.get_clock().now().to_msg()
+        for line in message.status:
+            line.name = f"{self._name}: {line.name}"
+            line.hardware_id = self.hardware_id
+        self._publisher.publish(message)

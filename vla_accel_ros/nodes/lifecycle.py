@@ -1,0 +1,121 @@
+"""A lifecycle node whose transitions cannot fail silently, and which can start itself.
+
+rclpy swallows what a transition callback raises. Here a subclass writes plain `configure`, `activate`, `deactivate`
+and `release`, which may raise: ValueError, TypeError and OSError are refusals (a wrong file or parameter: one sentence
+in the log, FAILURE, the state stays), anything else is a fault (traceback in the log, ERROR, everything released).
+Self-start calls the transitions from a timer of the node's own executor, so it needs neither a second thread nor a
+service call to itself, and a respawned process comes back without anyone's help.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable
+
+from rclpy.clock import Clock, ClockType, JumpThreshold, TimeJump
+from rclpy.duration import Duration
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+
+from vla_accel_ros.nodes.declare import declare, value
+from vla_accel_ros.nodes.params import Parameter
+
+_REFUSALS = (ValueError, TypeError, OSError)
+
+
+class ManagedNode(LifecycleNode):
+    """Base of the lifecycle nodes; subclasses override the five hooks below."""
+
+    def __init__(self, name: str, table: Iterable[Parameter]) -> None:
+        super().__init__(name)
+        declare(self, table)
+        self.active = False
+        self.trouble = ""  # the sentence of the last refused or failed transition, for diagnostics
+        self._jumps = self.get_clock().create_jump_callback(
+            JumpThreshold(
+                min_forward=Duration(seconds=1), min_backward=Duration(nanoseconds=-1), on_clock_change=True
+            ),
+            post_callback=self._clock_jumped,
+        )
+        if value(self, "autostart"):
+            # A steady clock: with use_sim_time the node must come up before /clock does.
+            self._autostart = self.create_timer(
+                0.01, self._start_oneself, clock=Clock(clock_type=ClockType.STEADY_TIME)
+            )
+
+    def configure(self) -> None:
+        """Load and check everything, create publishers and subscriptions."""
+
+    def activate(self) -> None:
+        """Begin to act."""
+
+    def deactivate(self) -> None:
+        """Stop acting; the publishers still work here."""
+
+    def release(self) -> None:
+        """Give back what configure took; must cope with a configure that failed half way."""
+
+    def clock_jumped(self) -> None:
+        """ROS time went back, or more than a second forward: forget everything that carries a stamp."""
+
+    def now_ns(self) -> int:
+        """ROS time in nanoseconds."""
+        return self.get_clock().now().nanoseconds
+
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self._attempt("configure", self.configure, lambda: super(ManagedNode, self).on_configure(state))
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        def activate() -> None:
+            super(ManagedNode, self).on_activate(state)  # opens the publishers
+            self.activate()
+            self.active = True
+
+        return self._attempt("activate", activate)
+
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self._attempt("deactivate", lambda: self._rest(state))
+
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self._attempt("clean up", self.release, lambda: super(ManagedNode, self).on_cleanup(state))
+
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self._attempt("shut down", lambda: self._rest(state), self.release)
+
+    def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self._attempt("recover", lambda: self._rest(state), self.release)
+
+    def _rest(self, state: LifecycleState) -> None:
+        try:
+            if self.active:
+                self.active = False
+                self.deactivate()
+        finally:
+            super().on_deactivate(state)
+
+    def _attempt(self, what: str, *steps: Callable[[], object]) -> TransitionCallbackReturn:
+        try:
+            for step in steps:
+                step()
+        except _REFUSALS as error:
+            self.trouble = f"cannot {what}: {error}"
+            self.get_logger().error(self.trouble)
+            self.get_logger().debug(traceback.format_exc())
+            if what == "configure":
+                self.release()
+            return TransitionCallbackReturn.FAILURE
+        except Exception as error:
+            self.trouble = f"cannot {what}: {type(error).__name__}: {error}"
+            self.get_logger().error(f"{self.trouble}\n{traceback.format_exc()}")
+            return TransitionCallbackReturn.ERROR
+        self.trouble = ""
+        return TransitionCallbackReturn.SUCCESS
+
+    def _start_oneself(self) -> None:
+        self._autostart.cancel()
+        for trigger in (self.trigger_configure, self.trigger_activate):
+            if trigger() != TransitionCallbackReturn.SUCCESS:
+                return
+
+    def _clock_jumped(self, jump: TimeJump) -> None:
+        self.get_logger().warning(f"ROS time jumped by {jump.delta.nanoseconds * 1e-9:.3f} s: starting afresh")
+        self.clock_jumped()
