@@ -1,0 +1,1 @@
+"""The simulated robot of the demo and the tests: scene, tasks, expert, controller and demonstrations."""

@@ -1,0 +1,256 @@
+"""A scripted expert that can say what to do from any state, so that it can label states it would never have visited.
+
+Its goal is a function of the present view alone: the height it wants falls with the distance to the block or pad (a funnel),
+what the gripper should do follows from where the tip and the fingers are. There is no script position to lose, so it
+recovers from pushes, slips and arbitrary starts, and its labels are learnable from one image. Only two things are remembered,
+in Memory: the speed of the command, for smoothness, and that a failed grasp is being undone.
+A label is a rollout: the expert drives a copy of the physics for a chunk's length; the robot itself is never touched. A
+block that moves by itself stands still in the rollout, because no single image tells where it is going.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from vla_accel_ros.sim import kinematics
+from vla_accel_ros.sim.kinematics import GRIPPER_CLOSED, GRIPPER_OPEN, LOWER, UPPER
+from vla_accel_ros.sim.rendering import mujoco
+from vla_accel_ros.sim.robot import SimRobot, coarse_model
+from vla_accel_ros.sim.tasks import FOLLOW, PLACE, Task
+from vla_accel_ros.sim.world import READY_HEIGHT_M, View
+
+STEP_DT_S = 1 / 30
+BRANCH_STEP_S = 1 / 120  # physics of a label's rollout; a test bounds its difference from 1/480
+
+GRASP_Z = 0.012  # [m] tip height at which a block on the table is gripped
+HOVER_Z = 0.07  # tip height from which a funnel descends: the grasp-ready point
+CARRY_Z = 0.085
+DROP_Z = 0.015
+
+# Per coordinate: pan [rad], radius [m], z [m], pitch, roll, gripper [rad].
+GAIN = (6.0, 6.0, 6.0, 5.0, 5.0, 12.0)  # [1/s] of the approach, before the speed limits
+SPEED = (1.5, 0.32, 0.28, 1.5, 2.5, 3.0)
+ACCELERATION = (9.0, 2.0, 2.2, 12.0, 16.0, 40.0)
+SMOOTH_S = 0.07  # time constant with which the command's speed follows the wanted speed
+MAX_LEAD = 0.15  # [rad] the command may run ahead of the measured arm joints
+
+
+@dataclass
+class Memory:
+    """All the expert remembers.
+
+    velocity: of the command, in (pan, radius, z, pitch, roll, gripper) [rad/s, m/s].
+    reopening: a grasp closed on nothing, and the fingers are being opened again.
+    """
+
+    velocity: list[float] = field(default_factory=lambda: [0.0] * 6)
+    reopening: bool = False
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Where the command should go: pan, radius, z, pitch, roll, gripper; `sideways` scales speed over the table."""
+
+    coordinates: tuple[float, float, float, float, float, float]
+    sideways: float
+
+
+def _ramp(value: float) -> float:
+    return 0.0 if value < 0 else 1.0 if value > 1 else value
+
+
+def _funnel(distance_m: float, bottom_m: float, top_m: float, mouth_m: float = 0.005) -> float:
+    """Height to keep at this horizontal distance from the goal: down inside the mouth, up by 3 m per m outside."""
+    return min(top_m, bottom_m + 3.0 * max(0.0, distance_m - mouth_m))
+
+
+def _grasp_roll(view: View, block: str, pan: float) -> float:
+    """wrist_roll that puts the fingers on opposite faces: least turned, and of two alike the nearer to the present one."""
+    base = pan - view.blocks[block].yaw
+    candidates = [base + n * math.pi / 2 for n in range(-3, 4)]
+    now = view.joints[4]
+    return min(candidates, key=lambda roll: abs(roll) + 0.5 * abs(roll - now))
+
+
+def goal(task: Task, view: View, memory: Memory, command: kinematics.Pose) -> Goal:
+    """What the command should move to now. Updates memory.reopening.
+
+    command: pose of the commanded joints, which leads the measured one by the servos' lag.
+    """
+    block = view.blocks[task.block]
+    pan, radius = math.atan2(block.y, block.x), math.hypot(block.x, block.y)
+    distance = math.hypot(command.x - block.x, command.y - block.y)
+    if task.family != PLACE:
+        roll = 0.0 if task.family == FOLLOW else _grasp_roll(view, task.block, pan)
+        height = block.z + READY_HEIGHT_M
+        clear = _ramp(1 - (height - 0.012 - command.z) / 0.03)
+        return Goal((pan, radius, height, 0.0, roll, GRIPPER_OPEN), clear)
+
+    assert task.pad is not None
+    pad_x, pad_y = view.pads[task.pad]
+    if view.held == task.block:
+        return _carry(view, block, (pad_x, pad_y), command)
+    if view.on_pad(task.block, task.pad, 0.04):
+        return _leave(view, command)
+    return _grasp(task, view, memory, command, (pan, radius, distance))
+
+
+def _carry(view: View, block, pad: tuple[float, float], command: kinematics.Pose) -> Goal:  # type: ignore[no-untyped-def]
+    """The block is in the gripper: lift, move over the pad, lower, let go."""
+    tip = view.tip
+    # Aim the block, not the tip, at the pad's centre.
+    x, y = pad[0] - (block.x - tip.x), pad[1] - (block.y - tip.y)
+    pan, radius = math.atan2(y, x), math.hypot(x, y)
+    distance = math.hypot(command.x - x, command.y - y)
+    height = _funnel(distance, DROP_Z, CARRY_Z, mouth_m=0.006)
+    clear = _ramp(1 - (height - 0.012 - command.z) / 0.03)
+    there = math.hypot(block.x - pad[0], block.y - pad[1]) < 0.014 and tip.z < DROP_Z + 0.006
+    gripper = GRIPPER_OPEN if there else GRIPPER_CLOSED
+    return Goal((pan, radius, height, 0.0, view.joints[4], gripper), clear)
+
+
+def _leave(view: View, command: kinematics.Pose) -> Goal:
+    """The block stands on its pad: open, then straight up and wait above it."""
+    pan, radius = math.atan2(command.y, command.x), math.hypot(command.x, command.y)
+    opened = _ramp((view.gripper - 0.42) / 0.1)
+    height = command.z + opened * max(0.0, 0.10 - command.z)
+    return Goal((pan, radius, height, 0.0, view.joints[4], GRIPPER_OPEN), 0.0)
+
+
+def _grasp(
+    task: Task, view: View, memory: Memory, command: kinematics.Pose, to_block: tuple[float, float, float]
+) -> Goal:
+    """The block lies on the table: come over it, descend with open fingers, close when around it."""
+    pan, radius, distance = to_block
+    block, tip = view.blocks[task.block], view.tip
+    bottom = max(GRASP_Z, block.z - 0.008)
+    roll = _grasp_roll(view, task.block, pan)
+    _, lateral, across = view.in_gripper(task.block)
+    low = abs(tip.z - bottom)
+    aligned = math.hypot(lateral, across) < 0.008 and abs(view.joints[4] - roll) < 0.12
+    closing = view.gripper < 0.5 and math.hypot(lateral, across) < 0.02 and low < 0.02
+    if view.gripper < 0.27:
+        memory.reopening = True
+    elif view.gripper > 0.55:
+        memory.reopening = False
+    if ((aligned and low < 0.006) or closing) and not memory.reopening:
+        return Goal((pan, radius, bottom, 0.0, view.joints[4], GRIPPER_CLOSED), 0.3)
+    # Narrow fingers or a turned wrist would land on the block: stay above until both are right.
+    unready = max(_ramp((0.55 - view.gripper) / 0.1), _ramp((abs(view.joints[4] - roll) - 0.15) / 0.2))
+    height = max(_funnel(distance, bottom, HOVER_Z), bottom + unready * (HOVER_Z - bottom))
+    clear = _ramp(1 - (height - 0.012 - command.z) / 0.03)
+    return Goal((pan, radius, height, 0.0, roll, GRIPPER_OPEN), clear)
+
+
+def next_target(
+    task: Task, view: View, command: tuple[float, ...], memory: Memory, dt_s: float = STEP_DT_S
+) -> tuple[float, ...]:
+    """The joint target [6] rad due dt_s from now. Updates memory.
+
+    command: the present joint target [6] rad, from which the motion continues.
+    """
+    arm = [
+        max(measured - MAX_LEAD, min(measured + MAX_LEAD, target))
+        for measured, target in zip(view.joints[:5], command[:5])
+    ]
+    pose = kinematics.forward(*arm)
+    wanted = goal(task, view, memory, pose)
+    here = (arm[0], math.hypot(pose.x, pose.y), pose.z, pose.pitch, pose.roll, command[5])
+    rates = _rates(here, wanted)
+    moved = []
+    for i, rate in enumerate(rates):
+        change = (rate - memory.velocity[i]) * min(1.0, dt_s / SMOOTH_S)
+        limit = ACCELERATION[i] * dt_s
+        memory.velocity[i] += max(-limit, min(limit, change))
+        moved.append(here[i] + memory.velocity[i] * dt_s)
+    pan, radius, z, pitch, roll, gripper = moved
+    target = (pan, *_reachable(radius, z, pitch), roll, gripper)
+    return tuple(max(low, min(high, angle)) for low, angle, high in zip(LOWER, target, UPPER))
+
+
+def _rates(here: tuple[float, ...], wanted: Goal) -> list[float]:
+    """Speed wanted of each coordinate; pan and radius are scaled together, so that the tip moves straight."""
+    errors = [target - now for target, now in zip(wanted.coordinates, here)]
+    rates = [max(-top, min(top, gain * error)) for gain, error, top in zip(GAIN, errors, SPEED)]
+    across = math.hypot(GAIN[0] * errors[0] * here[1], GAIN[1] * errors[1])
+    scale = wanted.sideways * min(1.0, SPEED[1] / max(across, 1e-9))
+    rates[0] = max(-SPEED[0], min(SPEED[0], GAIN[0] * errors[0] * scale))
+    rates[1] = GAIN[1] * errors[1] * scale
+    return rates
+
+
+def _reachable(radius: float, z: float, pitch: float) -> tuple[float, float, float]:
+    """Joint angles of the nearest pose the arm can take, towards a comfortable one."""
+    for t in (0.0, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0):
+        try:
+            return kinematics.planar(radius + t * (0.22 - radius), z + t * (0.12 - z), pitch * (1 - t))
+        except kinematics.Unreachable:
+            continue
+    raise AssertionError("the comfortable pose is reachable")
+
+
+class Expert:
+    """The expert at one robot: `act` drives, `chunk` labels. Neither depends on what the other did."""
+
+    def __init__(self, robot: SimRobot) -> None:
+        self.robot = robot
+        self._model = coarse_model(robot.model, BRANCH_STEP_S)
+        self._data = mujoco.MjData(self._model)
+        self.memory = Memory()
+
+    def reset(self) -> None:
+        """Forget; call after a reset or a jump of the robot."""
+        self.memory = Memory()
+
+    def act(self) -> np.ndarray:
+        """The joint target [6] rad for the coming 1/30 s."""
+        self.memory.velocity = self._velocity()
+        return np.array(
+            next_target(self.robot.task, self.robot.view(), tuple(self.robot.target.tolist()), self.memory)
+        )
+
+    def chunk(self, horizon: int = 32, step_dt_s: float = STEP_DT_S) -> np.ndarray:
+        """What the expert would command from here: absolute joint targets, float32 [horizon, 6] rad, step_dt_s apart.
+
+        The first is due one step from now. The robot is left exactly as it was.
+        """
+        robot, data = self.robot, self._data
+        data.qpos[:], data.qvel[:], data.ctrl[:] = robot.data.qpos, robot.data.qvel, robot.data.ctrl
+        data.qacc_warmstart[:] = robot.data.qacc_warmstart
+        memory = Memory(self._velocity(), self.memory.reopening)
+        command = tuple(robot.target.tolist())
+        steps = max(1, round(step_dt_s / BRANCH_STEP_S))
+        targets = np.empty((horizon, 6), dtype=np.float32)
+        pads = robot.pads
+        for row in targets:
+            view = View.from_qpos(data.qpos.tolist(), pads)
+            target = next_target(robot.task, view, command, memory, step_dt_s)
+            # Half the ramp a real controller would give: the servo cannot tell at this step size.
+            data.ctrl[:6] = [0.5 * (a + b) for a, b in zip(command, target)]
+            data.ctrl[6] = data.ctrl[5]
+            mujoco.mj_step(self._model, data, steps // 2)
+            data.ctrl[:6] = target
+            data.ctrl[6] = target[5]
+            mujoco.mj_step(self._model, data, steps - steps // 2)
+            row[:] = command = target
+        return targets
+
+    def _velocity(self) -> list[float]:
+        """The command's rate in the expert's coordinates, from the robot's command alone."""
+        target, rate = self.robot.target, self.robot.target_velocity
+        h = 1e-3
+        before = kinematics.forward(*(target[:5] - h * rate[:5]).tolist())
+        after = kinematics.forward(*(target[:5] + h * rate[:5]).tolist())
+        radial = (math.hypot(after.x, after.y) - math.hypot(before.x, before.y)) / (2 * h)
+        velocity = [
+            float(rate[0]),
+            radial,
+            (after.z - before.z) / (2 * h),
+            (after.pitch - before.pitch) / (2 * h),
+            float(rate[4]),
+            float(rate[5]),
+        ]
+        return [max(-1.2 * top, min(1.2 * top, v)) for v, top in zip(velocity, SPEED)]

@@ -1,0 +1,127 @@
+"""Random scenes: where blocks and pads lie, how the arm starts, and the path of a block that is to be followed.
+
+Everything is drawn from the generator it is given, so a seed is a scene. Positions keep a clearance in which an open
+gripper can work, and stay inside what both the arm reaches and the front camera sees.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from vla_accel_ros.sim.kinematics import GRIPPER_OPEN, Pose, inverse
+
+REACH_M = (0.145, 0.305)  # radius from the pan axis
+X_MIN_M, Y_MAX_M = 0.11, 0.215
+CLEARANCE_M = {("block", "block"): 0.088, ("block", "pad"): 0.075, ("pad", "pad"): 0.11}
+
+
+def inside(x: float, y: float, margin_m: float = 0.0) -> bool:
+    """Whether a point of the table is in the working area, at least margin_m from its rim."""
+    low, high = REACH_M
+    return (
+        low + margin_m <= math.hypot(x, y) <= high - margin_m
+        and x >= X_MIN_M + margin_m
+        and abs(y) <= Y_MAX_M - margin_m
+    )
+
+
+def anywhere(rng: np.random.Generator) -> tuple[float, float]:
+    """A uniform point of the working area [m]."""
+    while True:
+        x, y = rng.uniform(X_MIN_M, REACH_M[1]), rng.uniform(-Y_MAX_M, Y_MAX_M)
+        if inside(x, y):
+            return float(x), float(y)
+
+
+def scatter(rng: np.random.Generator, kinds: tuple[str, ...]) -> list[tuple[float, float]]:
+    """One point per kind ("block" or "pad"), pairwise at their clearance. Uniform by rejection."""
+    while True:
+        points: list[tuple[float, float]] = []
+        for kind in kinds:
+            for _ in range(40):
+                point = anywhere(rng)
+                if all(
+                    math.dist(point, other) >= CLEARANCE_M[min(kind, k), max(kind, k)]
+                    for other, k in zip(points, kinds)
+                ):
+                    points.append(point)
+                    break
+            else:
+                break
+        if len(points) == len(kinds):
+            return points
+
+
+def home(rng: np.random.Generator) -> tuple[float, ...]:
+    """Six joint angles [rad] near the rest pose: gripper open, down, 15 cm above the table, varied a little."""
+    pose = Pose(
+        x=float(rng.uniform(0.17, 0.21)),
+        y=float(rng.uniform(-0.04, 0.04)),
+        z=float(rng.uniform(0.13, 0.17)),
+        pitch=float(rng.uniform(-0.1, 0.1)),
+        roll=float(rng.uniform(-0.15, 0.15)),
+    )
+    return (*inverse(pose), GRIPPER_OPEN + float(rng.uniform(-0.05, 0.05)))
+
+
+def anywhere_above(rng: np.random.Generator) -> tuple[float, ...]:
+    """Six joint angles [rad] with the tip anywhere over the working area, 5-16 cm up, gripper at any opening."""
+    x, y = anywhere(rng)
+    pose = Pose(x, y, float(rng.uniform(0.055, 0.16)), float(rng.normal(0, 0.06)), float(rng.uniform(-0.8, 0.8)))
+    opening = GRIPPER_OPEN if rng.random() < 0.7 else float(rng.uniform(0.15, 0.7))
+    return (*inverse(pose), opening)
+
+
+def wander(
+    rng: np.random.Generator,
+    start: tuple[float, float, float],
+    others: list[tuple[float, float]],
+    duration_s: float,
+    step_s: float,
+) -> np.ndarray:
+    """Path of a slowly moving block, float64 [N, 3] of x, y [m], yaw [rad], one row per step_s, from (x, y, yaw).
+
+    The speed is 2-4 cm/s, reached within half a second; the heading drifts smoothly and turns away from the rim of the
+    working area and from the other blocks.
+    """
+    count = round(duration_s / step_s) + 1
+    path = np.empty((count, 3))
+    x, y, yaw = start
+    heading = float(rng.uniform(-math.pi, math.pi))
+    speed = float(rng.uniform(0.02, 0.04))
+    phases, rates = rng.uniform(0, 2 * math.pi, 3), rng.uniform(0.3, 1.1, 3)
+    # The path is integrated on a coarse grid and interpolated: smooth, and 16 times cheaper.
+    coarse_s = 1 / 30
+    knots = [(x, y, yaw)]
+    for i in range(math.ceil(duration_s / coarse_s) + 1):
+        t = i * coarse_s
+        turn = 0.5 * sum(math.sin(r * t + p) for r, p in zip(rates, phases))
+        away_x, away_y = _repulsion(x, y, others)
+        turn += 60.0 * (math.cos(heading) * away_y - math.sin(heading) * away_x)
+        turn = max(-1.8, min(1.8, turn))
+        heading += turn * coarse_s
+        yaw += 0.3 * turn * coarse_s
+        v = speed * min(1.0, t / 0.5)
+        x, y = x + v * math.cos(heading) * coarse_s, y + v * math.sin(heading) * coarse_s
+        knots.append((x, y, yaw))
+    grid, fine = np.arange(len(knots)) * coarse_s, np.arange(count) * step_s
+    for axis, values in enumerate(zip(*knots)):
+        path[:, axis] = np.interp(fine, grid, values)
+    return path
+
+
+def _repulsion(x: float, y: float, others: list[tuple[float, float]]) -> tuple[float, float]:
+    """Push [m] away from the rim and from other blocks, zero where there is room."""
+    low, high = REACH_M
+    radius = math.hypot(x, y)
+    radial = max(0.0, low + 0.03 - radius) - max(0.0, radius - high + 0.04)
+    px, py = radial * x / radius, radial * y / radius
+    py -= math.copysign(max(0.0, abs(y) - Y_MAX_M + 0.04), y)
+    px += max(0.0, X_MIN_M + 0.03 - x)
+    for ox, oy in others:
+        distance = math.dist((x, y), (ox, oy)) + 1e-9
+        push = max(0.0, 0.085 - distance)
+        px, py = px + push * (x - ox) / distance, py + push * (y - oy) / distance
+    return px, py

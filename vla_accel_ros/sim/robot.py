@@ -1,0 +1,252 @@
+"""The simulated robot: MuJoCo physics, two cameras, and the truth about the scene. No ROS, no wall clock.
+
+Time is simulation time, counted in whole physics steps of 1/480 s, so a camera frame (1/30 s) is exactly 16 steps and two
+runs with the same seed and commands are identical bit for bit. Commands reach the servos at every physics step, either as
+a ramp (`step`) or sampled from a controller (`advance`). Pads are drawings: they move with a reset and touch nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from vla_accel_ros.sim import layout
+from vla_accel_ros.sim.kinematics import JOINTS
+from vla_accel_ros.sim.rendering import mujoco, open_renderer
+from vla_accel_ros.sim.tasks import FOLLOW, Score, Task, Truth, tasks
+from vla_accel_ros.sim.world import BLOCK_HALF_M, BLOCKS, PADS, View
+
+SCENE = Path(__file__).with_name("scene.xml")
+CAMERAS = ("front", "wrist")
+STEP_S = 1 / 480
+_SCORE_EVERY = 8  # physics steps: 60 Hz
+_PATH_S = 30.0
+
+
+class Controller(Protocol):
+    """Whatever commands the joints: asked once per physics step."""
+
+    def command(self, time_s: float) -> tuple[np.ndarray, np.ndarray]:
+        """Joint positions [6] rad and velocities [6] rad/s due at time_s."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Everything `SimRobot.restore` needs to continue as if nothing had happened in between."""
+
+    physics: np.ndarray
+    ticks: int
+    pads: np.ndarray
+    path: tuple[int, str, np.ndarray] | None
+    score: Score
+    target: np.ndarray
+    target_velocity: np.ndarray
+
+
+class SimRobot:
+    """One arm on its table.
+
+    image_size: (height, width) of both cameras in pixels. The scene is empty of meaning until the first `reset`.
+    """
+
+    def __init__(self, image_size: tuple[int, int] = (224, 224)) -> None:
+        self.model = mujoco.MjModel.from_xml_path(str(SCENE))
+        self.data = mujoco.MjData(self.model)
+        self.image_size = image_size
+        self._renderer: mujoco.Renderer | None = None
+        self._pad_bodies = [self.model.body(f"pad_{name}").id for name in PADS]
+        self._physics_state = mujoco.mjtState.mjSTATE_INTEGRATION
+        self.reset(tasks()[0], 0)
+
+    @property
+    def time_s(self) -> float:
+        """Simulation time since the last reset [s]."""
+        return self._ticks * STEP_S
+
+    @property
+    def task(self) -> Task:
+        """What is being scored."""
+        return self._score.task
+
+    def reset(self, task: Task | str, seed: int, start: Sequence[float] | None = None) -> None:
+        """A new random scene for this task, and time zero.
+
+        seed: decides positions, yaws and the arm's start pose, for this task's family or any other.
+        start: six joint angles [rad] to start from instead of a pose near home.
+        """
+        rng = np.random.default_rng(seed)
+        mujoco.mj_resetData(self.model, self.data)
+        points = layout.scatter(rng, ("pad",) * len(PADS) + ("block",) * len(BLOCKS))
+        self._set_pads(np.array([(x, y, 0.0) for x, y in points[: len(PADS)]]))
+        self._ticks = 0
+        self._path: tuple[int, str, np.ndarray] | None = None
+        for name, (x, y) in zip(BLOCKS, points[len(PADS) :]):
+            self.place_block(name, x, y, float(rng.uniform(-math.pi, math.pi)))
+        home = layout.home(rng)
+        self.set_joints(home if start is None else start)
+        self._path_seed = int(rng.integers(2**31))
+        self.set_task(task)
+
+    def set_task(self, task: Task | str) -> None:
+        """Change what is asked, in the scene as it is; scoring starts anew, and a block to be followed starts to move."""
+        task = Task.parse(task) if isinstance(task, str) else task
+        self._score = Score(task, self.time_s)
+        self._path = None
+        if task.family == FOLLOW:
+            blocks = self.view().blocks
+            x, y, _, yaw = blocks[task.block]
+            others = [(pose.x, pose.y) for name, pose in blocks.items() if name != task.block]
+            rng = np.random.default_rng((self._path_seed, self._ticks))
+            path = layout.wander(rng, (x, y, yaw), others, _PATH_S, STEP_S)
+            self._path = (self._ticks, task.block, path)
+        mujoco.mj_fwdPosition(self.model, self.data)
+
+    def set_joints(self, joints: Sequence[float]) -> None:
+        """Put the arm here, at rest, and command it to stay. joints: six angles [rad]."""
+        six = np.asarray(joints, dtype=float)
+        self.data.qpos[:7] = (*six, six[5])
+        self.data.qvel[:7] = 0.0
+        self._target, self._target_velocity = six.copy(), np.zeros(6)
+        self._command(six)
+
+    def place_block(self, name: str, x: float, y: float, yaw: float, z: float = BLOCK_HALF_M) -> None:
+        """Put a block here, level and at rest: x, y, z of its centre [m], yaw [rad]."""
+        i = BLOCKS.index(name)
+        self.data.qpos[7 + 7 * i : 14 + 7 * i] = (x, y, z, math.cos(yaw / 2), 0, 0, math.sin(yaw / 2))
+        self.data.qvel[7 + 6 * i : 13 + 6 * i] = 0.0
+        if self._path is not None and self._path[1] == name:
+            start, _, path = self._path
+            self._path = (start, name, path + (np.array((x, y, yaw)) - path[self._path_row()]))
+
+    def step(self, targets: np.ndarray, duration_s: float = 1 / 30) -> None:
+        """Ramp the joint command from the last target to `targets` [6] rad over duration_s, and let physics follow."""
+        targets = np.asarray(targets, dtype=float)
+        steps = max(1, round(duration_s / STEP_S))
+        start, velocity = self._target, (targets - self._target) / (steps * STEP_S)
+        for i in range(1, steps + 1):
+            self._command(start + velocity * (i * STEP_S))
+            self._tick()
+        self._target, self._target_velocity = targets.copy(), velocity
+
+    def advance(self, to_time_s: float, controller: Controller) -> None:
+        """Run physics to to_time_s, with the controller's command at every physics step."""
+        while self._ticks < round(to_time_s / STEP_S):
+            position, velocity = controller.command(self.time_s)
+            self._command(position)
+            self._tick()
+            self._target, self._target_velocity = np.array(position, float), np.array(velocity, float)
+
+    def _command(self, joints: np.ndarray) -> None:
+        self.data.ctrl[:6] = joints
+        self.data.ctrl[6] = joints[5]
+
+    def _path_row(self) -> int:
+        assert self._path is not None
+        return min(self._ticks - self._path[0], len(self._path[2]) - 1)
+
+    def _tick(self) -> None:
+        if self._path is not None:
+            _, name, path = self._path
+            i, row = BLOCKS.index(name), self._path_row()
+            x, y, yaw = path[row]
+            vx, vy, spin = (path[min(row + 1, len(path) - 1)] - path[row]) / STEP_S
+            q = self.data.qpos[7 + 7 * i : 14 + 7 * i]
+            q[0], q[1], q[3:] = x, y, (math.cos(yaw / 2), 0, 0, math.sin(yaw / 2))
+            self.data.qvel[7 + 6 * i : 13 + 6 * i] = (vx, vy, 0, 0, 0, spin)
+        mujoco.mj_step(self.model, self.data)
+        self._ticks += 1
+        if self._ticks % _SCORE_EVERY == 0:
+            self._score.update(self.time_s, self.view())
+
+    def state(self) -> np.ndarray:
+        """Joint positions, float32 [6] rad, in kinematics.JOINTS order; the gripper's is the mean of its two fingers."""
+        q = self.data.qpos
+        return np.array((*q[:5], 0.5 * (q[5] + q[6])), dtype=np.float32)
+
+    def velocity(self) -> np.ndarray:
+        """Joint velocities, float32 [6] rad/s."""
+        v = self.data.qvel
+        return np.array((*v[:5], 0.5 * (v[5] + v[6])), dtype=np.float32)
+
+    @property
+    def target(self) -> np.ndarray:
+        """The last commanded joint positions, float64 [6] rad."""
+        return self._target.copy()
+
+    @property
+    def target_velocity(self) -> np.ndarray:
+        """The rate of the last commanded joint positions, float64 [6] rad/s."""
+        return self._target_velocity.copy()
+
+    @property
+    def pads(self) -> dict[str, tuple[float, float]]:
+        """Pad colour -> (x, y) of its centre [m]."""
+        return dict(self._pads)
+
+    def _set_pads(self, positions: np.ndarray) -> None:
+        self.model.body_pos[self._pad_bodies] = positions
+        self._pads = {name: (x, y) for name, (x, y, _) in zip(PADS, positions.tolist())}
+
+    def view(self) -> View:
+        """The scene at this instant."""
+        return View.from_qpos(self.data.qpos.tolist(), self._pads)
+
+    def truth(self) -> Truth:
+        """Ground truth for scoring."""
+        view = self.view()
+        return Truth(self.time_s, view, self.task, view.held, self._score.success, self.task.answer(view))
+
+    def render(self, camera: str) -> np.ndarray:
+        """Image of `front` or `wrist`, uint8 [H, W, 3] RGB, a copy. Raises rendering.NoRenderer without OpenGL."""
+        if self._renderer is None:
+            self._renderer = open_renderer(self.model, *self.image_size)
+        mujoco.mj_fwdPosition(self.model, self.data)
+        self._renderer.update_scene(self.data, camera)
+        return self._renderer.render()
+
+    def project(self, x: float, y: float, z: float) -> tuple[float, float]:
+        """Where a point of the base frame [m] appears in the front image: (u right, v down), 0..1 inside the image."""
+        camera = self.model.camera("front")
+        ahead = self.data.cam("front").xmat.reshape(3, 3).T @ (np.array((x, y, z)) - camera.pos)
+        scale = 1 / (2 * math.tan(math.radians(float(camera.fovy[0])) / 2) * -ahead[2])
+        height, width = self.image_size
+        return float(0.5 + ahead[0] * scale * height / width), float(0.5 - ahead[1] * scale)
+
+    def save(self) -> Saved:
+        """A copy of the full state: physics, pads, moving block, score and command."""
+        physics = np.empty(mujoco.mj_stateSize(self.model, self._physics_state))
+        mujoco.mj_getState(self.model, self.data, physics, self._physics_state)
+        pads = self.model.body_pos[self._pad_bodies].copy()
+        return Saved(
+            physics, self._ticks, pads, self._path, self._score.copy(), self.target, self.target_velocity
+        )
+
+    def restore(self, saved: Saved) -> None:
+        """Return to a saved state; what follows is bit for bit what followed then."""
+        mujoco.mj_setState(self.model, self.data, saved.physics, self._physics_state)
+        self._set_pads(saved.pads)
+        self._ticks, self._path, self._score = saved.ticks, saved.path, saved.score.copy()
+        self._target, self._target_velocity = saved.target.copy(), saved.target_velocity.copy()
+        mujoco.mj_fwdPosition(self.model, self.data)  # derived poses; leaves the solver's warm start alone
+
+    def close(self) -> None:
+        """Free the renderer."""
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
+
+
+def coarse_model(model: mujoco.MjModel, timestep_s: float) -> mujoco.MjModel:
+    """A copy of the model with a longer physics step, for rollouts that need speed more than detail."""
+    coarse = copy.copy(model)
+    coarse.opt.timestep = timestep_s
+    return coarse
+
+
+assert len(JOINTS) == 6
