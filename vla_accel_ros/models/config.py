@@ -63,8 +63,8 @@ class GemmaConfig:
 class PiConfig:
     """A whole policy network.
 
-    kind: "pi0" (the state is a suffix token) or "pi05" (the state is in the prompt, time modulates the norms).
-    prefix, expert: the two Gemma stacks; they share depth, kv_heads and head_dim, because one attends to the other.
+    kind: "pi0" (the state is a suffix token) or "pi05" (state in the prompt, time modulates the norms).
+    prefix, expert: the two Gemma stacks; they share depth and head shapes, because one attends to the other.
     action_dim, state_dim: padded sizes the network sees; a robot with fewer joints is zero-padded.
     horizon: actions in a chunk. max_prompt: most language tokens in a prompt.
     image_names: the cameras in prefix order.

@@ -1,9 +1,10 @@
 """A Gemma decoder stack that can read keys and values computed elsewhere.
 
-The same stack is the prefix (images and language) and the action expert; the expert reads the prefix's keys and
-values layer by layer, and its norms may be modulated by a condition (adaRMS, pi0.5). Norms are float32 whatever the
-stack's dtype and the rotary tables are cast to it, which is openpi's rule; nothing here is in place, so it trains.
-Attention is written out, because that rounds as the reference does: to the last bit in float32 on a CPU.
+The same stack is the prefix (images and language) and the action expert; the expert reads the prefix's keys
+and values layer by layer, and its norms may be modulated by a condition (adaRMS, pi0.5). Norms are float32
+whatever the stack's dtype and the rotary tables are cast to it, which is openpi's rule; nothing here is in
+place, so it trains. Attention is written out, because that rounds as the reference does: to the last bit in
+float32 on a CPU.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ NORM_EPS = 1e-6
 
 
 class KV(NamedTuple):
-    """Keys (rotary positions applied) and values of a token sequence: each [layers, B, kv_heads, T, head_dim]."""
+    """Keys (rotary positions applied) and values of a sequence: [layers, B, kv_heads, T, head_dim] each."""
 
     k: Tensor
     v: Tensor
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) * (1 + weight), or with a condition * (1 + scale) + shift; returns (normed, gate or None)."""
+    """x / rms(x) * (1 + weight); modulated: * (1 + scale) + shift. Returns (normed, gate or None)."""
 
     def __init__(self, width: int, modulated: bool) -> None:
         super().__init__()
@@ -151,6 +152,11 @@ class Gemma(nn.Module):
         self.layers = nn.ModuleList(Layer(config, modulated) for _ in range(config.depth))
         self.norm = RMSNorm(config.width, modulated)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the residual stream, the keys and the values are computed in."""
+        return next(self.layers[0].parameters()).dtype
+
     def forward(
         self,
         x: Tensor,
@@ -162,10 +168,11 @@ class Gemma(nn.Module):
         """Run the stack.
 
         x [B, T, width]; positions int [B, T]; mask bool [B, T, P + T], True = may look, None = all may;
-        past: sequences that come before x, P tokens together; condition [B, width] where the norms are modulated.
-        Returns the hidden states after the final norm and, per layer, the keys and values of x [B, kv, T, head_dim].
+        past: sequences that come before x, P tokens together; condition [B, width] for modulated norms.
+        Returns the hidden states after the final norm and, per layer, the keys and the values of x
+        [B, kv_heads, T, head_dim].
         """
-        x = x.to(self.layers[0].self_attn.q_proj.weight.dtype)
+        x = x.to(self.dtype)
         tables = rotary_tables(positions, self.head_dim, x.dtype)
         mask = None if mask is None else mask.unsqueeze(1)
         keys, values = [], []

@@ -1,9 +1,10 @@
 """pi0 and pi0.5 in plain torch: the reference every faster path is compared with.
 
-Four batched, differentiable pieces, the micro-requests of the design: encode (images), prefix (one bidirectional pass
-whose keys and values everything else reads), velocity (one flow step of the action expert) and extend/logits (text).
-Nothing is computed for absent cameras or padding when the caller leaves them out; masks are for training batches.
-Parameter names are those of the openpi PyTorch checkpoints, except `gemma_expert.lm_head`, which no path reads.
+Four batched, differentiable pieces, the micro-requests of the design: encode (images), prefix (one
+bidirectional pass whose keys and values everything else reads), velocity (one flow step of the action expert)
+and extend/logits (text). Nothing is computed for absent cameras or padding when the caller leaves them out;
+masks are for training batches. Parameter names are those of the openpi PyTorch checkpoints, except
+`gemma_expert.lm_head`, which no path reads.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from torch import Tensor, nn
 
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.gemma import KV, Gemma, RMSNorm
-from vla_accel_ros.models.vision import Embeddings, SigLIP
+from vla_accel_ros.models.layout import PaliGemmaWithExpert
+from vla_accel_ros.models.vision import Embeddings
+
+__all__ = ["KV", "Pi", "time_embedding"]
 
 MIN_PERIOD, MAX_PERIOD = 4e-3, 4.0
 
@@ -37,23 +41,7 @@ class Pi(nn.Module):
         self.config = config
         width = config.expert.width
         pi05 = config.kind == "pi05"
-        language_model = Gemma(config.prefix, modulated=False, vocab=config.vocab)
-        projector = nn.Linear(config.vision.width, config.prefix.width)
-        lm_head = nn.Linear(config.prefix.width, config.vocab, bias=False, device="meta")
-        paligemma = nn.ModuleDict(
-            {
-                "model": nn.ModuleDict(
-                    {
-                        "vision_tower": nn.ModuleDict({"vision_model": SigLIP(config.vision)}),
-                        "multi_modal_projector": nn.ModuleDict({"linear": projector}),
-                        "language_model": language_model,
-                    }
-                ),
-                "lm_head": lm_head,
-            }
-        )
-        expert = nn.ModuleDict({"model": Gemma(config.expert, modulated=pi05)})
-        self.paligemma_with_expert = nn.ModuleDict({"paligemma": paligemma, "gemma_expert": expert})
+        self.paligemma_with_expert = PaliGemmaWithExpert(config)
         self.action_in_proj = nn.Linear(config.action_dim, width)
         self.action_out_proj = nn.Linear(width, config.action_dim)
         if pi05:
@@ -63,25 +51,29 @@ class Pi(nn.Module):
             self.state_proj = nn.Linear(config.state_dim, width)
             self.action_time_mlp_in = nn.Linear(2 * width, width)
             self.action_time_mlp_out = nn.Linear(width, width)
-        self.tie_weights()
 
     def tie_weights(self) -> None:
-        """Make the language head and the token embedding one tensor (again, after parameters were replaced)."""
-        self.paligemma_with_expert["paligemma"]["lm_head"].weight = self.language_model.embed_tokens.weight
+        """Make the language head and the token embedding one tensor again, after parameters were replaced."""
+        self.paligemma_with_expert.paligemma.tie_weights()
 
     @property
     def language_model(self) -> Gemma:
         """The prefix stack."""
-        return self.paligemma_with_expert["paligemma"]["model"]["language_model"]
+        return self.paligemma_with_expert.paligemma.model.language_model
 
     @property
     def expert(self) -> Gemma:
         """The action expert."""
-        return self.paligemma_with_expert["gemma_expert"]["model"]
+        return self.paligemma_with_expert.gemma_expert.model
+
+    @property
+    def embed_table(self) -> Tensor:
+        """The token embedding and language head [vocab, W], not scaled."""
+        return self.language_model.embed_tokens.weight
 
     def set_precision(self, dtype: torch.dtype) -> Pi:
-        """Cast to dtype, leaving in float32 what openpi does: patch and position embeddings, Gemma norms, and the
-        action, state and time projections."""
+        """Cast to dtype, leaving in float32 what openpi leaves: patch and position embeddings, Gemma norms,
+        and the action, state and time projections."""
         self.to(dtype)
         for module in self.modules():
             if isinstance(module, Embeddings | RMSNorm):
@@ -93,9 +85,8 @@ class Pi(nn.Module):
 
     def encode(self, images: Tensor) -> Tensor:
         """images float [N, 3, S, S] in [-1, 1] -> image tokens [N, n_patch, W]. Not scaled by sqrt(W)."""
-        model = self.paligemma_with_expert["paligemma"]["model"]
-        features = model["vision_tower"]["vision_model"](images)
-        return model["multi_modal_projector"]["linear"](features)
+        model = self.paligemma_with_expert.paligemma.model
+        return model.multi_modal_projector.linear(model.vision_tower.vision_model(images))
 
     def embed_tokens(self, tokens: Tensor) -> Tensor:
         """tokens int64 [...] -> [..., W], multiplied by sqrt(W)."""
@@ -110,8 +101,9 @@ class Pi(nn.Module):
     ) -> tuple[Tensor, KV]:
         """Compute the prefix.
 
-        embs [B, T, W]; attend bool [B, T, T], True = row may look at column, None = everything sees everything;
-        positions int [B, T], None = 0..T-1. A row that may look at nothing (padding) gives finite, meaningless numbers.
+        embs [B, T, W]; attend bool [B, T, T], True = row may look at column, None = all see all;
+        positions int [B, T], None = 0..T-1. A row that may look at nothing (padding) gives finite numbers
+        without meaning.
         out: where to write the keys and values instead of allocating them, each [layers, B, kv, T, head_dim].
         Returns hidden [B, T, W] after the final norm, and the KV of all T tokens.
         """
@@ -131,7 +123,8 @@ class Pi(nn.Module):
 
         embs [B, t, W]; past: the prefix, P tokens; tail: what already continues it, R tokens;
         attend bool [B, t, P + R + t], None = all of past and tail, and causal within embs;
-        positions int [B, t], None = P + R onwards. Returns hidden [B, t, W] and the KV of the t new tokens alone.
+        positions int [B, t], None = P + R onwards.
+        Returns hidden [B, t, W] and the KV of the t new tokens alone.
         """
         before = (past,) if tail is None else (past, tail)
         old = sum(kv.k.shape[3] for kv in before)
@@ -144,16 +137,16 @@ class Pi(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., W] -> scores of the next token [..., vocab], through the tied embedding."""
-        return F.linear(hidden, self.language_model.embed_tokens.weight)
+        return F.linear(hidden, self.embed_table)
 
     def velocity(
         self, x: Tensor, t: Tensor, state: Tensor | None, kv: KV, kv_mask: Tensor | None = None
     ) -> Tensor:
         """One evaluation of the flow field: data at t = 0, noise at t = 1.
 
-        x float32 [B, H, A] noisy normalised actions; t float32 [B]; state float [B, S] (pi0; ignored by pi05);
-        kv: the prefix, T tokens; kv_mask bool [B, T], False = not part of the prefix (padding, absent cameras,
-        answer text), None = all valid. Returns float32 [B, H, A].
+        x float32 [B, H, A] noisy normalised actions; t float32 [B]; state float [B, S] (pi05 ignores it);
+        kv: the prefix, T tokens; kv_mask bool [B, T], False = not part of the prefix (padding, absent
+        cameras, answer text), None = all valid. Returns float32 [B, H, A].
         """
         condition: Tensor | None = None
         embedded = time_embedding(t, self.config.expert.width)
@@ -175,7 +168,7 @@ class Pi(nn.Module):
         return self.action_out_proj(hidden[:, -x.shape[1] :].to(self.action_out_proj.weight.dtype)).float()
 
     def _suffix_mask(self, suffix: int, old: int, kv_mask: Tensor | None, x: Tensor) -> Tensor | None:
-        """Every suffix token sees the valid prefix and the whole suffix, but pi0's state token sees no action."""
+        """A suffix token sees the valid prefix and the suffix, but pi0's state token sees no action."""
         if kv_mask is None and self.config.kind == "pi05":
             return None
         among = torch.ones(suffix, suffix, dtype=torch.bool, device=x.device)

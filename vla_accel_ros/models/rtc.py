@@ -1,9 +1,10 @@
 """Real-time chunking: steer a new chunk to agree with the part of the old one that will run anyway.
 
-While the network thinks, the robot goes on executing `delay` actions of the previous chunk; the new chunk must begin
-with those and may leave them gradually up to the execution horizon (Black et al., 2025, "Real-time execution of action
-chunking flow policies", eq. 2-5). The correction is the error of the predicted clean chunk pulled back to x: through
-the identity (lerobot's published code, no backward pass, fuses with the step) or the true Jacobian (the paper's form).
+While the network thinks, the robot goes on executing `delay` actions of the previous chunk; the new chunk
+must begin with those and may leave them gradually up to the execution horizon (Black et al., 2025, "Real-time
+execution of action chunking flow policies", eq. 2-5). The correction is the error of the predicted clean
+chunk pulled back to x: through the identity (lerobot's published code, no backward pass, fuses with the step)
+or the true Jacobian (the paper's form).
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ def prefix_weights(schedule: str, delay: int, execution: int, horizon: int) -> T
 
 
 def guidance_weight(t: float) -> float:
-    """Strength of the correction at flow time t (t = 1 is noise), at most MAX_WEIGHT; the paper's tau is 1 - t.
+    """Strength of the correction at flow time t, at most MAX_WEIGHT; the paper's tau is 1 - t.
 
-    Rounded to float32 after every operation, as the published code does: the correction is large early on, so that
-    a last bit of the strength is seen in the action.
+    Rounded to float32 after every operation, as the published code does: the correction is large early on, so
+    that a last bit of the strength is seen in the action.
     """
     if t <= 0.0 or t >= 1.0:
         return MAX_WEIGHT
@@ -58,7 +59,7 @@ def guidance_weight(t: float) -> float:
 class Guidance:
     """What a new chunk must agree with.
 
-    previous: float [h, A] or [B, h, A], h <= H: the not yet executed rest of the previous chunk, aligned so that
+    previous: float [h, A] or [B, h, A], h <= H: the not yet executed rest of the previous chunk, so that
         previous[..., i, :] is due when action i of the new chunk is; normalised as the network sees actions.
     delay: number of leading actions that will have been executed before the new chunk can take over.
     execution: number of actions after which the new chunk is free (at most h counts).

@@ -1,9 +1,9 @@
 """Euler integration of the flow, from noise at t = 1 to actions at t = 0.
 
-The state x stays float32 whatever the network's dtype, because the last updates are small against it. Two published
-rules for the time of a step differ by up to 5e-5 in the action: openpi adds dt in float32, lerobot takes 1 + i * dt.
-Both are here so that either reference can be met exactly. What computes a velocity is a function, so that guidance
-composes with it.
+The state x stays float32 whatever the network's dtype, because the last updates are small against it. Two
+published rules for the time of a step differ by up to 5e-5 in the action: openpi adds dt in float32, lerobot
+takes 1 + i * dt. Both are here so that either reference can be met exactly. What computes a velocity is a
+function, so that guidance composes with it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Velocity = Callable[[Tensor, float], Tensor]
 
 
 class Flow(NamedTuple):
-    """actions float32 [B, H, A], normalised; update float32 [B, H]: RMS over A of each action's last update."""
+    """actions float32 [B, H, A], normalised; update float32 [B, H]: RMS over A of the last update."""
 
     actions: Tensor
     update: Tensor
 
 
 def flow_times(steps: int, rule: str = "openpi") -> list[float]:
-    """The time at which each of `steps` velocities is taken: 1 first, 1 / steps (or a rounding of it) last."""
+    """The time at which each velocity is taken: 1 first, 1 / steps (or a rounding of it) last."""
     if steps < 1:
         raise ValueError(f"steps is {steps}; sampling needs at least 1.")
     if rule not in TIME_RULES:

@@ -1,8 +1,8 @@
 """The SigLIP image encoder, as openpi runs it: no pooling head, no class token, post-norm at the end.
 
-On a GPU the patch convolution is written as a matrix product over the patches: the same sum, but exact float32, where
-a convolution may silently use TF32. On a CPU it is the convolution, whose rounding the reference shares.
-Parameter names are those of the openpi checkpoints.
+On a GPU the patch convolution is written as a matrix product over the patches: the same sum, but exact
+float32, where a convolution may silently use TF32. On a CPU it is the convolution, whose rounding the
+reference shares. Parameter names are those of the openpi checkpoints.
 """
 
 from __future__ import annotations
@@ -95,17 +95,28 @@ class Layer(nn.Module):
         return x + self.mlp(self.layer_norm2(x))
 
 
+class Encoder(nn.Module):
+    """The stack of layers."""
+
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
 class SigLIP(nn.Module):
     """images float [N, 3, S, S] in [-1, 1] -> features [N, tokens, width] in the encoder's dtype."""
 
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()
         self.embeddings = Embeddings(config)
-        self.encoder = nn.ModuleDict({"layers": nn.ModuleList(Layer(config) for _ in range(config.depth))})
+        self.encoder = Encoder(config)
         self.post_layernorm = nn.LayerNorm(config.width, eps=1e-6)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.embeddings(images).to(self.post_layernorm.weight.dtype)
-        for layer in self.encoder["layers"]:
-            x = layer(x)
-        return self.post_layernorm(x)
+        return self.post_layernorm(self.encoder(x))
