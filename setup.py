@@ -1,0 +1,72 @@
+"""The ament_python package vla_accel_ros.
+
+Version, description and licence are read from package.xml, so that they stand in one place. What only pip provides (torch, mujoco, ...)
+is in requirements/run.txt and not in install_requires: on a ROS machine the apt packages and pip's must not fight.
+"""
+
+import os
+import xml.etree.ElementTree as ElementTree
+
+from setuptools import find_packages, setup
+
+NAME = "vla_accel_ros"
+manifest = ElementTree.parse("package.xml").getroot()
+maintainer = manifest.find("maintainer")
+
+
+def field(tag: str) -> str:
+    return (manifest.findtext(tag) or "").strip()
+
+
+def files(folder: str) -> list[str]:
+    """All files below a folder, sorted; setuptools older than 62.3 (Humble has 59.6) does not expand `**`."""
+    return sorted(
+        os.path.join(parent, name)
+        for parent, _, names in os.walk(folder)
+        for name in names
+        if "__pycache__" not in parent
+    )
+
+
+def share(folder: str) -> list[tuple[str, list[str]]]:
+    """data_files that lay a folder, sub-folders included, under share/vla_accel_ros."""
+    by_parent: dict[str, list[str]] = {}
+    for path in files(folder):
+        by_parent.setdefault(os.path.join("share", NAME, os.path.dirname(path)), []).append(path)
+    return sorted(by_parent.items())
+
+
+setup(
+    name=NAME,
+    version=field("version"),
+    description=field("description"),
+    license=field("license"),
+    maintainer=(maintainer.text or "") if maintainer is not None else "",
+    maintainer_email=maintainer.get("email", "") if maintainer is not None else "",
+    packages=find_packages(include=[NAME, f"{NAME}.*"]),
+    package_data={
+        f"{NAME}.sim": [
+            os.path.relpath(path, f"{NAME}/sim")
+            for path in files(f"{NAME}/sim")
+            if path.endswith(".xml") or path.startswith(f"{NAME}/sim/policy{os.sep}")
+        ],
+    },
+    data_files=[
+        ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),
+        (f"share/{NAME}", ["package.xml"]),
+        *share("launch"),
+        *share("config"),
+    ],
+    python_requires=">=3.10",
+    install_requires=["setuptools"],
+    extras_require={"test": ["pytest"]},
+    zip_safe=False,
+    entry_points={
+        "console_scripts": [
+            f"inference = {NAME}.nodes.inference:main",
+            f"trajectory = {NAME}.nodes.trajectory:main",
+            f"sim_robot = {NAME}.nodes.sim_robot:main",
+            f"vla = {NAME}.tools.cli:main",
+        ],
+    },
+)

@@ -1,0 +1,80 @@
+"""Keeps a test run to itself: a ROS domain of its own on this host, a log folder of its own, nothing of the caller's ROS.
+
+Two runs on one machine must not hear each other's nodes, so each claims a domain by locking a file for as long as it
+lives; processes that tests start inherit it. Tests marked `gpu` are deselected where there is no CUDA device.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+# What would make a test depend on the shell it was started from.
+CALLERS = (
+    "CYCLONEDDS_URI",
+    "FASTDDS_DEFAULT_PROFILES_FILE",
+    "FASTRTPS_DEFAULT_PROFILES_FILE",
+    "RMW_IMPLEMENTATION",
+    "ROS_DISCOVERY_SERVER",
+    "ROS_LOCALHOST_ONLY",
+    "ROS_NAMESPACE",
+    "ROS_STATIC_PEERS",
+    "ROS_SUPER_CLIENT",
+)
+
+# Domains up to 101 keep their ports below Linux' ephemeral range; 0 is everybody's default.
+DOMAINS = range(1, 102)
+
+
+def claim_domain() -> tuple[int, IO[str]]:
+    """A ROS domain that no other test run on this host uses, and the open lock that keeps it ours."""
+    folder = Path(tempfile.gettempdir()) / f"vla_accel_ros-domains-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    start = os.getpid() % len(DOMAINS)
+    for domain in (*DOMAINS[start:], *DOMAINS[:start]):
+        lock = open(folder / str(domain), "w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            continue
+        return domain, lock
+    raise RuntimeError(f"all {len(DOMAINS)} ROS domains are locked in {folder}: end the other test runs")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name in CALLERS:
+        os.environ.pop(name, None)
+    domain, lock = claim_domain()
+    logs = tempfile.TemporaryDirectory(prefix="vla_accel_ros-log-")
+    config.add_cleanup(lock.close)
+    config.add_cleanup(logs.cleanup)
+    os.environ["ROS_DOMAIN_ID"] = str(domain)
+    os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
+    os.environ["ROS_LOG_DIR"] = logs.name
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if not gpu:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        config.hook.pytest_deselected(items=gpu)
+        items[:] = [item for item in items if item not in gpu]
+
+
+@pytest.fixture
+def ros_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A further ROS domain, for a test that must not hear the nodes of the tests before it."""
+    domain, lock = claim_domain()
+    monkeypatch.setenv("ROS_DOMAIN_ID", str(domain))
+    with lock:
+        yield domain
