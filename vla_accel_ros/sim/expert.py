@@ -20,7 +20,7 @@ from vla_accel_ros.sim.kinematics import GRIPPER_CLOSED, GRIPPER_OPEN, LOWER, UP
 from vla_accel_ros.sim.rendering import mujoco
 from vla_accel_ros.sim.robot import SimRobot, coarse_model
 from vla_accel_ros.sim.tasks import FOLLOW, PLACE, Task
-from vla_accel_ros.sim.world import READY_HEIGHT_M, View
+from vla_accel_ros.sim.world import BLOCKS, READY_HEIGHT_M, View
 
 STEP_DT_S = 1 / 30
 BRANCH_STEP_S = 1 / 120  # physics of a label's rollout; a test bounds its difference from 1/480
@@ -225,6 +225,7 @@ class Expert:
         steps = max(1, round(step_dt_s / BRANCH_STEP_S))
         targets = np.empty((horizon, 6), dtype=np.float32)
         pads = robot.pads
+        pinned = BLOCKS.index(robot.task.block) if robot.task.family == FOLLOW else None
         for row in targets:
             view = View.from_qpos(data.qpos.tolist(), pads)
             target = next_target(robot.task, view, command, memory, step_dt_s)
@@ -235,6 +236,9 @@ class Expert:
             data.ctrl[:6] = target
             data.ctrl[6] = target[5]
             mujoco.mj_step(self._model, data, steps - steps // 2)
+            if pinned is not None:
+                data.qpos[7 + 7 * pinned : 14 + 7 * pinned] = robot.data.qpos[7 + 7 * pinned : 14 + 7 * pinned]
+                data.qvel[7 + 6 * pinned : 13 + 6 * pinned] = 0.0
             row[:] = command = target
         return targets
 

@@ -14,6 +14,7 @@ from vla_accel_ros.sim.kinematics import GRIPPER_OPEN, Pose, inverse
 
 REACH_M = (0.145, 0.305)  # radius from the pan axis
 X_MIN_M, Y_MAX_M = 0.11, 0.215
+_DRIFT_S = 1 / 30
 CLEARANCE_M = {("block", "block"): 0.088, ("block", "pad"): 0.075, ("pad", "pad"): 0.11}
 
 
@@ -83,33 +84,51 @@ def wander(
 ) -> np.ndarray:
     """Path of a slowly moving block, float64 [N, 3] of x, y [m], yaw [rad], one row per step_s, from (x, y, yaw).
 
-    The speed is 2-4 cm/s, reached within half a second; the heading drifts smoothly and turns away from the rim of the
-    working area and from the other blocks.
+    The speed is 2-4 cm/s, reached within half a second and lost again in the last; the heading drifts smoothly and turns
+    away from the rim of the working area and from the other blocks. Of several draws the one with most room is taken.
     """
-    count = round(duration_s / step_s) + 1
-    path = np.empty((count, 3))
+    best, best_room = [], -math.inf
+    for _ in range(8):
+        knots = _drift(rng, start, others, duration_s)
+        room = min(_room(x, y, others) for x, y, _ in knots[::6])
+        if room > best_room:
+            best, best_room = knots, room
+        if room > 0:
+            break
+    grid, fine = np.arange(len(best)) * _DRIFT_S, np.arange(round(duration_s / step_s) + 1) * step_s
+    return np.stack([np.interp(fine, grid, values) for values in zip(*best)], axis=1)
+
+
+def _drift(
+    rng: np.random.Generator, start: tuple[float, float, float], others: list[tuple[float, float]], duration_s: float
+) -> list[tuple[float, float, float]]:
+    """One draw of `wander`, on a 30 Hz grid."""
     x, y, yaw = start
     heading = float(rng.uniform(-math.pi, math.pi))
     speed = float(rng.uniform(0.02, 0.04))
-    phases, rates = rng.uniform(0, 2 * math.pi, 3), rng.uniform(0.3, 1.1, 3)
-    # The path is integrated on a coarse grid and interpolated: smooth, and 16 times cheaper.
-    coarse_s = 1 / 30
-    knots = [(x, y, yaw)]
-    for i in range(math.ceil(duration_s / coarse_s) + 1):
-        t = i * coarse_s
+    phases, rates = rng.uniform(0, 2 * math.pi, 3).tolist(), rng.uniform(0.3, 1.1, 3).tolist()
+    knots = [start]
+    for i in range(math.ceil(duration_s / _DRIFT_S) + 1):
+        t = i * _DRIFT_S
+        c, s = math.cos(heading), math.sin(heading)
+        away_x, away_y = _repulsion(x + 0.025 * c, y + 0.025 * s, others)
         turn = 0.5 * sum(math.sin(r * t + p) for r, p in zip(rates, phases))
-        away_x, away_y = _repulsion(x, y, others)
-        turn += 60.0 * (math.cos(heading) * away_y - math.sin(heading) * away_x)
-        turn = max(-1.8, min(1.8, turn))
-        heading += turn * coarse_s
-        yaw += 0.3 * turn * coarse_s
-        v = speed * min(1.0, t / 0.5)
-        x, y = x + v * math.cos(heading) * coarse_s, y + v * math.sin(heading) * coarse_s
+        turn += 90.0 * (c * away_y - s * away_x)
+        turn = max(-2.0, min(2.0, turn))
+        heading += turn * _DRIFT_S
+        yaw += 0.3 * turn * _DRIFT_S
+        v = speed * min(1.0, t / 0.5, max(0.0, (duration_s - t) / 0.5))
+        x, y = x + v * math.cos(heading) * _DRIFT_S, y + v * math.sin(heading) * _DRIFT_S
         knots.append((x, y, yaw))
-    grid, fine = np.arange(len(knots)) * coarse_s, np.arange(count) * step_s
-    for axis, values in enumerate(zip(*knots)):
-        path[:, axis] = np.interp(fine, grid, values)
-    return path
+    return knots
+
+
+def _room(x: float, y: float, others: list[tuple[float, float]]) -> float:
+    """How far [m] a block's centre is from leaving the working area or touching another block; negative beyond."""
+    low, high = REACH_M
+    radius = math.hypot(x, y)
+    rim = min(radius - low, high - radius, x - X_MIN_M, Y_MAX_M - abs(y)) + 0.012
+    return min([rim, *(math.dist((x, y), other) - 0.062 for other in others)])
 
 
 def _repulsion(x: float, y: float, others: list[tuple[float, float]]) -> tuple[float, float]:

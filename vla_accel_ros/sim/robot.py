@@ -26,7 +26,7 @@ SCENE = Path(__file__).with_name("scene.xml")
 CAMERAS = ("front", "wrist")
 STEP_S = 1 / 480
 _SCORE_EVERY = 8  # physics steps: 60 Hz
-_PATH_S = 30.0
+_PATH_S = 14.0  # of motion; then the block stands still
 
 
 class Controller(Protocol):

@@ -1,0 +1,294 @@
+"""Visited states and what the expert would do from each: the training data of the demo's policy.
+
+Labels come from the expert whoever drove there (DAgger, Ross et al. 2011): the expert itself disturbed by smooth noise, pauses,
+pushed blocks, dropped blocks and changed instructions, or a learned policy given as `behaviour`. Episodes start anywhere,
+also in the middle of a task. Few samples are kept of each episode, since scenes teach more than neighbouring frames.
+Everything follows from the seed: the same seeds give the same samples in the same order, whatever the number of processes.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from vla_accel_ros.sim import kinematics, layout
+from vla_accel_ros.sim.expert import STEP_DT_S, Expert
+from vla_accel_ros.sim.kinematics import GRIPPER_AT_BLOCK, GRIPPER_CLOSED, GRIPPER_OPEN
+from vla_accel_ros.sim.robot import SimRobot
+from vla_accel_ros.sim.tasks import FOLLOW, PLACE, REACH, Task, tasks
+from vla_accel_ros.sim.world import View
+
+HORIZON = 32
+EPISODE_S = {REACH: 2.4, PLACE: 7.0, FOLLOW: 5.0}
+LINGER_S = 0.6  # an episode goes on this long after success, so that "done" is seen
+
+Behaviour = Callable[[SimRobot, Expert], np.ndarray]
+"""Drives: called once per 1/30 s, returns the joint target [6] rad due at its end; may also disturb the scene."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One visited state and its labels.
+
+    front, wrist: uint8 [H, W, 3] RGB.
+    state: float32 [6] rad. chunk: float32 [32, 6], the expert's absolute joint targets, the first due 1/30 s later.
+    target_uv, goal_uv: float32 [2], centre of the task's block and of its goal (pad, else block) in the front image,
+        0..1 from the top left.
+    phase: approach, near (the tip is within 4 cm over the block), carry or done.
+    """
+
+    front: np.ndarray
+    wrist: np.ndarray
+    state: np.ndarray
+    chunk: np.ndarray
+    instruction: str
+    answer: str
+    target_uv: np.ndarray
+    goal_uv: np.ndarray
+    family: str
+    phase: str
+    seed: int
+
+
+def draw_task(rng: np.random.Generator) -> Task:
+    """A task at random: half of them place, which is the longest and hardest."""
+    family = str(rng.choice((REACH, PLACE, FOLLOW), p=(0.25, 0.5, 0.25)))
+    known = tasks(family)
+    return known[int(rng.integers(len(known)))]
+
+
+def phase(task: Task, view: View) -> str:
+    """Which part of the task this is; see Sample."""
+    if view.held == task.block:
+        return "carry"
+    if task.done(view):
+        return "done"
+    return "near" if view.ready_offset(task.block)[0] < 0.04 else "approach"
+
+
+def observe(robot: SimRobot, expert: Expert, seed: int) -> Sample:
+    """The present state of the robot with its labels."""
+    view, task = robot.view(), robot.task
+    block = view.blocks[task.block]
+    target = np.array(robot.project(block.x, block.y, block.z), dtype=np.float32)
+    goal = target if task.pad is None else np.array(robot.project(*view.pads[task.pad], 0.0), dtype=np.float32)
+    return Sample(
+        front=robot.render("front"),
+        wrist=robot.render("wrist"),
+        state=robot.state(),
+        chunk=expert.chunk(HORIZON),
+        instruction=task.instruction,
+        answer=task.answer(view),
+        target_uv=target,
+        goal_uv=goal,
+        family=task.family,
+        phase=phase(task, view),
+        seed=seed,
+    )
+
+
+@dataclass
+class Disturbed:
+    """The expert with everything that goes wrong: the default behaviour. A new one per episode.
+
+    Amplitudes are drawn per episode; about a quarter of the episodes are left clean.
+    """
+
+    rng: np.random.Generator
+    noise_rad: float = field(init=False)
+    _frame: int = field(default=0, init=False)
+    _pause: int = field(default=0, init=False)
+    _open: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        clean = self.rng.random() < 0.25
+        self.noise_rad = 0.0 if clean else float(self.rng.exponential(0.03))
+        self._risk = 0.0 if clean else 1 / 60  # of each event, per frame
+        self._knots = self.rng.normal(size=(64, 6)) * (1, 1, 1, 1, 2, 1)
+        self._offset = np.zeros(6)
+
+    def __call__(self, robot: SimRobot, expert: Expert) -> np.ndarray:
+        self._events(robot)
+        wanted = expert.act()
+        self._pause, self._open, self._frame = self._pause - 1, self._open - 1, self._frame + 1
+        if self._pause > 0:
+            return robot.target
+        before, self._offset = self._offset, self._noise()
+        wanted = wanted + self._offset - before
+        if self._open > 0:
+            wanted[5] = min(robot.target[5] + 0.1, GRIPPER_OPEN)
+        return np.clip(wanted, kinematics.LOWER, kinematics.UPPER)
+
+    def _noise(self) -> np.ndarray:
+        """Smooth noise [6] rad: a cosine between random knots every 0.3 s."""
+        knot, part = divmod(self._frame, 9)
+        weight = 0.5 - 0.5 * math.cos(math.pi * part / 9)
+        a, b = self._knots[knot % 64], self._knots[(knot + 1) % 64]
+        return self.noise_rad * ((1 - weight) * a + weight * b)
+
+    def _events(self, robot: SimRobot) -> None:
+        pause, push, drop, change = self.rng.random(4) < self._risk * np.array((0.5, 0.8, 0.5, 0.35))
+        view = robot.view()
+        if pause:
+            self._pause = int(self.rng.integers(5, 15))
+        if push and view.held is None:
+            push_block(robot, robot.task.block, self.rng)
+        if drop and view.held is not None:
+            self._open = int(self.rng.integers(5, 12))
+        if change:
+            robot.set_task(draw_task(self.rng))
+
+
+def push_block(robot: SimRobot, name: str, rng: np.random.Generator) -> None:
+    """Move a block 2-12 cm to a free place, in no time; leaves it where it is if none is found."""
+    view = robot.view()
+    block, tip = view.blocks[name], view.tip
+    for _ in range(20):
+        far, way = rng.uniform(0.02, 0.12), rng.uniform(-math.pi, math.pi)
+        x, y = block.x + far * math.cos(way), block.y + far * math.sin(way)
+        others = [(pose.x, pose.y) for other, pose in view.blocks.items() if other != name]
+        clear = all(math.dist((x, y), other) > 0.07 for other in others)
+        under_hand = tip.z < 0.075 and math.hypot(x - tip.x, y - tip.y) < 0.075
+        if layout.inside(x, y) and clear and not under_hand:
+            robot.place_block(name, x, y, block.yaw + float(rng.normal(0, 0.4)))
+            return
+
+
+def start_somewhere(robot: SimRobot, rng: np.random.Generator) -> None:
+    """Put the freshly reset robot at home, anywhere, near its block, or (place) in mid-carry or just finished."""
+    kind = rng.choice(("home", "anywhere", "near", "carry", "finished"), p=(0.42, 0.23, 0.15, 0.15, 0.05))
+    task, view = robot.task, robot.view()
+    if kind in ("carry", "finished") and task.family != PLACE:
+        kind = "near"
+    if kind == "anywhere":
+        robot.set_joints(layout.anywhere_above(rng))
+    elif kind == "near":
+        block = view.blocks[task.block]
+        dx, dy = rng.normal(0, 0.025, 2)
+        roll = float(np.clip(math.atan2(block.y, block.x) - block.yaw + rng.normal(0, 0.3), -1.2, 1.2))
+        pose = kinematics.Pose(block.x + dx, block.y + dy, float(rng.uniform(0.06, 0.11)), 0.0, roll)
+        robot.set_joints((*kinematics.inverse(pose), GRIPPER_OPEN))
+    elif kind == "carry":
+        _start_carrying(robot, rng)
+    elif kind == "finished":
+        assert task.pad is not None
+        x, y = np.array(view.pads[task.pad]) + rng.normal(0, 0.012, 2)
+        roll, height = float(rng.uniform(-0.8, 0.8)), float(rng.uniform(0.07, 0.15))
+        robot.place_block(task.block, float(x), float(y), float(rng.uniform(-0.7, 0.7)))
+        robot.set_joints((*kinematics.inverse(kinematics.Pose(x, y, height, 0.0, roll)), GRIPPER_OPEN))
+
+
+def _start_carrying(robot: SimRobot, rng: np.random.Generator) -> None:
+    """The task's block between closed fingers, anywhere from just grasped to over its pad."""
+    task, view = robot.task, robot.view()
+    assert task.pad is not None
+    if rng.random() < 0.4:
+        x, y = np.array(view.pads[task.pad]) + rng.normal(0, 0.02, 2)
+        z = float(rng.uniform(0.012, 0.09))
+    else:
+        x, y = layout.anywhere(rng)
+        z = float(rng.uniform(0.065, 0.11))
+    roll = float(rng.uniform(-0.8, 0.8))
+    arm = kinematics.inverse(kinematics.Pose(float(x), float(y), z, 0.0, roll))
+    robot.set_joints((*arm, GRIPPER_AT_BLOCK))
+    robot.place_block(task.block, float(x), float(y), arm[0] - roll, max(0.0201, z + 0.008))
+    for _ in range(5):
+        robot.step(np.array((*arm, GRIPPER_CLOSED)))
+
+
+def record_episode(
+    task: Task,
+    seed: int,
+    behaviour: Behaviour | None = None,
+    every: int = 14,
+    *,
+    robot: SimRobot | None = None,
+    expert: Expert | None = None,
+    start: Callable[[SimRobot, np.random.Generator], None] = start_somewhere,
+) -> list[Sample]:
+    """Samples of one episode, on average one in `every` frames of 1/30 s, twice that close to the block.
+
+    behaviour: who drives; the disturbed expert when None. Whoever drives, the labels are the expert's.
+    robot, expert: reused if given; making them costs more than an episode.
+    """
+    rng = np.random.default_rng((seed, 0x5EED))
+    robot = SimRobot() if robot is None else robot
+    expert = Expert(robot) if expert is None else expert
+    drive = Disturbed(rng) if behaviour is None else behaviour
+    robot.reset(task, seed)
+    start(robot, rng)
+    robot.set_task(task)
+    expert.reset()
+    samples: list[Sample] = []
+    end_s, begun_s = robot.time_s + EPISODE_S[task.family], robot.time_s
+    success_s = math.inf
+    while robot.time_s < min(end_s, success_s + LINGER_S):
+        near = phase(robot.task, robot.view()) in ("near", "carry")
+        if robot.time_s == begun_s or rng.random() < (2.0 if near else 1.0) / every:
+            samples.append(observe(robot, expert, seed))
+        robot.step(drive(robot, expert), STEP_DT_S)
+        if robot.truth().success and robot.task.family != FOLLOW:
+            success_s = min(success_s, robot.time_s)
+    return samples
+
+
+_worker: tuple[SimRobot, Expert] | None = None
+
+
+def _record(job: tuple[tuple[int, ...], int, Callable[[Sample], Sample] | None]) -> list[Sample]:
+    """In a worker: the samples of several seeds, each with a task drawn from its seed."""
+    global _worker
+    if _worker is None:
+        robot = SimRobot()
+        _worker = robot, Expert(robot)
+    robot, expert = _worker
+    seeds, every, transform = job
+    samples: list[Sample] = []
+    for seed in seeds:
+        task = draw_task(np.random.default_rng((seed, 0x7A5C)))
+        samples += record_episode(task, seed, every=every, robot=robot, expert=expert)
+    return samples if transform is None else [transform(sample) for sample in samples]
+
+
+def _one_thread() -> None:
+    """Software OpenGL would start a thread per core in every worker."""
+    os.environ["LP_NUM_THREADS"] = "0"
+
+
+def generate(
+    seeds: Iterable[int],
+    processes: int,
+    on_batch: Callable[[list[Sample]], None],
+    *,
+    every: int = 14,
+    seeds_per_batch: int = 8,
+    transform: Callable[[Sample], Sample] | None = None,
+) -> int:
+    """Record one episode per seed in parallel and hand the samples, batch by batch in the order of seeds, to on_batch.
+
+    transform: applied to each sample in the worker, for example to shrink its images; a module-level function.
+    Returns the number of samples. Processes are spawned, so that each has its own OpenGL context.
+    """
+    jobs = ((tuple(batch), every, transform) for batch in _batches(iter(seeds), seeds_per_batch))
+    count = 0
+    with multiprocessing.get_context("spawn").Pool(processes, initializer=_one_thread) as pool:
+        for samples in pool.imap(_record, jobs):
+            count += len(samples)
+            on_batch(samples)
+    return count
+
+
+def _batches(seeds: Iterator[int], size: int) -> Iterator[list[int]]:
+    batch: list[int] = []
+    for seed in seeds:
+        batch.append(seed)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
