@@ -29,6 +29,11 @@ class KV(NamedTuple):
     v: Tensor
 
 
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """float32 for the half precisions; float64 stays, so that a model can be its own measure of rounding."""
+    return torch.promote_types(dtype, torch.float32)
+
+
 class RMSNorm(nn.Module):
     """x / rms(x) * (1 + weight); modulated: * (1 + scale) + shift. Returns (normed, gate or None)."""
 
@@ -43,7 +48,7 @@ class RMSNorm(nn.Module):
         self.modulated = modulated
 
     def forward(self, x: Tensor, condition: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        wide = x.float()
+        wide = x.to(at_least_float32(x.dtype))
         normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPS)
         if not self.modulated or condition is None:
             return (normed * (1.0 + self.weight)).to(x.dtype), None
@@ -94,7 +99,7 @@ class Attention(nn.Module):
         scores = q @ self._per_query(keys).transpose(2, 3) * self.head_dim**-0.5
         if mask is not None:
             scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(values.dtype)
+        weights = torch.softmax(scores, dim=-1, dtype=at_least_float32(scores.dtype)).to(values.dtype)
         return self.o_proj((weights @ self._per_query(values)).transpose(1, 2).flatten(2)), k, v
 
     def _per_query(self, x: Tensor) -> Tensor:

@@ -144,9 +144,10 @@ class Pi(nn.Module):
     ) -> Tensor:
         """One evaluation of the flow field: data at t = 0, noise at t = 1.
 
-        x float32 [B, H, A] noisy normalised actions; t float32 [B]; state float [B, S] (pi05 ignores it);
+        x float32 or float64 [B, H, A], noisy normalised actions; t float32 [B];
+        state float [B, S], pi05 ignores it;
         kv: the prefix, T tokens; kv_mask bool [B, T], False = not part of the prefix (padding, absent
-        cameras, answer text), None = all valid. Returns float32 [B, H, A].
+        cameras, answer text), None = all valid. Returns [B, H, A] in the dtype of x.
         """
         condition: Tensor | None = None
         embedded = time_embedding(t, self.config.expert.width)
@@ -165,7 +166,9 @@ class Pi(nn.Module):
         hidden, _, _ = self.expert(
             tokens, positions, self._suffix_mask(suffix, old, kv_mask, x), (kv,), condition
         )
-        return self.action_out_proj(hidden[:, -x.shape[1] :].to(self.action_out_proj.weight.dtype)).float()
+        return self.action_out_proj(hidden[:, -x.shape[1] :].to(self.action_out_proj.weight.dtype)).to(
+            x.dtype
+        )
 
     def _suffix_mask(self, suffix: int, old: int, kv_mask: Tensor | None, x: Tensor) -> Tensor | None:
         """A suffix token sees the valid prefix and the suffix, but pi0's state token sees no action."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vla_accel_ros.models.sampling import Velocity
 
-SCHEDULES = ("LINEAR", "EXP", "ONES")
+SCHEDULES = ("LINEAR", "EXP", "ONES", "ZEROS")
 JACOBIANS = ("identity", "exact")
 MAX_WEIGHT = 10.0
 
@@ -26,15 +26,16 @@ MAX_WEIGHT = 10.0
 def prefix_weights(schedule: str, delay: int, execution: int, horizon: int) -> Tensor:
     """How strongly each action must follow the previous chunk: float32 [horizon].
 
-    1 for the first `delay` actions, falling to 0 at `execution` (LINEAR, EXP) or staying 1 until it (ONES).
+    1 for the first `delay` actions, then falling to 0 at `execution` (LINEAR, EXP), staying 1 until it (ONES)
+    or 0 at once (ZEROS).
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule is '{schedule}'; use one of {SCHEDULES}.")
     execution = min(execution, horizon)
     delay = min(delay, execution)
     weights = torch.zeros(horizon)
-    weights[:execution] = 1.0
-    if schedule != "ONES":
+    weights[: delay if schedule == "ZEROS" else execution] = 1.0
+    if schedule in ("LINEAR", "EXP"):
         falling = torch.linspace(1.0, 0.0, execution - delay + 2)[1:-1]
         weights[delay:execution] = (
             falling * torch.expm1(falling) / (math.e - 1) if schedule == "EXP" else falling
@@ -63,7 +64,7 @@ class Guidance:
         previous[..., i, :] is due when action i of the new chunk is; normalised as the network sees actions.
     delay: number of leading actions that will have been executed before the new chunk can take over.
     execution: number of actions after which the new chunk is free (at most h counts).
-    schedule: LINEAR, EXP or ONES. jacobian: "identity" (lerobot) or "exact" (vector-Jacobian product).
+    schedule: one of SCHEDULES. jacobian: "identity" (lerobot) or "exact" (vector-Jacobian product).
     """
 
     previous: Tensor

@@ -45,7 +45,7 @@ def flow_times(steps: int, rule: str = "openpi") -> list[float]:
 
 def sample(velocity: Velocity, noise: Tensor, steps: int = 10, time_rule: str = "openpi") -> Flow:
     """Integrate from noise float32 [B, H, A] in `steps` equal steps. Raises ValueError for unknown rules."""
-    x = noise.float()
+    x = noise.to(torch.promote_types(noise.dtype, torch.float32))
     dt = -1.0 / steps
     update = torch.zeros_like(x)
     for time in flow_times(steps, time_rule):

@@ -1,0 +1,71 @@
+"""Reads openpi's `assets/<id>/norm_stats.json`, the statistics of the data a policy was trained on.
+
+Wrong statistics move a robot to the wrong place without any error, so everything about them is checked and
+nothing is guessed: several sets need a name, and a policy without any must be asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vla_accel_ros.models.processing import Normalizer
+
+
+def read_normalizers(folder: Path, kind: str, asset: str | None = None) -> tuple[Normalizer, Normalizer]:
+    """(state, actions) of the checkpoint folder: by mean and std for pi0, by quantiles for pi05.
+
+    Raises ValueError if there are no statistics, several and no name, or a number that cannot be.
+    """
+    assets = folder / "assets"
+    found = {str(file.parent.relative_to(assets)): file for file in sorted(assets.glob("**/norm_stats.json"))}
+    if asset is None and len(found) == 1:
+        asset = next(iter(found))
+    if asset is None or asset not in found:
+        asked = "no asset was named" if asset is None else f"the asset '{asset}' is not there"
+        mend = f"name one of {sorted(found)}" if found else "copy the training run's folder `assets`"
+        raise ValueError(
+            f"{assets} has {len(found)} norm_stats.json and {asked}; {mend}, or pass normalize=False."
+        )
+    data = read_json(found[asset])
+    stats = data.get("norm_stats", data)
+    return _normalizer(stats, "state", kind, found[asset]), _normalizer(stats, "actions", kind, found[asset])
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises ValueError if it is not readable or no object."""
+    try:
+        data = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} is not readable JSON ({error}); copy it again.") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"{file} holds a {type(data).__name__}; it must hold an object.")
+    return data
+
+
+def _normalizer(stats: Any, group: str, kind: str, file: Path) -> Normalizer:
+    first, second = ("mean", "std") if kind == "pi0" else ("q01", "q99")
+    a, b = _numbers(stats, group, first, file), _numbers(stats, group, second, file)
+    where = f"{file}: norm_stats.{group}"
+    if len(a) != len(b):
+        raise ValueError(f"{where} has {len(a)} {first} but {len(b)} {second}; compute the statistics again.")
+    bad = np.flatnonzero(b < (0 if kind == "pi0" else a))
+    if len(bad):
+        least = "0" if kind == "pi0" else "q01"
+        raise ValueError(f"{where}.{second}[{bad[0]}] is below {least}; compute the statistics again.")
+    return Normalizer.mean_std(a, b) if kind == "pi0" else Normalizer.quantile(a, b)
+
+
+def _numbers(stats: Any, group: str, field: str, file: Path) -> np.ndarray:
+    try:
+        values = np.asarray(stats[group][field], dtype=np.float64)
+    except (KeyError, TypeError, ValueError):
+        values = np.zeros(0)
+    if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
+        raise ValueError(
+            f"{file}: norm_stats.{group}.{field} must be a list of finite numbers, one a dimension."
+        )
+    return values

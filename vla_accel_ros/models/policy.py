@@ -1,0 +1,177 @@
+"""A policy: the network with everything that stands between it and a robot's own units.
+
+It turns an Observation into what the network eats and raw network actions into joint targets, and nothing
+else: when and how often the network runs is the engine's business. Absent cameras stay absent; nothing is
+padded but the state and action vectors, whose padding belongs to the network's shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.models import processing
+from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.processing import Normalizer
+from vla_accel_ros.models.tokenizer import Tokenizer
+
+PROMPT_STATES = ("own", "padded", "none")
+
+
+@dataclass(frozen=True)
+class PolicyInputs:
+    """One observation as the network takes it, on the policy's device.
+
+    images: float32 [V, 3, S, S] in [-1, 1], the cameras present, in prefix order; image_names: their V names;
+    tokens: int64 [T], the prompt without padding; state: float32 [S], normalised and zero-padded.
+    """
+
+    images: Tensor
+    image_names: tuple[str, ...]
+    tokens: Tensor
+    state: Tensor
+
+
+@dataclass(frozen=True)
+class Policy:
+    """model, and what it was trained with.
+
+    delta_mask: bool [D], True where an action is relative to the observation's state; D joints.
+    prompt_state: how pi0.5 writes the state into the prompt: its "own" dimensions (openpi), "padded" to
+        state_dim (lerobot before 0.4.5) or "none" (trained without discrete state, such as pi05_libero).
+    """
+
+    model: Pi
+    tokenizer: Tokenizer
+    state_normalizer: Normalizer
+    action_normalizer: Normalizer
+    delta_mask: np.ndarray
+    prompt_state: str = "own"
+
+    def __post_init__(self) -> None:
+        if self.prompt_state not in PROMPT_STATES:
+            raise ValueError(f"prompt_state is '{self.prompt_state}'; use one of {PROMPT_STATES}.")
+        if self.delta_mask.ndim != 1 or self.delta_mask.dtype != np.bool_:
+            given = f"{self.delta_mask.dtype} {list(self.delta_mask.shape)}"
+            raise ValueError(f"delta_mask is {given}; give bool [D], one for each joint.")
+        if not 1 <= len(self.delta_mask) <= self.config.action_dim:
+            raise ValueError(
+                f"delta_mask has {len(self.delta_mask)} joints; the network has {self.config.action_dim}."
+            )
+
+    @property
+    def config(self) -> PiConfig:
+        """The network's sizes."""
+        return self.model.config
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self.model.embed_table.device
+
+    @property
+    def joints(self) -> int:
+        """D, the joints an action commands."""
+        return len(self.delta_mask)
+
+    def inputs(self, observation: Observation) -> PolicyInputs:
+        """Everything the network needs of an observation.
+
+        Raises ValueError naming the field if a camera is unknown or misshapen, no camera is there, the state
+        has the wrong size or is not finite, or the prompt is longer than max_prompt.
+        """
+        names = self._cameras(observation)
+        size = self.config.vision.image_size
+        pixels = np.stack([processing.resize_with_pad(observation.images[name], size) for name in names])
+        state = self.normalized_state(observation.state)
+        return PolicyInputs(
+            images=processing.to_unit(torch.from_numpy(pixels).to(self.device)),
+            image_names=names,
+            tokens=torch.tensor(self.prompt(observation.instruction, observation.state), device=self.device),
+            state=state,
+        )
+
+    def prompt(self, instruction: str, state: np.ndarray) -> list[int]:
+        """Token ids of the prompt. state [D], not normalised; pi0 has no state in the prompt."""
+        if self.config.kind == "pi0" or self.prompt_state == "none":
+            text = processing.clean(instruction)
+            tokens = [*self.tokenizer.encode(text, bos=True), *self.tokenizer.encode("\n")]
+        else:
+            normal = self.state_normalizer.normalize(np.asarray(state, np.float64))
+            if self.prompt_state == "padded":
+                normal = np.pad(normal, (0, self.config.state_dim - len(normal)))
+            text = processing.pi05_prompt(instruction, normal)
+            tokens = self.tokenizer.encode(text, bos=True)
+        if len(tokens) > self.config.max_prompt:
+            raise ValueError(
+                f"the prompt '{text}' has {len(tokens)} tokens; the policy takes {self.config.max_prompt}, "
+                "so shorten the instruction."
+            )
+        return tokens
+
+    def normalized_state(self, state: np.ndarray) -> Tensor:
+        """state [D], not normalised -> float32 [state_dim] on the device, zero-padded."""
+        self._check_state(state)
+        padded = np.zeros(self.config.state_dim, np.float32)
+        padded[: len(state)] = self.state_normalizer.normalize(np.asarray(state, np.float64))
+        return torch.from_numpy(padded).to(self.device)
+
+    def actions(self, raw: Tensor, state: np.ndarray) -> np.ndarray:
+        """Joint targets of raw network actions.
+
+        raw: float [H, A], normalised; state: [D'], the observation's own, added to delta dimensions.
+        Returns float32 [H, D], absolute.
+        """
+        joints = raw.detach().cpu().double().numpy()[:, : self.joints]
+        targets = self.action_normalizer.unnormalize(joints) + self._origin(state)
+        return targets.astype(np.float32)
+
+    def raw_actions(self, actions: np.ndarray, state: np.ndarray) -> Tensor:
+        """The inverse of actions: absolute targets [h, D] -> float32 [h, A] on the device, zero-padded."""
+        raw = np.zeros((len(actions), self.config.action_dim), np.float32)
+        relative = np.asarray(actions, np.float64) - self._origin(state)
+        raw[:, : self.joints] = self.action_normalizer.normalize(relative)
+        return torch.from_numpy(raw).to(self.device)
+
+    def _origin(self, state: np.ndarray) -> np.ndarray:
+        """float64 [D]: the state where an action is relative to it, 0 elsewhere."""
+        origin = np.zeros(self.joints)
+        relative = np.flatnonzero(self.delta_mask)
+        if len(relative) and relative[-1] >= len(state):
+            raise ValueError(
+                f"delta_mask makes action {relative[-1]} relative, but the state has {len(state)} values."
+            )
+        origin[relative] = np.asarray(state, np.float64)[relative]
+        return origin
+
+    def _cameras(self, observation: Observation) -> tuple[str, ...]:
+        known = self.config.image_names
+        unknown = sorted(set(observation.images) - set(known))
+        if unknown:
+            raise ValueError(
+                f"observation.images has {unknown}; the policy knows {list(known)}, so rename them."
+            )
+        names = tuple(name for name in known if name in observation.images)
+        if not names:
+            raise ValueError(f"observation.images is empty; give at least one of {list(known)}.")
+        for name in names:
+            image = observation.images[name]
+            if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
+                given = f"{image.dtype} {list(image.shape)}"
+                raise ValueError(f"observation.images['{name}'] is {given}; give uint8 [H, W, 3].")
+        return names
+
+    def _check_state(self, state: np.ndarray) -> None:
+        most = min(self.state_normalizer.size or self.config.state_dim, self.config.state_dim)
+        if state.ndim != 1 or not 1 <= len(state) <= most:
+            raise ValueError(
+                f"observation.state has shape {list(state.shape)}; the policy takes 1 to {most} values."
+            )
+        if not np.isfinite(state).all():
+            joint = int(np.flatnonzero(~np.isfinite(state))[0])
+            raise ValueError(f"observation.state[{joint}] is {state[joint]}; the joint state must be finite.")
