@@ -1,9 +1,10 @@
 """Visited states and what the expert would do from each: the training data of the demo's policy.
 
-Labels come from the expert whoever drove there (DAgger, Ross et al. 2011): the expert itself disturbed by smooth noise, pauses,
-pushed blocks, dropped blocks and changed instructions, or a learned policy given as `behaviour`. Episodes start anywhere,
-also in the middle of a task. Few samples are kept of each episode, since scenes teach more than neighbouring frames.
-Everything follows from the seed: the same seeds give the same samples in the same order, whatever the number of processes.
+Labels come from the expert whoever drove there (DAgger, Ross et al. 2011): the expert itself disturbed by
+smooth noise, pauses, pushed blocks, dropped blocks and changed instructions, or a learned policy given as
+`behaviour`. Episodes start anywhere, also in the middle of a task. Few samples are kept of each episode,
+since scenes teach more than neighbouring frames. Everything follows from the seed: the same seeds give the
+same samples in the same order, whatever the number of processes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ EPISODE_S = {REACH: 2.4, PLACE: 7.0, FOLLOW: 5.0}
 LINGER_S = 0.6  # an episode goes on this long after success, so that "done" is seen
 
 Behaviour = Callable[[SimRobot, Expert], np.ndarray]
-"""Drives: called once per 1/30 s, returns the joint target [6] rad due at its end; may also disturb the scene."""
+"""Drives: called once per 1/30 s, returns the joint target [6] rad due at its end; may also disturb the
+scene."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,10 @@ class Sample:
     """One visited state and its labels.
 
     front, wrist: uint8 [H, W, 3] RGB.
-    state: float32 [6] rad. chunk: float32 [32, 6], the expert's absolute joint targets, the first due 1/30 s later.
-    target_uv, goal_uv: float32 [2], centre of the task's block and of its goal (pad, else block) in the front image,
-        0..1 from the top left.
+    state: float32 [6] rad. chunk: float32 [32, 6], the expert's absolute joint targets, the first due 1/30 s
+        later.
+    target_uv, goal_uv: float32 [2], centre of the task's block and of its goal (pad, else block) in the front
+        image, 0..1 from the top left.
     phase: approach, near (the tip is within 4 cm over the block), carry or done.
     """
 
@@ -76,7 +79,9 @@ def observe(robot: SimRobot, expert: Expert, seed: int) -> Sample:
     view, task = robot.view(), robot.task
     block = view.blocks[task.block]
     target = np.array(robot.project(block.x, block.y, block.z), dtype=np.float32)
-    goal = target if task.pad is None else np.array(robot.project(*view.pads[task.pad], 0.0), dtype=np.float32)
+    goal = (
+        target if task.pad is None else np.array(robot.project(*view.pads[task.pad], 0.0), dtype=np.float32)
+    )
     return Sample(
         front=robot.render("front"),
         wrist=robot.render("wrist"),
@@ -113,7 +118,7 @@ class Disturbed:
         self._offset = np.zeros(6)
 
     def __call__(self, robot: SimRobot, expert: Expert) -> np.ndarray:
-        self._events(robot)
+        self.events(robot)
         wanted = expert.act()
         self._pause, self._open, self._frame = self._pause - 1, self._open - 1, self._frame + 1
         if self._pause > 0:
@@ -131,7 +136,7 @@ class Disturbed:
         a, b = self._knots[knot % 64], self._knots[(knot + 1) % 64]
         return self.noise_rad * ((1 - weight) * a + weight * b)
 
-    def _events(self, robot: SimRobot) -> None:
+    def events(self, robot: SimRobot) -> None:
         pause, push, drop, change = self.rng.random(4) < self._risk * np.array((0.5, 0.8, 0.5, 0.35))
         view = robot.view()
         if pause:
@@ -160,7 +165,8 @@ def push_block(robot: SimRobot, name: str, rng: np.random.Generator) -> None:
 
 
 def start_somewhere(robot: SimRobot, rng: np.random.Generator) -> None:
-    """Put the freshly reset robot at home, anywhere, near its block, or (place) in mid-carry or just finished."""
+    """Put the freshly reset robot at home, anywhere, near its block, or (place) in mid-carry or just
+    finished."""
     kind = rng.choice(("home", "anywhere", "near", "carry", "finished"), p=(0.42, 0.23, 0.15, 0.15, 0.05))
     task, view = robot.task, robot.view()
     if kind in ("carry", "finished") and task.family != PLACE:
@@ -269,9 +275,11 @@ def generate(
     seeds_per_batch: int = 8,
     transform: Callable[[Sample], Sample] | None = None,
 ) -> int:
-    """Record one episode per seed in parallel and hand the samples, batch by batch in the order of seeds, to on_batch.
+    """Record one episode per seed in parallel and hand the samples, batch by batch in the order of seeds, to
+    on_batch.
 
-    transform: applied to each sample in the worker, for example to shrink its images; a module-level function.
+    transform: applied to each sample in the worker, for example to shrink its images; a module-level
+        function.
     Returns the number of samples. Processes are spawned, so that each has its own OpenGL context.
     """
     jobs = ((tuple(batch), every, transform) for batch in _batches(iter(seeds), seeds_per_batch))

@@ -1,11 +1,13 @@
-"""A scripted expert that can say what to do from any state, so that it can label states it would never have visited.
+"""A scripted expert that can say what to do from any state, so that it can label states it would never have
+visited.
 
-Its goal is a function of the present view alone: the height it wants falls with the distance to the block or pad (a funnel),
-what the gripper should do follows from where the tip and the fingers are. There is no script position to lose, so it
-recovers from pushes, slips and arbitrary starts, and its labels are learnable from one image. Only two things are remembered,
-in Memory: the speed of the command, for smoothness, and that a failed grasp is being undone.
-A label is a rollout: the expert drives a copy of the physics for a chunk's length; the robot itself is never touched. A
-block that moves by itself stands still in the rollout, because no single image tells where it is going.
+Its goal is a function of the present view alone: the height it wants falls with the distance to the block or
+pad (a funnel), what the gripper should do follows from where the tip and the fingers are. There is no script
+position to lose, so it recovers from pushes, slips and arbitrary starts, and its labels are learnable from
+one image. Only two things are remembered, in Memory: the speed of the command, for smoothness, and that a
+failed grasp is being undone. A label is a rollout: the expert drives a copy of the physics for a chunk's
+length; the robot itself is never touched. A block that moves by itself stands still in the rollout, because
+no single image tells where it is going.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from vla_accel_ros.sim.kinematics import GRIPPER_CLOSED, GRIPPER_OPEN, LOWER, UP
 from vla_accel_ros.sim.rendering import mujoco
 from vla_accel_ros.sim.robot import SimRobot, coarse_model
 from vla_accel_ros.sim.tasks import FOLLOW, PLACE, Task
-from vla_accel_ros.sim.world import BLOCKS, READY_HEIGHT_M, View
+from vla_accel_ros.sim.world import BLOCKS, READY_HEIGHT_M, BlockPose, View
 
 STEP_DT_S = 1 / 30
 BRANCH_STEP_S = 1 / 120  # physics of a label's rollout; a test bounds its difference from 1/480
@@ -52,7 +54,8 @@ class Memory:
 
 @dataclass(frozen=True)
 class Goal:
-    """Where the command should go: pan, radius, z, pitch, roll, gripper; `sideways` scales speed over the table."""
+    """Where the command should go: pan, radius, z, pitch, roll, gripper; `sideways` scales speed over the
+    table."""
 
     coordinates: tuple[float, float, float, float, float, float]
     sideways: float
@@ -63,12 +66,14 @@ def _ramp(value: float) -> float:
 
 
 def _funnel(distance_m: float, bottom_m: float, top_m: float, mouth_m: float = 0.005) -> float:
-    """Height to keep at this horizontal distance from the goal: down inside the mouth, up by 3 m per m outside."""
+    """Height to keep at this horizontal distance from the goal: down inside the mouth, up by 3 m per m
+    outside."""
     return min(top_m, bottom_m + 3.0 * max(0.0, distance_m - mouth_m))
 
 
 def _grasp_roll(view: View, block: str, pan: float) -> float:
-    """wrist_roll that puts the fingers on opposite faces: least turned, and of two alike the nearer to the present one."""
+    """wrist_roll that puts the fingers on opposite faces: least turned, and of two alike the nearer to the
+    present one."""
     base = pan - view.blocks[block].yaw
     candidates = [base + n * math.pi / 2 for n in range(-3, 4)]
     now = view.joints[4]
@@ -98,7 +103,7 @@ def goal(task: Task, view: View, memory: Memory, command: kinematics.Pose) -> Go
     return _grasp(task, view, memory, command, (pan, radius, distance))
 
 
-def _carry(view: View, block, pad: tuple[float, float], command: kinematics.Pose) -> Goal:  # type: ignore[no-untyped-def]
+def _carry(view: View, block: BlockPose, pad: tuple[float, float], command: kinematics.Pose) -> Goal:
     """The block is in the gripper: lift, move over the pad, lower, let go."""
     tip = view.tip
     # Aim the block, not the tip, at the pad's centre.
@@ -213,7 +218,8 @@ class Expert:
         )
 
     def chunk(self, horizon: int = 32, step_dt_s: float = STEP_DT_S) -> np.ndarray:
-        """What the expert would command from here: absolute joint targets, float32 [horizon, 6] rad, step_dt_s apart.
+        """What the expert would command from here: absolute joint targets, float32 [horizon, 6] rad,
+        step_dt_s apart.
 
         The first is due one step from now. The robot is left exactly as it was.
         """
@@ -237,7 +243,9 @@ class Expert:
             data.ctrl[6] = target[5]
             mujoco.mj_step(self._model, data, steps - steps // 2)
             if pinned is not None:
-                data.qpos[7 + 7 * pinned : 14 + 7 * pinned] = robot.data.qpos[7 + 7 * pinned : 14 + 7 * pinned]
+                data.qpos[7 + 7 * pinned : 14 + 7 * pinned] = robot.data.qpos[
+                    7 + 7 * pinned : 14 + 7 * pinned
+                ]
                 data.qvel[7 + 6 * pinned : 13 + 6 * pinned] = 0.0
             row[:] = command = target
         return targets

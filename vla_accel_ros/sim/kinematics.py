@@ -1,8 +1,9 @@
 """Closed-form kinematics of the simulated arm: joint angles to gripper pose and back.
 
-The three flex joints turn about parallel axes, so the arm is a planar three-link chain in the vertical plane that
-shoulder_pan selects; inverse kinematics is one law of cosines, always with the elbow up. Plain floats and `math`, because
-the expert calls this thousands of times per label. Link lengths repeat scene.xml; a test compares the two.
+The three flex joints turn about parallel axes, so the arm is a planar three-link chain in the vertical plane
+that shoulder_pan selects; inverse kinematics is one law of cosines, always with the elbow up. Plain floats
+and `math`, because the expert calls this thousands of times per label. Link lengths repeat scene.xml; a test
+compares the two.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ GRIPPER_AT_BLOCK = 0.365  # where the fingers stop on a 4 cm block
 
 
 class Pose(NamedTuple):
-    """Gripper pose: tip position in the base frame [m]; pitch 0 = pointing down, positive = tip outward; roll [rad]."""
+    """Gripper pose: tip position in the base frame [m]; pitch 0 = pointing down, positive = tip outward; roll
+    [rad]."""
 
     x: float
     y: float
@@ -43,15 +45,14 @@ def forward(pan: float, lift: float, elbow: float, flex: float, roll: float) -> 
     """Pose of the gripper tip for five joint angles [rad]."""
     fore = lift + elbow
     hand = fore + flex
-    radius = (
-        SHOULDER_FORWARD + UPPER_ARM * math.sin(lift) + FOREARM * math.sin(fore) + HAND * math.sin(hand)
-    )
+    radius = SHOULDER_FORWARD + UPPER_ARM * math.sin(lift) + FOREARM * math.sin(fore) + HAND * math.sin(hand)
     z = SHOULDER_HEIGHT + UPPER_ARM * math.cos(lift) + FOREARM * math.cos(fore) + HAND * math.cos(hand)
     return Pose(radius * math.cos(pan), radius * math.sin(pan), z, math.pi - hand, roll)
 
 
 def planar(radius: float, z: float, pitch: float) -> tuple[float, float, float]:
-    """(lift, elbow, flex) [rad] that put the tip at `radius` from the pan axis and height `z` [m] with this pitch.
+    """(lift, elbow, flex) [rad] that put the tip at `radius` from the pan axis and height `z` [m] with this
+    pitch.
 
     Raises Unreachable when the wrist would be beyond the arm's reach or inside its folded elbow.
     """

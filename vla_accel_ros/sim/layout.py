@@ -1,7 +1,8 @@
-"""Random scenes: where blocks and pads lie, how the arm starts, and the path of a block that is to be followed.
+"""Random scenes: where blocks and pads lie, how the arm starts, and the path of a block that is to be
+followed.
 
-Everything is drawn from the generator it is given, so a seed is a scene. Positions keep a clearance in which an open
-gripper can work, and stay inside what both the arm reaches and the front camera sees.
+Everything is drawn from the generator it is given, so a seed is a scene. Positions keep a clearance in which
+an open gripper can work, and stay inside what both the arm reaches and the front camera sees.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def scatter(rng: np.random.Generator, kinds: tuple[str, ...]) -> list[tuple[floa
 
 
 def home(rng: np.random.Generator) -> tuple[float, ...]:
-    """Six joint angles [rad] near the rest pose: gripper open, down, 15 cm above the table, varied a little."""
+    """Six joint angles [rad] near the rest pose: gripper open, down, 15 cm above the table, varied a
+    little."""
     pose = Pose(
         x=float(rng.uniform(0.17, 0.21)),
         y=float(rng.uniform(-0.04, 0.04)),
@@ -68,9 +70,12 @@ def home(rng: np.random.Generator) -> tuple[float, ...]:
 
 
 def anywhere_above(rng: np.random.Generator) -> tuple[float, ...]:
-    """Six joint angles [rad] with the tip anywhere over the working area, 5-16 cm up, gripper at any opening."""
+    """Six joint angles [rad] with the tip anywhere over the working area, 5-16 cm up, gripper at any
+    opening."""
     x, y = anywhere(rng)
-    pose = Pose(x, y, float(rng.uniform(0.055, 0.16)), float(rng.normal(0, 0.06)), float(rng.uniform(-0.8, 0.8)))
+    pose = Pose(
+        x, y, float(rng.uniform(0.055, 0.16)), float(rng.normal(0, 0.06)), float(rng.uniform(-0.8, 0.8))
+    )
     opening = GRIPPER_OPEN if rng.random() < 0.7 else float(rng.uniform(0.15, 0.7))
     return (*inverse(pose), opening)
 
@@ -82,10 +87,12 @@ def wander(
     duration_s: float,
     step_s: float,
 ) -> np.ndarray:
-    """Path of a slowly moving block, float64 [N, 3] of x, y [m], yaw [rad], one row per step_s, from (x, y, yaw).
+    """Path of a slowly moving block, float64 [N, 3] of x, y [m], yaw [rad], one row per step_s, from (x, y,
+    yaw).
 
-    The speed is 2-4 cm/s, reached within half a second and lost again in the last; the heading drifts smoothly and turns
-    away from the rim of the working area and from the other blocks. Of several draws the one with most room is taken.
+    The speed is 2-4 cm/s, reached within half a second and lost again in the last; the heading drifts
+    smoothly and turns away from the rim of the working area and from the other blocks. Of several draws the
+    one with most room is taken.
     """
     best, best_room = [], -math.inf
     for _ in range(8):
@@ -100,7 +107,10 @@ def wander(
 
 
 def _drift(
-    rng: np.random.Generator, start: tuple[float, float, float], others: list[tuple[float, float]], duration_s: float
+    rng: np.random.Generator,
+    start: tuple[float, float, float],
+    others: list[tuple[float, float]],
+    duration_s: float,
 ) -> list[tuple[float, float, float]]:
     """One draw of `wander`, on a 30 Hz grid."""
     x, y, yaw = start
@@ -124,7 +134,8 @@ def _drift(
 
 
 def _room(x: float, y: float, others: list[tuple[float, float]]) -> float:
-    """How far [m] a block's centre is from leaving the working area or touching another block; negative beyond."""
+    """How far [m] a block's centre is from leaving the working area or touching another block; negative
+    beyond."""
     low, high = REACH_M
     radius = math.hypot(x, y)
     rim = min(radius - low, high - radius, x - X_MIN_M, Y_MAX_M - abs(y)) + 0.012

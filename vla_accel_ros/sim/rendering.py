@@ -1,17 +1,21 @@
 """Chooses how MuJoCo draws without a display: EGL where it works, else OSMesa.
 
-MuJoCo reads MUJOCO_GL once, while it is imported, and fails with a stack of ctypes errors when the library is absent.
-So every module of `sim` takes mujoco from here: the choice is made first, by loading the library itself, and a machine that
-has neither gets one sentence that says what to install. A MUJOCO_GL set by the user is respected.
+MuJoCo reads MUJOCO_GL once, while it is imported, and fails with a stack of ctypes errors when the library is
+absent. So every module of `sim` takes mujoco from here: the choice is made first, by loading the library
+itself, and a machine that has neither gets one sentence that says what to install. A MUJOCO_GL set by the
+user is respected.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import os
 import weakref
 from collections.abc import Callable
+
+__all__ = ["BACKENDS", "FIX", "NoRenderer", "choose", "mujoco", "open_renderer"]
 
 FIX = (
     "no OpenGL library for headless rendering was found (tried EGL and OSMesa); "
@@ -43,9 +47,15 @@ def _egl_works() -> bool:
         return False
     if not address:
         return False
-    query = ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))(address)
+    query = ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))(
+        address
+    )
     count = ctypes.c_int(0)
-    return bool(query(0, None, ctypes.byref(count))) and count.value > 0 and _loads("libOpenGL.so.0", "libGL.so.1")
+    return (
+        bool(query(0, None, ctypes.byref(count)))
+        and count.value > 0
+        and _loads("libOpenGL.so.0", "libGL.so.1")
+    )
 
 
 def _osmesa_works() -> bool:
@@ -68,25 +78,20 @@ def choose(backends: dict[str, Callable[[], bool]] | None = None) -> str:
         if known[name]():
             os.environ["MUJOCO_GL"] = name
             return name
-    raise NoRenderer(FIX if not wanted else f"MUJOCO_GL={wanted} does not work here; unset it to let the simulator choose.")
+    raise NoRenderer(
+        FIX if not wanted else f"MUJOCO_GL={wanted} does not work here; unset it to let the simulator choose."
+    )
 
 
-def _prepared():  # type: ignore[no-untyped-def]
-    """MuJoCo, imported after the choice. Physics must work without OpenGL, so a missing library is not an error yet."""
-    try:
-        choose()
-    except NoRenderer:
-        pass
-    import mujoco
+with contextlib.suppress(NoRenderer):  # physics works without OpenGL; open_renderer will say what is missing
+    choose()
 
-    return mujoco
-
-
-mujoco = _prepared()
+import mujoco  # noqa: E402
 
 
 def open_renderer(model: mujoco.MjModel, height: int, width: int) -> mujoco.Renderer:
-    """A renderer [height, width] for this model. Raises NoRenderer with the fix when there is no OpenGL to draw with."""
+    """A renderer [height, width] for this model. Raises NoRenderer with the fix when there is no OpenGL to
+    draw with."""
     choose()
     renderer = mujoco.Renderer(model, height=height, width=width)
     renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
@@ -96,7 +101,8 @@ def open_renderer(model: mujoco.MjModel, height: int, width: int) -> mujoco.Rend
 
 
 def _close(reference: weakref.ref[mujoco.Renderer]) -> None:
-    """Free a renderer before the interpreter takes its modules apart, which OSMesa answers with a traceback."""
+    """Free a renderer before the interpreter takes its modules apart, which OSMesa answers with a
+    traceback."""
     renderer = reference()
     if renderer is not None:
         renderer.close()

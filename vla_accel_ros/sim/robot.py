@@ -1,8 +1,9 @@
 """The simulated robot: MuJoCo physics, two cameras, and the truth about the scene. No ROS, no wall clock.
 
-Time is simulation time, counted in whole physics steps of 1/480 s, so a camera frame (1/30 s) is exactly 16 steps and two
-runs with the same seed and commands are identical bit for bit. Commands reach the servos at every physics step, either as
-a ramp (`step`) or sampled from a controller (`advance`). Pads are drawings: they move with a reset and touch nothing.
+Time is simulation time, counted in whole physics steps of 1/480 s, so a camera frame (1/30 s) is exactly 16
+steps and two runs with the same seed and commands are identical bit for bit. Commands reach the servos at
+every physics step, either as a ramp (`step`) or sampled from a controller (`advance`). Pads are drawings:
+they move with a reset and touch nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from typing import Protocol
 import numpy as np
 
 from vla_accel_ros.sim import layout
-from vla_accel_ros.sim.kinematics import JOINTS
 from vla_accel_ros.sim.rendering import mujoco, open_renderer
 from vla_accel_ros.sim.tasks import FOLLOW, Score, Task, Truth, tasks
 from vla_accel_ros.sim.world import BLOCK_HALF_M, BLOCKS, PADS, View
@@ -30,10 +30,10 @@ _PATH_S = 14.0  # of motion; then the block stands still
 
 
 class Controller(Protocol):
-    """Whatever commands the joints: asked once per physics step."""
+    """Whatever commands the joints; see sim.controller."""
 
-    def command(self, time_s: float) -> tuple[np.ndarray, np.ndarray]:
-        """Joint positions [6] rad and velocities [6] rad/s due at time_s."""
+    def commands(self, times_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Joint positions [M, 6] rad and velocities [M, 6] rad/s due at M simulation times [s]."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class Saved:
 class SimRobot:
     """One arm on its table.
 
-    image_size: (height, width) of both cameras in pixels. The scene is empty of meaning until the first `reset`.
+    image_size: (height, width) of both cameras in pixels. It starts in the scene of the first task and seed
+        0.
     """
 
     def __init__(self, image_size: tuple[int, int] = (224, 224)) -> None:
@@ -94,7 +95,8 @@ class SimRobot:
         self.set_task(task)
 
     def set_task(self, task: Task | str) -> None:
-        """Change what is asked, in the scene as it is; scoring starts anew, and a block to be followed starts to move."""
+        """Change what is asked, in the scene as it is; scoring starts anew, and a block to be followed starts
+        to move."""
         task = Task.parse(task) if isinstance(task, str) else task
         self._score = Score(task, self.time_s)
         self._path = None
@@ -125,7 +127,8 @@ class SimRobot:
             self._path = (start, name, path + (np.array((x, y, yaw)) - path[self._path_row()]))
 
     def step(self, targets: np.ndarray, duration_s: float = 1 / 30) -> None:
-        """Ramp the joint command from the last target to `targets` [6] rad over duration_s, and let physics follow."""
+        """Ramp the joint command from the last target to `targets` [6] rad over duration_s, and let physics
+        follow."""
         targets = np.asarray(targets, dtype=float)
         steps = max(1, round(duration_s / STEP_S))
         start, velocity = self._target, (targets - self._target) / (steps * STEP_S)
@@ -135,12 +138,15 @@ class SimRobot:
         self._target, self._target_velocity = targets.copy(), velocity
 
     def advance(self, to_time_s: float, controller: Controller) -> None:
-        """Run physics to to_time_s, with the controller's command at every physics step."""
-        while self._ticks < round(to_time_s / STEP_S):
-            position, velocity = controller.command(self.time_s)
+        """Run physics to to_time_s, with the controller's command of its instant at every physics step."""
+        steps = np.arange(self._ticks, round(to_time_s / STEP_S))
+        if not len(steps):
+            return
+        positions, velocities = controller.commands(steps * STEP_S)
+        for position in positions:
             self._command(position)
             self._tick()
-            self._target, self._target_velocity = np.array(position, float), np.array(velocity, float)
+        self._target, self._target_velocity = positions[-1].copy(), velocities[-1].copy()
 
     def _command(self, joints: np.ndarray) -> None:
         self.data.ctrl[:6] = joints
@@ -165,7 +171,8 @@ class SimRobot:
             self._score.update(self.time_s, self.view())
 
     def state(self) -> np.ndarray:
-        """Joint positions, float32 [6] rad, in kinematics.JOINTS order; the gripper's is the mean of its two fingers."""
+        """Joint positions, float32 [6] rad, in kinematics.JOINTS order; the gripper's is the mean of its two
+        fingers."""
         q = self.data.qpos
         return np.array((*q[:5], 0.5 * (q[5] + q[6])), dtype=np.float32)
 
@@ -203,7 +210,8 @@ class SimRobot:
         return Truth(self.time_s, view, self.task, view.held, self._score.success, self.task.answer(view))
 
     def render(self, camera: str) -> np.ndarray:
-        """Image of `front` or `wrist`, uint8 [H, W, 3] RGB, a copy. Raises rendering.NoRenderer without OpenGL."""
+        """Image of `front` or `wrist`, uint8 [H, W, 3] RGB, a copy. Raises rendering.NoRenderer without
+        OpenGL."""
         if self._renderer is None:
             self._renderer = open_renderer(self.model, *self.image_size)
         mujoco.mj_fwdPosition(self.model, self.data)
@@ -211,7 +219,8 @@ class SimRobot:
         return self._renderer.render()
 
     def project(self, x: float, y: float, z: float) -> tuple[float, float]:
-        """Where a point of the base frame [m] appears in the front image: (u right, v down), 0..1 inside the image."""
+        """Where a point of the base frame [m] appears in the front image: (u right, v down), 0..1 inside the
+        image."""
         camera = self.model.camera("front")
         ahead = self.data.cam("front").xmat.reshape(3, 3).T @ (np.array((x, y, z)) - camera.pos)
         scale = 1 / (2 * math.tan(math.radians(float(camera.fovy[0])) / 2) * -ahead[2])
@@ -247,6 +256,3 @@ def coarse_model(model: mujoco.MjModel, timestep_s: float) -> mujoco.MjModel:
     coarse = copy.copy(model)
     coarse.opt.timestep = timestep_s
     return coarse
-
-
-assert len(JOINTS) == 6

@@ -1,16 +1,16 @@
 """The three families of instructions: their words, when they have succeeded, and the true answer at every instant.
 
-    reach   "reach the red block"                       tip within 2.5 cm of the grasp-ready point for 0.3 s; 4 s limit
-    place   "put the red block on the yellow pad"       centre within the pad's radius, let go, at rest; 10 s limit
-    follow  "follow the red block" (which moves)        tip above it for >= 80 % of the last 3 s of 8 s
+    reach   "reach the red block"                  tip within 2.5 cm of the grasp-ready point for 0.3 s, of 4 s
+    place   "put the red block on the yellow pad"  centre within the pad's radius, let go, at rest; of 10 s
+    follow  "follow the red block" (which moves)   tip above it for >= 80 % of the last 3 s of 8 s
 
-The grasp-ready point is 3 cm above the block's top face. Answers are functions of one instant that a viewer of the images
-could give, never of history:
+The grasp-ready point is 3 cm above the block's top face. Answers are functions of one instant that a viewer
+of the images could give, never of history; the first that holds is the answer:
 
-    "holding the red block"     the task's block is between the closed fingers
-    "done"                      reach: tip within 2.5 cm of the grasp-ready point; place: the block is on the pad, let go
-    "following the red block"   follow: tip within 3.5 cm horizontally and 2.5 cm vertically of the grasp-ready point
-    "moving to the red block"   otherwise
+    "holding the red block"    the task's block is between the closed fingers
+    "done"                     reach: tip within 2.5 cm of the grasp-ready point; place: on the pad, let go
+    "following the red block"  follow: tip within 3.5 cm of that point horizontally and 2.5 cm vertically
+    "moving to the red block"  otherwise
 """
 
 from __future__ import annotations
@@ -40,8 +40,12 @@ class Task:
             raise ValueError(f"Task.family is {self.family!r}; use one of {', '.join(FAMILIES)}.")
         if self.block not in BLOCKS:
             raise ValueError(f"Task.block is {self.block!r}; use one of {', '.join(BLOCKS)}.")
-        if (self.pad is not None) != (self.family == PLACE) or (self.pad is not None and self.pad not in PADS):
-            raise ValueError(f"Task.pad is {self.pad!r}; place needs one of {', '.join(PADS)}, the others None.")
+        if (self.pad is not None) != (self.family == PLACE) or (
+            self.pad is not None and self.pad not in PADS
+        ):
+            raise ValueError(
+                f"Task.pad is {self.pad!r}; place needs one of {', '.join(PADS)}, the others None."
+            )
 
     @property
     def instruction(self) -> str:
@@ -102,7 +106,8 @@ _BY_INSTRUCTION = {task.instruction: task for task in tasks()}
 class Score:
     """Decides success of one task from a sequence of views; `update` it at a steady rate, 60 Hz in SimRobot.
 
-    success latches for reach and place; for follow it is the judgement over the last FOLLOW_WINDOW_S of the episode.
+    success latches for reach and place; for follow it is the judgement over the last FOLLOW_WINDOW_S of the
+    episode.
     """
 
     task: Task
@@ -141,7 +146,9 @@ class Score:
 
     def copy(self) -> Score:
         """An independent copy."""
-        return Score(self.task, self.start_s, self.success, self._good_since_s, self._last, deque(self._window))
+        return Score(
+            self.task, self.start_s, self.success, self._good_since_s, self._last, deque(self._window)
+        )
 
 
 @dataclass(frozen=True)

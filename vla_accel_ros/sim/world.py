@@ -1,8 +1,10 @@
-"""What is true in the scene at one instant, as plain floats: joints, blocks, pads, and what the gripper holds.
+"""What is true in the scene at one instant, as plain floats: joints, blocks, pads, and what the gripper
+holds.
 
-The expert and the scoring both need it hundreds of times per label, so a View is built from one flat copy of qpos and
-holds no arrays. `held` is geometry only (the block lies between closed fingers), not contact forces: it is then a function
-of the configuration alone, the same before and after a save and restore, and visible in an image.
+The expert and the scoring both need it hundreds of times per label, so a View is built from one flat copy of
+qpos and holds no arrays. `held` is geometry only (the block lies between closed fingers), not contact forces:
+it is then a function of the configuration alone, the same before and after a save and restore, and visible in
+an image.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ READY_HEIGHT_M = 0.05  # of the grasp-ready point above the block's centre: 3 cm
 
 
 class BlockPose(NamedTuple):
-    """Centre of a block in the base frame [m] and its yaw [rad], folded into [-pi/4, pi/4) by its symmetry."""
+    """Centre of a block in the base frame [m] and its yaw [rad], folded into [-pi/4, pi/4) by its
+    symmetry."""
 
     x: float
     y: float
@@ -89,7 +92,8 @@ class View:
         return None
 
     def in_gripper(self, block: str) -> tuple[float, float, float]:
-        """Offset of a block's centre from the tip [m]: along the gripper's axis, sideways, and across the fingers."""
+        """Offset of a block's centre from the tip [m]: along the gripper's axis, sideways, and across the
+        fingers."""
         pan, lift, elbow, flex, roll, _ = self.joints
         hand = lift + elbow + flex
         sp, cp, sh, ch, sr, cr = (

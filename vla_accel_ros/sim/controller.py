@@ -1,0 +1,185 @@
+"""A trajectory controller that behaves as ros2_controllers' joint_trajectory_controller does on a real arm.
+
+The demo and the tests are only worth something if the simulated robot is as strict as a real one: what Jazzy
+and Kilted refuse by default is refused here, with the reason; a new trajectory replaces the old one at once
+(nothing is blended for the sender); after the last point the arm holds. Two parameters carry the controller's
+own names. Stateless in time: asking twice for the same instant gives the same command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.sim.kinematics import JOINTS
+
+GROUPS: Mapping[str, tuple[str, ...]] = {"arm_controller": JOINTS[:5], "gripper_controller": JOINTS[5:]}
+
+
+class Rejected(ValueError):
+    """The controller does not take this trajectory; it goes on with the one it has. One sentence says why."""
+
+
+class JointTrajectoryController:
+    """One controller over some joints.
+
+    interpolate_from_desired_state: a new trajectory starts from the last command (True) or from the measured
+        state.
+    allow_nonzero_velocity_at_trajectory_end: take trajectories that end in motion (the default of Humble
+        only).
+    """
+
+    def __init__(
+        self,
+        joints: Sequence[str],
+        *,
+        interpolate_from_desired_state: bool = True,
+        allow_nonzero_velocity_at_trajectory_end: bool = False,
+    ) -> None:
+        self.joints = tuple(joints)
+        self.interpolate_from_desired_state = interpolate_from_desired_state
+        self.allow_nonzero_velocity_at_trajectory_end = allow_nonzero_velocity_at_trajectory_end
+        self.start(np.zeros(len(self.joints)))
+
+    def start(self, position: np.ndarray, epoch_ns: int = 0) -> None:
+        """Forget every trajectory and hold here.
+
+        position: [D] rad. epoch_ns: the ROS clock at the simulator's time zero, for `commands`.
+        """
+        self.epoch_ns = epoch_ns
+        self._start: MotionState | None = None
+        self._active = Trajectory(self.joints, np.array([epoch_ns]), np.asarray(position, float)[None])
+
+    def receive(
+        self,
+        joint_names: Sequence[str],
+        stamp_ns: int,
+        times_from_start_ns: Sequence[int],
+        positions: np.ndarray,
+        velocities: np.ndarray | None,
+        now_ns: int,
+        measured: MotionState | None = None,
+    ) -> None:
+        """Take a trajectory_msgs/JointTrajectory, already as arrays: positions, velocities [N, D] in
+        joint_names' order.
+
+        stamp_ns: the message's header stamp; 0 = now. Raises Rejected; see `accept`.
+        """
+        offsets = np.asarray(times_from_start_ns, dtype=np.int64)
+        start_ns = now_ns if stamp_ns == 0 else stamp_ns
+        if not len(offsets):
+            raise Rejected("the trajectory has no points: give at least one.")
+        if offsets[0] < 0:
+            raise Rejected(f"time_from_start of point 0 is {offsets[0]} ns: give a time of zero or more.")
+        try:
+            trajectory = Trajectory(tuple(joint_names), start_ns + offsets, positions, velocities)
+        except (TypeError, ValueError) as error:
+            raise Rejected(f"{str(error).rstrip('.')}.") from error
+        self.accept(trajectory, now_ns, measured)
+
+    def accept(self, trajectory: Trajectory, now_ns: int, measured: MotionState | None = None) -> None:
+        """Replace the active trajectory by this one, as of now_ns.
+
+        A trajectory that began in the past is joined where it is now; one that begins later is approached
+        from the state at receipt. measured: where the joints are, needed when interpolate_from_desired_state
+        is off.
+        Raises Rejected for other joints than the controller's, an end in the past, or a last point in motion.
+        """
+        self._check(trajectory, now_ns)
+        if self.interpolate_from_desired_state:
+            start = self.desired(now_ns)
+        elif measured is None:
+            raise Rejected(
+                "interpolate_from_desired_state is false and no measured state was given: give one."
+            )
+        else:
+            start = MotionState(now_ns, measured.position, measured.velocity)
+        self._active, self._start = trajectory.select(self.joints), start
+
+    def _check(self, trajectory: Trajectory, now_ns: int) -> None:
+        names, own = trajectory.joints, self.joints
+        if len(set(names)) != len(names) or set(names) != set(own):
+            raise Rejected(
+                f"joint_names are {', '.join(names)}: name each of {', '.join(own)} once and no other."
+            )
+        if trajectory.end_ns < now_ns:
+            late = (now_ns - trajectory.end_ns) * 1e-9
+            raise Rejected(
+                f"the trajectory ended {late:.3f} s ago: stamp it later, or 0 to start on arrival."
+            )
+        if trajectory.velocities is not None and not self.allow_nonzero_velocity_at_trajectory_end:
+            moving = np.flatnonzero(np.abs(trajectory.velocities[-1]) > np.finfo(np.float32).eps)
+            if len(moving):
+                name, speed = names[moving[0]], trajectory.velocities[-1][moving[0]]
+                raise Rejected(f"the last point moves {name} at {speed:.4g} rad/s: end with zero velocity.")
+
+    @property
+    def active(self) -> Trajectory:
+        """The trajectory being executed, or held at its end."""
+        return self._active
+
+    def desired(self, t_ns: int) -> MotionState:
+        """The command at t_ns on the ROS clock."""
+        position, velocity = self._active.sample(t_ns, self._start)
+        return MotionState(t_ns, position, velocity)
+
+    def commands(self, times_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Positions [M, D] rad and velocities [M, D] rad/s at M simulation times [s], for
+        SimRobot.advance."""
+        times_ns = self.epoch_ns + np.round(np.asarray(times_s) * 1e9).astype(np.int64)
+        return self._active.sample(times_ns, self._start)
+
+
+class ArmControllers:
+    """The controllers of one arm, each over its own joints, together commanding all of them.
+
+    groups: controller name -> its joints; every one of kinematics.JOINTS in exactly one group.
+    parameters: as JointTrajectoryController's, the same for all.
+    """
+
+    def __init__(self, groups: Mapping[str, Sequence[str]] = GROUPS, **parameters: bool) -> None:
+        names = [name for joints in groups.values() for name in joints]
+        if sorted(names) != sorted(JOINTS):
+            raise ValueError(
+                f"controllers have joints {', '.join(names)}: give each of {', '.join(JOINTS)} to one."
+            )
+        self.controllers = {
+            name: JointTrajectoryController(joints, **parameters) for name, joints in groups.items()
+        }
+        self._columns = {name: [JOINTS.index(joint) for joint in joints] for name, joints in groups.items()}
+
+    def __getitem__(self, name: str) -> JointTrajectoryController:
+        return self.controllers[name]
+
+    def start(self, position: np.ndarray, epoch_ns: int = 0) -> None:
+        """Hold all joints here; position: [6] rad in JOINTS order."""
+        for name, controller in self.controllers.items():
+            controller.start(np.asarray(position, float)[self._columns[name]], epoch_ns)
+
+    def accept(self, trajectory: Trajectory, now_ns: int, measured: MotionState | None = None) -> None:
+        """Give each controller its share of a trajectory over all joints. Raises Rejected, then none has
+        taken it."""
+        shares = {}
+        for name, controller in self.controllers.items():
+            try:
+                shares[name] = trajectory.select(controller.joints)
+            except ValueError as error:
+                raise Rejected(f"{str(error).rstrip('.')}.") from error
+            controller._check(shares[name], now_ns)
+        for name, controller in self.controllers.items():
+            controller.accept(shares[name], now_ns, measured and self._share(measured, name))
+
+    def _share(self, state: MotionState, name: str) -> MotionState:
+        columns = self._columns[name]
+        velocity = None if state.velocity is None else state.velocity[columns]
+        return MotionState(state.stamp_ns, state.position[columns], velocity)
+
+    def commands(self, times_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Positions and velocities [M, 6] at M simulation times [s], in JOINTS order."""
+        positions, velocities = np.empty((len(times_s), 6)), np.empty((len(times_s), 6))
+        for name, controller in self.controllers.items():
+            columns = self._columns[name]
+            positions[:, columns], velocities[:, columns] = controller.commands(times_s)
+        return positions, velocities
