@@ -1,10 +1,10 @@
 """A joint trajectory and what a joint_trajectory_controller makes of it.
 
-Everything that is sent, blended, limited or simulated is this one type, and there is one sampler: ours and the
-controller's must agree, or what we blend from is not what the robot does. Times are absolute (nanoseconds of the
-ROS clock); a message with stamp 0 gets its times when it is received. Sampling follows ros2_controllers' Kilted
-release: linear between points without velocities, cubic Hermite between points with them, from the state at receipt
-to the first point by the same rule, and a hold after the last.
+Everything that is sent, blended, limited or simulated is this one type, and there is one sampler: ours and
+the controller's must agree, or what we blend from is not what the robot does. Times are absolute (nanoseconds
+of the ROS clock); a message with stamp 0 gets its times when it is received. Sampling follows
+ros2_controllers' Kilted release: linear between points without velocities, cubic Hermite between points with
+them, from the state at receipt to the first point by the same rule, and a hold after the last.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ class MotionState:
 
     stamp_ns: time in nanoseconds of the ROS clock.
     position: float64 [D], radians (metres for prismatic joints).
-    velocity: float64 [D], per second; None when it is not known, which makes the way to the first point linear.
+    velocity: float64 [D], per second; None when it is not known, which makes the way to the first point
+    linear.
     """
 
     stamp_ns: int
@@ -47,8 +48,8 @@ class Trajectory:
     positions: float64 [N, D].
     velocities: float64 [N, D] or None.
 
-    The arrays are copied in and read-only. Raises ValueError for wrong shapes, times that do not increase, no points,
-    or a value that is not finite.
+    The arrays are copied in and read-only. Raises ValueError for wrong shapes, times that do not increase, no
+    points, or a value that is not finite.
     """
 
     joints: tuple[str, ...]
@@ -64,21 +65,21 @@ class Trajectory:
         shape = (len(times), len(self.joints)) if times.ndim == 1 else None
         if shape is None or shape[0] == 0 or self.positions.shape != shape:
             raise ValueError(
-                f"trajectory has times of shape {times.shape} and positions of shape {self.positions.shape} for "
-                f"{len(self.joints)} joints: give N >= 1 times and N x {len(self.joints)} positions"
+                f"trajectory has times of shape {times.shape} and positions of shape {self.positions.shape} "
+                f"for {len(self.joints)} joints: give N >= 1 times and N x {len(self.joints)} positions"
             )
         late = np.flatnonzero(np.diff(times) <= 0)
         if len(late):
             raise ValueError(
-                f"trajectory point {late[0] + 1} is not later than point {late[0]}: times must strictly increase"
+                f"trajectory point {late[0] + 1} is not later than point {late[0]}: times must increase"
             )
         check_finite("trajectory positions", self.positions, self.joints)
         if self.velocities is not None:
             _freeze(self, "velocities", np.array(self.velocities, dtype=np.float64))
             if self.velocities.shape != self.positions.shape:
                 raise ValueError(
-                    f"trajectory velocities have shape {self.velocities.shape}, positions {self.positions.shape}: "
-                    "give a velocity for every position or none at all"
+                    f"trajectory velocities have shape {self.velocities.shape}, positions "
+                    f"{self.positions.shape}: give a velocity for every position or none at all"
                 )
             check_finite("trajectory velocities", self.velocities, self.joints)
 
@@ -101,10 +102,10 @@ class Trajectory:
         """Position and velocity at a time, as the controller would command them.
 
         t_ns: one time, or int64 [M].
-        start: the state at receipt. Before the first point the motion goes from there to the first point; without it,
-            the first point is held. Times before the start's own stamp give the start itself.
-        Returns (position, velocity), float64 [D] each, or [M, D] for M times. After the last point the velocity is
-        zero; on a linear segment it is the segment's slope.
+        start: the state at receipt. Before the first point the motion goes from there to the first point;
+            without it, the first point is held. Times before the start's own stamp give the start itself.
+        Returns (position, velocity), float64 [D] each, or [M, D] for M times. After the last point the
+        velocity is zero; on a linear segment it is the segment's slope.
         """
         t = np.atleast_1d(np.asarray(t_ns, dtype=np.int64))
         if start is not None and start.stamp_ns >= self.start_ns:
@@ -151,7 +152,7 @@ def check_finite(what: str, values: np.ndarray, joints: tuple[str, ...]) -> None
     if not np.isfinite(values).all():
         row, column = np.argwhere(~np.isfinite(values))[0]
         raise ValueError(
-            f"{what}: joint {joints[column]!r} is {values[row, column]} at point {row}, which is no number to move to"
+            f"{what}: joint {joints[column]!r} is {values[row, column]} at point {row}: give a finite number"
         )
 
 
@@ -163,9 +164,9 @@ def knot_velocities(
 ) -> np.ndarray:
     """Velocities for knots that have only positions, float64 [N, D].
 
-    Inside: central differences (p[i+1] - p[i-1]) / (t[i+1] - t[i-1]). first, last: float64 [D] velocities of the end
-    points; by default the one-sided difference at the first and zero at the last, because a controller refuses a
-    trajectory that ends in motion.
+    Inside: central differences (p[i+1] - p[i-1]) / (t[i+1] - t[i-1]). first, last: float64 [D] velocities of
+    the end points; by default the one-sided difference at the first and zero at the last, because a
+    controller refuses a trajectory that ends in motion.
     """
     positions = np.asarray(positions, dtype=np.float64)
     velocities = np.zeros_like(positions)

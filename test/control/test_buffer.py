@@ -1,0 +1,255 @@
+"""What the trajectory buffer sends for each chunk, what it keeps, and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from motion import JOINTS, LIMITS, S, assert_within_limits, make_chunk, make_ramp
+
+from vla_accel_ros.control.buffer import MODES, TrajectoryBuffer
+from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.trajectory import MotionState
+
+MS = S // 1000
+WIDE = JointLimits([-100] * 3, [100] * 3, [100] * 3, [1e6] * 3)
+
+
+def make_buffer(mode="blend", limits=LIMITS, **settings) -> TrajectoryBuffer:
+    buffer = TrajectoryBuffer(JOINTS, limits, mode, **settings)
+    buffer.reset(np.zeros(3))
+    return buffer
+
+
+def test_actions_that_are_past_or_less_than_a_step_ahead_are_dropped():
+    buffer = make_buffer("async", WIDE, lead_s=0.02)
+    sent = buffer.update(make_ramp(0.5, horizon=10), now_ns=250 * MS)
+    # Committed until 270 ms: of the actions every 100 ms the one due at 400 ms is the first a step ahead.
+    assert sent.times_ns[:4].tolist() == [250 * MS, 270 * MS, 400 * MS, 500 * MS]
+    np.testing.assert_allclose(sent.positions[2:9, 0], np.arange(4, 11) * 0.05, rtol=1e-6)
+    assert buffer.latency_s == pytest.approx(0.25)
+    assert buffer.committed_until_ns == 270 * MS
+
+
+def test_the_measured_delay_decides_not_an_assumed_one():
+    for delay_ms, first_ms in ((0, 200), (60, 200), (120, 300), (810, 1000)):
+        sent = make_buffer("async", WIDE).update(make_ramp(0.5), now_ns=delay_ms * MS)
+        assert sent.times_ns[2] == first_ms * MS
+
+
+def test_velocities_inside_are_central_differences():
+    sent = make_buffer("async", WIDE).update(make_ramp([1.0, 2.0, -1.0]), now_ns=0)
+    np.testing.assert_allclose(
+        sent.velocities[4:-2], np.tile([1.0, 2.0, -1.0], (len(sent) - 6, 1)), rtol=1e-5
+    )
+
+
+def test_it_ends_at_rest_on_the_last_action_when_the_joint_can_brake_on_the_way():
+    sent = make_buffer("async").update(make_ramp(0.2, horizon=8), now_ns=0)
+    assert sent.end_ns == 800 * MS
+    np.testing.assert_allclose(sent.positions[-1], 0.16, rtol=1e-6)
+    np.testing.assert_array_equal(sent.velocities[-1], 0.0)
+
+
+def test_a_fast_end_brakes_after_the_last_action():
+    t = np.arange(1, 31)[:, None] / 30
+    chunk = make_chunk(np.hstack([0.75 * t**2, 0 * t, 0 * t]), step_dt_s=1 / 30)
+    sent = make_buffer("async").update(chunk, now_ns=0)
+    assert sent.end_ns > S
+    np.testing.assert_array_equal(sent.velocities[-1], 0.0)
+    position, velocity = sent.sample(S)
+    np.testing.assert_allclose(position[0], 0.75, atol=1e-3)
+    assert velocity[0] > 1.3
+    assert_within_limits(sent)
+
+
+def test_without_zero_end_it_ends_in_motion():
+    sent = make_buffer("async", zero_end=False).update(make_ramp(0.2), now_ns=0)
+    np.testing.assert_allclose(sent.velocities[-1], 0.2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["async", "blend"])
+def test_committed_motion_is_repeated_to_the_letter(mode):
+    buffer = make_buffer(mode, lead_s=0.15)
+    old = buffer.update(make_ramp([0.4, 0.2, -0.1]), now_ns=50 * MS)
+    new = buffer.update(make_ramp([-0.4, 0.6, 0.1], stamp_ns=200 * MS, request_id=1), now_ns=330 * MS)
+    committed = np.arange(330 * MS, 480 * MS, MS)
+    for before, after in zip(old.sample(committed), new.sample(committed)):
+        np.testing.assert_allclose(after, before, atol=1e-9)
+    assert new.start_ns == 330 * MS and buffer.committed_until_ns == 480 * MS
+    late = 700 * MS
+    assert abs(new.sample(late)[0][0] - old.sample(late)[0][0]) > 0.05
+
+
+def test_blend_crosses_from_old_to_new_over_its_time():
+    buffer = make_buffer("blend", WIDE, blend_s=0.4, lead_s=0.0)
+    buffer.update(make_chunk(np.zeros((20, 3))), now_ns=0)
+    sent = buffer.update(make_chunk(np.ones((20, 3)), stamp_ns=S, request_id=1), now_ns=S)
+    np.testing.assert_allclose(sent.positions[:6, 0], [0.0, 0.15625, 0.5, 0.84375, 1.0, 1.0])
+
+
+def test_blend_is_done_by_the_end_of_a_short_chunk():
+    sent = make_buffer("blend", WIDE, blend_s=10.0).update(make_chunk(np.ones((5, 3))), now_ns=0)
+    np.testing.assert_array_equal(sent.positions[-1], 1.0)
+
+
+def test_async_takes_the_new_actions_at_once():
+    buffer = make_buffer("async", WIDE, lead_s=0.0)
+    buffer.update(make_chunk(np.zeros((20, 3))), now_ns=0)
+    sent = buffer.update(make_chunk(np.ones((20, 3)), stamp_ns=S, request_id=1), now_ns=S)
+    np.testing.assert_allclose(sent.positions[:3, 0], [0.0, 1.0, 1.0])
+    np.testing.assert_allclose(sent.sample(S)[0], 0.0)
+
+
+def test_block_finishes_its_execution_horizon_then_takes_a_chunk_observed_after_it():
+    buffer = make_buffer("block", execution_horizon=4, lead_s=0.0)
+    sent = buffer.update(make_ramp(0.1, stamp_ns=0), now_ns=200 * MS)
+    assert sent.end_ns == 600 * MS, "four actions, counted from when it could start"
+    np.testing.assert_allclose(sent.positions[-1], 0.04, rtol=1e-6)
+    assert buffer.update(make_ramp(0.1, stamp_ns=300 * MS, request_id=1), now_ns=500 * MS) is None
+    assert buffer.update(make_ramp(0.1, stamp_ns=590 * MS, request_id=2), now_ns=700 * MS) is None
+    assert buffer.counts["early"] == 2
+    sent = buffer.update(make_ramp(0.1, stamp_ns=600 * MS, request_id=3), now_ns=800 * MS)
+    assert sent.start_ns == 800 * MS and sent.end_ns == 1200 * MS
+
+
+def test_a_chunk_fully_past_changes_nothing():
+    buffer = make_buffer()
+    sent = buffer.update(make_ramp(0.2), now_ns=0)
+    assert buffer.update(make_ramp(0.3, stamp_ns=100 * MS, request_id=1), now_ns=3 * S) is None
+    assert buffer.counts == {"accepted": 1, "past": 1}
+    np.testing.assert_array_equal(buffer.reference(4 * S)[0], sent.positions[-1])
+
+
+def test_an_older_chunk_is_dropped_and_counted():
+    buffer = make_buffer()
+    buffer.update(make_ramp(0.2, stamp_ns=200 * MS, request_id=5), now_ns=250 * MS)
+    for stale in (
+        make_ramp(0.3, stamp_ns=100 * MS, request_id=6),
+        make_ramp(0.3, stamp_ns=200 * MS, request_id=5),
+    ):
+        assert buffer.update(stale, now_ns=300 * MS) is None
+    assert buffer.counts == {"accepted": 1, "out_of_order": 2}
+    same_frame = make_ramp(0.2, stamp_ns=200 * MS, request_id=6)
+    assert buffer.update(same_frame, now_ns=310 * MS) is not None
+
+
+@pytest.mark.parametrize(
+    ("chunk", "sentence"),
+    [
+        (
+            make_chunk(np.full((4, 3), np.nan)),
+            "chunk actions: joint 'a' is nan at point 0: give a finite number",
+        ),
+        (
+            make_chunk([[0, 0, 0], [0, 0, np.inf]]),
+            "chunk actions: joint 'c' is inf at point 1: give a finite number",
+        ),
+        (make_chunk(np.zeros((4, 2))), r"chunk actions have shape \(4, 2\): give H x 3 for a, b, c"),
+        (make_chunk(np.zeros((0, 3))), r"chunk actions have shape \(0, 3\): give H x 3"),
+        (make_chunk(np.zeros(3)), r"chunk actions have shape \(3,\): give H x 3"),
+        (make_chunk(np.zeros((4, 3)), step_dt_s=0.0), "chunk step_dt_s = 0.0 is no time between actions"),
+        (make_chunk(np.zeros((4, 3)), step_dt_s=np.nan), "chunk step_dt_s = nan is no time between actions"),
+        (
+            make_chunk(np.zeros((4, 3)), stamp_ns=9 * S),
+            "chunk was observed 8.500 s from now: synchronise the clocks",
+        ),
+    ],
+)
+def test_a_wrong_chunk_is_refused_in_one_sentence_and_the_motion_goes_on(chunk, sentence):
+    buffer = make_buffer()
+    buffer.update(make_ramp(0.2), now_ns=0)
+    before = [buffer.reference(t) for t in range(0, 2 * S, 100 * MS)]
+    with pytest.raises(ValueError, match=sentence):
+        buffer.update(chunk, now_ns=500 * MS)
+    np.testing.assert_array_equal(before, [buffer.reference(t) for t in range(0, 2 * S, 100 * MS)])
+    assert buffer.counts["refused"] == 1
+    assert buffer.update(make_ramp(0.2, stamp_ns=400 * MS, request_id=1), now_ns=500 * MS) is not None
+
+
+def test_without_a_reference_nothing_is_sent():
+    with pytest.raises(RuntimeError, match=r"no reference yet: reset\(position\) it first"):
+        TrajectoryBuffer(JOINTS, LIMITS).update(make_ramp(0.1), now_ns=0)
+
+
+def test_when_time_goes_backwards_it_holds_and_starts_anew():
+    buffer = make_buffer(lead_s=0.0)
+    buffer.update(make_ramp(0.2, stamp_ns=100 * S, request_id=9), now_ns=100 * S)
+    buffer.update(make_ramp(0.2, stamp_ns=101 * S, request_id=10, start=(0.2,) * 3), now_ns=101 * S)
+    held = buffer.reference(101 * S)[0]
+    sent = buffer.update(make_chunk(np.zeros((10, 3)), stamp_ns=S, request_id=0), now_ns=S)
+    np.testing.assert_allclose(sent.sample(S)[0], held)
+    np.testing.assert_array_equal(sent.sample(S)[1], 0.0)
+    assert buffer.counts["clock_jumps"] == 1
+    assert_within_limits(sent)
+
+
+def test_stop_brakes_from_the_commanded_path_and_holds():
+    buffer = make_buffer(lead_s=0.02)
+    moving = buffer.update(make_ramp([0.6, 0.3, 0.0]), now_ns=0)
+    stopped = buffer.stop(500 * MS)
+    np.testing.assert_allclose(stopped.sample(510 * MS), moving.sample(510 * MS), atol=1e-9)
+    assert_within_limits(stopped)
+    assert stopped.end_ns <= 520 * MS + round(0.6 / 20 * S) + 10_000
+    np.testing.assert_array_equal(buffer.reference(90 * S)[0], stopped.positions[-1])
+    resumed = buffer.update(
+        make_ramp(0.1, stamp_ns=590 * MS, request_id=1, start=(0.3, 0.2, 0.0)), now_ns=700 * MS
+    )
+    np.testing.assert_allclose(resumed.sample(700 * MS)[0], stopped.positions[-1])
+
+
+def test_stop_from_a_measured_state():
+    buffer = make_buffer()
+    stopped = buffer.stop(S, MotionState(S, [0.5, 0.5, 0.0], [1.0, 0.0, 0.0]))
+    np.testing.assert_allclose(stopped.positions[-1], [0.525, 0.5, 0.0], atol=1e-5)
+    np.testing.assert_array_equal(buffer.reference(2 * S)[0], stopped.positions[-1])
+
+
+wild_chunks = st.tuples(
+    arrays(np.float32, st.tuples(st.integers(1, 12), st.just(3)), elements=st.floats(-3, 3, width=32)),
+    st.integers(0, 400),
+    st.integers(0, 300),
+    st.booleans(),
+)
+
+
+@settings(max_examples=150)
+@given(
+    st.sampled_from(MODES), st.lists(wild_chunks, min_size=1, max_size=8), st.sampled_from([0.0, 0.03, 0.2])
+)
+def test_any_sequence_of_chunks_and_stops_is_one_path_within_limits(mode, sequence, lead_s):
+    buffer, now_ns = make_buffer(mode, lead_s=lead_s), S
+    position = np.zeros(3)
+    for i, (actions, pause_ms, delay_ms, stop) in enumerate(sequence):
+        now_ns += pause_ms * MS
+        at = buffer.reference(now_ns)
+        chunk = make_chunk(actions, now_ns - delay_ms * MS, 1 / 30, i)
+        sent = buffer.stop(now_ns) if stop else buffer.update(chunk, now_ns)
+        if sent is None:
+            continue
+        assert sent.start_ns == now_ns
+        np.testing.assert_allclose(sent.sample(now_ns), at, atol=1e-9)
+        assert_within_limits(sent)
+        position = sent.positions[-1]
+    np.testing.assert_array_equal(buffer.reference(now_ns + 1000 * S)[0], position)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"mode": "smooth"}, "mode = 'smooth' is unknown: choose block or async or blend"),
+        ({"blend_s": -1.0}, "must not be negative"),
+        ({"lead_s": float("nan")}, "must not be negative"),
+        ({"execution_horizon": 0}, "executes nothing"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        TrajectoryBuffer(JOINTS, LIMITS, **settings)
+
+
+def test_limits_must_be_of_its_joints():
+    with pytest.raises(ValueError, match="limits are of 3 joints, not 2"):
+        TrajectoryBuffer(("a", "b"), LIMITS)

@@ -1,0 +1,32 @@
+"""The shortest stop: every joint brakes with its whole acceleration and then stands.
+
+Used when something is wrong, so it needs nothing but where the joints are and how fast. From a state inside
+its limits a joint comes to rest inside them, since enforced motion always keeps enough room to brake.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.trajectory import MotionState, Trajectory
+
+
+def brake(joints: tuple[str, ...], state: MotionState, limits: JointLimits) -> Trajectory:
+    """Brake from `state` in minimal time, each joint on its own; the last point has zero velocity.
+
+    The first point is the state itself; one more follows for every instant at which a joint comes to rest.
+    Stops last whole microseconds, rounded up where there is room. Without velocity it is at rest already.
+    """
+    v0 = np.zeros_like(state.position) if state.velocity is None else state.velocity
+    stop_s = np.ceil(np.abs(v0) / limits.acceleration * 1e6) * 1e-6
+    room = np.where(v0 > 0, limits.upper - state.position, state.position - limits.lower)
+    tight = (room > 0) & (np.abs(v0) * stop_s > 2 * room)
+    stop_s[tight] = np.maximum(np.floor(2 * room[tight] / np.abs(v0[tight]) * 1e6), 1.0) * 1e-6
+    t = np.unique(np.append(stop_s, 0.0))[:, None]
+    slowing = np.divide(v0, stop_s, out=np.zeros_like(v0), where=stop_s > 0)
+    moved = np.minimum(t, stop_s)
+    positions = state.position + moved * (v0 - slowing * moved / 2)
+    velocities = np.where(t < stop_s, v0 - slowing * t, 0.0)
+    times_ns = state.stamp_ns + np.round(t[:, 0] * 1e9).astype(np.int64)
+    return Trajectory(joints, times_ns, positions, velocities)

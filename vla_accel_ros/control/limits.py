@@ -1,0 +1,290 @@
+"""Joint limits, enforced on the path that the controller will sample and not only on its points.
+
+A policy's chunk may jump. Cutting positions or velocities point by point leaves accelerations no motor can
+follow, so a joint that breaks a limit is led by a second-order limiter from where it is: each step to the
+next knot is the asked cubic if that is within limits, else a constant acceleration that closes in on the
+asked path without overshooting it and never leaves room too short to brake before a position limit. Constant
+acceleration between knots is exactly what cubic sampling of (position, velocity) knots gives, so the bound
+holds everywhere between them. Joints within limits pass unchanged, bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from vla_accel_ros.control.trajectory import MotionState, Trajectory, check_finite, knot_velocities
+
+__all__ = ["JointLimits", "LimitReport", "check_finite", "enforce", "extremes"]
+
+_TOLERANCE = 1e-6
+_CHASE_S = 20.0
+
+
+class _Limited(Protocol):
+    @property
+    def lower(self) -> float: ...
+    @property
+    def upper(self) -> float: ...
+    @property
+    def velocity(self) -> float: ...
+    @property
+    def acceleration(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class JointLimits:
+    """float64 [D] each: lower and upper position (rad or m), greatest speed (per s) and acceleration (per
+    s^2)."""
+
+    lower: np.ndarray
+    upper: np.ndarray
+    velocity: np.ndarray
+    acceleration: np.ndarray
+
+    def __post_init__(self) -> None:
+        for name in ("lower", "upper", "velocity", "acceleration"):
+            object.__setattr__(self, name, np.atleast_1d(np.array(getattr(self, name), dtype=np.float64)))
+        if not self.lower.shape == self.upper.shape == self.velocity.shape == self.acceleration.shape:
+            raise ValueError(
+                "joint limits differ in length: give lower, upper, velocity, acceleration per joint"
+            )
+        good = (self.lower < self.upper) & (self.velocity > 0) & (self.acceleration > 0)
+        if not good.all():
+            raise ValueError(
+                f"joint limits [{np.flatnonzero(~good)[0]}] leave nothing: lower must be below upper, "
+                "velocity and acceleration above zero"
+            )
+
+    @classmethod
+    def of(cls, joints: Iterable[_Limited]) -> JointLimits:
+        """The limits of a contract's joints, in their order."""
+        rows = [(j.lower, j.upper, j.velocity, j.acceleration) for j in joints]
+        return cls(*np.array(rows, dtype=np.float64).T)
+
+    def select(self, columns: np.ndarray) -> JointLimits:
+        """The limits of some of the joints."""
+        return JointLimits(
+            self.lower[columns], self.upper[columns], self.velocity[columns], self.acceleration[columns]
+        )
+
+
+@dataclass(frozen=True)
+class LimitReport:
+    """What was asked beyond the limits, float64 [D] each.
+
+    position: how far beyond a position limit (rad or m). velocity, acceleration: the greatest asked over its
+    limit, 1.0 or less when within. deviation: greatest distance between the asked and the sent position at
+    the asked times.
+    """
+
+    joints: tuple[str, ...]
+    position: np.ndarray
+    velocity: np.ndarray
+    acceleration: np.ndarray
+    deviation: np.ndarray
+
+    @property
+    def limited(self) -> tuple[str, ...]:
+        """Names of the joints that were not sent as asked."""
+        over = (self.position > 0) | (np.maximum(self.velocity, self.acceleration) > 1.0 + _TOLERANCE)
+        return tuple(name for name, is_over in zip(self.joints, over) if is_over)
+
+    def __str__(self) -> str:
+        if not self.limited:
+            return "all joints within limits"
+        return "; ".join(
+            f"{name}: asked {self.velocity[j]:.2f} x its velocity, {self.acceleration[j]:.2f} x its "
+            f"acceleration, {self.position[j]:.3f} beyond its range; sent up to {self.deviation[j]:.3f} away"
+            for j, name in enumerate(self.joints)
+            if name in self.limited
+        )
+
+
+def extremes(
+    p0: np.ndarray, v0: np.ndarray, p1: np.ndarray, v1: np.ndarray, duration_s: np.ndarray | float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Lowest and highest position, greatest |velocity| and |acceleration| of cubic Hermite segments, exact.
+
+    All arguments broadcast to [..., D]; so do the four results.
+    """
+    step = (p1 - p0) / duration_s
+    c2 = (3.0 * step - 2.0 * v0 - v1) / duration_s
+    c3 = (v0 + v1 - 2.0 * step) / np.square(duration_s)
+    acceleration = np.maximum(np.abs(2.0 * c2), np.abs(2.0 * c2 + 6.0 * c3 * duration_s))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        crest = -c2 / (3.0 * c3)
+        root = np.sqrt(np.maximum(c2 * c2 - 3.0 * c3 * v0, 0.0))
+        q = -(c2 + np.copysign(root, c2))
+        turns = (q / (3.0 * c3), v0 / q)
+    s = _inside(crest, duration_s)
+    velocity = np.maximum(np.maximum(np.abs(v0), np.abs(v1)), np.abs(v0 + s * (2.0 * c2 + 3.0 * s * c3)))
+    lowest, highest = np.minimum(p0, p1), np.maximum(p0, p1)
+    for turn in turns:
+        s = _inside(turn, duration_s)
+        p = p0 + s * (v0 + s * (c2 + s * c3))
+        lowest, highest = np.minimum(lowest, p), np.maximum(highest, p)
+    return lowest, highest, velocity, acceleration
+
+
+def enforce(
+    trajectory: Trajectory, start: MotionState, limits: JointLimits
+) -> tuple[Trajectory, LimitReport]:
+    """The trajectory within limits when sampled from `start`, and what had to be changed.
+
+    start: the state before the first point; its stamp must be earlier. Without velocities the trajectory gets
+    central differences and a zero-velocity end. A joint that lags at the last point goes on after it until it
+    is at rest where it was asked to be, so the result may have more points. A start already beyond a limit is
+    brought back, not jumped. Raises ValueError when the start is not before the first point.
+    """
+    if start.stamp_ns >= trajectory.start_ns:
+        raise ValueError(
+            f"the start at {start.stamp_ns} ns is not before the first point at {trajectory.start_ns} ns: "
+            "drop the points that are past"
+        )
+    v_start = np.zeros_like(start.position) if start.velocity is None else start.velocity
+    times = np.concatenate([[start.stamp_ns], trajectory.times_ns])
+    asked_p = np.concatenate([start.position[None], trajectory.positions])
+    if trajectory.velocities is None:
+        asked_v = knot_velocities(times, asked_p, first=v_start)
+    else:
+        asked_v = np.concatenate([v_start[None], trajectory.velocities])
+    h, v_end = np.diff(times) * 1e-9, asked_v[-1]
+    lowest, highest, fastest, hardest = (
+        x.max(axis=0) if i else x.min(axis=0)
+        for i, x in enumerate(extremes(asked_p[:-1], asked_v[:-1], asked_p[1:], asked_v[1:], h[:, None]))
+    )
+    report = LimitReport(
+        trajectory.joints,
+        _beyond(lowest, highest, asked_p[-1], asked_v[-1], limits),
+        fastest / limits.velocity,
+        hardest / limits.acceleration,
+        np.zeros(len(trajectory.joints)),
+    )
+    over = np.array([name in report.limited for name in trajectory.joints])
+    if not over.any():
+        return Trajectory(trajectory.joints, trajectory.times_ns, trajectory.positions, asked_v[1:]), report
+    pieces = math.ceil(h.max() * (limits.acceleration / limits.velocity)[over].max())
+    fine = _split(times, pieces)
+    asked_p, asked_v = Trajectory(trajectory.joints, times, asked_p, asked_v).sample(fine)
+    asked_v[-1] = v_end
+    led_p, led_v = _lead(asked_p[:, over], asked_v[:, over], np.diff(fine) * 1e-9, limits.select(over))
+    chase = len(led_p) - len(fine)
+    report.deviation[over] = np.abs(led_p[: len(fine)] - asked_p[:, over]).max(axis=0)
+    positions = np.concatenate([asked_p, np.repeat(asked_p[-1:], chase, axis=0)])
+    velocities = np.concatenate([asked_v, np.zeros((chase, len(over)))])
+    positions[:, over], velocities[:, over] = led_p, led_v
+    after = fine[-1] + np.arange(1, chase + 1) * (fine[-1] - fine[-2])
+    sent_times = np.concatenate([fine, after])
+    return Trajectory(trajectory.joints, sent_times[1:], positions[1:], velocities[1:]), report
+
+
+def _split(times: np.ndarray, pieces: int) -> np.ndarray:
+    """Times with every interval cut into `pieces`, so that one step cannot turn full speed into full
+    reverse."""
+    parts = np.arange(pieces) * np.diff(times)[:, None] // pieces
+    return np.append((times[:-1, None] + parts).ravel(), times[-1])
+
+
+def _lead(
+    asked_p: np.ndarray, asked_v: np.ndarray, h: np.ndarray, limits: JointLimits
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lead some joints along knots [N + 1, D] with steps h [N]: knots [N + 1 + M, D], M of them to come to
+    rest."""
+    beyond = (asked_p < limits.lower) | (asked_p > limits.upper)
+    goal_p = np.clip(asked_p, limits.lower, limits.upper)
+    goal_v = np.where(beyond, 0.0, np.clip(asked_v, -limits.velocity, limits.velocity))
+    clean = np.all(_within(goal_p[:-1], goal_v[:-1], goal_p[1:], goal_v[1:], h[:, None], limits), axis=1)
+    p, v = [asked_p[0]], [asked_v[0]]
+    chase = 0 if goal_v[-1].any() else int(_CHASE_S / h[-1])
+    for k in range(len(h) + chase):
+        i = min(k, len(h) - 1)
+        now = min(k, len(h))
+        there = np.array_equal(p[-1], goal_p[now]) and np.array_equal(v[-1], goal_v[now])
+        if there and k >= len(h):
+            break
+        if there and clean[i]:
+            p.append(goal_p[i + 1])
+            v.append(goal_v[i + 1])
+            continue
+        velocity = _next_velocity(p[-1], v[-1], goal_p[i + 1], goal_v[i + 1], h[i], limits)
+        reached = _within(p[-1], v[-1], goal_p[i + 1], goal_v[i + 1], h[i], limits)
+        p.append(np.where(reached, goal_p[i + 1], p[-1] + h[i] * (v[-1] + velocity) / 2))
+        v.append(np.where(reached, goal_v[i + 1], velocity))
+    return np.array(p), np.array(v)
+
+
+def _next_velocity(
+    p: np.ndarray, v: np.ndarray, goal_p: np.ndarray, goal_v: np.ndarray, h: float, limits: JointLimits
+) -> np.ndarray:
+    """Velocity [D] at the next knot that closes in on the goal there; the acceleration on the way is
+    constant."""
+    top = limits.acceleration
+    room = goal_p - p - h * (v + goal_v) / 2
+    closing = np.copysign(_stoppable(np.abs(room), top / 2, h), room)
+    velocity = np.clip(goal_v + closing, -limits.velocity, limits.velocity)
+    velocity = np.minimum(velocity, _brakeable(limits.upper - p, v, top, h))
+    velocity = np.maximum(velocity, -_brakeable(p - limits.lower, -v, top, h))
+    return np.clip(velocity, v - top * h, v + top * h)
+
+
+def _stoppable(room: np.ndarray, top: np.ndarray, h: float) -> np.ndarray:
+    """Greatest velocity after a step h from which equal steps of deceleration <= top end exactly after
+    `room`.
+
+    With u = velocity / (top h) and n = ceil(u) steps to stop, u (1 + n) = 2 room / (top h^2). room >= 0.
+    """
+    r = 2.0 * room / (top * h * h)
+    n = np.maximum(np.ceil(np.sqrt(r + 1.0)) - 1.0, 1.0)
+    return top * h * np.minimum(n, r / (1.0 + n))
+
+
+def _brakeable(room: np.ndarray, v: np.ndarray, top: np.ndarray, h: float) -> np.ndarray:
+    """Greatest velocity after a step h such that braking with `top` still stops within `room` of where we
+    are.
+
+    When the stop itself falls into this step, the joint brakes through it and turns, so that its peak is
+    inside.
+    """
+    slack = 1e-10
+    ahead = room - h * v / 2
+    going = -top * h / 2 + np.sqrt(np.square(top * h / 2) + 2.0 * top * np.maximum(ahead, 0.0))
+    turning = v - v * v * h / (2.0 * (np.maximum(room, 0.0) + slack))
+    return np.where(room <= 0.0, 0.0, np.where(ahead >= 0.0, going, turning))
+
+
+def _within(
+    p: np.ndarray,
+    v: np.ndarray,
+    goal_p: np.ndarray,
+    goal_v: np.ndarray,
+    h: float | np.ndarray,
+    limits: JointLimits,
+) -> np.ndarray:
+    """bool [..., D]: the cubic from (p, v) to the goal in one step keeps all limits and can brake from
+    there."""
+    lowest, highest, fastest, hardest = extremes(p, v, goal_p, goal_v, h)
+    good = (fastest <= limits.velocity * (1 + _TOLERANCE)) & (
+        hardest <= limits.acceleration * (1 + _TOLERANCE)
+    )
+    return good & (_beyond(lowest, highest, goal_p, goal_v, limits) <= 0)
+
+
+def _beyond(
+    lowest: np.ndarray, highest: np.ndarray, end_p: np.ndarray, end_v: np.ndarray, limits: JointLimits
+) -> np.ndarray:
+    """How far [D] a path leaves its position limits, the braking distance after its end included; 0 if it
+    does not."""
+    brake = end_v * np.abs(end_v) / (2.0 * limits.acceleration)
+    over = np.maximum(np.maximum(highest, end_p + brake) - limits.upper, 0.0)
+    under = np.maximum(limits.lower - np.minimum(lowest, end_p + brake), 0.0)
+    out = np.maximum(over, under)
+    return np.where(out <= 1e-9, 0.0, out)
+
+
+def _inside(s: np.ndarray, duration_s: np.ndarray | float) -> np.ndarray:
+    return np.where((s > 0) & (s < duration_s), s, 0.0)
