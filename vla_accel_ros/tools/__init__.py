@@ -1,0 +1,1 @@
+"""The `vla` command and the programs behind it."""

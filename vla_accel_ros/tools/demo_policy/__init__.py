@@ -1,0 +1,1 @@
+"""How the bundled demo policy is made: recipe, data, training, evaluation."""

@@ -1,0 +1,187 @@
+"""Data shards: episodes recorded in parallel, one file each, from seeds.
+
+A shard is a .npz of flat arrays with images already at the policy's size, made by the same resize the policy uses when it
+runs. A shard that exists is never made again, so an interrupted run continues; a shard's content depends on its seeds and,
+in the rounds where the policy drives, on the policy of an earlier round, which is kept beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.models.checkpoint import load_policy
+from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.models.processing import resize_with_pad
+from vla_accel_ros.models.sampling import sample
+from vla_accel_ros.sim.demonstrations import Disturbed, Sample, draw_task, record_episode
+from vla_accel_ros.sim.expert import Expert
+from vla_accel_ros.sim.robot import SimRobot
+from vla_accel_ros.tools.demo_policy.recipe import CAMERAS, DENOISE_STEPS, Recipe
+
+EPISODES_PER_SHARD = 50
+FIRST_SEED = 1_000_000  # evaluation seeds are small numbers: the two never meet
+
+
+@dataclass(frozen=True)
+class ShardJob:
+    """One shard to be made. policy: folder of the policy that drives, or None for the disturbed expert."""
+
+    path: Path
+    seeds: tuple[int, ...]
+    image_size: int
+    delta_mask: tuple[bool, ...]
+    policy: Path | None
+    every: int
+
+
+def round_folder(folder: Path, number: int) -> Path:
+    """Where a round's shards are."""
+    return folder / "data" / f"round_{number}"
+
+
+def submit(
+    pool: Executor, folder: Path, recipe: Recipe, number: int, delta_mask: Sequence[bool], image_size: int
+) -> list[Future[Path]]:
+    """Start making the shards of a round that do not exist yet."""
+    target = round_folder(folder, number)
+    target.mkdir(parents=True, exist_ok=True)
+    driver = None
+    if number >= recipe.expert_rounds:
+        driver = target / "driver"
+        if not driver.exists():
+            shutil.copytree(folder / "policy", driver)
+    count = recipe.expert_episodes if driver is None else recipe.dagger_episodes
+    start = FIRST_SEED * (1 + number) + recipe.seed * 100_000
+    jobs = [
+        ShardJob(
+            target / f"shard_{first:06d}.npz",
+            tuple(range(start + first, start + min(first + EPISODES_PER_SHARD, count))),
+            image_size,
+            tuple(delta_mask),
+            driver,
+            recipe.expert_every if driver is None else recipe.dagger_every,
+        )
+        for first in range(0, count, EPISODES_PER_SHARD)
+    ]
+    return [pool.submit(make_shard, job) for job in jobs if not job.path.exists()]
+
+
+def collect(pending: list[Future[Path]], label: str) -> None:
+    """Wait for shards with a progress bar; the first failure is raised."""
+    for future in tqdm(
+        as_completed(pending), total=len(pending), desc=label, mininterval=5, disable=not pending
+    ):
+        future.result()
+
+
+def load(folder: Path, number: int) -> dict[str, np.ndarray]:
+    """All samples of a round in order of seeds: the arrays of `samples.Arrays`."""
+    paths = sorted(round_folder(folder, number).glob("shard_*.npz"))
+
+    def read(path: Path) -> dict[str, np.ndarray]:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+
+    with ThreadPoolExecutor(8) as readers:
+        shards = list(readers.map(read, paths))
+    return {name: np.concatenate([shard[name] for shard in shards]) for name in shards[0]}
+
+
+_worker: tuple[SimRobot, Expert] | None = None
+
+
+def one_thread_each() -> None:
+    """Before a worker's first import of torch or OpenGL: one thread a process, there is a process a core."""
+    os.environ.update(LP_NUM_THREADS="0", OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
+    torch.set_num_threads(1)
+
+
+def make_shard(job: ShardJob) -> Path:
+    """Record the episodes of a shard and write it in one rename."""
+    global _worker
+    if _worker is None:
+        robot = SimRobot()
+        _worker = robot, Expert(robot)
+    robot, expert = _worker
+    policy = None if job.policy is None else load_policy(job.policy, delta_mask=np.array(job.delta_mask))
+    recorded: list[Sample] = []
+    for seed in job.seeds:
+        task = draw_task(np.random.default_rng((seed, 0x7A5C)))
+        behaviour = None if policy is None else PolicyDriver(policy, seed)
+        recorded += record_episode(task, seed, behaviour, job.every, robot=robot, expert=expert)
+    uv = np.stack([(s.target_uv, s.goal_uv) for s in recorded])
+    partial = job.path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        np.savez(
+            file,
+            front=np.stack([shrink(s.front, job.image_size) for s in recorded]),
+            wrist=np.stack([shrink(s.wrist, job.image_size) for s in recorded]),
+            state=np.stack([s.state for s in recorded]),
+            chunk=np.stack([s.chunk for s in recorded]),
+            instruction=np.array([s.instruction for s in recorded]),
+            answer=np.array([s.answer for s in recorded]),
+            uv=uv,
+            uv_mask=((uv > 0) & (uv < 1)).all(-1),
+        )
+    partial.rename(job.path)
+    return job.path
+
+
+def shrink(image: np.ndarray, size: int) -> np.ndarray:
+    """uint8 [H, W, 3] -> uint8 [3, size, size], as the policy's own preprocessing does it."""
+    return np.ascontiguousarray(resize_with_pad(image, size).transpose(2, 0, 1))
+
+
+class PolicyDriver:
+    """Lets a policy drive an episode: a new chunk now and then, in force a few frames after its image, as on the robot.
+
+    Disturbances of the scene stay, and period and latency vary by episode, so that the data covers more than one timing.
+    """
+
+    def __init__(self, policy: Policy, seed: int) -> None:
+        self.policy = policy
+        self.rng = np.random.default_rng((seed, 0xD21E))
+        self.period, self.latency = int(self.rng.integers(3, 9)), int(self.rng.integers(1, 5))
+        self.disturbed = Disturbed(np.random.default_rng((seed, 0x5EED)))
+        self.frame, self.start = 0, 0
+        self.chunk: np.ndarray | None = None
+        self.waiting: list[tuple[int, int, np.ndarray]] = []
+
+    def __call__(self, robot: SimRobot, expert: Expert) -> np.ndarray:
+        """Joint target [6] rad for the coming 1/30 s."""
+        self.disturbed.events(robot)
+        if self.frame % self.period == 0:
+            self.waiting.append((self.frame + self.latency, self.frame, self.infer(robot)))
+        if self.waiting and self.waiting[0][0] <= self.frame:
+            _, self.start, self.chunk = self.waiting.pop(0)
+        age = self.frame - self.start
+        self.frame += 1
+        return robot.target if self.chunk is None else self.chunk[min(age, len(self.chunk) - 1)].astype(float)
+
+    @torch.inference_mode()
+    def infer(self, robot: SimRobot) -> np.ndarray:
+        """A chunk, float32 [H, 6] absolute rad."""
+        images = {name: robot.render(camera) for name, camera in CAMERAS.items()}
+        inputs = self.policy.inputs(Observation(images, robot.state(), robot.task.instruction, 0))
+        model = self.policy.model
+        embeddings = torch.cat((model.encode(inputs.images).flatten(0, 1), model.embed_tokens(inputs.tokens)))
+        _, kv = model.prefix(embeddings[None])
+        noise = torch.from_numpy(
+            self.rng.standard_normal((1, model.config.horizon, model.config.action_dim)).astype(np.float32)
+        )
+
+        def velocity(x: torch.Tensor, t: float) -> torch.Tensor:
+            return model.velocity(x, torch.tensor([t]), None, kv)
+
+        flow = sample(velocity, noise, DENOISE_STEPS)
+        return self.policy.actions(flow.actions[0], robot.state())

@@ -1,0 +1,126 @@
+"""How well the demo policy works: paired episodes of every family under every condition, with 95 % intervals.
+
+Seed n is the same scene under all conditions, so a difference is the condition's. Seeds start at 0 and training seeds at a
+million, so no scene was trained on. The controls say what the success rests on: `shuffled` tells the policy to go for another
+block while the original one is scored, `blank` shows it grey images, and `still` is an arm that never moves (chance).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.models.checkpoint import load_policy
+from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.sim.robot import SimRobot
+from vla_accel_ros.sim.tasks import FAMILIES, tasks
+from vla_accel_ros.tools.demo_policy.data import one_thread_each
+from vla_accel_ros.tools.demo_policy.recipe import DENOISE_STEPS
+from vla_accel_ros.tools.demo_policy.rollout import CONDITIONS, Episode, Session, Timing
+
+TARGETS = {"reach": 0.90, "place": 0.70, "follow": 0.60, "answers": 0.90}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to evaluate. steps: denoising steps a chunk."""
+
+    policy: Path
+    contract: Path
+    episodes: int = 200
+    conditions: tuple[str, ...] = CONDITIONS
+    families: tuple[str, ...] = FAMILIES
+    steps: int = DENOISE_STEPS
+    timing: Timing = Timing()
+
+
+def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
+    """95 % interval of a rate (Wilson score). Shapes: scalars; trials >= 1."""
+    rate = successes / trials
+    centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
+    half = z / (1 + z * z / trials) * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+_session: Session | None = None
+
+
+def _open_session(plan: Plan) -> None:
+    global _session
+    one_thread_each()
+    contract = Contract.load(plan.contract)
+    policy = load_policy(plan.policy, delta_mask=contract.delta_mask)
+    _session = Session(Engine(policy, steps=plan.steps), SimRobot(), contract, plan.timing)
+
+
+def _play(job: tuple[str, int, str]) -> Episode:
+    assert _session is not None
+    family, seed, condition = job
+    choices = tasks(family)
+    return _session.play(choices[seed % len(choices)], seed, condition)
+
+
+def evaluate(plan: Plan, processes: int) -> list[Episode]:
+    """Plays everything in the plan, in parallel; the order of the result does not depend on the processes."""
+    jobs = [(f, seed, c) for f in plan.families for c in plan.conditions for seed in range(plan.episodes)]
+    context = get_context("spawn")
+    with ProcessPoolExecutor(processes, context, _open_session, (plan,)) as pool:
+        return list(tqdm(pool.map(_play, jobs, chunksize=4), total=len(jobs), desc="episodes", mininterval=5))
+
+
+def summary(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """Success with its interval by family and condition, answers, time and jerk."""
+    table: dict[str, Any] = {}
+    for family in sorted({e.family for e in episodes}, key=FAMILIES.index):
+        for condition in CONDITIONS:
+            group = [e for e in episodes if (e.family, e.condition) == (family, condition)]
+            if group:
+                table.setdefault(family, {})[condition] = _row(group)
+    normal = [e for e in episodes if e.condition == "normal"]
+    asked, right = sum(e.answers_asked for e in normal), sum(e.answers_right for e in normal)
+    if asked:
+        table["answers"] = {"n": asked, "correct": right / asked, "interval_95": wilson(right, asked)}
+    return table
+
+
+def _row(group: Sequence[Episode]) -> dict[str, Any]:
+    won = sum(e.success for e in group)
+    return {
+        "n": len(group),
+        "success": won / len(group),
+        "interval_95": wilson(won, len(group)),
+        "median_time_s": float(np.median([e.time_s for e in group if e.success])) if won else None,
+        "median_jerk": float(np.median([e.jerk for e in group])),
+        "answers_correct": sum(e.answers_right for e in group) / max(1, sum(e.answers_asked for e in group)),
+    }
+
+
+def lines(table: dict[str, Any]) -> Iterable[str]:
+    """The summary as a Markdown table."""
+    yield "| task | condition | n | success | 95 % interval | median time s | jerk rad/s^3 | answers right |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for family, rows in table.items():
+        if family == "answers":
+            continue
+        for condition, row in rows.items():
+            low, high = row["interval_95"]
+            time = "-" if row["median_time_s"] is None else f"{row['median_time_s']:.2f}"
+            yield (
+                f"| {family} | {condition} | {row['n']} | {100 * row['success']:.1f} % | "
+                f"{100 * low:.1f}-{100 * high:.1f} % | {time} | {row['median_jerk']:.0f} | "
+                f"{100 * row['answers_correct']:.1f} % |"
+            )
+
+
+def as_json(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
+    """Every episode, for bench/results."""
+    return [asdict(e) for e in episodes]

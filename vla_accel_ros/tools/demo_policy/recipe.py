@@ -1,0 +1,67 @@
+"""Everything that decides what the demo policy becomes: sizes, seeds, rounds, rates. Change it here and nowhere else.
+
+A round generates data while the previous round's data is trained on, so that processor and GPU both work; which data a
+round sees depends on seeds and rounds only, never on timing. Round 0 and 1 follow the disturbed expert, later rounds follow
+the policy of the round before, with the expert's labels (DAgger): the states that the policy itself leads into.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
+
+CAMERAS = {"base_0_rgb": "front", "left_wrist_0_rgb": "wrist"}
+HORIZON = 32
+STEP_DT_S = 1 / 30
+DENOISE_STEPS = 5
+
+
+def policy_config(vocab: int, action_dim: int) -> PiConfig:
+    """pi0.5 in small: two cameras of 112 x 112, a chunk of 32 actions at 30 Hz."""
+    return PiConfig(
+        kind="pi05",
+        vision=VisionConfig(width=192, depth=4, mlp=768, heads=4, image_size=112, patch=14),
+        prefix=GemmaConfig(width=192, depth=6, mlp=640, heads=4, kv_heads=1, head_dim=48),
+        expert=GemmaConfig(width=128, depth=6, mlp=384, heads=4, kv_heads=1, head_dim=48),
+        vocab=vocab,
+        action_dim=action_dim,
+        state_dim=action_dim,
+        horizon=HORIZON,
+        max_prompt=48,
+        image_names=tuple(CAMERAS),
+    )
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training run. Episodes are per round, `every` frames of them a sample; steps are optimiser steps per round."""
+
+    seed: int = 7
+    expert_rounds: int = 2
+    dagger_rounds: int = 2
+    expert_episodes: int = 18_000
+    dagger_episodes: int = 3_500
+    expert_every: int = 14
+    dagger_every: int = 6
+    steps: int = 4_000
+    batch: int = 1024
+    learning_rate: float = 8e-4
+    weight_decay: float = 0.01
+    warmup: int = 500
+    ema: float = 0.999
+
+    def __post_init__(self) -> None:
+        assert min(self.expert_episodes, self.dagger_episodes, self.steps, self.batch) > 0
+        assert self.expert_rounds >= (2 if self.dagger_rounds else 1), (
+            "the policy drives two rounds after its training"
+        )
+
+    @property
+    def rounds(self) -> int:
+        """Training rounds: one for each set of data."""
+        return self.expert_rounds + self.dagger_rounds
+
+    def as_dict(self) -> dict[str, int | float]:
+        """For the model card and the checkpoint's provenance."""
+        return asdict(self)
