@@ -92,25 +92,22 @@ class TrajectoryMessage:
         self._message = JointTrajectory(joint_names=list(joints))
         self._points: list[JointTrajectoryPoint] = []
 
-    def fill(self, trajectory: Trajectory, now_ns: int) -> JointTrajectory:
+    def fill(self, trajectory: Trajectory) -> JointTrajectory:
         """The message for this controller's share of the motion; valid until the next call.
 
-        Points that are not after now_ns are left out, because a controller that starts at now would refuse them; when
-        none is left, the last one is sent a millisecond ahead, so that the motion still ends where it should.
+        Its first point is at time_from_start 0: the motion begins on what is commanded already, so a controller joins
+        it in the middle when the message arrives.
         """
         share = trajectory.select(self._joints)
-        after = share.times_ns - now_ns
-        first = min(int(np.searchsorted(after, 0, side="right")), len(share) - 1)
-        after = np.maximum(after[first:], 1_000_000)
-        while len(self._points) < len(after):
+        while len(self._points) < len(share):
             self._points.append(JointTrajectoryPoint())
-        for i, point in enumerate(self._points[: len(after)], start=first):
+        for i, point in enumerate(self._points[: len(share)]):
             point.positions = array("d", share.positions[i].tobytes())
             point.velocities = array("d", b"" if share.velocities is None else share.velocities[i].tobytes())
             duration = point.time_from_start
-            duration.sec, duration.nanosec = divmod(int(after[i - first]), 1_000_000_000)
-        self._message.points = self._points[: len(after)]
-        set_stamp(self._message.header.stamp, now_ns if self._stamped else 0)
+            duration.sec, duration.nanosec = divmod(int(share.times_ns[i]) - share.start_ns, 1_000_000_000)
+        self._message.points = self._points[: len(share)]
+        set_stamp(self._message.header.stamp, share.start_ns if self._stamped else 0)
         return self._message
 
 
@@ -131,8 +128,9 @@ def trajectory_from_message(message: JointTrajectory, now_ns: int) -> Trajectory
             f"joint_trajectory for {joints} joints has points with {sorted(dims)} positions and {sorted(speeds)} "
             "velocities: give every point one of each per joint, or no velocities at all"
         )
-    times = [start + p.time_from_start.sec * 1_000_000_000 + p.time_from_start.nanosec for p in message.points]
+    times = [
+        start + p.time_from_start.sec * 1_000_000_000 + p.time_from_start.nanosec for p in message.points
+    ]
     positions = np.array([point.positions for point in message.points])
     velocities = np.array([point.velocities for point in message.points]) if speeds == {joints} else None
     return Trajectory(tuple(message.joint_names), np.array(times, dtype=np.int64), positions, velocities)
-

@@ -55,7 +55,8 @@ def _descriptor(parameter: Parameter) -> ParameterDescriptor:
     elif type(parameter.default) is int and not (low is None and high is None):
         descriptor.integer_range = [
             IntegerRange(
-                from_value=-_INT_MAX if low is None else int(low), to_value=_INT_MAX if high is None else int(high)
+                from_value=-_INT_MAX if low is None else int(low),
+                to_value=_INT_MAX if high is None else int(high),
             )
         ]
     return descriptor

@@ -25,10 +25,13 @@ FAST_DDS_HINT = (
 )
 
 
-def status(item: str, level: bytes, message: str, values: Mapping[str, object] | None = None) -> DiagnosticStatus:
+def status(
+    item: str, level: bytes, message: str, values: Mapping[str, object] | None = None
+) -> DiagnosticStatus:
     """One line of diagnostics; numbers are written with four significant digits."""
     texts = {
-        key: f"{value:.4g}" if isinstance(value, float) else str(value) for key, value in (values or {}).items()
+        key: f"{value:.4g}" if isinstance(value, float) else str(value)
+        for key, value in (values or {}).items()
     }
     return DiagnosticStatus(
         level=level,
@@ -41,7 +44,9 @@ def status(item: str, level: bytes, message: str, values: Mapping[str, object] |
 class Reporter:
     """Publishes what `collect` returns, every second."""
 
-    def __init__(self, node: Node, collect: Callable[[], Iterable[DiagnosticStatus]], hardware_id: str = "") -> None:
+    def __init__(
+        self, node: Node, collect: Callable[[], Iterable[DiagnosticStatus]], hardware_id: str = ""
+    ) -> None:
         self._node = node
         self._collect = collect
         self._publisher = node.create_publisher(DiagnosticArray, "/diagnostics", REPORT)

@@ -29,7 +29,9 @@ def share_path(relative: str) -> Path:
         if installed.exists():
             return installed
         tried.append(str(installed))
-    raise FileNotFoundError(f"{relative} is neither at {' nor at '.join(tried)}: build or install vla_accel_ros again")
+    raise FileNotFoundError(
+        f"{relative} is neither at {' nor at '.join(tried)}: build or install vla_accel_ros again"
+    )
 
 
 def fastdds_profile() -> Path:

@@ -62,7 +62,9 @@ class ManagedNode(LifecycleNode):
         return self.get_clock().now().nanoseconds
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        return self._attempt("configure", self.configure, lambda: super(ManagedNode, self).on_configure(state))
+        return self._attempt(
+            "configure", self.configure, lambda: super(ManagedNode, self).on_configure(state)
+        )
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         def activate() -> None:
@@ -117,5 +119,7 @@ class ManagedNode(LifecycleNode):
                 return
 
     def _clock_jumped(self, jump: TimeJump) -> None:
-        self.get_logger().warning(f"ROS time jumped by {jump.delta.nanoseconds * 1e-9:.3f} s: starting afresh")
+        self.get_logger().warning(
+            f"ROS time jumped by {jump.delta.nanoseconds * 1e-9:.3f} s: starting afresh"
+        )
         self.clock_jumped()

@@ -120,7 +120,9 @@ class Operator:
 
     def reset(self, task: str, seed: int, timeout_s: float = 10.0) -> str:
         """Put the simulated scene into the start state of a task; returns the instruction that goes with it."""
-        response = self._call("sim_robot/reset", ResetScene, ResetScene.Request(task=task, seed=seed), timeout_s)
+        response = self._call(
+            "sim_robot/reset", ResetScene, ResetScene.Request(task=task, seed=seed), timeout_s
+        )
         if not response.accepted:
             raise ValueError(response.message)
         return response.instruction

@@ -62,15 +62,24 @@ CONTRACT = Parameter(
 INFERENCE = (
     AUTOSTART,
     CONTRACT,
-    Parameter("model", "", "Checkpoint folder (model.safetensors and its assets). Empty: the bundled demo policy."),
     Parameter(
-        "device", "auto", "Where the model runs; auto takes CUDA when there is one.", choices=("auto", "cpu", "cuda")
+        "model", "", "Checkpoint folder (model.safetensors and its assets). Empty: the bundled demo policy."
+    ),
+    Parameter(
+        "device",
+        "auto",
+        "Where the model runs; auto takes CUDA when there is one.",
+        choices=("auto", "cpu", "cuda"),
     ),
     Parameter(
         "dtype", "float32", "Number format of the weights and the KV cache.", choices=("float32", "bfloat16")
     ),
     Parameter(
-        "torch_threads", 1, "CPU threads of one torch operator; 0 leaves torch's own choice.", minimum=0, maximum=256
+        "torch_threads",
+        1,
+        "CPU threads of one torch operator; 0 leaves torch's own choice.",
+        minimum=0,
+        maximum=256,
     ),
     Parameter(
         "kv_slots",
@@ -79,7 +88,9 @@ INFERENCE = (
         minimum=4,
         maximum=64,
     ),
-    Parameter("vision_hz", 10.0, "Rate of the vision loop (encode and prefill) [Hz].", minimum=0.1, maximum=240.0),
+    Parameter(
+        "vision_hz", 10.0, "Rate of the vision loop (encode and prefill) [Hz].", minimum=0.1, maximum=240.0
+    ),
     Parameter(
         "action_hz",
         60.0,
@@ -89,7 +100,11 @@ INFERENCE = (
         maximum=1000.0,
     ),
     Parameter(
-        "language_hz", 1.0, "Rate at which a new answer is begun [Hz]; 0 asks nothing.", minimum=0.0, maximum=60.0
+        "language_hz",
+        1.0,
+        "Rate at which a new answer is begun [Hz]; 0 asks nothing.",
+        minimum=0.0,
+        maximum=60.0,
     ),
     Parameter(
         "vision_deadline_s", 0.0, "A vision run longer than this is a miss [s]; 0 is one period.", 0.0, 10.0
@@ -98,12 +113,19 @@ INFERENCE = (
         "action_deadline_s", 0.1, "An action run longer than this is a miss [s]; 0 is one period.", 0.0, 10.0
     ),
     Parameter(
-        "language_deadline_s", 0.0, "A language run longer than this is a miss [s]; 0 is one period.", 0.0, 60.0
+        "language_deadline_s",
+        0.0,
+        "A language run longer than this is a miss [s]; 0 is one period.",
+        0.0,
+        60.0,
     ),
     Parameter("language_max_tokens", 16, "Longest answer, in tokens.", minimum=1, maximum=512),
     Parameter("denoise_steps", 10, "Euler steps of flow matching per chunk.", minimum=1, maximum=64),
     Parameter(
-        "time_rule", "openpi", "How the flow time is stepped; see models/sampling.py.", choices=("openpi", "lerobot")
+        "time_rule",
+        "openpi",
+        "How the flow time is stepped; see models/sampling.py.",
+        choices=("openpi", "lerobot"),
     ),
     Parameter("seed", 0, "Seed of the denoising noise; noise is a function of (seed, request).", minimum=0),
 )
@@ -118,6 +140,16 @@ TRAJECTORY = (
         choices=("block", "async", "blend"),
     ),
     Parameter("blend_s", 0.2, "Time over which blend fades from the old chunk to the new [s].", 0.0, 2.0),
+    Parameter(
+        "lead_s",
+        0.03,
+        "How long a trajectory may take to reach its controller; that much of the old motion is kept [s].",
+        0.0,
+        0.5,
+    ),
+    Parameter(
+        "execution_horizon", 0, "Actions of a chunk that block executes before the next; 0 is all.", 0, 10_000
+    ),
     Parameter(
         "zero_end", True, "End every trajectory at rest; joint_trajectory_controller demands it since Jazzy."
     ),
@@ -137,13 +169,17 @@ TRAJECTORY = (
 )
 
 SIM_ROBOT = (
-    Parameter("task", "reach", "Task of the first scene.", choices=("reach", "place", "follow"), read_only=True),
+    Parameter(
+        "task", "reach", "Task of the first scene.", choices=("reach", "place", "follow"), read_only=True
+    ),
     Parameter("seed", 0, "Seed of the first scene.", minimum=0, read_only=True),
     Parameter("image_width", 112, "Width of both cameras [px].", minimum=16, maximum=1920, read_only=True),
     Parameter("image_height", 112, "Height of both cameras [px].", minimum=16, maximum=1080, read_only=True),
     Parameter("camera_hz", 30.0, "Rate of both cameras [Hz].", minimum=1.0, maximum=120.0, read_only=True),
     Parameter("joint_hz", 100.0, "Rate of joint_states [Hz].", minimum=10.0, maximum=500.0, read_only=True),
-    Parameter("ground_truth_hz", 10.0, "Rate of ground_truth [Hz].", minimum=0.5, maximum=100.0, read_only=True),
+    Parameter(
+        "ground_truth_hz", 10.0, "Rate of ground_truth [Hz].", minimum=0.5, maximum=100.0, read_only=True
+    ),
     Parameter(
         "stopped_cameras",
         "",

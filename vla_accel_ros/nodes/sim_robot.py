@@ -1,0 +1,279 @@
+"""The simulated arm as a robot driver would present it: cameras, joint states, two trajectory controllers.
+
+Nothing on these topics tells it from a real arm, except ground_truth, which is for scoring, and ~/reset. Physics is run
+up to the present whenever something is published or received, so stamps are simulated instants. A process that was
+not scheduled for a moment catches up, as a real arm would have moved on; after more than a second, time slips
+instead (the real-time factor falls). The instruction topic only tells the scoring what was asked. A plain node: a
+robot has no lifecycle of ours.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+from diagnostic_msgs.msg import DiagnosticStatus
+from geometry_msgs.msg import Point, Pose, Quaternion
+from rcl_interfaces.msg import ParameterType, ParameterValue
+from rcl_interfaces.srv import GetParameters
+from rclpy.node import Node
+from sensor_msgs.msg import CameraInfo, Image, JointState
+from std_msgs.msg import String
+from trajectory_msgs.msg import JointTrajectory
+from vla_accel_msgs.msg import GroundTruth
+from vla_accel_msgs.srv import ResetScene
+
+from vla_accel_ros.control.trajectory import MotionState
+from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes.declare import declare, value
+from vla_accel_ros.nodes.diagnostics import OK, WARN, Reporter, status
+from vla_accel_ros.nodes.params import SIM_ROBOT
+from vla_accel_ros.nodes.process import run
+from vla_accel_ros.sim.controller import ArmControllers
+from vla_accel_ros.sim.kinematics import JOINTS
+from vla_accel_ros.sim.robot import CAMERAS, SimRobot
+from vla_accel_ros.sim.tasks import FAMILIES, Task, tasks
+
+_CATCH_UP_S = 1.0
+
+
+class SimRobotNode(Node):
+    """sim_robot; see the module docstring and nodes/params.py."""
+
+    def __init__(self) -> None:
+        super().__init__("sim_robot")
+        declare(self, SIM_ROBOT)
+        self._size = (value(self, "image_height"), value(self, "image_width"))
+        self._robot = SimRobot(self._size)
+        self._controllers = ArmControllers()
+        self._robot.render(CAMERAS[0])  # a missing OpenGL ends the process here, with its fix
+        self._reset(choose_task(value(self, "task"), value(self, "seed")), value(self, "seed"))
+        self._rejected = 0
+        self._busy_s, self._window = 0.0, (self._now_ns(), self._robot.time_s)
+        self._joints = JointState(name=list(JOINTS))
+        self._frames = {name: _Frame(name, self._size, self._fovy(name)) for name in CAMERAS}
+        self._publish()
+        self._listen()
+        self._reporter = Reporter(self, self._statuses, hardware_id="sim_arm")
+        self.create_timer(1.0 / value(self, "joint_hz"), self._send_joints)
+        self.create_timer(1.0 / value(self, "camera_hz"), self._send_images)
+        self.create_timer(1.0 / value(self, "ground_truth_hz"), self._send_truth)
+
+    def _publish(self) -> None:
+        self._joints_pub = self.create_publisher(JointState, "joint_states", qos.SENSOR)
+        self._truth_pub = self.create_publisher(GroundTruth, "ground_truth", qos.REPORT)
+        self._image_pubs = {
+            name: self.create_publisher(Image, f"camera/{name}/image_raw", qos.SENSOR) for name in CAMERAS
+        }
+        self._info_pubs = {
+            name: self.create_publisher(CameraInfo, f"camera/{name}/camera_info", qos.SENSOR)
+            for name in CAMERAS
+        }
+
+    def _listen(self) -> None:
+        for name in self._controllers.controllers:
+            self.create_subscription(
+                JointTrajectory,
+                f"{name}/joint_trajectory",
+                lambda message, name=name: self._on_trajectory(name, message),
+                qos.COMMAND,
+            )
+            # Of a controller node's services, the one a sender checks its parameters with.
+            self.create_service(
+                GetParameters,
+                f"{name}/get_parameters",
+                lambda request, response, name=name: self._on_get_parameters(name, request, response),
+            )
+        self.create_subscription(String, "instruction", self._on_instruction, qos.LATCHED)
+        self.create_service(ResetScene, "~/reset", self._on_reset)
+
+    def _now_ns(self) -> int:
+        return self.get_clock().now().nanoseconds
+
+    def _reset(self, task: Task, seed: int) -> None:
+        self._robot.reset(task, seed)
+        self._anchor()
+
+    def _anchor(self) -> None:
+        """Tie simulated time to the clock anew, and hold the arm where it is."""
+        self._epoch_ns = self._now_ns() - round(self._robot.time_s * 1e9)
+        self._controllers.start(self._robot.state(), self._epoch_ns)
+        self._window = (self._now_ns(), self._robot.time_s)
+        self._busy_s = 0.0
+
+    def _advance(self) -> int:
+        """Run physics up to the present; returns the stamp of the simulated instant."""
+        behind_s = (self._now_ns() - self._epoch_ns) * 1e-9 - self._robot.time_s
+        if behind_s < -0.01:
+            self.get_logger().warning("the clock went back: the arm holds where it is")
+            self._anchor()
+        elif behind_s > _CATCH_UP_S:
+            self._epoch_ns += round(behind_s * 1e9)
+            for controller in self._controllers.controllers.values():
+                controller.epoch_ns = self._epoch_ns
+        else:
+            started = time.perf_counter()
+            self._robot.advance(self._robot.time_s + behind_s, self._controllers)
+            self._busy_s += time.perf_counter() - started
+        return self._epoch_ns + round(self._robot.time_s * 1e9)
+
+    def _send_joints(self) -> None:
+        message = self._joints
+        convert.set_stamp(message.header.stamp, self._advance())
+        message.position = array("d", self._robot.state().astype(np.float64).tobytes())
+        message.velocity = array("d", self._robot.velocity().astype(np.float64).tobytes())
+        self._joints_pub.publish(message)
+
+    def _send_images(self) -> None:
+        stamp_ns = self._advance()
+        stopped = {name.strip() for name in value(self, "stopped_cameras").split(",")}
+        for name, frame in self._frames.items():
+            if name not in stopped:
+                started = time.perf_counter()
+                frame.fill(self._robot.render(name), stamp_ns)
+                self._busy_s += time.perf_counter() - started
+                self._image_pubs[name].publish(frame.image)
+                self._info_pubs[name].publish(frame.info)
+
+    def _send_truth(self) -> None:
+        stamp_ns = self._advance()
+        truth = self._robot.truth()
+        message = GroundTruth(
+            task=truth.task.family,
+            instruction=truth.task.instruction,
+            held=f"{truth.held}_block" if truth.held else "",
+            answer=truth.answer,
+            success=bool(truth.success),
+            elapsed_s=truth.time_s,
+        )
+        message.header.frame_id = "base"
+        convert.set_stamp(message.header.stamp, stamp_ns)
+        poses = {f"{name}_block": (b.x, b.y, b.z, b.yaw) for name, b in truth.view.blocks.items()}
+        poses |= {f"{name}_pad": (x, y, 0.0, 0.0) for name, (x, y) in truth.view.pads.items()}
+        tip = truth.view.tip
+        poses["gripper"] = (tip.x, tip.y, tip.z, 0.0)
+        message.names = list(poses)
+        message.poses = [_pose(*numbers) for numbers in poses.values()]
+        self._truth_pub.publish(message)
+
+    def _on_trajectory(self, name: str, message: JointTrajectory) -> None:
+        stamp_ns, now_ns = self._advance(), self._now_ns()
+        controller = self._controllers[name]
+        columns = [JOINTS.index(joint) for joint in controller.joints]
+        measured = MotionState(stamp_ns, self._robot.state()[columns], self._robot.velocity()[columns])
+        try:
+            controller.accept(convert.trajectory_from_message(message, now_ns), now_ns, measured)
+        except ValueError as refusal:
+            self._rejected += 1
+            self.get_logger().warning(f"{name} rejects a trajectory: {refusal}", throttle_duration_sec=1.0)
+
+    def _on_get_parameters(
+        self, name: str, request: GetParameters.Request, response: GetParameters.Response
+    ) -> GetParameters.Response:
+        for asked in request.names:
+            found = getattr(self._controllers[name], asked, None)
+            if isinstance(found, bool):
+                response.values.append(ParameterValue(type=ParameterType.PARAMETER_BOOL, bool_value=found))
+            else:
+                response.values.append(ParameterValue(type=ParameterType.PARAMETER_NOT_SET))
+        return response
+
+    def _on_instruction(self, message: String) -> None:
+        try:
+            task = Task.parse(message.data)
+        except ValueError:
+            return  # any words may be said to a policy; these have no score
+        if task != self._robot.task:
+            self._advance()
+            self._robot.set_task(task)
+
+    def _on_reset(self, request: ResetScene.Request, response: ResetScene.Response) -> ResetScene.Response:
+        try:
+            task = choose_task(request.task, request.seed)
+        except ValueError as refusal:
+            response.message = str(refusal)
+            return response
+        self._reset(task, request.seed)
+        response.accepted, response.instruction = True, task.instruction
+        return response
+
+    def _fovy(self, camera: str) -> float:
+        return math.radians(float(self._robot.model.camera(camera).fovy[0]))
+
+    def _statuses(self) -> Sequence[DiagnosticStatus]:
+        self._advance()
+        (since_ns, since_s), now_ns = self._window, self._now_ns()
+        elapsed_s = max((now_ns - since_ns) * 1e-9, 1e-3)
+        factor, busy = (self._robot.time_s - since_s) / elapsed_s, self._busy_s / elapsed_s
+        self._window, self._busy_s = (now_ns, self._robot.time_s), 0.0
+        late = factor < 0.99
+        return [
+            status(
+                "simulation",
+                WARN if late else OK,
+                "slower than real time: the machine is overloaded" if late else "in real time",
+                {"real_time_factor": factor, "busy": busy, "rejected_trajectories": self._rejected},
+            )
+        ]
+
+
+def choose_task(asked: str, seed: int) -> Task:
+    """The task of a family that goes with a seed, or the task of an instruction.
+
+    Raises ValueError, in one sentence, for words that are neither and for a negative seed.
+    """
+    if seed < 0:
+        raise ValueError(f"seed is {seed}: give 0 or more")
+    if asked in FAMILIES:
+        choices = tasks(asked)
+        return choices[int(np.random.default_rng((seed, FAMILIES.index(asked))).integers(len(choices)))]
+    try:
+        return Task.parse(asked)
+    except ValueError:
+        raise ValueError(
+            f"task is {asked!r}: give one of {', '.join(FAMILIES)}, or a whole instruction"
+        ) from None
+
+
+class _Frame:
+    """One camera's Image and CameraInfo, refilled for every frame.
+
+    size: (height, width) [px]. fovy: vertical field of view [rad]. Pixels are square and the axis is the image's centre,
+    which with pixel centres at whole numbers is (width - 1) / 2, (height - 1) / 2.
+    """
+
+    def __init__(self, name: str, size: tuple[int, int], fovy: float) -> None:
+        height, width = size
+        self.image = Image(height=height, width=width, encoding="rgb8", step=3 * width)
+        self.image.data = array("B", bytes(3 * width * height))
+        self._pixels = np.frombuffer(self.image.data, dtype=np.uint8).reshape(height, width, 3)
+        focal = 0.5 * height / math.tan(0.5 * fovy)
+        cx, cy = 0.5 * (width - 1), 0.5 * (height - 1)
+        self.info = CameraInfo(height=height, width=width, distortion_model="plumb_bob", d=[0.0] * 5)
+        self.info.k = [focal, 0.0, cx, 0.0, focal, cy, 0.0, 0.0, 1.0]
+        self.info.r = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
+        self.info.p = [focal, 0.0, cx, 0.0, 0.0, focal, cy, 0.0, 0.0, 0.0, 1.0, 0.0]
+        self.image.header.frame_id = self.info.header.frame_id = f"{name}_camera_optical_frame"
+
+    def fill(self, pixels: np.ndarray, stamp_ns: int) -> None:
+        """Take uint8 [H, W, 3] RGB pixels of this instant."""
+        self._pixels[:] = pixels
+        convert.set_stamp(self.image.header.stamp, stamp_ns)
+        convert.set_stamp(self.info.header.stamp, stamp_ns)
+
+
+def _pose(x: float, y: float, z: float, yaw: float) -> Pose:
+    turn = Quaternion(z=math.sin(yaw / 2), w=math.cos(yaw / 2))
+    return Pose(position=Point(x=float(x), y=float(y), z=float(z)), orientation=turn)
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Entry point of `ros2 run vla_accel_ros sim_robot`."""
+    return run(SimRobotNode, args)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
