@@ -1,15 +1,15 @@
 """Data shards: episodes recorded in parallel, one file each, from seeds.
 
-A shard is a .npz of flat arrays with images already at the policy's size, made by the same resize the policy uses when it
-runs. A shard that exists is never made again, so an interrupted run continues; a shard's content depends on its seeds and,
-in the rounds where the policy drives, on the policy of an earlier round, which is kept beside it.
+A shard is a .npz of flat arrays with images already at the policy's size, made by the same resize the
+policy uses when it runs. A shard that exists is never made again, so an interrupted run continues; a
+shard's content depends on its seeds and, in the rounds where the policy drives, on the policy of an earlier
+round, which is kept beside it.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +50,7 @@ def round_folder(folder: Path, number: int) -> Path:
 
 
 def submit(
-    pool: Executor, folder: Path, recipe: Recipe, number: int, delta_mask: Sequence[bool], image_size: int
+    pool: Executor, folder: Path, recipe: Recipe, number: int, delta_mask: np.ndarray, image_size: int
 ) -> list[Future[Path]]:
     """Start making the shards of a round that do not exist yet."""
     target = round_folder(folder, number)
@@ -67,7 +67,7 @@ def submit(
             target / f"shard_{first:06d}.npz",
             tuple(range(start + first, start + min(first + EPISODES_PER_SHARD, count))),
             image_size,
-            tuple(delta_mask),
+            tuple(bool(delta) for delta in delta_mask),
             driver,
             recipe.expert_every if driver is None else recipe.dagger_every,
         )
@@ -143,9 +143,11 @@ def shrink(image: np.ndarray, size: int) -> np.ndarray:
 
 
 class PolicyDriver:
-    """Lets a policy drive an episode: a new chunk now and then, in force a few frames after its image, as on the robot.
+    """Lets a policy drive an episode: a new chunk now and then, in force a few frames after its image, as
+    on the robot.
 
-    Disturbances of the scene stay, and period and latency vary by episode, so that the data covers more than one timing.
+    Disturbances of the scene stay, and period and latency vary by episode, so that the data covers more
+    than one timing.
     """
 
     def __init__(self, policy: Policy, seed: int) -> None:

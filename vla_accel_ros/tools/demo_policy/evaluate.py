@@ -1,8 +1,9 @@
 """How well the demo policy works: paired episodes of every family under every condition, with 95 % intervals.
 
-Seed n is the same scene under all conditions, so a difference is the condition's. Seeds start at 0 and training seeds at a
-million, so no scene was trained on. The controls say what the success rests on: `shuffled` tells the policy to go for another
-block while the original one is scored, `blank` shows it grey images, and `still` is an arm that never moves (chance).
+Seed n is the same scene under all conditions, so a difference is the condition's. Seeds start at 0 and
+training seeds at a million, so no scene was trained on. The controls say what the success rests on:
+`shuffled` tells the policy to go for another block while the original one is scored, `blank` shows it grey
+images, and `still` is an arm that never moves (chance).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ class Plan:
     conditions: tuple[str, ...] = CONDITIONS
     families: tuple[str, ...] = FAMILIES
     steps: int = DENOISE_STEPS
-    timing: Timing = Timing()
+    timing: Timing = field(default_factory=Timing)
 
 
 def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.tools.demo_policy import vocabulary
-from vla_accel_ros.tools.demo_policy.samples import Statistics
 from vla_accel_ros.tools.demo_policy.recipe import Recipe
+from vla_accel_ros.tools.demo_policy.samples import Statistics
 
 
 def export(

@@ -1,12 +1,13 @@
 """What the demo policy is trained to do, as one loss over one batch.
 
 Three terms share one prefix forward, as at inference:
-- flow matching on the action chunk (pi0.5: x_t = t*noise + (1-t)*actions, target noise - actions, t ~ Beta(1.5, 1)),
-  with several (noise, t) draws a prefix, because the expert is small beside the prefix;
-- next-token cross-entropy on the answer, whose tokens continue the prompt causally and are hidden from the actions;
-- an auxiliary localisation of the target and the goal in the front image, read from the last layers' keys and values.
-  Those are all the expert ever sees of the images, and without this term it takes far longer to look at them.
-The localisation head is not part of the policy and is not shipped.
+- flow matching on the action chunk (pi0.5: x_t = t*noise + (1-t)*actions, target noise - actions, t ~
+  Beta(1.5, 1)), with several (noise, t) draws a prefix, because the expert is small beside the prefix;
+- next-token cross-entropy on the answer, whose tokens continue the prompt causally and are hidden from the
+  actions;
+- an auxiliary localisation of the target and the goal in the front image, read from the last layers' keys
+  and values. Those are all the expert ever sees of the images, and without this term it takes far longer to
+  look at them. The localisation head is not part of the policy and is not shipped.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ LOCALISATION_LAYERS = 2
 class Batch:
     """B training samples on one device.
 
-    images: float [B, 2, 3, S, S] in [-1, 1]; tokens, token_mask: [B, P] prompt; answer, answer_mask: [B, A], ending in eos;
-    actions: float32 [B, H, D] normalised; uv: float32 [B, 2, 2] target and goal in the front image, 0..1;
-    uv_mask: bool [B, 2], False where the point is out of view.
+    images: float [B, 2, 3, S, S] in [-1, 1]; tokens, token_mask: [B, P] prompt; answer, answer_mask: [B,
+    A], ending in eos; actions: float32 [B, H, D] normalised; uv: float32 [B, 2, 2] target and goal in the
+    front image, 0..1; uv_mask: bool [B, 2], False where the point is out of view.
     """
 
     images: Tensor

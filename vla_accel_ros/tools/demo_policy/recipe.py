@@ -1,8 +1,10 @@
-"""Everything that decides what the demo policy becomes: sizes, seeds, rounds, rates. Change it here and nowhere else.
+"""Everything that decides what the demo policy becomes: sizes, seeds, rounds, rates. Change it here and
+nowhere else.
 
-A round generates data while the previous round's data is trained on, so that processor and GPU both work; which data a
-round sees depends on seeds and rounds only, never on timing. Round 0 and 1 follow the disturbed expert, later rounds follow
-the policy of the round before, with the expert's labels (DAgger): the states that the policy itself leads into.
+A round generates data while the previous round's data is trained on, so that processor and GPU both work;
+which data a round sees depends on seeds and rounds only, never on timing. Round 0 and 1 follow the
+disturbed expert, later rounds follow the policy of the round before, with the expert's labels (DAgger): the
+states that the policy itself leads into.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ def policy_config(vocab: int, action_dim: int) -> PiConfig:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One training run. Episodes are per round, `every` frames of them a sample; steps are optimiser steps per round."""
+    """One training run. Episodes and optimiser steps are per round; every: frames an episode gives a sample in."""
 
     seed: int = 7
     expert_rounds: int = 2

@@ -1,22 +1,23 @@
-"""One episode in simulation time: the engine, the trajectory buffer and the controller, as on the robot, without ROS.
+"""One episode in simulation time: engine, trajectory buffer and controllers, as on the robot, without ROS.
 
-Observations are taken at a fixed period and their chunks take effect a fixed latency later, so an episode depends on its
-seed and the weights alone, not on how fast this machine is. Both default to what the demo shows on two processor cores.
-The control conditions withhold what the policy should need: the right instruction, or the images.
+Observations are taken at a fixed period and their chunks take effect a fixed latency later, so an episode
+depends on its seed and the weights alone, not on how fast this machine is. Both default to what the demo
+shows on two processor cores. The control conditions withhold what the policy should need: the right
+instruction, or the images.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from vla_accel_ros.control.buffer import TrajectoryBuffer
 from vla_accel_ros.control.limits import JointLimits
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.sensing.contract import Contract
-from vla_accel_ros.sim.controller import JointTrajectoryController
+from vla_accel_ros.sim.controller import ArmControllers
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import Task, tasks
 from vla_accel_ros.tools.demo_policy.recipe import CAMERAS
@@ -35,7 +36,10 @@ class Timing:
 
 @dataclass(frozen=True)
 class Episode:
-    """How one episode went. time_s: until success, or its length; jerk: RMS of the commanded arm joints [rad/s^3]."""
+    """How one episode went.
+
+    time_s: until success, or the episode's length. jerk: RMS of the commanded arm joints, sampled at 30 Hz [rad/s^3].
+    """
 
     task: str
     family: str
@@ -58,15 +62,15 @@ class Session:
         self.limits = JointLimits.of(contract.joints)
 
     def play(self, task: Task, seed: int, condition: str = "normal", ask_every: int = 15) -> Episode:
-        """Run one episode to success or its time limit. ask_every: frames between two questions to the policy."""
+        """Run one episode to success or its time limit. ask_every: frames between two questions."""
         robot, frames = self.robot, round(task.time_limit_s / FRAME_S)
         robot.reset(task, seed)
         instruction = told(task, seed, condition)
         buffer = TrajectoryBuffer(self.contract.joint_names, self.limits)
         buffer.reset(robot.state())
-        controller = JointTrajectoryController(self.contract.joint_names)
+        controller = ArmControllers()
         controller.start(robot.state())
-        pending: list[tuple[int, object]] = []
+        pending: list[tuple[int, Chunk]] = []
         commands, right, asked = [], 0, 0
         for frame in range(frames):
             now_ns = round(frame * FRAME_S * 1e9)
@@ -117,8 +121,3 @@ def told(task: Task, seed: int, condition: str) -> str:
         other for other in tasks(task.family) if other.block != task.block and other.pad in (None, task.pad)
     ]
     return others[np.random.default_rng(seed).integers(len(others))].instruction
-
-
-def with_condition(episode: Episode, condition: str) -> Episode:
-    """The same record under another name."""
-    return replace(episode, condition=condition)

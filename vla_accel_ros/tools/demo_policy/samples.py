@@ -1,7 +1,8 @@
 """Training samples on the training device: statistics, encoding, random batches.
 
-The dataset is a list of parts, one a round, each a few flat tensors; nothing is copied when a round is added. Images stay
-uint8 until a batch is drawn, and colours are jittered there, because no two renderers, and no two cameras, agree on them.
+The dataset is a list of parts, one a round, each a few flat tensors; nothing is copied when a round is
+added. Images stay uint8 until a batch is drawn, and colours are jittered there, because no two renderers,
+and no two cameras, agree on them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from vla_accel_ros.tools.demo_policy.objective import Batch
 
 MAX_ANSWER = 8
 Arrays = Mapping[str, np.ndarray]
-"""One part: front, wrist uint8 [N, 3, S, S]; state float32 [N, D]; chunk float32 [N, H, D] absolute; instruction, answer
+"""One part: front, wrist uint8 [N, 3, S, S]; state float32 [N, D]; chunk float32 [N, H, D] absolute;
+instruction, answer
 str [N]; uv float32 [N, 2, 2]; uv_mask bool [N, 2]."""
 
 
@@ -27,8 +29,8 @@ str [N]; uv float32 [N, 2, 2]; uv_mask bool [N, 2]."""
 class Statistics:
     """Normalisation of states and (delta) actions, in openpi's norm_stats form.
 
-    The state's q01 and q99 are the data's extremes and a margin, because pi0.5 writes a state below q01 as bin -1, a word
-    that a word-level vocabulary does not have.
+    The state's q01 and q99 are the data's extremes and a margin, because pi0.5 writes a state below q01 as
+    bin -1, a word that a word-level vocabulary does not have.
     """
 
     state: dict[str, list[float]]
@@ -122,7 +124,7 @@ def batch(parts: list[Part], size: int, generator: torch.Generator) -> Batch:
 
 
 def _jitter(images: Tensor, generator: torch.Generator) -> Tensor:
-    """uint8 [B, V, 3, S, S] -> float [-1, 1] with brightness, contrast, channel gains and noise varied per image."""
+    """uint8 [B, V, 3, S, S] -> float in [-1, 1], with colours and noise varied per image."""
 
     def spread(shape: tuple[int, ...], amount: float) -> Tensor:
         return (torch.rand(shape, device=images.device, generator=generator) * 2 - 1) * amount
@@ -136,7 +138,7 @@ def _jitter(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _prompts(instructions: np.ndarray, state: np.ndarray) -> np.ndarray:
-    """int64 [N, P] padded prompts: what `Policy.inputs` makes of each, but the bins of one instruction are filled in at once."""
+    """int64 [N, P] padded prompts, as `Policy.inputs` makes them; bins are filled in by instruction, all at once."""
     tokenizer = vocabulary.build()
     bins = state_bins(state).clip(0, vocabulary.STATE_BINS - 1)
     rows: list[tuple[np.ndarray, np.ndarray]] = []

@@ -1,8 +1,10 @@
-"""Trains the demo policy: rounds of data, an optimiser, an average of the weights, a folder that loads like any checkpoint.
+"""Trains the demo policy: rounds of data, an optimiser, an average of the weights, a folder that loads like
+any checkpoint.
 
-The loop is resumable: data shards that exist are kept, and the training state is written after every round. All images
-stay on the training device as uint8 (75 KB a sample), so a step costs no host traffic. Weights are exported from their
-exponential moving average, which is what the evaluation and the next round's rollouts use.
+The loop is resumable: data shards that exist are kept, and the training state is written after every round.
+All images stay on the training device as uint8 (75 KB a sample), so a step costs no host traffic. Weights
+are exported from their exponential moving average, which is what the evaluation and the next round's
+rollouts use.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The word-level tokeniser of the demo policy.
 
-The demo speaks a few dozen words, so one token is one word, one punctuation mark or one number. It is an ordinary
-`tokenizer.json` of the tokenizers library, loaded by the same code as every other checkpoint's, and it keeps Gemma's
-special ids (pad 0, eos 1, bos 2, unk 3). Numbers 0..255 are the state bins of the pi0.5 prompt.
+The demo speaks a few dozen words, so one token is one word, one punctuation mark or one number. It is an
+ordinary `tokenizer.json` of the tokenizers library, loaded by the same code as every other checkpoint's,
+and it keeps Gemma's special ids (pad 0, eos 1, bos 2, unk 3). Numbers 0..255 are the state bins of the
+pi0.5 prompt.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from vla_accel_ros.models.pi import Pi
@@ -85,7 +85,8 @@ def save(folder: Path) -> None:
 
 
 def spread_bins(model: Pi, frequencies: int = 8) -> None:
-    """Starts the state bins' embeddings as a smooth function of their value, so that nearby joint angles start alike.
+    """Starts the state bins' embeddings as a smooth function of their value, so that nearby joint angles
+    start alike.
 
     Independent rows would make the policy learn 256 unrelated words for one angle. The rows stay trainable.
     """
