@@ -13,6 +13,7 @@ no single image tells where it is going.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,10 +34,10 @@ CARRY_Z = 0.085
 DROP_Z = 0.015
 
 # Per coordinate: pan [rad], radius [m], z [m], pitch, roll, gripper [rad].
-GAIN = (6.0, 6.0, 6.0, 5.0, 5.0, 12.0)  # [1/s] of the approach, before the speed limits
+GAIN = (5.0, 5.0, 5.0, 4.0, 4.0, 12.0)  # [1/s] of the approach, before the speed limits
 SPEED = (1.5, 0.32, 0.28, 1.5, 2.5, 3.0)
-ACCELERATION = (9.0, 2.0, 2.2, 12.0, 16.0, 40.0)
-SMOOTH_S = 0.07  # time constant with which the command's speed follows the wanted speed
+ACCELERATION = (5.0, 1.2, 1.3, 7.0, 9.0, 40.0)
+SMOOTH_S = 0.1  # time constant with which the command's speed follows the wanted speed
 MAX_LEAD = 0.15  # [rad] the command may run ahead of the measured arm joints
 
 
@@ -163,7 +164,7 @@ def next_target(
     ]
     pose = kinematics.forward(*arm)
     wanted = goal(task, view, memory, pose)
-    here = (arm[0], math.hypot(pose.x, pose.y), pose.z, pose.pitch, pose.roll, command[5])
+    here = _coordinates((*arm, command[5]))
     rates = _rates(here, wanted)
     moved = []
     for i, rate in enumerate(rates):
@@ -174,6 +175,12 @@ def next_target(
     pan, radius, z, pitch, roll, gripper = moved
     target = (pan, *_reachable(radius, z, pitch), roll, gripper)
     return tuple(max(low, min(high, angle)) for low, angle, high in zip(LOWER, target, UPPER))
+
+
+def _coordinates(joints: Sequence[float]) -> tuple[float, ...]:
+    """Pan, radius, z, pitch, roll, gripper of six joint angles."""
+    pose = kinematics.forward(*joints[:5])
+    return joints[0], math.hypot(pose.x, pose.y), pose.z, pose.pitch, pose.roll, joints[5]
 
 
 def _rates(here: tuple[float, ...], wanted: Goal) -> list[float]:
@@ -253,16 +260,7 @@ class Expert:
     def _velocity(self) -> list[float]:
         """The command's rate in the expert's coordinates, from the robot's command alone."""
         target, rate = self.robot.target, self.robot.target_velocity
-        h = 1e-3
-        before = kinematics.forward(*(target[:5] - h * rate[:5]).tolist())
-        after = kinematics.forward(*(target[:5] + h * rate[:5]).tolist())
-        radial = (math.hypot(after.x, after.y) - math.hypot(before.x, before.y)) / (2 * h)
-        velocity = [
-            float(rate[0]),
-            radial,
-            (after.z - before.z) / (2 * h),
-            (after.pitch - before.pitch) / (2 * h),
-            float(rate[4]),
-            float(rate[5]),
-        ]
+        now = _coordinates(target.tolist())
+        before = _coordinates((target - STEP_DT_S * rate).tolist())
+        velocity = [(b - a) / STEP_DT_S for a, b in zip(before, now)]
         return [max(-1.2 * top, min(1.2 * top, v)) for v, top in zip(velocity, SPEED)]
