@@ -1,7 +1,8 @@
 """The ament_python package vla_accel_ros.
 
-Version, description and licence are read from package.xml, so that they stand in one place. What only pip provides (torch, mujoco, ...)
-is in requirements/run.txt and not in install_requires: on a ROS machine the apt packages and pip's must not fight.
+Version, description, licence and maintainer are read from package.xml, so that they stand in one place. What
+only pip has (torch, mujoco, ...) is in requirements/robot.txt and not in install_requires: apt and pip must
+not fight over numpy.
 """
 
 import os

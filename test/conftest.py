@@ -1,7 +1,8 @@
-"""Keeps a test run to itself: a ROS domain of its own on this host, a log folder of its own, nothing of the caller's ROS.
+"""Keeps a test run to itself: its own ROS domain and log folder, nothing of the caller's ROS.
 
-Two runs on one machine must not hear each other's nodes, so each claims a domain by locking a file for as long as it
-lives; processes that tests start inherit it. Tests marked `gpu` are deselected where there is no CUDA device.
+Two runs on one machine must not hear each other's nodes, so each claims a domain by locking a file for as
+long as it lives; processes that tests start inherit it. Tests marked `gpu` are deselected where there is no
+CUDA device.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def claim_domain() -> tuple[int, IO[str]]:
     folder.mkdir(exist_ok=True)
     start = os.getpid() % len(DOMAINS)
     for domain in (*DOMAINS[start:], *DOMAINS[:start]):
-        lock = open(folder / str(domain), "w")
+        lock = (folder / str(domain)).open("w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

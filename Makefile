@@ -1,0 +1,48 @@
+# make demo, make test: each does all its set-up on a fresh machine, in .venv; a second run reuses it.
+#   make demo ARGS="--headless --episodes 5 --json out/demo.json"
+#   make test ARGS="test/control -k blend"
+# PYTHON names the interpreter .venv is made from (3.10 to 3.13); without it a fitting one is looked for.
+
+SHELL := /bin/bash
+BIN := .venv/bin
+
+# A sourced ROS 2, another virtual environment or an outer make must not reach into this one.
+ifneq ($(AMENT_PREFIX_PATH)$(_ROS_WHEELS_BOOTSTRAP_COMPLETE),)
+unexport LD_LIBRARY_PATH
+endif
+unexport AMENT_PREFIX_PATH CMAKE_PREFIX_PATH COLCON_PREFIX_PATH PYTHONHOME PYTHONPATH VIRTUAL_ENV
+unexport ROS_DISTRO ROS_PYTHON_VERSION ROS_VERSION RMW_IMPLEMENTATION _ROS_WHEELS_BOOTSTRAP_COMPLETE
+unexport MAKEFLAGS MAKELEVEL MFLAGS
+
+.PHONY: help venv venv-test demo lint test test-gpu clean distclean
+
+help:  ## this list
+	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+venv:  ## .venv with ROS 2, the messages and the package
+	@python=$$(bash scripts/python.sh $(PYTHON)) && exec "$$python" scripts/venv.py
+
+venv-test:
+	@python=$$(bash scripts/python.sh $(PYTHON)) && exec "$$python" scripts/venv.py --test
+
+demo: venv  ## the simulated robot, driven for about a minute
+	@exec $(BIN)/vla demo $(ARGS)
+
+lint: venv-test  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint  ## lint and all tests; those marked gpu where there is a CUDA device
+	$(BIN)/pytest $(ARGS)
+
+test-gpu: venv-test  ## the tests marked gpu
+	@$(BIN)/python -c "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'make test-gpu needs a CUDA device, and torch sees none here')"
+	$(BIN)/pytest -m gpu $(ARGS)
+
+clean:  ## remove what builds and runs left
+	rm -rf build install log out .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+distclean: clean  ## clean, and remove .venv
+	rm -rf .venv

@@ -1,0 +1,192 @@
+"""Brings .venv up to date: ROS 2 from the Python package index, vla_accel_msgs, the package itself, OpenGL.
+
+Stages, each stamped in .venv/stamps with a digest of what it depends on and repeated only when that changes,
+so that a second call takes a fraction of a second. A stage that fails leaves no stamp and says why. Runs on
+the machine's Python before anything is installed: standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import debian
+import opengl
+
+ROOT = Path(__file__).resolve().parents[1]
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMPS = VENV / "stamps"
+REQUIREMENTS = ROOT / "requirements"
+
+
+def digest(*parts: Path | str) -> str:
+    """SHA-256 over strings and the contents of files; a folder stands for all files below it."""
+    total = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, str):
+            total.update(part.encode() + b"\0")
+            continue
+        for path in sorted(part.rglob("*")) if part.is_dir() else [part]:
+            if path.is_file() and "__pycache__" not in path.parts:
+                total.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    return total.hexdigest()
+
+
+def stage(name: str, doing: str, stamp: str, work: Callable[[], None]) -> None:
+    """Do the work unless the stage's stamp says that it was done for the same inputs."""
+    path = STAMPS / name
+    if path.exists() and path.read_text() == stamp:
+        return
+    print(f"{name}: {doing}", flush=True)
+    started = time.monotonic()
+    path.unlink(missing_ok=True)
+    work()
+    STAMPS.mkdir(exist_ok=True)
+    path.write_text(stamp)
+    print(f"{name}: done in {time.monotonic() - started:.0f} s", flush=True)
+
+
+def run(name: str, command: list[str | Path], environment: dict[str, str] | None = None) -> None:
+    """Run a command: its output goes to the terminal, or to a log whose end is shown on failure."""
+    log = VENV / "logs" / f"{name}.txt"
+    log.parent.mkdir(exist_ok=True)
+    with log.open("ab") as output:
+        shown = None if sys.stdout.isatty() else output
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=shown, stderr=shown
+        )
+    if done.returncode:
+        if shown is not None:
+            print("\n".join(log.read_text(errors="replace").splitlines()[-40:]), file=sys.stderr)
+        sys.exit(f"{name}: `{' '.join(map(str, command[:4]))} ...` ended with status {done.returncode}")
+
+
+def check_machine() -> None:
+    """Refuse a machine the wheels do not fit; bring, or name, what compiling the messages needs."""
+    machine = f"{platform.system()} {platform.machine()}"
+    if machine != "Linux x86_64":
+        sys.exit(
+            f"ROS 2 from the Python package index is for Linux x86_64 and this is {machine}: "
+            "install ROS 2 for it and build with colcon, as README.md says."
+        )
+    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    missing = [
+        package
+        for package, found in {
+            "g++": any(map(shutil.which, ("c++", "g++", "clang++"))),
+            "make": shutil.which("make"),
+            f"python{sys.version_info[0]}.{sys.version_info[1]}-dev": header.exists(),
+        }.items()
+        if not found
+    ]
+    if missing and not (debian.can_install() and debian.install(*missing)):
+        sys.exit(f"Building the ROS messages needs {', '.join(missing)}: apt-get install {' '.join(missing)}")
+
+
+def make_venv() -> None:
+    check_machine()
+    subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], check=True)
+
+
+def install(name: str, *arguments: str | Path) -> None:
+    """pip install under the constraints."""
+    pip: list[str | Path] = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check"]
+    run(name, [*pip, "-c", REQUIREMENTS / "constraints.txt", *arguments])
+
+
+def install_wheels() -> None:
+    install("wheels", "pip")  # the resolver of a distribution's pip can be too old to end
+    cmake = [] if shutil.which("cmake") else ["cmake"]
+    install("wheels", "-r", REQUIREMENTS / "venv.txt", *cmake)
+    relocate_exports()
+
+
+def relocate_exports() -> None:
+    """The wheels' CMake exports name the Python of the machine that built them; name this one instead."""
+    query = "import sysconfig, numpy; print(sysconfig.get_paths()['include']); print(numpy.get_include())"
+    found = subprocess.run([PYTHON, "-c", query], check=True, capture_output=True, text=True)
+    python_include, numpy_include = found.stdout.split("\n")[:2]
+    for path in (VENV / "share").rglob("*.cmake"):
+        lines = path.read_text().split('"')
+        places = [
+            ";".join(_relocated(p, python_include, numpy_include) for p in line.split(";")) for line in lines
+        ]
+        if places != lines:
+            path.write_text('"'.join(places))
+
+
+def _relocated(place: str, python_include: str, numpy_include: str) -> str:
+    if not place.startswith("/opt/python/"):
+        return place
+    return numpy_include if "/numpy/" in place else python_include
+
+
+def build_messages() -> None:
+    """colcon builds vla_accel_msgs straight into .venv, where Python and the loader already look."""
+    work = VENV / "colcon"
+    shutil.rmtree(work, ignore_errors=True)
+    environment = {
+        **os.environ,
+        "AMENT_PREFIX_PATH": str(VENV),
+        "CMAKE_PREFIX_PATH": str(VENV),
+        "COLCON_HOME": str(work),  # the user's colcon defaults stay out
+        "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}",
+    }
+    colcon: list[str | Path] = [VENV / "bin" / "colcon", "--log-base", work / "log", "build"]
+    colcon += [
+        "--base-paths",
+        "msg",
+        "--build-base",
+        work / "build",
+        "--merge-install",
+        "--install-base",
+        VENV,
+    ]
+    colcon += ["--event-handlers", "console_cohesion+", "--cmake-args", "-DBUILD_TESTING=OFF"]
+    run("messages", [*colcon, f"-DPython3_EXECUTABLE={PYTHON}"], environment)
+
+
+def install_package() -> None:
+    run("package", [PYTHON, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--editable", "."])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--test", action="store_true", help="also what `make test` needs")
+    wanted = parser.parse_args()
+
+    checkout = os.open(ROOT, os.O_RDONLY)
+    fcntl.flock(checkout, fcntl.LOCK_EX)  # a second make waits for the first
+    # A virtual environment's scripts name its Python and its own place: neither can change under it.
+    interpreter = digest(sys.version, str(ROOT))
+    wheels = digest(
+        interpreter, REQUIREMENTS / "constraints.txt", REQUIREMENTS / "robot.txt", REQUIREMENTS / "venv.txt"
+    )
+    stage("interpreter", f"Python {platform.python_version()} in .venv", interpreter, make_venv)
+    stage("wheels", "ROS 2, torch and MuJoCo (minutes, the first time)", wheels, install_wheels)
+    stage("messages", "building vla_accel_msgs", digest(wheels, ROOT / "msg"), build_messages)
+    manifests = [ROOT / name for name in ("package.xml", "pyproject.toml", "setup.cfg", "setup.py")]
+    stage("package", "vla_accel_ros, editable", digest(wheels, *manifests), install_package)
+    stage("opengl", "looking for a way to draw without a display", interpreter, lambda: opengl.provide(VENV))
+    if wanted.test:
+        tools = digest(wheels, REQUIREMENTS / "test.txt")
+        stage(
+            "tools", "pytest, ruff and mypy", tools, lambda: install("tools", "-r", REQUIREMENTS / "test.txt")
+        )
+
+
+if __name__ == "__main__":
+    main()
