@@ -137,6 +137,7 @@ class Disturbed:
         return self.noise_rad * ((1 - weight) * a + weight * b)
 
     def events(self, robot: SimRobot) -> None:
+        """Maybe push or drop the block, pause, or change the instruction. For other drivers to use, too."""
         pause, push, drop, change = self.rng.random(4) < self._risk * np.array((0.5, 0.8, 0.5, 0.35))
         view = robot.view()
         if pause:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
 LOWER = (-1.6, -1.6, 0.0, -1.8, -2.0, 0.0)  # [rad], as in scene.xml
+MIRROR = (-1, 1, 1, 1, -1, 1)  # joint signs of the pose seen in a left-right mirror
 UPPER = (1.6, 1.6, 2.6, 2.2, 2.0, 1.0)
 
 SHOULDER_FORWARD = 0.03  # [m] from the pan axis to the lift axis

@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import ctypes
 import os
+import sys
 import weakref
 from collections.abc import Callable
 
@@ -21,6 +22,7 @@ FIX = (
     "no OpenGL library for headless rendering was found (tried EGL and OSMesa); "
     "run `apt-get install libosmesa6`, or `make demo`, which brings its own."
 )
+_EGL_PLATFORM_DEVICE = 0x313F
 
 
 class NoRenderer(RuntimeError):
@@ -38,24 +40,25 @@ def _loads(*names: str) -> bool:
 
 
 def _egl_works() -> bool:
-    """Whether libEGL is here and has at least one device; a bare libEGL without a driver has none."""
+    """Whether some EGL device can be initialised; a libEGL without a driver has none."""
     try:
-        library = ctypes.CDLL("libEGL.so.1")
-        library.eglGetProcAddress.restype = ctypes.c_void_p
-        address = library.eglGetProcAddress(b"eglQueryDevicesEXT")
+        egl = ctypes.CDLL("libEGL.so.1")
+        find = egl.eglGetProcAddress
     except (OSError, AttributeError):
         return False
-    if not address:
+    find.restype, find.argtypes = ctypes.c_void_p, [ctypes.c_char_p]
+    query_at, display_at = find(b"eglQueryDevicesEXT"), find(b"eglGetPlatformDisplayEXT")
+    if not (query_at and display_at and _loads("libOpenGL.so.0", "libGL.so.1")):
         return False
-    query = ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))(
-        address
-    )
-    count = ctypes.c_int(0)
-    return (
-        bool(query(0, None, ctypes.byref(count)))
-        and count.value > 0
-        and _loads("libOpenGL.so.0", "libGL.so.1")
-    )
+    integers, pointer = ctypes.POINTER(ctypes.c_int), ctypes.c_void_p
+    query = ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_int, ctypes.POINTER(pointer), integers)(query_at)
+    display_of = ctypes.CFUNCTYPE(pointer, ctypes.c_uint, pointer, integers)(display_at)
+    egl.eglInitialize.argtypes = [pointer, integers, integers]
+    devices, count = (pointer * 16)(), ctypes.c_int(0)
+    if not query(16, devices, ctypes.byref(count)):
+        return False
+    displays = (display_of(_EGL_PLATFORM_DEVICE, devices[i], None) for i in range(count.value))
+    return any(display and egl.eglInitialize(display, None, None) for display in displays)
 
 
 def _osmesa_works() -> bool:
@@ -71,6 +74,8 @@ def choose(backends: dict[str, Callable[[], bool]] | None = None) -> str:
     Raises NoRenderer, with the fix in its one sentence, when none works.
     """
     wanted = os.environ.get("MUJOCO_GL", "").lower()
+    if sys.platform != "linux":
+        return wanted  # the system's own window library draws off screen too
     known = BACKENDS if backends is None else backends
     if wanted and wanted not in known:
         return wanted  # glfw, or off: the user's own business

@@ -1,7 +1,7 @@
-"""The three families of instructions: their words, when they have succeeded, and the true answer at every instant.
+"""The three families of instructions: their words, when they have succeeded, and the true answer at any time.
 
-    reach   "reach the red block"                  tip within 2.5 cm of the grasp-ready point for 0.3 s, of 4 s
-    place   "put the red block on the yellow pad"  centre within the pad's radius, let go, at rest; of 10 s
+    reach   "reach the red block"                  tip within 2.5 cm of the grasp-ready point for 0.3 s; 4 s
+    place   "put the red block on the yellow pad"  centre within the pad's radius, let go, at rest; 10 s
     follow  "follow the red block" (which moves)   tip above it for >= 80 % of the last 3 s of 8 s
 
 The grasp-ready point is 3 cm above the block's top face. Answers are functions of one instant that a viewer
