@@ -1,0 +1,117 @@
+"""A recorded run of a reference implementation: NAME.json (sizes), NAME.npz (numbers), NAME.safetensors
+(weights).
+
+The folder is named by the environment variable VLA_ORACLES; without it, it is the one shipped with the tests.
+Every pi0 or pi05 recording in it is found, whatever its sizes, seed and dtype; recordings of other kinds are
+left alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.models.checkpoint import load_model
+from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
+from vla_accel_ros.models.pi import Pi
+
+FOLDER = Path(os.environ.get("VLA_ORACLES") or Path(__file__).parent.parent / "data" / "oracles")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def fixture_names() -> list[str]:
+    """Every pi0 and pi05 recording in the folder."""
+    kinds = {file.stem: json.loads(file.read_text()).get("kind") for file in sorted(FOLDER.glob("*.json"))}
+    return [name for name, kind in kinds.items() if kind in ("pi0", "pi05")]
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """spec: the JSON; arrays: the recorded numbers, bfloat16 as float32; model: ours with its weights."""
+
+    name: str
+    spec: dict[str, Any]
+    arrays: dict[str, Tensor]
+    config: PiConfig
+    model: Pi
+
+    @classmethod
+    def load(cls, name: str, device: str = "cpu") -> Oracle:
+        spec = json.loads((FOLDER / f"{name}.json").read_text())
+        with np.load(FOLDER / f"{name}.npz") as file:
+            arrays = {key: _tensor(file[key]).to(device) for key in file.files}
+        config = _config(spec, arrays)
+        model = load_model(
+            FOLDER / f"{name}.safetensors", config, torch.device(device), DTYPES[spec["dtype"]]
+        )
+        return cls(name, spec, arrays, config, model)
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self.arrays[key]
+
+    @property
+    def batch(self) -> int:
+        return len(self["tokens"])
+
+    @property
+    def exact(self) -> bool:
+        """Whether float32 agreement can be asked for."""
+        return self.spec["dtype"] == "float32"
+
+    def images(self) -> Tensor:
+        """[B, V, 3, S, S]"""
+        return torch.stack([self[f"image_{name}"] for name in self.config.image_names], dim=1)
+
+    def guided(self) -> list[tuple[str, str]]:
+        """The recorded (form, schedule) pairs, form "lerobot" or "vjp"."""
+        prefix = "rtc_actions_"
+        keys = [key[len(prefix) :] for key in self.arrays if key.startswith(prefix)]
+        return [(form, schedule) for form, _, schedule in (key.partition("_") for key in keys)]
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    """NumPy has no bfloat16: it is saved as two raw bytes, or as uint16."""
+    if array.dtype == np.uint16 or array.dtype.kind == "V":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).float()
+    return torch.from_numpy(array)
+
+
+def _config(spec: dict[str, Any], arrays: dict[str, Tensor]) -> PiConfig:
+    shapes = {name: shape for name, (shape, _) in spec["keys"].items()}
+    head_dim = spec["head_dim"]
+    kv_heads = (
+        shapes["paligemma_with_expert.gemma_expert.model.layers.0.self_attn.k_proj.weight"][0] // head_dim
+    )
+    cameras = [
+        key[len("image_") :] for key in arrays if key.startswith("image_") and "image_mask_" not in key
+    ]
+
+    def gemma(width: int, mlp: int) -> GemmaConfig:
+        return GemmaConfig(width, spec["depth"], mlp, spec["heads"], kv_heads, head_dim)
+
+    return PiConfig(
+        kind=spec["kind"],
+        vision=VisionConfig(
+            width=spec["v_width"],
+            depth=spec["v_depth"],
+            mlp=spec["v_mlp"],
+            heads=spec["v_heads"],
+            image_size=spec["image_size"],
+            patch=spec["patch"],
+        ),
+        prefix=gemma(spec["width"], spec["mlp"]),
+        expert=gemma(spec["ewidth"], spec["emlp"]),
+        vocab=spec["vocab"],
+        action_dim=spec["action_dim"],
+        state_dim=spec["action_dim"],
+        horizon=spec["horizon"],
+        max_prompt=spec["max_token_len"],
+        image_names=tuple(cameras),
+    )
