@@ -43,6 +43,29 @@ class Plan:
     steps: int = DENOISE_STEPS
     timing: Timing = field(default_factory=Timing)
 
+    def __post_init__(self) -> None:
+        for name, values, known in (
+            ("conditions", self.conditions, CONDITIONS),
+            ("families", self.families, FAMILIES),
+        ):
+            unknown = sorted(set(values) - set(known))
+            if unknown or not values:
+                raise ValueError(f"{name} has {unknown or 'nothing'}; use some of {', '.join(known)}.")
+        if self.episodes < 1:
+            raise ValueError(f"episodes is {self.episodes}; play at least 1.")
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the JSON: what was played, without the machine's paths."""
+        return {
+            "policy": self.policy.name,
+            "contract": self.contract.name,
+            "episodes": self.episodes,
+            "seeds": [0, self.episodes - 1],
+            "denoise_steps": self.steps,
+            "period_s": self.timing.period / 30,
+            "latency_s": self.timing.latency / 30,
+        }
+
 
 def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
     """95 % interval of a rate (Wilson score). Shapes: scalars; trials >= 1."""

@@ -37,7 +37,7 @@ def policy_config(vocab: int, action_dim: int) -> PiConfig:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One training run. Episodes and optimiser steps are per round; every: frames an episode gives a sample in."""
+    """One training run. Episodes and optimiser steps are per round; every: frames between samples."""
 
     seed: int = 7
     expert_rounds: int = 2
@@ -67,3 +67,7 @@ class Recipe:
     def as_dict(self) -> dict[str, int | float]:
         """For the model card and the checkpoint's provenance."""
         return asdict(self)
+
+
+QUICK = Recipe(expert_episodes=8, dagger_episodes=4, dagger_rounds=1, steps=3, batch=16, warmup=2)
+"""A run of a minute on a processor, for the test that the recipe still runs from end to end."""

@@ -3,7 +3,7 @@
 Observations are taken at a fixed period and their chunks take effect a fixed latency later, so an episode
 depends on its seed and the weights alone, not on how fast this machine is. Both default to what the demo
 shows on two processor cores. The control conditions withhold what the policy should need: the right
-instruction, or the images.
+instruction, the images, or all motion.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from vla_accel_ros.sim.tasks import Task, tasks
 from vla_accel_ros.tools.demo_policy.recipe import CAMERAS
 
 FRAME_S = 1 / 30
-CONDITIONS = ("normal", "shuffled", "blank")
+CONDITIONS = ("normal", "shuffled", "blank", "still")
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Timing:
 class Episode:
     """How one episode went.
 
-    time_s: until success, or the episode's length. jerk: RMS of the commanded arm joints, sampled at 30 Hz [rad/s^3].
+    time_s: until success, or the episode's length. jerk: RMS of the commanded arm joints at 30 Hz [rad/s^3].
     """
 
     task: str
@@ -74,7 +74,7 @@ class Session:
         commands, right, asked = [], 0, 0
         for frame in range(frames):
             now_ns = round(frame * FRAME_S * 1e9)
-            if frame % self.timing.period == 0:
+            if frame % self.timing.period == 0 and condition != "still":
                 observation = self.observe(instruction, now_ns, blank=condition == "blank")
                 with self.engine.observe(observation) as prefix:
                     pending.append((frame + self.timing.latency, self.engine.act(prefix)))

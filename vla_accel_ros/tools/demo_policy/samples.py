@@ -138,7 +138,7 @@ def _jitter(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _prompts(instructions: np.ndarray, state: np.ndarray) -> np.ndarray:
-    """int64 [N, P] padded prompts, as `Policy.inputs` makes them; bins are filled in by instruction, all at once."""
+    """int64 [N, P] padded prompts, as `Policy.inputs` makes them, all of one instruction at once."""
     tokenizer = vocabulary.build()
     bins = state_bins(state).clip(0, vocabulary.STATE_BINS - 1)
     rows: list[tuple[np.ndarray, np.ndarray]] = []

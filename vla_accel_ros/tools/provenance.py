@@ -1,0 +1,55 @@
+"""Where a figure comes from: machine, versions and date, for every JSON that is published."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("torch", "numpy", "mujoco", "ros-rclpy", "triton", "transformers")
+
+
+def provenance() -> dict[str, Any]:
+    """Keys `machine`, `versions` and `date` (UTC)."""
+    return {
+        "machine": machine(),
+        "versions": versions(),
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat("T", "seconds"),
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores and, if there is one, the GPU."""
+    found: dict[str, Any] = {"cpu": _cpu(), "cores": os.cpu_count(), "system": platform.platform()}
+    try:
+        import torch
+
+        if torch.cuda.is_available():
+            found["gpu"] = torch.cuda.get_device_name(0)
+    except ImportError:
+        pass
+    return found
+
+
+def versions() -> dict[str, str]:
+    """Python, this package and what it computes with."""
+    found = {"python": platform.python_version()}
+    for package in ("vla_accel_ros", *PACKAGES):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine()
+    )
