@@ -65,6 +65,8 @@ def unpack(venv: Path) -> None:
     _quiet(["apt-get", *private, "download", *wanted], downloads)
     for package in downloads.glob("*.deb"):
         _quiet(["dpkg", "-x", str(package), str(folder)], folder)
+    for passing in (lists, downloads, folder / "cache"):
+        shutil.rmtree(passing, ignore_errors=True)
     for library in folder.glob("usr/lib/*/*.so*"):
         link = venv / "lib" / library.name
         if not link.exists():
