@@ -242,13 +242,11 @@ class Expert:
         for row in targets:
             view = View.from_qpos(data.qpos.tolist(), pads)
             target = next_target(robot.task, view, command, memory, step_dt_s)
-            # Half the ramp a real controller would give: the servo cannot tell at this step size.
-            data.ctrl[:6] = [0.5 * (a + b) for a, b in zip(command, target)]
-            data.ctrl[6] = data.ctrl[5]
-            mujoco.mj_step(self._model, data, steps // 2)
-            data.ctrl[:6] = target
-            data.ctrl[6] = target[5]
-            mujoco.mj_step(self._model, data, steps - steps // 2)
+            for i in range(steps):  # the ramp of SimRobot.step, at the middle of each coarse step
+                part = (i + 0.5) / steps
+                data.ctrl[:6] = [a + part * (b - a) for a, b in zip(command, target)]
+                data.ctrl[6] = data.ctrl[5]
+                mujoco.mj_step(self._model, data)
             if pinned is not None:
                 data.qpos[7 + 7 * pinned : 14 + 7 * pinned] = robot.data.qpos[
                     7 + 7 * pinned : 14 + 7 * pinned

@@ -1,0 +1,140 @@
+"""The robot as a simulation: reproducible from its seed, restorable bit for bit, and tracking what it is told."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from driving import drive
+
+from vla_accel_ros.sim import layout
+from vla_accel_ros.sim.expert import Expert
+from vla_accel_ros.sim.robot import STEP_S, SimRobot
+from vla_accel_ros.sim.tasks import FAMILIES, Task, tasks
+from vla_accel_ros.sim.world import BLOCKS, PADS
+
+
+def trace(robot: SimRobot, expert: Expert, frames: int) -> np.ndarray:
+    """qpos after each of so many frames of the expert."""
+    rows = []
+    for _ in range(frames):
+        robot.step(expert.act())
+        rows.append(robot.data.qpos.copy())
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_seed_is_a_scene_and_a_motion(robot: SimRobot, expert: Expert, family: str) -> None:
+    runs = []
+    for _ in range(2):
+        robot.reset(tasks(family)[1], 7)
+        expert.reset()
+        runs.append(trace(robot, expert, 60))
+        drive(robot, expert, 3.0)
+        robot.reset(tasks("place")[0], 99)  # whatever happens in between
+    other = SimRobot()
+    other.reset(tasks(family)[1], 7)
+    runs.append(trace(other, Expert(other), 60))
+    assert (runs[0] == runs[1]).all() and (runs[0] == runs[2]).all()
+
+
+def test_another_seed_is_another_scene(robot: SimRobot) -> None:
+    robot.reset("reach the red block", 1)
+    first = robot.view()
+    robot.reset("reach the red block", 2)
+    assert all(math.dist(first.blocks[name][:2], robot.view().blocks[name][:2]) > 1e-3 for name in BLOCKS)
+
+
+@pytest.mark.parametrize("family, frames", [("place", 20), ("place", 60), ("follow", 45)])
+def test_a_restored_state_continues_bit_for_bit(
+    robot: SimRobot, expert: Expert, family: str, frames: int
+) -> None:
+    robot.reset(tasks(family)[2], 5)
+    expert.reset()
+    trace(robot, expert, frames)
+    saved = robot.save()
+    targets = [robot.target + 0.01 * i for i in range(40)]
+    futures, truths = [], []
+    for _ in range(2):
+        rows = []
+        for target in targets:
+            robot.step(target)
+            rows.append(robot.data.qpos.copy())
+        futures.append(np.array(rows))
+        truths.append(robot.truth())
+        robot.reset(tasks("reach")[0], 1)
+        robot.restore(saved)
+    assert (futures[0] == futures[1]).all()
+    assert truths[0] == truths[1]
+    assert robot.time_s == frames / 30
+
+
+def test_scenes_lie_within_reach_and_sight_and_apart(robot: SimRobot) -> None:
+    for seed in range(200):
+        robot.reset(tasks()[0], seed)
+        view = robot.view()
+        points = [pose[:2] for pose in view.blocks.values()]
+        assert all(layout.inside(*point, margin_m=-1e-9) for point in [*points, *view.pads.values()])
+        assert all(math.dist(a, b) > 0.087 for a in points for b in points if a is not b)
+        assert all(math.dist(a, b) > 0.074 for a in points for b in view.pads.values())
+        uv = np.array([robot.project(*pose[:3]) for pose in view.blocks.values()])
+        assert uv.min() > 0.05 and uv.max() < 0.95
+
+
+def test_a_block_to_be_followed_moves_slowly_and_stays_in_reach(robot: SimRobot) -> None:
+    for seed in range(20):
+        robot.reset(tasks("follow")[seed % 3], seed)
+        _, _, path = robot._path or (0, "", np.empty(0))
+        frames = path[:: round(1 / 30 / STEP_S), :2]
+        speed = np.linalg.norm(np.diff(frames, axis=0), axis=1) * 30
+        assert speed.max() < 0.0405 and speed[30:240].min() > 0.0195
+        radius = np.linalg.norm(frames, axis=1)
+        assert radius.min() > 0.12 and radius.max() < 0.33
+
+
+def test_the_arm_follows_its_command_with_a_small_lag(robot: SimRobot) -> None:
+    robot.reset("reach the red block", 3)
+    start = robot.target
+    for i in range(1, 31):
+        robot.step(start + np.array((0.5, 0.1, 0.1, -0.1, 0.3, 0.0)) * i / 30)
+    lag = robot.target[:5] - robot.state()[:5]
+    assert np.abs(lag).max() < 0.04  # 0.5 rad/s for 0.08 s
+    for _ in range(15):
+        robot.step(robot.target)
+    np.testing.assert_allclose(robot.state(), robot.target, atol=3e-3)
+    np.testing.assert_allclose(robot.velocity(), 0, atol=0.02)
+
+
+def test_the_longest_stable_step_is_used_with_room_to_spare(robot: SimRobot) -> None:
+    assert robot.model.opt.timestep == pytest.approx(STEP_S)
+    robot.reset("put the red block on the white pad", 4)
+    rng = np.random.default_rng(0)
+    for _ in range(60):  # as wild as a wrong policy
+        robot.step(rng.uniform((-1, -0.5, 0.5, 0, -1, 0), (1, 1, 2.2, 1.8, 1, 1)))
+        assert np.isfinite(robot.data.qvel).all() and np.abs(robot.data.qvel[:6]).max() < 200
+
+
+def test_the_task_can_change_in_the_middle(robot: SimRobot, expert: Expert) -> None:
+    robot.reset("reach the red block", 11)
+    expert.reset()
+    drive(robot, expert, 0.5)
+    robot.set_task("reach the blue block")
+    drive(robot, expert, 4.0, stop_at_success=True)
+    assert robot.task == Task("reach", "blue")
+    assert robot.truth().success
+
+
+def test_a_moving_block_that_is_displaced_goes_on_from_there(robot: SimRobot) -> None:
+    robot.reset("follow the green block", 2)
+    for _ in range(30):
+        robot.step(robot.target)
+    robot.place_block("green", 0.25, 0.0, 0.0)
+    robot.step(robot.target)
+    x, y, z, _ = robot.view().blocks["green"]
+    assert math.dist((x, y), (0.25, 0.0)) < 0.003 and z == pytest.approx(0.02, abs=0.001)
+
+
+def test_both_pads_and_all_blocks_are_there(robot: SimRobot) -> None:
+    view = robot.view()
+    assert tuple(view.blocks) == BLOCKS and tuple(view.pads) == PADS
