@@ -1,14 +1,15 @@
 """What a process needs around it before it may start: the allocator's thresholds and the Fast DDS profile.
 
-Both are read when a process starts, so a node cannot set them for itself; launch files, the demo and the tests start
-the nodes with `process_environment()`. Without the malloc thresholds every image costs page faults (12 % of a core
-become 31 % at 720p); with the stock Fast DDS shared-memory segment (549 KB) most images larger than that are lost.
-No rclpy here: launch files import it.
+Both are read when a process starts, so a node cannot set them for itself; launch files, the demo and the
+tests start the nodes with `process_environment()`. Without the malloc thresholds every image costs page
+faults (12 % of a core become 31 % at 720p); with the stock Fast DDS shared-memory segment (549 KB) most
+images larger than that are lost. No rclpy here: launch files import it.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,7 +17,7 @@ MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(64 << 20), "MALLOC_TRIM_THRESHOLD_": str
 
 
 def share_path(relative: str) -> Path:
-    """A data file of the package (`config/...`, `launch/...`): in the ament share folder, else in the source tree.
+    """A data file of the package (`config/...`, `launch/...`), in the source tree or an installation.
 
     Raises FileNotFoundError naming both places.
     """
@@ -24,7 +25,7 @@ def share_path(relative: str) -> Path:
     if source.exists():
         return source
     tried = [str(source)]
-    for prefix in filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)):
+    for prefix in filter(None, (*os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep), sys.prefix)):
         installed = Path(prefix) / "share" / "vla_accel_ros" / relative
         if installed.exists():
             return installed
@@ -49,20 +50,21 @@ def demo_model() -> Path:
     folder = Path(__file__).resolve().parents[1] / "sim" / "policy"
     if not (folder / "model.safetensors").exists():
         raise FileNotFoundError(
-            f"the bundled demo policy is not at {folder}: train it with `vla train-demo` or set the parameter `model`"
+            f"the bundled demo policy is not at {folder}: train it with `vla train-demo` or set the "
+            "parameter `model`"
         )
     return folder
 
 
-def additional_environment(current: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables to add for a node process; those the user has already set are left alone."""
-    profile = str(fastdds_profile())
-    wanted = {
-        **MALLOC,
-        # The first name is read by Fast DDS 2 (Humble, Jazzy), the second by Fast DDS 3 (Kilted).
-        "FASTRTPS_DEFAULT_PROFILES_FILE": profile,
-        "FASTDDS_DEFAULT_PROFILES_FILE": profile,
-    }
+def additional_environment(current: Mapping[str, str] = os.environ, profile: str = "") -> dict[str, str]:
+    """The variables to add for a node process; those the user has already set are left alone.
+
+    profile: a Fast DDS profile of the user's instead of the package's.
+    """
+    # Fast DDS 2 reads the first name only; Fast DDS 3 (Kilted on) the second, and warns of the first.
+    older = current.get("ROS_DISTRO") in ("humble", "iron", "jazzy")
+    variable = "FASTRTPS_DEFAULT_PROFILES_FILE" if older else "FASTDDS_DEFAULT_PROFILES_FILE"
+    wanted = {**MALLOC, variable: profile or str(fastdds_profile())}
     return {name: value for name, value in wanted.items() if name not in current}
 
 
