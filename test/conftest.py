@@ -14,7 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+import hypothesis
 import pytest
+
+# The same examples in every run and no clock: a loaded machine must not fail a property.
+hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("repeatable")
 
 # What would make a test depend on the shell it was started from.
 CALLERS = (
