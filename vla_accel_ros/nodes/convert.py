@@ -1,9 +1,9 @@
 """Between our types and messages, both ways, and nothing else.
 
-Messages that go out at a rate are kept and refilled: building a 50 x 7 JointTrajectory anew takes five times as long.
-What comes in is checked here once, because a message is somebody else's: a chunk whose shape does not fit its own
-numbers is a ValueError with one sentence. Numbers in messages are ROS units (rad, m), so a Chunk made from a message is
-in ROS units too, while a Chunk the engine made is in the policy's.
+Messages that go out at a rate are kept and refilled: building a 50 x 7 JointTrajectory anew takes five
+times as long. What comes in is checked here once, because a message is somebody else's: a chunk whose shape
+does not fit its own numbers is a ValueError with one sentence. Numbers in messages are ROS units (rad, m),
+so a Chunk made from a message is in ROS units too, while a Chunk the engine made is in the policy's.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from array import array
 import numpy as np
 from builtin_interfaces.msg import Time
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
-from vla_accel_msgs.msg import ActionChunk
 
+from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.sensing.contract import Contract
@@ -48,14 +48,15 @@ def chunk_to_message(chunk: Chunk, contract: Contract, inference_s: float) -> Ac
 def chunk_from_message(message: ActionChunk, joints: tuple[str, ...]) -> Chunk:
     """The Chunk of a message, in ROS units, its columns in the order of `joints`.
 
-    Raises ValueError, in one sentence, when the shape does not fit the numbers, a joint is missing, step_dt_s is not
-    positive, or an action is not finite.
+    Raises ValueError, in one sentence, when the shape does not fit the numbers, a joint is missing,
+    step_dt_s is not positive, or an action is not finite.
     """
     who = f"action_chunk {message.request_id}"
     horizon, dim = message.horizon, message.action_dim
     if horizon < 1 or len(message.actions) != horizon * dim or len(message.joint_names) != dim:
         raise ValueError(
-            f"{who} says {horizon} x {dim} but has {len(message.actions)} numbers for {len(message.joint_names)} joints"
+            f"{who} says {horizon} x {dim} but has {len(message.actions)} numbers for "
+            f"{len(message.joint_names)} joints"
         )
     missing = [name for name in joints if name not in message.joint_names]
     if missing:
@@ -67,7 +68,8 @@ def chunk_from_message(message: ActionChunk, joints: tuple[str, ...]) -> Chunk:
     if len(bad):
         row, column = bad[0]
         raise ValueError(
-            f"{who} has {actions[row, column]} for joint {message.joint_names[column]!r} in action {row}: refused"
+            f"{who} has {actions[row, column]} for joint {message.joint_names[column]!r} in action {row}, "
+            "which is no number to move to"
         )
     names = list(message.joint_names)
     return Chunk(
@@ -83,7 +85,8 @@ def chunk_from_message(message: ActionChunk, joints: tuple[str, ...]) -> Chunk:
 class TrajectoryMessage:
     """One controller's JointTrajectory, refilled for every trajectory sent to it.
 
-    joints: the controller's joints, in its order. stamp: "now" or "zero", see the parameter of the trajectory node.
+    joints: the controller's joints, in its order. stamp: "now" or "zero", see the parameter of the
+    trajectory node.
     """
 
     def __init__(self, joints: tuple[str, ...], stamp: str = "now") -> None:
@@ -95,8 +98,8 @@ class TrajectoryMessage:
     def fill(self, trajectory: Trajectory) -> JointTrajectory:
         """The message for this controller's share of the motion; valid until the next call.
 
-        Its first point is at time_from_start 0: the motion begins on what is commanded already, so a controller joins
-        it in the middle when the message arrives.
+        Its first point is at time_from_start 0: the motion begins on what is commanded already, so a
+        controller joins it in the middle when the message arrives.
         """
         share = trajectory.select(self._joints)
         while len(self._points) < len(share):
@@ -114,8 +117,8 @@ class TrajectoryMessage:
 def trajectory_from_message(message: JointTrajectory, now_ns: int) -> Trajectory:
     """The absolute trajectory of a message; stamp 0 starts now.
 
-    Raises ValueError, in one sentence, for points without positions, velocities for some points only, or times that do
-    not increase.
+    Raises ValueError, in one sentence, for points without positions, velocities for some points only, or
+    times that do not increase.
     """
     start = stamp_ns(message.header.stamp) or now_ns
     if not message.points:
@@ -125,8 +128,8 @@ def trajectory_from_message(message: JointTrajectory, now_ns: int) -> Trajectory
     joints = len(message.joint_names)
     if dims != {joints} or speeds not in ({0}, {joints}):
         raise ValueError(
-            f"joint_trajectory for {joints} joints has points with {sorted(dims)} positions and {sorted(speeds)} "
-            "velocities: give every point one of each per joint, or no velocities at all"
+            f"joint_trajectory for {joints} joints has points with {sorted(dims)} positions and "
+            f"{sorted(speeds)} velocities: give every point one of each per joint, or no velocities at all"
         )
     times = [
         start + p.time_from_start.sec * 1_000_000_000 + p.time_from_start.nanosec for p in message.points

@@ -17,7 +17,7 @@ _INT_MAX = 2**62
 
 
 def declare(node: Node, table: Iterable[Parameter]) -> None:
-    """Declare every parameter of the table; raises rclpy's error when a given value has a wrong type or range."""
+    """Declare every parameter of the table; raises rclpy's error for a value of a wrong type or range."""
     by_name = {parameter.name: parameter for parameter in table}
     for parameter in by_name.values():
         value = node.declare_parameter(parameter.name, parameter.default, _descriptor(parameter)).value

@@ -1,8 +1,9 @@
 """Once a second, what a node knows about itself, on /diagnostics.
 
-Names are "<node>: <item>" with the node's namespace, so that several robots share the topic. The topic is absolute, as
-everywhere in ROS, and published in every lifecycle state: a node that could not be configured says why. Stale items
-are not repeated: a node that dies falls silent, and the aggregator's timeout shows it.
+Names are "<node>: <item>" with the node's namespace, so that several robots share the topic. The topic is
+absolute, as everywhere in ROS, and published in every lifecycle state: a node that could not be configured
+says why. Stale items are not repeated: a node that dies falls silent, and the aggregator's timeout shows
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ ERROR = DiagnosticStatus.ERROR
 
 FAST_DDS_HINT = (
     "the Fast DDS shared-memory segment may be smaller than a frame: start the sender and this node with "
-    "FASTDDS_DEFAULT_PROFILES_FILE (FASTRTPS_DEFAULT_PROFILES_FILE before Kilted) naming the package's config/fastdds.xml"
+    "FASTDDS_DEFAULT_PROFILES_FILE (FASTRTPS_DEFAULT_PROFILES_FILE before Kilted) naming the package's "
+    "config/fastdds.xml"
 )
 
 

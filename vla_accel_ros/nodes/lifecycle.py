@@ -1,10 +1,11 @@
 """A lifecycle node whose transitions cannot fail silently, and which can start itself.
 
-rclpy swallows what a transition callback raises. Here a subclass writes plain `configure`, `activate`, `deactivate`
-and `release`, which may raise: ValueError, TypeError and OSError are refusals (a wrong file or parameter: one sentence
-in the log, FAILURE, the state stays), anything else is a fault (traceback in the log, ERROR, everything released).
-Self-start calls the transitions from a timer of the node's own executor, so it needs neither a second thread nor a
-service call to itself, and a respawned process comes back without anyone's help.
+rclpy swallows what a transition callback raises. Here a subclass writes plain `configure`, `activate`,
+`deactivate` and `release`, which may raise: ValueError, TypeError and OSError are refusals (a wrong file or
+parameter: one sentence in the log, FAILURE, the state stays), anything else is a fault (traceback in the
+log, ERROR, everything released). Self-start calls the transitions from a timer of the node's own executor,
+so it needs neither a second thread nor a service call to itself, and a respawned process comes back without
+anyone's help.
 """
 
 from __future__ import annotations

@@ -1,18 +1,20 @@
 """The person at the robot, as a class: gives instructions, resets the scene, and writes down what happens.
 
-The demo and the tests drive the real nodes with it over the real topics; it knows nothing that a user at a terminal
-could not know. It has its own ROS context and spins in its own thread. Everything it remembers is bounded: a record
-is the last `memory` entries, read as a snapshot. `wait` returns when something becomes true and raises, with a
-sentence, when it does not in time; it never sleeps a fixed time.
+The demo and the tests drive the real nodes with it over the real topics; it knows nothing that a user at a
+terminal could not know. It has its own ROS context and spins in its own thread. Everything it remembers is
+bounded: a record is the last `memory` entries, read as a snapshot. `wait` returns when something becomes
+true and raises, with a sentence, when it does not in time; it never sleeps a fixed time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -27,9 +29,9 @@ from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
+
 from vla_accel_msgs.msg import ActionChunk, GroundTruth, LanguageOutput, LoopStats
 from vla_accel_msgs.srv import ResetScene
-
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.nodes import convert, qos
@@ -68,7 +70,8 @@ class Operator:
     """Talks to the nodes of one robot.
 
     contract: names the joints and topics. namespace: the robot's. memory: entries kept of each record.
-    on_image: called with (camera name, message) in the spinning thread for every image; None subscribes to none.
+    on_image: called with (camera name, message) in the spinning thread for every image; None subscribes
+        to none.
     Use as a context manager, or call close().
     """
 
@@ -119,7 +122,7 @@ class Operator:
         self._instruction.publish(String(data=text))
 
     def reset(self, task: str, seed: int, timeout_s: float = 10.0) -> str:
-        """Put the simulated scene into the start state of a task; returns the instruction that goes with it."""
+        """Put the simulated scene into the start state of a task; returns its instruction."""
         response = self._call(
             "sim_robot/reset", ResetScene, ResetScene.Request(task=task, seed=seed), timeout_s
         )
@@ -200,7 +203,8 @@ class Operator:
             if left <= 0.0:
                 raise TimeoutError(f"no {what} within {timeout_s:g} s")
             with self._changed:
-                self._changed.wait_for(lambda: self._changed_count != seen, timeout=min(left, 0.2))
+                if self._changed_count == seen:
+                    self._changed.wait(timeout=min(left, 0.2))
 
     def _subscribe(self, on_image: Callable[[str, Image], None] | None) -> None:
         subscribe = self.node.create_subscription
@@ -212,8 +216,9 @@ class Operator:
         subscribe(DiagnosticArray, "/diagnostics", self._on_diagnostics, qos.REPORT)
         for controller in self.contract.controllers:
             subscribe(JointTrajectory, controller.topic, self._on_trajectory, qos.REPORT)
-        for camera in self.contract.cameras if on_image is not None else ():
-            subscribe(Image, camera.topic, lambda m, name=camera.name: on_image(name, m), qos.SENSOR)
+        if on_image is not None:
+            for camera in self.contract.cameras:
+                subscribe(Image, camera.topic, partial(on_image, camera.name), qos.SENSOR)
 
     def _on_chunk(self, message: ActionChunk) -> None:
         chunk = convert.chunk_from_message(message, self.contract.joint_names)
@@ -280,7 +285,5 @@ class Operator:
         return future.result()
 
     def _spin(self) -> None:
-        try:
+        with contextlib.suppress(ExternalShutdownException):
             self._executor.spin()
-        except ExternalShutdownException:
-            pass

@@ -1,8 +1,9 @@
 """Every parameter of every node, as data: name, default, what it means, what it may be.
 
-This is the one place a parameter is written down. The nodes declare from it (nodes/declare.py), the tests check launch
-and parameter files against it, and it imports no rclpy so that both can. Lifecycle nodes read their parameters in
-on_configure, so a change needs a deactivate - cleanup - configure - activate round unless the description says "live".
+This is the one place a parameter is written down. The nodes declare from it (nodes/declare.py), the tests
+check launch and parameter files against it, and it imports no rclpy so that both can. Lifecycle nodes read
+their parameters in on_configure, so a change needs a deactivate - cleanup - configure - activate round
+unless the description says "live".
 """
 
 from __future__ import annotations
@@ -94,8 +95,8 @@ INFERENCE = (
     Parameter(
         "action_hz",
         60.0,
-        "Rate at which the action loop looks for work [Hz]; it denoises when there is a new prefix, and a model with "
-        "a state token also when there is a new joint state.",
+        "Rate at which the action loop looks for work [Hz]; it denoises when there is a new prefix, and a "
+        "model with a state token also when there is a new joint state.",
         minimum=0.1,
         maximum=1000.0,
     ),
@@ -136,7 +137,8 @@ TRAJECTORY = (
     Parameter(
         "mode",
         "blend",
-        "How a new chunk follows the old one: block executes a chunk to its end, async replaces, blend fades over.",
+        "How a new chunk follows the old one: block executes it to its end first, async replaces it, blend "
+        "fades over.",
         choices=("block", "async", "blend"),
     ),
     Parameter("blend_s", 0.2, "Time over which blend fades from the old chunk to the new [s].", 0.0, 2.0),
@@ -156,8 +158,8 @@ TRAJECTORY = (
     Parameter(
         "stamp",
         "now",
-        "Header stamp of a trajectory: now says when it begins, so that latency on the way costs nothing; zero lets "
-        "the controller start it on arrival, for controllers on a machine with another clock.",
+        "Header stamp of a trajectory: now says when it begins, so that latency on the way costs nothing; "
+        "zero lets the controller start it on arrival, for controllers on a machine with another clock.",
         choices=("now", "zero"),
     ),
     Parameter("watchdog_hz", 50.0, "Rate of the age checks [Hz].", minimum=5.0, maximum=500.0),

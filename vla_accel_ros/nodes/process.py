@@ -1,10 +1,11 @@
 """The life of a node's process: start, spin, and a clean end on SIGINT or SIGTERM.
 
-rclpy's own signal handlers shut the context down first, after which nothing can be published; a robot must be told
-to stop before that. So the first signal only ends the spinning, the node goes through its shutdown transition with
-publishers that still work, and then the context ends. A signal more than a second later ends the process at once
-(sooner ones are the same Ctrl-C, which a launch system passes on once more). The executor is single-threaded: the
-multi-threaded one loses a quarter of 30 Hz images, and the events executor of the Python wheels never returns.
+rclpy's own signal handlers shut the context down first, after which nothing can be published; a robot must
+be told to stop before that. So the first signal only ends the spinning, the node goes through its shutdown
+transition with publishers that still work, and then the context ends. A signal more than a second later
+ends the process at once (sooner ones are the same Ctrl-C, which a launch system passes on once more). The
+executor is single-threaded: the multi-threaded one loses a quarter of 30 Hz images, and the events executor
+of the Python wheels never returns.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _SAME_SIGNAL_S = 1.0
 def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int:
     """Run one node until a signal comes; returns the exit status.
 
-    make_node may raise ValueError or OSError for parameters that cannot work; that is one line on stderr and status 2.
+    make_node may raise ValueError or OSError for parameters that cannot work; that is one line on stderr
+    and status 2.
     """
     ending = _ending_signal()
     rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
@@ -56,8 +58,9 @@ def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int
 def _ending_signal() -> Future:
     """A future that is done when SIGINT or SIGTERM arrives.
 
-    Python runs its handlers only between bytecodes of the main thread, which waits inside the middleware; the wake-up
-    descriptor is written at once, and a thread that reads it completes the future, which wakes the executor.
+    Python runs its handlers only between bytecodes of the main thread, which waits inside the middleware;
+    the wake-up descriptor is written at once, and a thread that reads it completes the future, which wakes
+    the executor.
     """
     ending: Future = Future()
     reading, writing = os.pipe()

@@ -1,9 +1,10 @@
 """The quality of service of every topic, in one place.
 
-Sensor streams are best effort and keep one message: a late image is worth less than the next one. Commands, chunks and
-answers are reliable. The instruction is transient local, so that a node that (re)starts later still hears it. Sensor
-subscriptions can be overridden by parameters (`qos_overrides./topic.subscription.reliability`). rclpy logs a warning
-for every publisher whose QoS does not fit; nothing here switches that off.
+Sensor streams are best effort and keep one message: a late image is worth less than the next one. Commands,
+chunks and answers are reliable. The instruction is transient local, so that a node that (re)starts later
+still hears it. Sensor subscriptions can be overridden by parameters
+(`qos_overrides./topic.subscription.reliability`). rclpy logs a warning for every publisher whose QoS does
+not fit; nothing here switches that off.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The simulated arm as a robot driver would present it: cameras, joint states, two trajectory controllers.
 
-Nothing on these topics tells it from a real arm, except ground_truth, which is for scoring, and ~/reset. Physics is run
-up to the present whenever something is published or received, so stamps are simulated instants. A process that was
-not scheduled for a moment catches up, as a real arm would have moved on; after more than a second, time slips
-instead (the real-time factor falls). The instruction topic only tells the scoring what was asked. A plain node: a
-robot has no lifecycle of ours.
+Nothing on these topics tells it from a real arm, except ground_truth, which is for scoring, and ~/reset.
+Physics is run up to the present whenever something is published or received, so stamps are simulated
+instants. A process that was not scheduled for a moment catches up, as a real arm would have moved on; after
+more than a second, time slips instead (the real-time factor falls). The instruction topic only tells the
+scoring what was asked. A plain node: a robot has no lifecycle of ours.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import math
 import time
 from array import array
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -23,9 +24,9 @@ from rclpy.node import Node
 from sensor_msgs.msg import CameraInfo, Image, JointState
 from std_msgs.msg import String
 from trajectory_msgs.msg import JointTrajectory
+
 from vla_accel_msgs.msg import GroundTruth
 from vla_accel_msgs.srv import ResetScene
-
 from vla_accel_ros.control.trajectory import MotionState
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.declare import declare, value
@@ -78,14 +79,14 @@ class SimRobotNode(Node):
             self.create_subscription(
                 JointTrajectory,
                 f"{name}/joint_trajectory",
-                lambda message, name=name: self._on_trajectory(name, message),
+                partial(self._on_trajectory, name),
                 qos.COMMAND,
             )
             # Of a controller node's services, the one a sender checks its parameters with.
             self.create_service(
                 GetParameters,
                 f"{name}/get_parameters",
-                lambda request, response, name=name: self._on_get_parameters(name, request, response),
+                partial(self._on_get_parameters, name),
             )
         self.create_subscription(String, "instruction", self._on_instruction, qos.LATCHED)
         self.create_service(ResetScene, "~/reset", self._on_reset)
@@ -175,10 +176,12 @@ class SimRobotNode(Node):
     ) -> GetParameters.Response:
         for asked in request.names:
             found = getattr(self._controllers[name], asked, None)
+            answer = ParameterValue(type=ParameterType.PARAMETER_NOT_SET)
             if isinstance(found, bool):
-                response.values.append(ParameterValue(type=ParameterType.PARAMETER_BOOL, bool_value=found))
-            else:
-                response.values.append(ParameterValue(type=ParameterType.PARAMETER_NOT_SET))
+                answer = ParameterValue(type=ParameterType.PARAMETER_BOOL, bool_value=found)
+            elif isinstance(found, tuple):
+                answer.type, answer.string_array_value = ParameterType.PARAMETER_STRING_ARRAY, list(found)
+            response.values.append(answer)
         return response
 
     def _on_instruction(self, message: String) -> None:
@@ -241,8 +244,8 @@ def choose_task(asked: str, seed: int) -> Task:
 class _Frame:
     """One camera's Image and CameraInfo, refilled for every frame.
 
-    size: (height, width) [px]. fovy: vertical field of view [rad]. Pixels are square and the axis is the image's centre,
-    which with pixel centres at whole numbers is (width - 1) / 2, (height - 1) / 2.
+    size: (height, width) [px]. fovy: vertical field of view [rad]. Pixels are square and the axis is the
+    image's centre, which with pixel centres at whole numbers is (width - 1) / 2, (height - 1) / 2.
     """
 
     def __init__(self, name: str, size: tuple[int, int], fovy: float) -> None:

@@ -1,0 +1,40 @@
+"""A graph of its own for every test of nodes, processes that end with the test, and an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from running import NodeProcess
+
+from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.operator import Operator
+from vla_accel_ros.sensing.contract import Contract
+
+
+@pytest.fixture
+def contract() -> Contract:
+    """The simulated arm's contract."""
+    return Contract.load(demo_contract())
+
+
+@pytest.fixture
+def start(tmp_path: Path, ros_domain: int) -> Iterator[Callable[..., NodeProcess]]:
+    """start(node, namespace="", **parameters): a node's process, ended with the test."""
+    started: list[NodeProcess] = []
+
+    def start(node: str, namespace: str = "", **parameters: object) -> NodeProcess:
+        started.append(NodeProcess(node, tmp_path, namespace, **parameters))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.end()
+
+
+@pytest.fixture
+def operator(ros_domain: int, contract: Contract) -> Iterator[Operator]:
+    """The operator of the robot without a namespace."""
+    with Operator(contract) as operator:
+        yield operator

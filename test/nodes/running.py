@@ -1,0 +1,90 @@
+"""Nodes as processes, the way a user starts them, and the waiting that tests of processes need.
+
+A process is started with the environment that launch files give it; its log is kept in a file and shown in
+the error when something does not happen. Processes are ended by their own id, and must end cleanly unless a
+test killed them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from vla_accel_ros.nodes.environment import process_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class NodeProcess:
+    """One node in its own process. parameters: name -> value, as on a command line."""
+
+    def __init__(self, node: str, folder: Path, namespace: str = "", **parameters: object) -> None:
+        self.node, self.namespace, self.parameters = node, namespace, parameters
+        self._log = folder / f"{namespace.strip('/') or 'root'}-{node}.log"
+        self.start()
+
+    def start(self) -> None:
+        """Start it, again after it ended."""
+        command = [sys.executable, "-m", f"vla_accel_ros.nodes.{self.node}", "--ros-args"]
+        if self.namespace:
+            command += ["-r", f"__ns:=/{self.namespace.strip('/')}"]
+        for name, value in self.parameters.items():
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            # A bare empty value or one that looks like a number would change its type on the way.
+            command += ["-p", f"{name}:={text}" if not isinstance(value, str) else f"{name}:='{text}'"]
+        extra = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+        with open(self._log, "ab") as log:
+            self.process = subprocess.Popen(
+                command, env=process_environment(extra), stdout=log, stderr=log, cwd=ROOT
+            )
+
+    @property
+    def log(self) -> str:
+        """Everything it has written."""
+        return self._log.read_text(errors="replace")
+
+    def wait_for_log(self, text: str, timeout_s: float = 30.0) -> str:
+        """Wait until the log holds `text`; returns the log."""
+        until(lambda: text in self.log, timeout_s, f"{text!r} in the log of {self.node}", lambda: self.log)
+        return self.log
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+        self.process.wait()
+
+    def end(self, number: int = signal.SIGTERM, timeout_s: float = 15.0) -> int:
+        """Ask it to end with a signal; returns its exit status. Killed, and an error, when it does not."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise TimeoutError(
+                f"{self.node} did not end within {timeout_s} s of a signal:\n{self.log}"
+            ) from None
+
+    def cpu_s(self) -> float:
+        """Processor time it has used."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def until(
+    condition: Callable[[], object], timeout_s: float, what: str, detail: Callable[[], str] = lambda: ""
+) -> None:
+    """Return when the condition holds; raise TimeoutError with the detail when it does not in time.
+
+    For what sends no message to wait on, such as a log file; with messages, Operator.wait.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no {what} within {timeout_s:g} s\n{detail()}")
+        time.sleep(0.02)

@@ -1,0 +1,147 @@
+"""The simulated robot keeps the promises of a real robot's driver."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from sensor_msgs.msg import CameraInfo, Image
+
+from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes.operator import Operator
+from vla_accel_ros.nodes.sim_robot import choose_task
+from vla_accel_ros.sim.robot import SimRobot
+
+
+def send(operator: Operator, trajectory: Trajectory, stamp: str = "now") -> None:
+    """Send each controller its share, when the robot's controllers are listening."""
+    for controller in operator.contract.controllers:
+        publisher = operator.node.create_publisher(convert.JointTrajectory, controller.topic, qos.COMMAND)
+        operator.wait(publisher.get_subscription_count, 10.0, "controller listening")
+        publisher.publish(convert.TrajectoryMessage(controller.joints, stamp).fill(trajectory))
+
+
+def test_streams_come_at_their_rates_with_stamps_of_the_present(start, contract):
+    start("sim_robot")
+    images: list[tuple[str, Image]] = []
+    with Operator(contract, on_image=lambda name, message: images.append((name, message))) as operator:
+        operator.wait(lambda: len(operator.joints) > 150, 20.0, "150 joint states")
+        joints = operator.joints[50:]
+        period_s = (joints[-1].stamp_ns - joints[0].stamp_ns) * 1e-9 / (len(joints) - 1)
+        assert 0.009 < period_s < 0.011
+        assert abs(operator.now_ns() - operator.joints[-1].stamp_ns) < 1e9
+        operator.wait(
+            lambda: {name for name, _ in images} == {"front", "wrist"}, 10.0, "images of both cameras"
+        )
+        _, image = images[-1]
+        assert (image.encoding, image.height, image.width, image.step) == ("rgb8", 112, 112, 336)
+        assert len(set(image.data)) > 20  # a scene, not a blank
+
+
+def test_camera_info_projects_as_the_renderer_does(start, operator):
+    start("sim_robot", image_width=160, image_height=120)
+    infos: list[CameraInfo] = []
+    operator.node.create_subscription(CameraInfo, "camera/front/camera_info", infos.append, qos.SENSOR)
+    info = operator.wait(lambda: infos and infos[-1], 20.0, "camera_info")
+    robot = SimRobot(image_size=(120, 160))
+    camera = robot.model.camera("front")
+    rotation = robot.data.cam("front").xmat.reshape(3, 3)
+    for point in ((0.2, 0.1, 0.0), (0.3, -0.12, 0.05)):
+        x, y, z = rotation.T @ (np.array(point) - camera.pos)  # MuJoCo looks along -z with y up
+        u, v, w = np.array(info.p).reshape(3, 4) @ np.array([x, -y, -z, 1.0])
+        expected = np.array(robot.project(*point)) * (160, 120) - 0.5  # pixel centres at whole numbers
+        np.testing.assert_allclose((u / w, v / w), expected, atol=1e-6)
+
+
+def test_a_trajectory_moves_the_arm_and_it_holds_at_the_end(start, operator):
+    start("sim_robot")
+    begin = operator.wait(lambda: operator.joints and operator.joints[-1], 20.0, "joint state")
+    goal = begin.positions + np.array([0.4, 0.1, -0.1, 0.1, 0.3, 0.2])
+    now = operator.now_ns()
+    times = np.array([now, now + 800_000_000])
+    rest = np.zeros((2, 6))
+    send(operator, Trajectory(operator.contract.joint_names, times, np.stack([begin.positions, goal]), rest))
+    operator.wait(
+        lambda: operator.joints[-1].stamp_ns > now + 1_500_000_000, 10.0, "joint state after the motion"
+    )
+    np.testing.assert_allclose(operator.joints[-1].positions, goal, atol=0.05)
+    assert np.abs(operator.joints[-1].velocities).max() < 0.02
+
+
+@pytest.mark.parametrize(
+    ("age_s", "end_velocity", "reason"),
+    [(2.0, 0.0, "the trajectory ended"), (-0.5, 1.0, "end with zero velocity")],
+)
+def test_a_trajectory_that_is_over_or_ends_in_motion_is_rejected(
+    start, operator, age_s, end_velocity, reason
+):
+    robot = start("sim_robot")
+    begin = operator.wait(lambda: operator.joints and operator.joints[-1], 20.0, "joint state")
+    times = np.array([operator.now_ns() - round(age_s * 1e9)])
+    velocities = np.full((1, 6), end_velocity)
+    names = operator.contract.joint_names
+    send(operator, Trajectory(names, times, begin.positions[None] + 0.3, velocities))
+    robot.wait_for_log(reason)
+    count = len(operator.joints)
+    operator.wait(lambda: len(operator.joints) > count + 30, 10.0, "joint states afterwards")
+    np.testing.assert_allclose(operator.joints[-1].positions, begin.positions, atol=0.02)
+
+
+def test_reset_puts_the_scene_of_a_seed_and_refuses_an_unknown_task(start, operator):
+    start("sim_robot")
+    instruction = operator.reset("place", 7, timeout_s=20.0)
+    assert instruction == choose_task("place", 7).instruction
+    truth = operator.wait(
+        lambda: operator.truths and operator.truths[-1].instruction == instruction and operator.truths[-1],
+        10.0,
+        "ground truth of the new scene",
+    )
+    twin = SimRobot()
+    twin.reset(choose_task("place", 7), 7)
+    blocks = twin.truth().view.blocks
+    for name, pose in zip(truth.names, truth.poses):
+        if name.endswith("_block"):
+            block = blocks[name.removesuffix("_block")]
+            assert math.dist((pose.position.x, pose.position.y), (block.x, block.y)) < 0.005
+    with pytest.raises(ValueError, match="task is 'dance': give one of reach, place, follow"):
+        operator.reset("dance", 0)
+
+
+def test_an_instruction_changes_what_is_scored(start, operator):
+    start("sim_robot")
+    first = operator.reset("reach", 1, timeout_s=20.0)
+    other = "reach the red block" if "red" not in first else "reach the blue block"
+    operator.instruct(other)
+    operator.wait(lambda: operator.truths[-1].instruction == other, 10.0, "score of the new instruction")
+    operator.instruct("make me a coffee")
+    count = len(operator.truths)
+    operator.wait(lambda: len(operator.truths) > count + 3, 10.0, "further ground truth")
+    assert operator.truths[-1].instruction == other
+
+
+def test_a_stopped_camera_is_silent_and_the_other_goes_on(start, contract):
+    start("sim_robot")
+    stamps: dict[str, list[int]] = {"front": [], "wrist": []}
+
+    def on_image(name: str, message: Image) -> None:
+        stamps[name].append(convert.stamp_ns(message.header.stamp))
+
+    with Operator(contract, on_image=on_image) as operator:
+        operator.wait(lambda: stamps["front"], 20.0, "image of the front camera")
+        operator.stop_cameras("front")
+        stopped, count = operator.now_ns(), len(stamps["wrist"])
+        operator.wait(lambda: len(stamps["wrist"]) > count + 10, 10.0, "images of the wrist camera")
+        assert stamps["front"][-1] <= stopped
+        operator.stop_cameras()
+        operator.wait(lambda: stamps["front"][-1] > stopped, 10.0, "front camera again")
+
+
+def test_it_ends_cleanly_on_sigterm_and_refuses_a_wrong_parameter(start):
+    robot = start("sim_robot")
+    robot.end()
+    assert robot.process.returncode == 0
+    wrong = start("sim_robot", namespace="wrong", task="dance")
+    assert wrong.process.wait(20.0) == 2
+    assert "parameter 'task' is 'dance': give one of reach, place, follow" in wrong.log
