@@ -22,8 +22,8 @@ from vla_accel_ros.models.rtc import Guidance, prefix_weights
 from vla_accel_ros.models.sampling import flow_times, sample
 
 FLOAT32 = 1e-5
-# bfloat16 keeps 8 bits, so one rounding is up to 2^-9 of a number; a few of them at worst, one on average, relative
-# to the largest number of an array.
+# bfloat16 keeps 8 bits, so one rounding is up to 2^-9 of a number; a few of them at worst, one on average,
+# relative to the largest number of an array.
 BFLOAT16 = 2.0**-5
 BFLOAT16_MEAN = 1 / 8
 NAMES = fixture_names()

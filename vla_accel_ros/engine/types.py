@@ -1,7 +1,7 @@
 """What crosses the engine's boundary: an Observation in, a Chunk out.
 
-Both are numpy and nothing else, so that sensing, control and the nodes can speak of them without importing torch.
-They are frozen: a loop may hand one to another thread without a copy.
+Both are numpy and nothing else, so that sensing, control and the nodes can speak of them without importing
+torch. They are frozen: a loop may hand one to another thread without a copy.
 """
 
 from __future__ import annotations

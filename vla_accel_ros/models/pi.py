@@ -118,12 +118,13 @@ class Pi(nn.Module):
         attend: Tensor | None = None,
         positions: Tensor | None = None,
         tail: KV | None = None,
+        out: KV | None = None,
     ) -> tuple[Tensor, KV]:
         """Continue a prefix causally (text).
 
         embs [B, t, W]; past: the prefix, P tokens; tail: what already continues it, R tokens;
         attend bool [B, t, P + R + t], None = all of past and tail, and causal within embs;
-        positions int [B, t], None = P + R onwards.
+        positions int [B, t], None = P + R onwards; out: as in prefix.
         Returns hidden [B, t, W] and the KV of the t new tokens alone.
         """
         before = (past,) if tail is None else (past, tail)
@@ -133,7 +134,7 @@ class Pi(nn.Module):
         if attend is None and new > 1:
             attend = torch.ones(1, new, old + new, dtype=torch.bool, device=embs.device).tril(old)
         hidden, keys, values = self.language_model(embs, positions, attend, before)
-        return hidden, _gather(keys, values, None)
+        return hidden, _gather(keys, values, out)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., W] -> scores of the next token [..., vocab], through the tied embedding."""

@@ -22,7 +22,7 @@ Velocity = Callable[[Tensor, float], Tensor]
 
 
 class Flow(NamedTuple):
-    """actions float32 [B, H, A], normalised; update float32 [B, H]: RMS over A of the last update."""
+    """actions float32 [B, H, A], normalised; update float32 [B, H, A]: what the last step added to them."""
 
     actions: Tensor
     update: Tensor
@@ -51,4 +51,4 @@ def sample(velocity: Velocity, noise: Tensor, steps: int = 10, time_rule: str = 
     for time in flow_times(steps, time_rule):
         update = dt * velocity(x, time)
         x = x + update
-    return Flow(x, update.square().mean(dim=-1).sqrt())
+    return Flow(x, update)

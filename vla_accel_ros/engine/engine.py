@@ -1,0 +1,261 @@
+"""The engine's front door: observe a frame, act on it, ask about it.
+
+`observe` encodes the cameras and computes one prefix into a slot of the KV pool; any number of `act` and
+`ask` calls then read that prefix, from other threads and at other rates. A Prefix is a held reference: what
+is being read cannot be overwritten, and what is released is reused. All keys and values are allocated in the
+constructor.
+
+Everything runs in the calling thread, on the device's current stream. Threads may overlap freely: on a CPU
+they run side by side, on a GPU their kernels are ordered by the stream they share.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.text import Answer
+from vla_accel_ros.engine.types import Chunk, Observation
+from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.models.rtc import Guidance
+from vla_accel_ros.models.sampling import flow_times, sample
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """One frame's keys and values, held until released (or to the end of a `with` block).
+
+    slot: where they are; version: grows with every frame; stamp_ns: capture time of the observation;
+    n_tokens: image and prompt tokens; state: float32 [D], the observation's; instruction: the observation's.
+    """
+
+    slot: int
+    version: int
+    stamp_ns: int
+    n_tokens: int
+    state: np.ndarray
+    instruction: str
+    _engine: Engine = field(repr=False, compare=False)
+    _released: list[bool] = field(default_factory=lambda: [False], repr=False, compare=False)
+
+    def release(self) -> None:
+        """Give the slot back. Doing so twice is harmless; reading afterwards is an error."""
+        self._engine.release(self)
+
+    def __enter__(self) -> Prefix:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class Engine:
+    """A policy that runs.
+
+    slots: prefixes alive at once; four are the newest, one being computed, one acted on, one asked about.
+    steps, time_rule: flow sampling, see models.sampling. step_dt_s: time between two actions.
+    seed: the noise of request r is a function of (seed, r) alone.
+    answers, answer_tokens: most answers being written at once, and most tokens in one.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        slots: int = 4,
+        steps: int = 10,
+        time_rule: str = "openpi",
+        seed: int = 0,
+        *,
+        step_dt_s: float = 1 / 30,
+        answers: int = 2,
+        answer_tokens: int = 64,
+    ) -> None:
+        flow_times(steps, time_rule)
+        if not step_dt_s > 0:
+            raise ValueError(f"step_dt_s is {step_dt_s}; give the time between two actions in seconds.")
+        self.policy, self.steps, self.time_rule, self.seed = policy, steps, time_rule, seed
+        self.step_dt_s = step_dt_s
+        config, device, dtype = policy.config, policy.device, policy.model.language_model.dtype
+        self.pool = KVPool(config.prefix, slots, config.max_tokens, device, dtype)
+        self._tails = KVPool(config.prefix, answers, answer_tokens, device, dtype)
+        self._last_hidden = torch.zeros(slots, config.prefix.width, device=device, dtype=dtype)
+        self._frames: list[Prefix | None] = [None] * slots
+        self._versions = itertools.count()
+        self._action_requests = itertools.count()
+        self._text_requests = itertools.count()
+
+    def observe(self, observation: Observation) -> Prefix:
+        """Compute the prefix of an observation and publish it as the newest; the caller releases it.
+
+        Raises ValueError for an observation the policy cannot take, PoolExhausted if every slot is held.
+        """
+        slot = self.pool.acquire()
+        try:
+            with torch.inference_mode():
+                inputs = self.policy.inputs(observation)
+                model = self.policy.model
+                images = model.encode(inputs.images).flatten(0, 1)
+                embeddings = torch.cat((images, model.embed_tokens(inputs.tokens)))[None]
+                n_tokens = embeddings.shape[1]
+                hidden, _ = model.prefix(embeddings, out=self.pool.view(slot, n_tokens))
+                self._last_hidden[slot].copy_(hidden[0, -1])
+            state = np.array(observation.state, np.float32)
+            version = next(self._versions)
+            prefix = Prefix(
+                slot, version, observation.stamp_ns, n_tokens, state, observation.instruction, self
+            )
+            self._frames[slot] = prefix
+            self.pool.publish(slot, version)
+            return prefix
+        except BaseException:
+            self.pool.release(slot)
+            raise
+
+    def newest(self) -> Prefix | None:
+        """The newest prefix, held for the caller, or None before the first observation."""
+        slot = self.pool.newest()
+        return None if slot is None else self._hold(slot)
+
+    def release(self, prefix: Prefix) -> None:
+        """Give a prefix back; doing so twice is harmless."""
+        if not prefix._released[0]:
+            prefix._released[0] = True
+            self.pool.release(prefix.slot)
+
+    def act(
+        self,
+        prefix: Prefix,
+        state: np.ndarray | None = None,
+        noise: np.ndarray | Tensor | None = None,
+        *,
+        steps: int | None = None,
+        guidance: Guidance | None = None,
+    ) -> Chunk:
+        """Sample a chunk of motion from a prefix.
+
+        state: float [D], the newest joint state, for pi0 (None = the observation's); pi0.5 has its state in
+        the prefix and ignores this. Relative actions are relative to the state the network was given.
+        noise: float [H, A] instead of the request's own. steps: instead of the engine's.
+        guidance: agreement with the previous chunk, see models.rtc and Engine.guidance.
+        """
+        policy, model, config = self.policy, self.policy.model, self.policy.config
+        request = next(self._action_requests)
+        state = self.origin(prefix, state)
+        with self._reading(prefix), _gradients(guidance):
+            robot = policy.normalized_state(state)[None] if config.kind == "pi0" else None
+            kv = self.pool.view(prefix.slot, prefix.n_tokens)
+
+            def velocity(x: Tensor, t: float) -> Tensor:
+                return model.velocity(x, torch.full((1,), t, device=x.device), robot, kv)
+
+            start = self._noise(request) if noise is None else self._given_noise(noise)
+            field_ = velocity if guidance is None else guidance.guide(velocity, start)
+            flow = sample(field_, start, steps or self.steps, self.time_rule)
+            update = flow.update[0, :, : policy.joints].square().mean(dim=-1).sqrt()
+            return Chunk(
+                actions=policy.actions(flow.actions[0], state),
+                stamp_ns=prefix.stamp_ns,
+                step_dt_s=self.step_dt_s,
+                kv_version=prefix.version,
+                request_id=request,
+                update_magnitudes=update.cpu().numpy(),
+            )
+
+    def ask(self, prefix: Prefix, *, max_tokens: int = 16, temperature: float = 0.0) -> Answer:
+        """Let the language head continue the prefix's own prompt: an iterator of text, computed when read.
+
+        The answer holds the prefix and a place for its own keys and values until it ends or is closed: newer
+        frames do not disturb it, nor it them or an action. temperature 0 is greedy.
+        Raises ValueError for a length or temperature that cannot be, PoolExhausted if too many are open.
+        """
+        if not 1 <= max_tokens <= self._tails.max_tokens:
+            raise ValueError(f"max_tokens is {max_tokens}; the engine takes 1 to {self._tails.max_tokens}.")
+        if not 0 <= temperature < float("inf"):
+            raise ValueError(f"temperature is {temperature}; use 0 for greedy or a positive number.")
+        self._check_held(prefix)
+        tail = self._tails.acquire()
+        self.pool.retain(prefix.slot)
+        held = self._hold(prefix.slot)
+        rng = np.random.default_rng((self.seed, next(self._text_requests), 1))
+        return Answer(
+            self.policy,
+            past=self.pool.view(prefix.slot, prefix.n_tokens),
+            tail=self._tails.view(tail, max_tokens),
+            last_hidden=self._last_hidden[prefix.slot],
+            temperature=temperature,
+            rng=rng,
+            on_close=(held.release, lambda: self._tails.release(tail)),
+        )
+
+    def guidance(
+        self,
+        prefix: Prefix,
+        previous: Chunk,
+        delay: int,
+        execution: int | None = None,
+        schedule: str = "LINEAR",
+        jacobian: str = "identity",
+        state: np.ndarray | None = None,
+    ) -> Guidance:
+        """What makes `act(prefix, state, guidance=...)` agree with the chunk that is being executed.
+
+        delay: actions of the new chunk that will be past when it comes (inference time in steps, rounded up).
+        execution: actions after which it is free, by default all that the previous chunk covers.
+        Raises ValueError if the previous chunk ends before the new one begins.
+        """
+        shift = round((prefix.stamp_ns - previous.stamp_ns) / (previous.step_dt_s * 1e9))
+        rest = previous.actions[max(0, shift) :][: self.policy.config.horizon]
+        if shift < 0 or not len(rest):
+            raise ValueError(
+                f"the new chunk begins at action {shift} of the previous one, which has {previous.horizon}; "
+                "guide only with a chunk that overlaps."
+            )
+        raw = self.policy.raw_actions(rest, self.origin(prefix, state))
+        return Guidance(raw, delay, len(rest) if execution is None else execution, schedule, jacobian)
+
+    def origin(self, prefix: Prefix, state: np.ndarray | None = None) -> np.ndarray:
+        """The state that the network is given, and that relative actions are relative to."""
+        return prefix.state if state is None or self.policy.config.kind == "pi05" else state
+
+    def _noise(self, request: int) -> Tensor:
+        shape = (1, self.policy.config.horizon, self.policy.config.action_dim)
+        drawn = np.random.default_rng((self.seed, request, 0)).standard_normal(shape, dtype=np.float32)
+        return torch.from_numpy(drawn).to(self.policy.device)
+
+    def _given_noise(self, noise: np.ndarray | Tensor) -> Tensor:
+        shape = (self.policy.config.horizon, self.policy.config.action_dim)
+        if tuple(noise.shape) != shape:
+            raise ValueError(f"noise has shape {list(noise.shape)}; the policy takes {list(shape)}.")
+        return torch.as_tensor(noise, dtype=torch.float32, device=self.policy.device)[None]
+
+    def _hold(self, slot: int) -> Prefix:
+        """A handle of its own for a slot that was just retained."""
+        frame = self._frames[slot]
+        assert frame is not None
+        return Prefix(
+            slot, frame.version, frame.stamp_ns, frame.n_tokens, frame.state, frame.instruction, self
+        )
+
+    def _reading(self, prefix: Prefix) -> Prefix:
+        """Hold the prefix while a request reads it, whatever the caller does meanwhile."""
+        self._check_held(prefix)
+        self.pool.retain(prefix.slot)
+        return self._hold(prefix.slot)
+
+    def _check_held(self, prefix: Prefix) -> None:
+        if prefix._released[0]:
+            raise ValueError(f"prefix {prefix.version} was released; hold it until the last request on it.")
+
+
+def _gradients(guidance: Guidance | None) -> torch.inference_mode | torch.no_grad:
+    """Inference mode, unless the guidance needs a derivative of the network."""
+    exact = guidance is not None and guidance.jacobian == "exact"
+    return torch.no_grad() if exact else torch.inference_mode()

@@ -1,0 +1,130 @@
+"""All keys and values there will ever be, allocated once, in slots that are counted.
+
+A prefix lives in one slot. Whoever reads it holds a reference, so that a newer frame can never overwrite what
+an action or an answer is still reading; the pool itself holds one on the newest published prefix, which is
+how the loops find it. A slot is reused when its count is zero. Running out is an error and not a wait: a
+vision loop that waited for a slow reader would make every camera frame old.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import torch
+
+from vla_accel_ros.models.config import GemmaConfig
+from vla_accel_ros.models.gemma import KV
+
+GIB = 1 << 30
+
+
+class PoolExhausted(RuntimeError):
+    """Every slot is held by somebody."""
+
+
+class KVPool:
+    """`slots` sequences of up to `max_tokens` tokens each.
+
+    k, v: [slots, layers, kv_heads, max_tokens, head_dim]. Safe to use from several threads.
+    Raises ValueError if the pool does not fit into the device's free memory.
+    """
+
+    def __init__(
+        self, config: GemmaConfig, slots: int, max_tokens: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        if slots < 1 or max_tokens < 1:
+            raise ValueError(
+                f"slots is {slots} and max_tokens {max_tokens}; a pool needs at least 1 of each."
+            )
+        shape = (slots, config.depth, config.kv_heads, max_tokens, config.head_dim)
+        _check_memory(shape, device, dtype)
+        self.max_tokens = max_tokens
+        self.k = torch.zeros(shape, device=device, dtype=dtype)
+        self.v = torch.zeros(shape, device=device, dtype=dtype)
+        self._counts = [0] * slots
+        self._newest: int | None = None
+        self._version = -1
+        self._lock = threading.Lock()
+
+    @property
+    def slots(self) -> int:
+        """How many sequences fit."""
+        return len(self._counts)
+
+    @property
+    def free(self) -> int:
+        """Slots nobody holds."""
+        with self._lock:
+            return self._counts.count(0)
+
+    def acquire(self) -> int:
+        """A free slot, held once. Raises PoolExhausted if there is none."""
+        with self._lock:
+            if 0 not in self._counts:
+                raise PoolExhausted(
+                    f"all {self.slots} KV slots are held; release them earlier or give the engine more."
+                )
+            slot = self._counts.index(0)
+            self._counts[slot] = 1
+            return slot
+
+    def retain(self, slot: int) -> None:
+        """Hold a slot that is already held once more."""
+        with self._lock:
+            self._held(slot)
+            self._counts[slot] += 1
+
+    def release(self, slot: int) -> None:
+        """Give one reference back; the last one frees the slot. Raises ValueError if nobody holds it."""
+        with self._lock:
+            self._held(slot)
+            self._counts[slot] -= 1
+
+    def publish(self, slot: int, version: int) -> None:
+        """Make a held slot the newest, unless a higher version is. The pool holds it until the next."""
+        with self._lock:
+            self._held(slot)
+            if version <= self._version:
+                return
+            self._counts[slot] += 1
+            if self._newest is not None:
+                self._counts[self._newest] -= 1
+            self._newest, self._version = slot, version
+
+    def newest(self) -> int | None:
+        """The newest published slot, held once more for the caller; None before the first."""
+        with self._lock:
+            if self._newest is not None:
+                self._counts[self._newest] += 1
+            return self._newest
+
+    def view(self, slot: int, tokens: int) -> KV:
+        """The first tokens of a slot, as a batch of one: [layers, 1, kv_heads, tokens, head_dim]."""
+        return KV(self.k[slot, :, None, :, :tokens], self.v[slot, :, None, :, :tokens])
+
+    def _held(self, slot: int) -> None:
+        if not 0 <= slot < self.slots or not self._counts[slot]:
+            raise ValueError(f"KV slot {slot} is held by nobody; it was released too often.")
+
+
+def _check_memory(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
+    needed = 2 * dtype.itemsize
+    for size in shape:
+        needed *= size
+    free = _free_bytes(device)
+    if free is not None and needed > free:
+        raise ValueError(
+            f"a KV pool of {shape[0]} slots of {shape[3]} tokens needs {needed / GIB:.2f} GiB but "
+            f"{device} has {free / GIB:.2f} GiB free; use fewer slots, fewer cameras or a shorter prompt."
+        )
+
+
+def _free_bytes(device: torch.device) -> int | None:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if device.type == "cpu" and os.path.exists("/proc/meminfo"):
+        with open("/proc/meminfo") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        return int(fields["MemAvailable"].split()[0]) * 1024
+    return None

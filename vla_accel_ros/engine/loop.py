@@ -1,0 +1,156 @@
+"""What runs a stage at its rate, and knows whether it keeps it.
+
+A run is due on a fixed grid of periods. A run that is late does not make the next ones hurry: the missed
+times are left out, because an old frame is worth nothing. A run that ends later than its deadline after the
+time it was due is a miss. A body that had nothing to do says so and counts as idle. `tick` holds all the
+logic and takes the time from outside; the thread only waits.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+WINDOW_S = 5.0
+
+
+@dataclass(frozen=True)
+class LoopStats:
+    """How a loop did. Rates and quantiles are of the last WINDOW_S seconds, counts since the start.
+
+    measured_hz: runs per second, idle ones left out; p50_s, p99_s: duration of a run, 0 if there was none;
+    runs: bodies that did something; idle: bodies that had nothing to do; misses: runs that ended too late.
+    """
+
+    name: str
+    target_hz: float
+    measured_hz: float
+    p50_s: float
+    p99_s: float
+    runs: int
+    idle: int
+    misses: int
+
+
+class Loop:
+    """Runs `body` at `rate_hz` in a thread of its own.
+
+    body: does one run and returns True, or returns False if there was nothing to do.
+    deadline_s: a run must end this long after it was due. clock: monotonic seconds.
+    on_error: gets what the body raised and says whether to go on (True) or stop (False). Without it the loop
+    stops and `stop` raises the error.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        rate_hz: float,
+        deadline_s: float,
+        body: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+        on_error: Callable[[Exception], bool] | None = None,
+    ) -> None:
+        for label, value in (("rate_hz", rate_hz), ("deadline_s", deadline_s)):
+            if not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"{label} of the loop '{name}' is {value}; it must be positive.")
+        self.name, self.rate_hz, self.deadline_s = name, rate_hz, deadline_s
+        self._body, self._clock, self._on_error = body, clock, on_error
+        self._lock = threading.Lock()
+        self._recent: deque[tuple[float, float]] = deque()  # (end, duration) of the runs in the window
+        self._begun: float | None = None
+        self._due: float | None = None
+        self._runs = self._idle = self._misses = 0
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread is alive."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def tick(self, now: float) -> float:
+        """Run the body if it is due at `now`; returns when it is due next. The first tick is always due."""
+        if self._due is None:
+            self._due = self._begun = now
+        if now < self._due:
+            return self._due
+        worked = self._guarded()
+        end = self._clock()
+        period = 1.0 / self.rate_hz
+        with self._lock:
+            if worked is False:
+                self._idle += 1
+            elif worked:
+                self._runs += 1
+                self._misses += end - self._due > self.deadline_s
+                self._recent.append((end, end - now))
+                self._forget(end)
+        # A little short of a whole period counts as one: the sum of periods is rounded.
+        self._due += period * max(1, math.ceil((end - self._due) / period - 1e-6))
+        return self._due
+
+    def start(self) -> None:
+        """Start the thread. Raises RuntimeError if it runs already."""
+        if self.running:
+            raise RuntimeError(f"the loop '{self.name}' is running already; stop it first.")
+        self._stopping.clear()
+        self._due = self._error = None
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the thread to end, wait until it has, and raise what made it end by itself, if anything did."""
+        self._stopping.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def stats(self) -> LoopStats:
+        """How the loop does, as of now."""
+        now = self._clock()
+        with self._lock:
+            self._forget(now)
+            durations = [duration for _, duration in self._recent] or [0.0]
+            p50, p99 = np.quantile(durations, (0.5, 0.99))
+            # A run counts for the period it fills, so that a loop one period old has not twice its rate.
+            span = 0.0 if self._begun is None else min(WINDOW_S, now - self._begun)
+            return LoopStats(
+                name=self.name,
+                target_hz=self.rate_hz,
+                measured_hz=len(self._recent) / max(span, 1.0 / self.rate_hz),
+                p50_s=float(p50),
+                p99_s=float(p99),
+                runs=self._runs,
+                idle=self._idle,
+                misses=self._misses,
+            )
+
+    def _guarded(self) -> bool | None:
+        """The body's word, or None if it raised."""
+        try:
+            return bool(self._body())
+        except Exception as error:
+            if self._on_error is None:
+                self._error = error
+                self._stopping.set()
+            elif not self._on_error(error):
+                self._stopping.set()
+            return None
+
+    def _forget(self, now: float) -> None:
+        while self._recent and self._recent[0][0] <= now - WINDOW_S:
+            self._recent.popleft()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            due = self.tick(self._clock())
+            self._stopping.wait(max(0.0, due - self._clock()))
