@@ -1,4 +1,4 @@
-"""One robot for all simulator tests; every test resets it, and a reset leaves nothing behind (test_scene checks)."""
+"""One robot for all simulator tests: each resets it, and a reset leaves nothing behind (test_scene)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The robot as a simulation: reproducible from its seed, restorable bit for bit, and tracking what it is told."""
+"""The robot as a simulation: reproducible from a seed, restorable bit for bit, following what it is told."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Disturbed:
 
     def __post_init__(self) -> None:
         clean = self.rng.random() < 0.25
-        self.noise_rad = 0.0 if clean else float(self.rng.exponential(0.03))
+        self.noise_rad = 0.0 if clean else min(0.1, float(self.rng.exponential(0.03)))
         self._risk = 0.0 if clean else 1 / 60  # of each event, per frame
         self._knots = self.rng.normal(size=(64, 6)) * (1, 1, 1, 1, 2, 1)
         self._offset = np.zeros(6)

@@ -38,6 +38,8 @@ GAIN = (5.0, 5.0, 5.0, 4.0, 4.0, 12.0)  # [1/s] of the approach, before the spee
 SPEED = (1.5, 0.32, 0.28, 1.5, 2.5, 3.0)
 ACCELERATION = (5.0, 1.2, 1.3, 7.0, 9.0, 40.0)
 SMOOTH_S = 0.1  # time constant with which the command's speed follows the wanted speed
+JOINT_SPEED = 2.7  # [rad/s] of any arm joint
+WRIST_REACH = (0.115, 0.325)  # [m] from the lift axis; the links allow 0.089 to 0.33
 MAX_LEAD = 0.15  # [rad] the command may run ahead of the measured arm joints
 
 
@@ -173,7 +175,13 @@ def next_target(
         memory.velocity[i] += max(-limit, min(limit, change))
         moved.append(here[i] + memory.velocity[i] * dt_s)
     pan, radius, z, pitch, roll, gripper = moved
-    target = (pan, *_reachable(radius, z, pitch), roll, gripper)
+    target: tuple[float, ...] = (pan, *kinematics.planar(*_reachable(radius, z, pitch)), roll, gripper)
+    # Near full stretch a slow tip needs a fast elbow: then all joints slow down, and the remembered speed.
+    fastest = max(abs(angle - now) for angle, now in zip(target, command[:5])) / dt_s
+    if fastest > JOINT_SPEED:
+        share = JOINT_SPEED / fastest
+        target = tuple(now + share * (angle - now) for angle, now in zip(target, command))
+        memory.velocity = [share * velocity for velocity in memory.velocity]
     return tuple(max(low, min(high, angle)) for low, angle, high in zip(LOWER, target, UPPER))
 
 
@@ -195,13 +203,13 @@ def _rates(here: tuple[float, ...], wanted: Goal) -> list[float]:
 
 
 def _reachable(radius: float, z: float, pitch: float) -> tuple[float, float, float]:
-    """Joint angles of the nearest pose the arm can take, towards a comfortable one."""
-    for t in (0.0, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0):
-        try:
-            return kinematics.planar(radius + t * (0.22 - radius), z + t * (0.12 - z), pitch * (1 - t))
-        except kinematics.Unreachable:
-            continue
-    raise AssertionError("the comfortable pose is reachable")
+    """Radius, height [m] and pitch of the nearest pose whose wrist is within the arm's reach."""
+    hand = math.pi - pitch
+    out = radius - kinematics.SHOULDER_FORWARD - kinematics.HAND * math.sin(hand)
+    up = z - kinematics.SHOULDER_HEIGHT - kinematics.HAND * math.cos(hand)
+    distance = math.hypot(out, up)
+    scale = max(WRIST_REACH[0], min(WRIST_REACH[1], distance)) / max(distance, 1e-6)
+    return radius + (scale - 1) * out, z + (scale - 1) * up, pitch
 
 
 class Expert:

@@ -14,7 +14,7 @@ import numpy as np
 from vla_accel_ros.sim.kinematics import GRIPPER_OPEN, Pose, inverse
 
 REACH_M = (0.145, 0.305)  # radius from the pan axis
-X_MIN_M, Y_MAX_M = 0.11, 0.215
+X_MIN_M, Y_MAX_M = 0.11, 0.195
 _DRIFT_S = 1 / 30
 CLEARANCE_M = {("block", "block"): 0.088, ("block", "pad"): 0.075, ("pad", "pad"): 0.11}
 
