@@ -106,11 +106,11 @@ def test_the_arm_follows_its_command_with_a_small_lag(robot: SimRobot) -> None:
     np.testing.assert_allclose(robot.velocity(), 0, atol=0.02)
 
 
-def test_the_longest_stable_step_is_used_with_room_to_spare(robot: SimRobot) -> None:
+def test_a_wild_policy_does_not_break_physics(robot: SimRobot) -> None:
     assert robot.model.opt.timestep == pytest.approx(STEP_S)
     robot.reset("put the red block on the white pad", 4)
     rng = np.random.default_rng(0)
-    for _ in range(60):  # as wild as a wrong policy
+    for _ in range(60):
         robot.step(rng.uniform((-1, -0.5, 0.5, 0, -1, 0), (1, 1, 2.2, 1.8, 1, 1)))
         assert np.isfinite(robot.data.qvel).all() and np.abs(robot.data.qvel[:6]).max() < 200
 

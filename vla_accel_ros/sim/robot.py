@@ -1,9 +1,10 @@
 """The simulated robot: MuJoCo physics, two cameras, and the truth about the scene. No ROS, no wall clock.
 
 Time is simulation time, counted in whole physics steps of 1/480 s, so a camera frame (1/30 s) is exactly 16
-steps and two runs with the same seed and commands are identical bit for bit. Commands reach the servos at
-every physics step, either as a ramp (`step`) or sampled from a controller (`advance`). Pads are drawings:
-they move with a reset and touch nothing.
+steps and two runs with the same seed and commands are identical bit for bit. The scene is stable, grasps
+included, up to steps of 1/60 s; the short step is for the controllers, which run at it, as real ones do.
+Commands reach the servos at every physics step, either as a ramp (`step`) or sampled from a controller
+(`advance`). Pads are drawings: they move with a reset and touch nothing.
 """
 
 from __future__ import annotations
