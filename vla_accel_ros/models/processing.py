@@ -57,14 +57,17 @@ def pi05_prompt(instruction: str, state: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class Normalizer:
-    """An affine map per dimension: normalize(x) = (x - shift) / scale, and its exact inverse.
+    """An affine map per dimension: normalize(x) = (x - shift) / scale * gain + offset, and its exact inverse.
 
     shift, scale: float64 [D]. Dimensions beyond D pass through unchanged, as in openpi; both ways include its
-    epsilon, so that the inverse is one.
+    epsilon, so that the inverse is one. The order of the operations is openpi's too: a joint that rests on its
+    lowest value must be exactly -1, not a rounding below it, to be in bin 0.
     """
 
     shift: np.ndarray
     scale: np.ndarray
+    gain: float = 1.0
+    offset: float = 0.0
 
     @classmethod
     def mean_std(cls, mean: np.ndarray, std: np.ndarray) -> Normalizer:
@@ -75,8 +78,7 @@ class Normalizer:
     def quantile(cls, q01: np.ndarray, q99: np.ndarray) -> Normalizer:
         """(x - q01) / (q99 - q01 + eps) * 2 - 1: everything after pi0."""
         low, high = np.asarray(q01, np.float64), np.asarray(q99, np.float64)
-        half = (high - low + EPS) / 2
-        return cls(low + half, half)
+        return cls(low, high - low + EPS, gain=2.0, offset=-1.0)
 
     @classmethod
     def identity(cls) -> Normalizer:
@@ -90,17 +92,14 @@ class Normalizer:
 
     def normalize(self, x: np.ndarray) -> np.ndarray:
         """[..., D'] -> float64 [..., D']."""
-        shift, scale = self._fitted(x)
-        return (x - shift) / scale
+        out, known = np.array(x, np.float64), min(x.shape[-1], self.size)
+        part = out[..., :known]
+        part[...] = (part - self.shift[:known]) / self.scale[:known] * self.gain + self.offset
+        return out
 
     def unnormalize(self, x: np.ndarray) -> np.ndarray:
         """[..., D'] -> float64 [..., D']."""
-        shift, scale = self._fitted(x)
-        return x * scale + shift
-
-    def _fitted(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        dims = x.shape[-1]
-        shift, scale = np.zeros(dims), np.ones(dims)
-        known = min(dims, self.size)
-        shift[:known], scale[:known] = self.shift[:known], self.scale[:known]
-        return shift, scale
+        out, known = np.array(x, np.float64), min(x.shape[-1], self.size)
+        part = out[..., :known]
+        part[...] = (part - self.offset) / self.gain * self.scale[:known] + self.shift[:known]
+        return out
