@@ -1,0 +1,197 @@
+"""The recipe of the bundled policy: what the loss may see, what the tokens are, what the figures mean."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from vla_accel_ros.models.checkpoint import load_policy
+from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.sim.tasks import FAMILIES, tasks
+from vla_accel_ros.tools import cli
+from vla_accel_ros.tools.demo_policy import samples, vocabulary
+from vla_accel_ros.tools.demo_policy.evaluate import Plan, summary, wilson
+from vla_accel_ros.tools.demo_policy.export import export
+from vla_accel_ros.tools.demo_policy.objective import Batch, Objective
+from vla_accel_ros.tools.demo_policy.recipe import QUICK, policy_config
+from vla_accel_ros.tools.demo_policy.rollout import Episode, told
+from vla_accel_ros.tools.demo_policy.train import learning_rate
+
+JOINTS = 6
+DELTA = np.array([True, True, True, True, True, False])
+
+
+def every_answer() -> list[str]:
+    colours = {task.block for task in tasks()}
+    return [
+        "done",
+        *(f"{verb} the {c} block" for verb in ("moving to", "holding", "following") for c in colours),
+    ]
+
+
+def make_model() -> Pi:
+    torch.manual_seed(0)
+    return Pi(policy_config(vocabulary.build().get_vocab_size(), JOINTS))
+
+
+def make_batch(rows: int = 3, prompt: int = 12, answer: int = 5) -> Batch:
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(4, 60, (rows, prompt), generator=generator)
+    tokens[0, -4:] = vocabulary.PAD
+    answers = torch.randint(4, 60, (rows, answer), generator=generator)
+    answers[1, -2:] = vocabulary.PAD
+    return Batch(
+        images=torch.rand(rows, 2, 3, 112, 112, generator=generator) * 2 - 1,
+        tokens=tokens,
+        token_mask=tokens != vocabulary.PAD,
+        answer=answers,
+        answer_mask=answers != vocabulary.PAD,
+        actions=torch.randn(rows, 32, JOINTS, generator=generator),
+        uv=torch.rand(rows, 2, 2, generator=generator),
+        uv_mask=torch.ones(rows, 2, dtype=torch.bool),
+    )
+
+
+def terms(objective: Objective, batch: Batch) -> dict[str, float]:
+    with torch.no_grad():
+        _, found = objective(batch, torch.Generator().manual_seed(2))
+    return {name: value.item() for name, value in found.items()}
+
+
+@pytest.mark.parametrize("text", [*(task.instruction for task in tasks()), *every_answer()])
+def test_every_sentence_of_the_demo_has_its_words_and_comes_back(text: str) -> None:
+    tokenizer = vocabulary.build()
+    encoded = tokenizer.encode(text)
+    assert vocabulary.UNK not in encoded.ids
+    assert tokenizer.decode(encoded.ids) == text
+    assert len(encoded.ids) < samples.MAX_ANSWER or text.startswith("put")
+
+
+def test_training_prompts_are_the_policys_own(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    state = rng.uniform(-1, 1, (20, JOINTS)).astype(np.float32)
+    part = {"state": state, "chunk": rng.normal(size=(20, 32, JOINTS)).astype(np.float32)}
+    statistics = samples.Statistics.of(part, DELTA)
+    model = make_model()
+    export(tmp_path, dict(model.state_dict()), model.config, statistics, QUICK)
+    policy = load_policy(tmp_path, delta_mask=DELTA)
+    instructions = np.array([tasks()[i % len(tasks())].instruction for i in range(20)])
+    normal, _ = statistics.normalizers()
+    for row, instruction, observed in zip(
+        samples._prompts(instructions, normal.normalize(state)), instructions, state
+    ):
+        assert [token for token in row if token != vocabulary.PAD] == policy.prompt(
+            str(instruction), observed
+        )
+
+
+def test_deltas_are_undone_by_the_policy(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    part = {
+        "state": rng.uniform(-1, 1, (50, JOINTS)).astype(np.float32),
+        "chunk": rng.normal(size=(50, 32, JOINTS)).astype(np.float32),
+    }
+    statistics = samples.Statistics.of(part, DELTA)
+    model = make_model()
+    export(tmp_path, dict(model.state_dict()), model.config, statistics, QUICK)
+    policy = load_policy(tmp_path, delta_mask=DELTA)
+    _, actions = statistics.normalizers()
+    raw = torch.from_numpy(actions.normalize(samples.relative(part, DELTA))[7])
+    np.testing.assert_allclose(policy.actions(raw, part["state"][7]), part["chunk"][7], atol=1e-5)
+
+
+def test_the_answer_is_hidden_from_the_actions_and_the_localisation() -> None:
+    objective, batch = Objective(make_model()), make_batch()
+    other = replace(batch, answer=batch.answer.flip(0), answer_mask=batch.answer_mask.flip(0))
+    before, after = terms(objective, batch), terms(objective, other)
+    assert after["flow"] == pytest.approx(before["flow"], abs=1e-6)
+    assert after["place"] == pytest.approx(before["place"], abs=1e-6)
+    assert after["text"] != pytest.approx(before["text"], abs=1e-3)
+
+
+def test_padding_changes_nothing() -> None:
+    objective, batch = Objective(make_model()), make_batch()
+    wider = torch.nn.functional.pad(batch.tokens, (0, 3), value=vocabulary.PAD)
+    longer = torch.nn.functional.pad(batch.answer, (0, 2), value=vocabulary.PAD)
+    padded = replace(
+        batch,
+        tokens=wider,
+        token_mask=wider != vocabulary.PAD,
+        answer=longer,
+        answer_mask=longer != vocabulary.PAD,
+    )
+    before, after = terms(objective, batch), terms(objective, padded)
+    assert after == pytest.approx(before, abs=1e-5)
+
+
+def test_a_few_steps_on_one_batch_lower_every_loss() -> None:
+    objective, batch = Objective(make_model()), make_batch()
+    optimiser = torch.optim.AdamW(objective.parameters(), lr=1e-3)
+    first = terms(objective, batch)
+    for _ in range(12):
+        loss, _ = objective(batch, torch.Generator().manual_seed(2))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    last = terms(objective, batch)
+    assert all(last[name] < first[name] for name in ("flow", "text", "place"))
+
+
+def test_learning_rate_warms_up_and_decays() -> None:
+    recipe = replace(QUICK, warmup=10, steps=100)
+    rates = [learning_rate(step, 100, recipe) for step in range(100)]
+    assert np.argmax(rates) in (9, 10)
+    assert rates[0] < rates[5] < rates[9]
+    assert rates[-1] < 0.03 * recipe.learning_rate
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_shuffled_instruction_asks_for_another_block(family: str) -> None:
+    for seed, task in enumerate(tasks(family) * 5):
+        lie = told(task, seed, "shuffled")
+        assert task.block not in lie
+        assert lie in {other.instruction for other in tasks(family)}
+
+
+def test_wilson_interval_against_known_values() -> None:
+    assert wilson(10, 10) == pytest.approx((0.7225, 1.0), abs=1e-3)
+    assert wilson(50, 100) == pytest.approx((0.4038, 0.5962), abs=1e-3)
+
+
+def test_summary_counts_by_family_and_condition() -> None:
+    def episode(seed: int, condition: str, success: bool) -> Episode:
+        return Episode("reach the red block", "reach", seed, condition, success, 1.0 + seed, 50.0, 2, 4)
+
+    table = summary([episode(0, "normal", True), episode(1, "normal", False), episode(0, "blank", False)])
+    assert table["reach"]["normal"]["success"] == 0.5
+    assert table["reach"]["normal"]["median_time_s"] == 1.0
+    assert table["reach"]["blank"]["median_time_s"] is None
+    assert table["answers"] == {"n": 8, "correct": 0.5, "interval_95": wilson(4, 8)}
+
+
+def test_a_plan_with_an_unknown_condition_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"conditions has \['dark'\]; use some of normal"):
+        Plan(Path("policy"), Path("contract"), conditions=("dark",))
+
+
+def test_the_recipe_runs_from_end_to_end_and_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train-demo", "--quick", "--device", "cpu", "--processes", "1", "--out", str(tmp_path)]
+    assert cli.main(command) == 0
+    assert (tmp_path / "loss.png").stat().st_size > 5_000
+    weights = (tmp_path / "policy" / "model.safetensors").read_bytes()
+    assert cli.main(command) == 0, "a finished run is finished again at once"
+    assert (tmp_path / "policy" / "model.safetensors").read_bytes() == weights
+    out = tmp_path / "eval.json"
+    flags = ["--episodes", "1", "--families", "reach", "--conditions", "normal,still", "--processes", "1"]
+    assert cli.main(["eval-demo", "--model", str(tmp_path / "policy"), "--json", str(out), *flags]) == 0
+    document = json.loads(out.read_text())
+    assert document["summary"]["reach"]["still"]["success"] == 0.0
+    assert {"machine", "versions", "date", "plan", "episodes"} <= set(document)
+    assert "| reach | normal | 1 |" in capsys.readouterr().out
