@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from vla_accel_ros.models.checkpoint import load_policy
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.sim.tasks import FAMILIES, tasks
 from vla_accel_ros.tools import cli
-from vla_accel_ros.tools.demo_policy import samples, vocabulary
+from vla_accel_ros.tools.demo_policy import data, samples, vocabulary
 from vla_accel_ros.tools.demo_policy.evaluate import Plan, summary, wilson
 from vla_accel_ros.tools.demo_policy.export import export
 from vla_accel_ros.tools.demo_policy.objective import Batch, Objective
@@ -127,6 +129,20 @@ def test_padding_changes_nothing() -> None:
     )
     before, after = terms(objective, batch), terms(objective, padded)
     assert after == pytest.approx(before, abs=1e-5)
+
+
+def test_a_shard_has_the_same_samples_in_every_process(tmp_path: Path) -> None:
+    """What a spawned worker records is what this process records: images, labels and words, byte for byte."""
+    here = data.ShardJob(tmp_path / "here.npz", (5, 6), 112, tuple(DELTA), None, every=14)
+    there = replace(here, path=tmp_path / "there.npz")
+    with ProcessPoolExecutor(1, get_context("spawn"), data.one_thread_each) as pool:
+        future = pool.submit(data.make_shard, there)
+        data.make_shard(here)
+        future.result()
+    with np.load(here.path) as ours, np.load(there.path) as theirs:
+        assert set(ours.files) == set(theirs.files)
+        assert all(np.array_equal(ours[name], theirs[name]) for name in ours.files)
+        assert ours["front"].shape[1:] == (3, 112, 112) and len(ours["state"]) > 4
 
 
 def test_a_few_steps_on_one_batch_lower_every_loss() -> None:

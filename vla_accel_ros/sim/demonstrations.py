@@ -3,16 +3,13 @@
 Labels come from the expert whoever drove there (DAgger, Ross et al. 2011): the expert itself disturbed by
 smooth noise, pauses, pushed blocks, dropped blocks and changed instructions, or a learned policy given as
 `behaviour`. Episodes start anywhere, also in the middle of a task. Few samples are kept of each episode,
-since scenes teach more than neighbouring frames. Everything follows from the seed: the same seeds give the
-same samples in the same order, whatever the number of processes.
+since scenes teach more than neighbouring frames. Everything follows from the seed.
 """
 
 from __future__ import annotations
 
 import math
-import multiprocessing
-import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -242,62 +239,3 @@ def record_episode(
         if robot.truth().success and robot.task.family != FOLLOW:
             success_s = min(success_s, robot.time_s)
     return samples
-
-
-_worker: tuple[SimRobot, Expert] | None = None
-
-
-def _record(job: tuple[tuple[int, ...], int, Callable[[Sample], Sample] | None]) -> list[Sample]:
-    """In a worker: the samples of several seeds, each with a task drawn from its seed."""
-    global _worker
-    if _worker is None:
-        robot = SimRobot()
-        _worker = robot, Expert(robot)
-    robot, expert = _worker
-    seeds, every, transform = job
-    samples: list[Sample] = []
-    for seed in seeds:
-        task = draw_task(np.random.default_rng((seed, 0x7A5C)))
-        samples += record_episode(task, seed, every=every, robot=robot, expert=expert)
-    return samples if transform is None else [transform(sample) for sample in samples]
-
-
-def _one_thread() -> None:
-    """Software OpenGL would start a thread per core in every worker."""
-    os.environ["LP_NUM_THREADS"] = "0"
-
-
-def generate(
-    seeds: Iterable[int],
-    processes: int,
-    on_batch: Callable[[list[Sample]], None],
-    *,
-    every: int = 14,
-    seeds_per_batch: int = 8,
-    transform: Callable[[Sample], Sample] | None = None,
-) -> int:
-    """Record one episode per seed in parallel and hand the samples, batch by batch in the order of seeds, to
-    on_batch.
-
-    transform: applied to each sample in the worker, for example to shrink its images; a module-level
-        function.
-    Returns the number of samples. Processes are spawned, so that each has its own OpenGL context.
-    """
-    jobs = ((tuple(batch), every, transform) for batch in _batches(iter(seeds), seeds_per_batch))
-    count = 0
-    with multiprocessing.get_context("spawn").Pool(processes, initializer=_one_thread) as pool:
-        for samples in pool.imap(_record, jobs):
-            count += len(samples)
-            on_batch(samples)
-    return count
-
-
-def _batches(seeds: Iterator[int], size: int) -> Iterator[list[int]]:
-    batch: list[int] = []
-    for seed in seeds:
-        batch.append(seed)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
