@@ -23,7 +23,7 @@ from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checkpoint import load_policy
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.tools.demo_policy.recipe import DENOISE_STEPS
-from vla_accel_ros.tools.options import contract_option, model_option
+from vla_accel_ros.tools.options import chosen_contract, chosen_model, contract_option, model_option
 from vla_accel_ros.tools.provenance import provenance
 
 WARM_UP = 10
@@ -51,8 +51,8 @@ def main() -> None:
     contract_option(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    contract = Contract.load(arguments.contract)
-    policy = load_policy(arguments.model, arguments.device, delta_mask=contract.delta_mask)
+    contract = Contract.load(chosen_contract(arguments))
+    policy = load_policy(chosen_model(arguments), arguments.device, delta_mask=contract.delta_mask)
     engine = Engine(policy, steps=DENOISE_STEPS)
     rng = np.random.default_rng(0)
     images = {name: rng.integers(0, 256, (224, 224, 3), dtype=np.uint8) for name in policy.config.image_names}

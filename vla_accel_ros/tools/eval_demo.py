@@ -7,7 +7,13 @@ import json
 import os
 from pathlib import Path
 
-from vla_accel_ros.tools.options import contract_option, model_option, subcommand
+from vla_accel_ros.tools.options import (
+    chosen_contract,
+    chosen_model,
+    contract_option,
+    model_option,
+    subcommand,
+)
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -34,8 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     from vla_accel_ros.tools.provenance import provenance
 
     plan = Plan(
-        policy=arguments.model,
-        contract=arguments.contract,
+        policy=chosen_model(arguments),
+        contract=chosen_contract(arguments),
         episodes=arguments.episodes,
         conditions=tuple(arguments.conditions.split(",")),
         families=tuple(arguments.families.split(",")),

@@ -6,10 +6,9 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from vla_accel_ros.share import bundled_policy, share_file
+from vla_accel_ros.nodes.environment import demo_contract, demo_model
 
 Run = Callable[[argparse.Namespace], int]
-SIM_CONTRACT = "config/contracts/sim_arm.yaml"
 
 
 def subcommand(
@@ -23,14 +22,19 @@ def subcommand(
 
 def contract_option(parser: argparse.ArgumentParser) -> None:
     """--contract FILE."""
-    default = share_file(SIM_CONTRACT)
-    parser.add_argument(
-        "--contract", type=Path, default=default, help="the robot's contract (default: the simulated arm's)"
-    )
+    parser.add_argument("--contract", type=Path, help="the robot's contract (default: the simulated arm's)")
 
 
 def model_option(parser: argparse.ArgumentParser) -> None:
     """--model FOLDER."""
-    parser.add_argument(
-        "--model", type=Path, default=bundled_policy(), help="checkpoint folder (default: the bundled policy)"
-    )
+    parser.add_argument("--model", type=Path, help="checkpoint folder (default: the bundled policy)")
+
+
+def chosen_contract(arguments: argparse.Namespace) -> Path:
+    """What contract_option was given, or the simulated arm's."""
+    return arguments.contract or demo_contract()
+
+
+def chosen_model(arguments: argparse.Namespace) -> Path:
+    """What model_option was given, or the bundled policy. Raises FileNotFoundError if that is not there."""
+    return arguments.model or demo_model()

@@ -10,7 +10,7 @@ import argparse
 import os
 from pathlib import Path
 
-from vla_accel_ros.tools.options import contract_option, subcommand
+from vla_accel_ros.tools.options import chosen_contract, contract_option, subcommand
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = arguments.device
     if chosen == "auto":
         chosen = "cuda" if torch.cuda.is_available() else "cpu"
-    contract = Contract.load(arguments.contract)
+    contract = Contract.load(chosen_contract(arguments))
     recipe = QUICK if arguments.quick else Recipe()
     policy = train(arguments.out, recipe, contract.delta_mask, torch.device(chosen), arguments.processes)
     plot_loss(arguments.out / "loss.json", arguments.out / "loss.png")
