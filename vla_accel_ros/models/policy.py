@@ -109,7 +109,7 @@ class Policy:
             tokens = self.tokenizer.encode(text, bos=True)
         if len(tokens) > self.config.max_prompt:
             raise ValueError(
-                f"the prompt '{text}' has {len(tokens)} tokens; the policy takes {self.config.max_prompt}, "
+                f"the prompt {text!r} has {len(tokens)} tokens; the policy takes {self.config.max_prompt}, "
                 "so shorten the instruction."
             )
         return tokens

@@ -60,7 +60,7 @@ class Normalizer:
     """An affine map per dimension: normalize(x) = (x - shift) / scale * gain + offset, and its exact inverse.
 
     shift, scale: float64 [D]. Dimensions beyond D pass through unchanged, as in openpi; both ways include its
-    epsilon, so that the inverse is one. The order of the operations is openpi's too: a joint that rests on its
+    epsilon, so that the inverse is one. The order of operations is openpi's too: a joint that rests on its
     lowest value must be exactly -1, not a rounding below it, to be in bin 0.
     """
 
