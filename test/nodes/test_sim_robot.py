@@ -31,7 +31,7 @@ def test_streams_come_at_their_rates_with_stamps_of_the_present(start, contract)
         joints = operator.joints[50:]
         period_s = (joints[-1].stamp_ns - joints[0].stamp_ns) * 1e-9 / (len(joints) - 1)
         assert 0.009 < period_s < 0.011
-        assert abs(operator.now_ns() - operator.joints[-1].stamp_ns) < 1e9
+        assert abs(operator.now_ns() - operator.measured.stamp_ns) < 1e9
         operator.wait(
             lambda: {name for name, _ in images} == {"front", "wrist"}, 10.0, "images of both cameras"
         )
@@ -57,17 +57,17 @@ def test_camera_info_projects_as_the_renderer_does(start, operator):
 
 def test_a_trajectory_moves_the_arm_and_it_holds_at_the_end(start, operator):
     start("sim_robot")
-    begin = operator.wait(lambda: operator.joints and operator.joints[-1], 20.0, "joint state")
+    begin = operator.wait(lambda: operator.measured, 20.0, "joint state")
     goal = begin.positions + np.array([0.4, 0.1, -0.1, 0.1, 0.3, 0.2])
     now = operator.now_ns()
     times = np.array([now, now + 800_000_000])
     rest = np.zeros((2, 6))
     send(operator, Trajectory(operator.contract.joint_names, times, np.stack([begin.positions, goal]), rest))
     operator.wait(
-        lambda: operator.joints[-1].stamp_ns > now + 1_500_000_000, 10.0, "joint state after the motion"
+        lambda: operator.measured.stamp_ns > now + 1_500_000_000, 10.0, "joint state after the motion"
     )
-    np.testing.assert_allclose(operator.joints[-1].positions, goal, atol=0.05)
-    assert np.abs(operator.joints[-1].velocities).max() < 0.02
+    np.testing.assert_allclose(operator.measured.positions, goal, atol=0.05)
+    assert np.abs(operator.measured.velocities).max() < 0.02
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_trajectory_that_is_over_or_ends_in_motion_is_rejected(
     start, operator, age_s, end_velocity, reason
 ):
     robot = start("sim_robot")
-    begin = operator.wait(lambda: operator.joints and operator.joints[-1], 20.0, "joint state")
+    begin = operator.wait(lambda: operator.measured, 20.0, "joint state")
     times = np.array([operator.now_ns() - round(age_s * 1e9)])
     velocities = np.full((1, 6), end_velocity)
     names = operator.contract.joint_names
@@ -86,7 +86,7 @@ def test_a_trajectory_that_is_over_or_ends_in_motion_is_rejected(
     robot.wait_for_log(reason)
     count = len(operator.joints)
     operator.wait(lambda: len(operator.joints) > count + 30, 10.0, "joint states afterwards")
-    np.testing.assert_allclose(operator.joints[-1].positions, begin.positions, atol=0.02)
+    np.testing.assert_allclose(operator.measured.positions, begin.positions, atol=0.02)
 
 
 def test_reset_puts_the_scene_of_a_seed_and_refuses_an_unknown_task(start, operator):
@@ -94,7 +94,7 @@ def test_reset_puts_the_scene_of_a_seed_and_refuses_an_unknown_task(start, opera
     instruction = operator.reset("place", 7, timeout_s=20.0)
     assert instruction == choose_task("place", 7).instruction
     truth = operator.wait(
-        lambda: operator.truths and operator.truths[-1].instruction == instruction and operator.truths[-1],
+        lambda: operator.truth and operator.truth.instruction == instruction and operator.truth,
         10.0,
         "ground truth of the new scene",
     )
@@ -114,11 +114,13 @@ def test_an_instruction_changes_what_is_scored(start, operator):
     first = operator.reset("reach", 1, timeout_s=20.0)
     other = "reach the red block" if "red" not in first else "reach the blue block"
     operator.instruct(other)
-    operator.wait(lambda: operator.truths[-1].instruction == other, 10.0, "score of the new instruction")
+    operator.wait(
+        lambda: operator.truth and operator.truth.instruction == other, 10.0, "score of the new words"
+    )
     operator.instruct("make me a coffee")
     count = len(operator.truths)
     operator.wait(lambda: len(operator.truths) > count + 3, 10.0, "further ground truth")
-    assert operator.truths[-1].instruction == other
+    assert operator.truth.instruction == other
 
 
 def test_a_stopped_camera_is_silent_and_the_other_goes_on(start, contract):
@@ -138,10 +140,10 @@ def test_a_stopped_camera_is_silent_and_the_other_goes_on(start, contract):
         operator.wait(lambda: stamps["front"][-1] > stopped, 10.0, "front camera again")
 
 
-def test_it_ends_cleanly_on_sigterm_and_refuses_a_wrong_parameter(start):
+def test_it_ends_cleanly_on_sigterm_and_refuses_a_wrong_parameter(start, operator):
     robot = start("sim_robot")
-    robot.end()
-    assert robot.process.returncode == 0
+    operator.wait(lambda: operator.measured, 20.0, "joint state")
+    assert robot.end() == 0
     wrong = start("sim_robot", namespace="wrong", task="dance")
     assert wrong.process.wait(20.0) == 2
     assert "parameter 'task' is 'dance': give one of reach, place, follow" in wrong.log

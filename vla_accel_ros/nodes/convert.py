@@ -9,15 +9,20 @@ so a Chunk made from a message is in ROS units too, while a Chunk the engine mad
 from __future__ import annotations
 
 from array import array
+from typing import TYPE_CHECKING
 
 import numpy as np
 from builtin_interfaces.msg import Time
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from vla_accel_msgs.msg import ActionChunk
+from vla_accel_msgs.msg import ActionChunk, LanguageOutput, LoopStats
 from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.engine import loop
 from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.sensing.contract import Contract
+
+if TYPE_CHECKING:
+    from vla_accel_ros.nodes.loops import Text
 
 
 def stamp_ns(stamp: Time) -> int:
@@ -80,6 +85,35 @@ def chunk_from_message(message: ActionChunk, joints: tuple[str, ...]) -> Chunk:
         request_id=message.request_id,
         update_magnitudes=np.frombuffer(message.update_magnitudes, dtype=np.float32),
     )
+
+
+def text_to_message(text: Text) -> LanguageOutput:
+    """An answer as far as it has grown."""
+    message = LanguageOutput(
+        kv_version=text.prefix.version,
+        request_id=text.request_id,
+        prompt=text.prefix.instruction,
+        text=text.text,
+        finished=text.finished,
+    )
+    set_stamp(message.header.stamp, text.prefix.stamp_ns)
+    return message
+
+
+def loop_stats(stats: loop.LoopStats, now_ns: int) -> LoopStats:
+    """The statistics of a loop as a message."""
+    message = LoopStats(
+        loop=stats.name,
+        target_hz=stats.target_hz,
+        measured_hz=stats.measured_hz,
+        p50_s=stats.p50_s,
+        p99_s=stats.p99_s,
+        runs=stats.runs,
+        idle=stats.idle,
+        misses=stats.misses,
+    )
+    set_stamp(message.header.stamp, now_ns)
+    return message
 
 
 class TrajectoryMessage:

@@ -20,12 +20,6 @@ OK = DiagnosticStatus.OK
 WARN = DiagnosticStatus.WARN
 ERROR = DiagnosticStatus.ERROR
 
-FAST_DDS_HINT = (
-    "the Fast DDS shared-memory segment may be smaller than a frame: start the sender and this node with "
-    "FASTDDS_DEFAULT_PROFILES_FILE (FASTRTPS_DEFAULT_PROFILES_FILE before Kilted) naming the package's "
-    "config/fastdds.xml"
-)
-
 
 def status(
     item: str, level: bytes, message: str, values: Mapping[str, object] | None = None

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from rclpy.clock import Clock, ClockType, JumpThreshold, TimeJump
 from rclpy.duration import Duration
-from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rclpy.lifecycle import LifecycleNode, LifecyclePublisher, LifecycleState, TransitionCallbackReturn
+from rclpy.qos import QoSProfile
 
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.declare import declare, value
 from vla_accel_ros.nodes.params import Parameter
 
@@ -30,6 +33,7 @@ class ManagedNode(LifecycleNode):
         super().__init__(name)
         declare(self, table)
         self.active = False
+        self._closing: list[Callable[[], object]] = []
         self.trouble = ""  # the sentence of the last refused or failed transition, for diagnostics
         self._jumps = self.get_clock().create_jump_callback(
             JumpThreshold(
@@ -39,9 +43,7 @@ class ManagedNode(LifecycleNode):
         )
         if value(self, "autostart"):
             # A steady clock: with use_sim_time the node must come up before /clock does.
-            self._autostart = self.create_timer(
-                0.01, self._start_oneself, clock=Clock(clock_type=ClockType.STEADY_TIME)
-            )
+            self._autostart = self.create_timer(0.01, self._start_oneself, clock=_steady())
 
     def configure(self) -> None:
         """Load and check everything, create publishers and subscriptions."""
@@ -53,10 +55,39 @@ class ManagedNode(LifecycleNode):
         """Stop acting; the publishers still work here."""
 
     def release(self) -> None:
-        """Give back what configure took; must cope with a configure that failed half way."""
+        """Give back what configure took beside topics, services and timers, even if it failed half way."""
 
     def clock_jumped(self) -> None:
         """ROS time went back, or more than a second forward: forget everything that carries a stamp."""
+
+    def output(self, kind: type, topic: str, profile: QoSProfile) -> LifecyclePublisher:
+        """A publisher that is silent unless the node is active; closed with `release`."""
+        publisher = self.create_lifecycle_publisher(kind, topic, profile)
+        self._closing.append(partial(self.destroy_lifecycle_publisher, publisher))
+        return publisher
+
+    def listen(
+        self, kind: type, topic: str, callback: Callable, profile: QoSProfile, *, raw: bool = False
+    ) -> None:
+        """A subscription, closed with `release`. Parameters may override the QoS of sensor streams."""
+        options = qos.overridable() if profile is qos.SENSOR else None
+        subscription = self.create_subscription(
+            kind, topic, callback, profile, raw=raw, qos_overriding_options=options
+        )
+        self._closing.append(partial(self.destroy_subscription, subscription))
+
+    def serve(self, kind: type, name: str, callback: Callable) -> None:
+        """A service, closed with `release`."""
+        self._closing.append(partial(self.destroy_service, self.create_service(kind, name, callback)))
+
+    def every(self, period_s: float, callback: Callable[[], None]) -> None:
+        """Call while active, by a clock that no jump of ROS time stops; closed with `release`."""
+        timer = self.create_timer(period_s, partial(self._if_active, callback), clock=_steady())
+        self._closing.append(partial(self.destroy_timer, timer))
+
+    def on_release(self, callback: Callable[[], object]) -> None:
+        """Have this called with `release`, before what was opened earlier is closed."""
+        self._closing.append(callback)
 
     def now_ns(self) -> int:
         """ROS time in nanoseconds."""
@@ -79,13 +110,22 @@ class ManagedNode(LifecycleNode):
         return self._attempt("deactivate", lambda: self._rest(state))
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        return self._attempt("clean up", self.release, lambda: super(ManagedNode, self).on_cleanup(state))
+        return self._attempt("clean up", self._close, lambda: super(ManagedNode, self).on_cleanup(state))
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        return self._attempt("shut down", lambda: self._rest(state), self.release)
+        return self._attempt("shut down", lambda: self._rest(state), self._close)
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
-        return self._attempt("recover", lambda: self._rest(state), self.release)
+        return self._attempt("recover", lambda: self._rest(state), self._close)
+
+    def _close(self) -> None:
+        while self._closing:
+            self._closing.pop()()
+        self.release()
+
+    def _if_active(self, callback: Callable[[], None]) -> None:
+        if self.active:
+            callback()
 
     def _rest(self, state: LifecycleState) -> None:
         try:
@@ -104,7 +144,7 @@ class ManagedNode(LifecycleNode):
             self.get_logger().error(self.trouble)
             self.get_logger().debug(traceback.format_exc())
             if what == "configure":
-                self.release()
+                self._close()
             return TransitionCallbackReturn.FAILURE
         except Exception as error:
             self.trouble = f"cannot {what}: {type(error).__name__}: {error}"
@@ -124,3 +164,7 @@ class ManagedNode(LifecycleNode):
             f"ROS time jumped by {jump.delta.nanoseconds * 1e-9:.3f} s: starting afresh"
         )
         self.clock_jumped()
+
+
+def _steady() -> Clock:
+    return Clock(clock_type=ClockType.STEADY_TIME)

@@ -166,6 +166,16 @@ class Operator:
         return self._snapshot("truths")
 
     @property
+    def truth(self) -> GroundTruth | None:
+        """The newest ground truth."""
+        return self._newest("truths")
+
+    @property
+    def measured(self) -> Joints | None:
+        """The newest joint state."""
+        return self._newest("joints")
+
+    @property
     def joints(self) -> list[Joints]:
         """Measured joint states, oldest first."""
         return self._snapshot("joints")
@@ -266,6 +276,10 @@ class Operator:
     def _snapshot(self, name: str) -> list:
         with self._changed:
             return list(self._records[name])
+
+    def _newest(self, name: str) -> Any:
+        with self._changed:
+            return self._records[name][-1] if self._records[name] else None
 
     def _trigger(self, name: str, timeout_s: float) -> str:
         response = self._call(name, Trigger, Trigger.Request(), timeout_s)

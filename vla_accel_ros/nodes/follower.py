@@ -1,0 +1,153 @@
+"""What the trajectory node decides, without ROS: which trajectory goes out, and when the robot must stop.
+
+Composes the trajectory buffer and the safety state machine with the measured joints. While it runs, each
+chunk becomes a trajectory; when an input is late it sends one stop and then nothing until everything is
+fresh again. The commanded path, not the measured one, is what motion continues from, unless the robot was
+moved by others: measured joints that leap further than any motor could drive them, and stay there, mean
+another start (a simulator's reset, a homed encoder); a single wrong sample does not. Chunks that were
+observed before a leap are void.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+import numpy as np
+
+from vla_accel_ros.control.buffer import TrajectoryBuffer
+from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.control.watchdog import Change, Motion, Safety
+from vla_accel_ros.engine.loop import LoopStats
+from vla_accel_ros.engine.types import Chunk
+
+_LEAP_OF_RANGE = 0.02
+_LEAP_SAMPLES = 5
+_MOVED_OF_RANGE = 0.15
+_AGES = 512
+
+
+class ChunkFollower:
+    """Turns chunks and joint states into trajectories to send. One thread at a time; time is given.
+
+    cameras: names under which the watchdog watches the images; a chunk's stamp is the age of its oldest
+    image.
+
+    max_age_s: an older image behind a trajectory is a miss.
+
+    Attributes for diagnostics: `counts` of what was not sent, beside the buffer's own.
+    """
+
+    def __init__(
+        self, buffer: TrajectoryBuffer, safety: Safety, cameras: tuple[str, ...], max_age_s: float
+    ) -> None:
+        self.buffer, self.safety = buffer, safety
+        self.counts: Counter[str] = Counter()
+        limits = buffer.limits
+        self._range, self._speed = limits.upper - limits.lower, limits.velocity
+        self._cameras, self._max_age_s = cameras, max_age_s
+        self._ages: deque[tuple[int, float]] = deque(maxlen=_AGES)  # (sent at, age of the image [s])
+        self._sent = self._misses = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Start over from the next joint state: at activation, and when the clock has jumped."""
+        self._measured: np.ndarray | None = None
+        self._measured_ns = 0
+        self._leap: list[np.ndarray] = []
+        self._valid_from_ns: int | None = None
+        self._rest_ns = 0
+        self._ready = False
+
+    def felt(self, position: np.ndarray, stamp_ns: int) -> bool:
+        """Take measured joints, float64 [D]; True when they say that the robot was moved by others."""
+        self.safety.watchdog.seen("joint_states", stamp_ns)
+        if self._measured is None:
+            self._settle(position, stamp_ns)
+            return False
+        elapsed_s = max((stamp_ns - self._measured_ns) * 1e-9, 1e-3)
+        reachable = 2.0 * self._speed * elapsed_s + _LEAP_OF_RANGE * self._range
+        if (np.abs(position - self._measured) <= reachable).all():
+            self._measured, self._measured_ns, self._leap = position, stamp_ns, []
+            return False
+        self._leap.append(position)
+        if len(self._leap) < _LEAP_SAMPLES:
+            return False
+        self.counts["leaps"] += 1
+        self._settle(position, stamp_ns)
+        return True
+
+    def follow(self, chunk: Chunk, now_ns: int) -> Trajectory | None:
+        """The trajectory to send for a chunk in ROS units; None when it is not to move the robot.
+
+        Raises ValueError for a chunk that is wrong; see TrajectoryBuffer.update.
+        """
+        if self._valid_from_ns is not None and chunk.stamp_ns < self._valid_from_ns:
+            self.counts["before_leap"] += 1
+            return None
+        trajectory = None
+        if self.safety.state is Motion.RUNNING and self._ready and not self._leap:
+            trajectory = self.buffer.update(chunk, now_ns)
+        # Only now: a refused chunk must not keep the robot moving.
+        for name in ("chunk", *self._cameras):
+            self.safety.watchdog.seen(name, chunk.stamp_ns)
+        if trajectory is None:
+            return None
+        self._sent += 1
+        age_s = (now_ns - chunk.stamp_ns) * 1e-9
+        self._ages.append((now_ns, age_s))
+        self._misses += age_s > self._max_age_s
+        self._rest_ns = trajectory.end_ns
+        return trajectory
+
+    def step(self, now_ns: int) -> tuple[Change | None, Trajectory | None]:
+        """Check the ages; a change of what is allowed, and the stop to send when there is one."""
+        change = self.safety.step(now_ns, at_rest=now_ns >= self._rest_ns)
+        if change is None:
+            return None, None
+        if change.after is Motion.STOPPING:
+            return change, self.stop(now_ns)
+        if change.after is Motion.RUNNING:
+            self._resume()
+        return change, None
+
+    def stop(self, now_ns: int) -> Trajectory | None:
+        """The stop to send now; None when nothing was ever commanded or it is at rest already."""
+        if not self._ready or now_ns >= self._rest_ns:
+            return None
+        trajectory = self.buffer.stop(now_ns)
+        self._rest_ns = trajectory.end_ns
+        return trajectory
+
+    def stats(self, now_ns: int) -> LoopStats:
+        """Ages from image stamp to trajectory, as a loop's: p50_s and p99_s over the last 512.
+
+        measured_hz: trajectories in the last second. runs: all of them. misses: those older than max_age_s.
+        """
+        ages = [age_s for _, age_s in self._ages] or [0.0]
+        p50, p99 = np.quantile(ages, (0.5, 0.99))
+        recent = sum(sent_ns > now_ns - 1_000_000_000 for sent_ns, _ in self._ages)
+        return LoopStats(
+            name="image_to_trajectory",
+            target_hz=0.0,
+            measured_hz=float(recent),
+            p50_s=float(p50),
+            p99_s=float(p99),
+            runs=self._sent,
+            idle=0,
+            misses=self._misses,
+        )
+
+    def _settle(self, position: np.ndarray, stamp_ns: int) -> None:
+        self.buffer.reset(position)
+        self._measured, self._measured_ns, self._leap = position, stamp_ns, []
+        self._valid_from_ns, self._rest_ns, self._ready = stamp_ns, stamp_ns, True
+
+    def _resume(self) -> None:
+        """Go on from the commanded position, or from the measured one if the robot was moved while it
+        held."""
+        if self._measured is None or not self._ready:
+            return
+        commanded, _ = self.buffer.reference(self._rest_ns)
+        if (np.abs(self._measured - commanded) > _MOVED_OF_RANGE * self._range).any():
+            self.counts["moved_while_held"] += 1
+            self.buffer.reset(self._measured)

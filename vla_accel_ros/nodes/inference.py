@@ -1,0 +1,207 @@
+"""The lifecycle node that looks, acts and speaks: images, joints and an instruction in, action chunks out.
+
+Images arrive as raw serialized messages and are copied once. Three loops at their own rates share one engine
+(nodes/loops.py); this node only opens topics, hands over what comes in, and reports: LoopStats once a second
+for each loop, and in /diagnostics the rate, age and drops of every stream, the loops' times and misses, the
+age of the newest chunk, and what an observation is waiting for. Loading, comparing with the contract and
+warming up happen in configure; a changed instruction takes effect with the next frame.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from diagnostic_msgs.msg import DiagnosticStatus
+from sensor_msgs.msg import Image, JointState
+from std_msgs.msg import String
+
+from vla_accel_msgs.msg import ActionChunk, LanguageOutput, LoopStats
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.types import Chunk, Observation
+from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes.declare import value
+from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, Reporter, status
+from vla_accel_ros.nodes.environment import demo_contract, demo_model
+from vla_accel_ros.nodes.ingest import Ingest
+from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.loading import Load
+from vla_accel_ros.nodes.loops import InferenceLoops, Pace, Ports, Text
+from vla_accel_ros.nodes.params import INFERENCE
+from vla_accel_ros.nodes.process import run
+from vla_accel_ros.sensing.contract import Contract
+
+
+class InferenceNode(ManagedNode):
+    """inference; see the module docstring and nodes/params.py."""
+
+    def __init__(self) -> None:
+        super().__init__("inference", INFERENCE)
+        self._contract: Contract | None = None
+        self._loops: InferenceLoops | None = None
+        self._reporter = Reporter(self, self._statuses)
+
+    def configure(self) -> None:
+        contract = Contract.load(value(self, "contract") or demo_contract())
+        self._reporter.hardware_id = contract.robot
+        engine = self._load(contract)
+        self._ingest = Ingest(contract)
+        self._newest_chunk_ns: int | None = None
+        self._errors = 0
+        pace = {
+            name: Pace(value(self, f"{name}_hz"), value(self, f"{name}_deadline_s"))
+            for name in ("vision", "action", "language")
+            if value(self, f"{name}_hz")
+        }
+        ports = Ports(self._observe, self._ingest.feel, self._on_chunk, self._on_text, self._on_error)
+        self._loops = InferenceLoops(
+            engine,
+            ports,
+            pace["vision"],
+            pace["action"],
+            pace.get("language"),
+            value(self, "language_max_tokens"),
+        )
+        self._chunks = self.output(ActionChunk, "action_chunk", qos.COMMAND)
+        self._texts = self.output(LanguageOutput, "language_output", qos.REPORT)
+        self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
+        for camera in contract.cameras:
+            self.listen(Image, camera.topic, partial(self._on_image, camera.name), qos.SENSOR, raw=True)
+        self.listen(JointState, contract.joint_states.topic, self._on_joints, qos.SENSOR)
+        self.listen(String, "instruction", self._on_instruction, qos.LATCHED)
+        self.every(1.0, self._report)
+        self._contract = contract
+
+    def activate(self) -> None:
+        assert self._loops is not None
+        self._ingest.clear()
+        self._loops.start()
+
+    def deactivate(self) -> None:
+        assert self._loops is not None
+        self._loops.stop()
+
+    def release(self) -> None:
+        self._contract = self._loops = None
+
+    def clock_jumped(self) -> None:
+        if self._contract is not None:
+            self._ingest.clear()
+
+    def _load(self, contract: Contract) -> Engine:
+        load = Load(
+            model=Path(value(self, "model") or demo_model()),
+            device=value(self, "device"),
+            dtype=value(self, "dtype"),
+            torch_threads=value(self, "torch_threads"),
+            kv_slots=value(self, "kv_slots"),
+            denoise_steps=value(self, "denoise_steps"),
+            time_rule=value(self, "time_rule"),
+            seed=value(self, "seed"),
+            answer_tokens=value(self, "language_max_tokens"),
+        )
+        engine = load.engine(contract)
+        self.get_logger().info(f"loaded {load.model} on {engine.policy.device}")
+        return engine
+
+    def _on_image(self, camera: str, message: bytes) -> None:
+        if not self.active:
+            return
+        try:
+            self._ingest.image(camera, message, self.now_ns())
+        except ValueError as refusal:
+            self.get_logger().error(str(refusal), throttle_duration_sec=1.0)
+
+    def _on_joints(self, message: JointState) -> None:
+        if not self.active:
+            return
+        stamp_ns = convert.stamp_ns(message.header.stamp)
+        try:
+            self._ingest.joints(message.name, message.position, stamp_ns, self.now_ns())
+        except ValueError as refusal:
+            self.get_logger().error(str(refusal), throttle_duration_sec=1.0)
+
+    def _on_instruction(self, message: String) -> None:
+        self._ingest.instruction = message.data
+        self.get_logger().info(f"instruction: {message.data!r}")
+
+    def _observe(self) -> Observation | None:
+        return self._ingest.observe(self.now_ns())
+
+    def _on_chunk(self, chunk: Chunk, inference_s: float) -> None:
+        assert self._contract is not None
+        self._newest_chunk_ns = chunk.stamp_ns
+        self._chunks.publish(convert.chunk_to_message(chunk, self._contract, inference_s))
+
+    def _on_text(self, text: Text) -> None:
+        self._texts.publish(convert.text_to_message(text))
+
+    def _on_error(self, loop: str, error: Exception) -> None:
+        self._errors += 1
+        trace = "".join(traceback.format_exception(error))
+        self.get_logger().error(f"{loop} loop: {error}\n{trace}", throttle_duration_sec=1.0)
+
+    def _report(self) -> None:
+        assert self._loops is not None
+        now_ns = self.now_ns()
+        for stats in self._loops.stats():
+            self._stats.publish(convert.loop_stats(stats, now_ns))
+
+    def _statuses(self) -> Sequence[DiagnosticStatus]:
+        if self._loops is None:
+            return [status("inference", ERROR if self.trouble else OK, self.trouble or "not configured")]
+        if not self.active:
+            return [status("inference", OK, "not active")]
+        now_ns = self.now_ns()
+        return [self._inference_status(now_ns), *self._stream_statuses(now_ns), *self._loop_statuses()]
+
+    def _inference_status(self, now_ns: int) -> DiagnosticStatus:
+        waiting, newest_ns = self._ingest.waiting_for, self._newest_chunk_ns
+        age = "none yet" if newest_ns is None else (now_ns - newest_ns) * 1e-9
+        values = {"chunk age [s]": age, "instruction": self._ingest.instruction, "errors": self._errors}
+        return status("inference", WARN if waiting else OK, waiting or "running", values)
+
+    def _stream_statuses(self, now_ns: int) -> list[DiagnosticStatus]:
+        lines = []
+        for name, monitor in self._ingest.monitors.items():
+            warning, age_s = monitor.warning(now_ns), monitor.age_s(now_ns)
+            values = {
+                "rate [Hz]": monitor.rate_hz(now_ns),
+                "expected [Hz]": monitor.expected_hz,
+                "age [s]": "never seen" if age_s is None else age_s,
+                "drops": monitor.drops,
+                "refused": self._ingest.refused[name],
+            }
+            lines.append(status(f"stream {name}", WARN if warning else OK, warning or "on time", values))
+        return lines
+
+    def _loop_statuses(self) -> list[DiagnosticStatus]:
+        assert self._loops is not None
+        return [
+            status(
+                f"loop {stats.name}",
+                OK,
+                f"{stats.measured_hz:.1f} Hz, p99 {stats.p99_s * 1e3:.0f} ms",
+                {
+                    "target [Hz]": stats.target_hz,
+                    "measured [Hz]": stats.measured_hz,
+                    "p50 [ms]": stats.p50_s * 1e3,
+                    "p99 [ms]": stats.p99_s * 1e3,
+                    "runs": stats.runs,
+                    "idle": stats.idle,
+                    "deadline misses": stats.misses,
+                },
+            )
+            for stats in self._loops.stats()
+        ]
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Entry point of `ros2 run vla_accel_ros inference`."""
+    return run(InferenceNode, args)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

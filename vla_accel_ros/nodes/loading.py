@@ -1,0 +1,93 @@
+"""A checkpoint and a contract become an engine that has run once, or one sentence about why they do not fit.
+
+A model that has not seen this camera, or moves another number of joints, would fail in the first frame, in
+a loop, on a robot that stands ready to move. So everything is compared here, and then one frame of nothing
+is observed, acted on and asked about: it finds what comparing did not, and pays for first-use allocations
+before the robot depends on time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.models.checkpoint import load_policy
+from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.sensing.contract import Contract
+
+
+@dataclass(frozen=True)
+class Load:
+    """What to load and how; see the parameters of the same names."""
+
+    model: Path
+    device: str = "auto"
+    dtype: str = "float32"
+    torch_threads: int = 1
+    kv_slots: int = 5
+    denoise_steps: int = 10
+    time_rule: str = "openpi"
+    seed: int = 0
+    answer_tokens: int = 16
+
+    def engine(self, contract: Contract) -> Engine:
+        """Load, compare and warm up. Raises ValueError, in one sentence, for what does not fit."""
+        if self.torch_threads:
+            torch.set_num_threads(self.torch_threads)
+        device = self.device
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        policy = load_policy(self.model, device, getattr(torch, self.dtype), contract.delta_mask)
+        check(policy, contract, self.model)
+        engine = Engine(
+            policy,
+            slots=self.kv_slots,
+            steps=self.denoise_steps,
+            time_rule=self.time_rule,
+            seed=self.seed,
+            step_dt_s=contract.chunk.step_dt_s,
+            answer_tokens=self.answer_tokens,
+        )
+        warm_up(engine, contract)
+        return engine
+
+
+def check(policy: Policy, contract: Contract, model: Path) -> None:
+    """Raise ValueError, in one sentence, when the model cannot serve the contract."""
+    known = policy.config.image_names
+    for camera in contract.cameras:
+        if camera.image not in known:
+            raise ValueError(
+                f"contract cameras.{camera.name}.image is {camera.image!r}, which the model in {model} does "
+                f"not know: give one of {', '.join(known)}"
+            )
+    joints = len(contract.joints)
+    for what, size in (("state", policy.state_normalizer.size), ("actions", policy.action_normalizer.size)):
+        if size and size != joints:
+            raise ValueError(
+                f"the model in {model} has statistics of {size} {what} but the contract names {joints} "
+                "joints: name the joints the policy was trained with, in its order"
+            )
+
+
+def warm_up(engine: Engine, contract: Contract) -> None:
+    """Observe, act on and ask about a black frame of a robot in the middle of its range."""
+    side = engine.policy.config.vision.image_size
+    middle = np.array([(joint.lower + joint.upper) / 2 for joint in contract.joints])
+    black = np.zeros((side, side, 3), np.uint8)
+    observation = Observation(
+        images={camera.image: black for camera in contract.cameras},
+        state=contract.to_policy(middle).astype(np.float32),
+        instruction="warm up",
+        stamp_ns=0,
+    )
+    with engine.observe(observation) as prefix:
+        engine.act(prefix)
+        with engine.ask(prefix, max_tokens=2) as answer:
+            for _ in answer:
+                pass

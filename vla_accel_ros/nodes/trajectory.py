@@ -1,0 +1,206 @@
+"""The lifecycle node between chunks and controllers: action_chunk and joint_states in, JointTrajectory out.
+
+Each chunk is joined to what is commanded, limited, split by controller and sent. A timer checks the ages of
+cameras (by the capture stamp of the chunks), joints and chunk against the contract; beyond a limit the arm is
+brought to a smooth stop and held, and goes on by itself when everything is fresh. ~/hold and ~/resume do the
+same by hand. A node that is deactivated or ended stops the arm first. The age from image stamp to published
+trajectory is LoopStats "image_to_trajectory" on loop_stats: p50_s and p99_s over the last 512 trajectories,
+runs counts them, misses those older than the chunk's age limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.duration import Duration
+from sensor_msgs.msg import JointState
+from std_srvs.srv import Trigger
+from trajectory_msgs.msg import JointTrajectory
+
+from vla_accel_msgs.msg import ActionChunk, LoopStats
+from vla_accel_ros.control.buffer import TrajectoryBuffer
+from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.control.watchdog import Change, Motion, Safety, Watchdog
+from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes.controllers import ControllerCheck
+from vla_accel_ros.nodes.declare import value
+from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, Reporter, status
+from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.follower import ChunkFollower
+from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.params import TRAJECTORY
+from vla_accel_ros.nodes.process import run
+from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.sensing.joints import JointHistory
+
+
+class TrajectoryNode(ManagedNode):
+    """trajectory; see the module docstring and nodes/params.py."""
+
+    def __init__(self) -> None:
+        super().__init__("trajectory", TRAJECTORY)
+        self._contract: Contract | None = None
+        self._held = False
+        self._reporter = Reporter(self, self._statuses)
+
+    def configure(self) -> None:
+        contract = self._contract = Contract.load(value(self, "contract") or demo_contract())
+        self._reporter.hardware_id = contract.robot
+        self._begin(contract)
+        self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
+        stamp = value(self, "stamp")
+        self._outputs = [
+            (self.output(JointTrajectory, c.topic, qos.COMMAND), convert.TrajectoryMessage(c.joints, stamp))
+            for c in contract.controllers
+        ]
+        self._check = ControllerCheck(self, contract.controllers, value(self, "zero_end"))
+        self.on_release(self._check.close)
+        self.listen(ActionChunk, "action_chunk", self._on_chunk, qos.COMMAND)
+        self.listen(JointState, contract.joint_states.topic, self._on_joints, qos.SENSOR)
+        self.serve(Trigger, "~/hold", self._on_hold)
+        self.serve(Trigger, "~/resume", self._on_resume)
+        self.every(1.0 / value(self, "watchdog_hz"), self._watch)
+        self.every(1.0, self._report)
+
+    def activate(self) -> None:
+        assert self._contract is not None
+        self._begin(self._contract)
+
+    def deactivate(self) -> None:
+        self._send(self._follower.stop(self.now_ns()))
+        for publisher, _ in self._outputs:
+            # The publisher may be destroyed next, and with it a stop that has not arrived.
+            publisher.wait_for_all_acked(Duration(seconds=0.5))
+
+    def release(self) -> None:
+        self._contract = None
+
+    def clock_jumped(self) -> None:
+        if self._contract is not None:
+            self._begin(self._contract)
+
+    def _begin(self, contract: Contract) -> None:
+        """Know nothing, command nothing."""
+        buffer = TrajectoryBuffer(
+            contract.joint_names,
+            JointLimits.of(contract.joints),
+            value(self, "mode"),
+            blend_s=value(self, "blend_s"),
+            lead_s=value(self, "lead_s"),
+            zero_end=value(self, "zero_end"),
+            execution_horizon=value(self, "execution_horizon") or None,
+        )
+        safety = Safety(Watchdog(contract.max_ages_s))
+        if self._held:
+            safety.hold()
+        cameras = tuple(f"camera/{camera.name}" for camera in contract.cameras)
+        self._follower = ChunkFollower(buffer, safety, cameras, contract.chunk.max_age_s)
+        self._joints = JointHistory(contract.joint_names)
+        self._refused = 0
+
+    def _on_chunk(self, message: ActionChunk) -> None:
+        if not self.active:
+            return
+        assert self._contract is not None
+        try:
+            chunk = convert.chunk_from_message(message, self._contract.joint_names)
+            self._send(self._follower.follow(chunk, self.now_ns()))
+        except ValueError as refusal:
+            self._refused += 1
+            self.get_logger().error(f"chunk refused: {refusal}", throttle_duration_sec=1.0)
+
+    def _on_joints(self, message: JointState) -> None:
+        if not self.active:
+            return
+        try:
+            stamp_ns = convert.stamp_ns(message.header.stamp)
+            self._joints.add(message.name, message.position, stamp_ns)
+        except ValueError as refusal:
+            self.get_logger().error(f"joint_states refused: {refusal}", throttle_duration_sec=1.0)
+            return
+        newest_ns = self._joints.newest_ns
+        if newest_ns is not None and self._follower.felt(self._joints.newest(), newest_ns):
+            self.get_logger().warning("the joints were moved by others: going on from where they are")
+
+    def _watch(self) -> None:
+        change, stop = self._follower.step(self.now_ns())
+        self._send(stop)
+        if change is not None:
+            self._tell(change)
+
+    def _tell(self, change: Change) -> None:
+        if change.after is Motion.STOPPING:
+            self.get_logger().warning(f"stopping: {'; '.join(change.reasons)}")
+        elif change.after is Motion.RUNNING:
+            self.get_logger().info("running")
+        else:
+            self.get_logger().info("holding")
+
+    def _send(self, trajectory: Trajectory | None) -> None:
+        if trajectory is not None:
+            for publisher, message in self._outputs:
+                publisher.publish(message.fill(trajectory))
+
+    def _on_hold(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        self._held = True
+        self._follower.safety.hold()
+        response.success, response.message = True, "stopping; ~/resume goes on"
+        return response
+
+    def _on_resume(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        self._held, safety = False, self._follower.safety
+        safety.resume()
+        late = [str(late) for late in safety.watchdog.late(self.now_ns())]
+        response.success = True
+        response.message = f"going on when fresh: {'; '.join(late)}" if late else "going on"
+        return response
+
+    def _report(self) -> None:
+        if value(self, "check_controllers"):
+            self._check.poll()
+        now_ns = self.now_ns()
+        self._stats.publish(convert.loop_stats(self._follower.stats(now_ns), now_ns))
+
+    def _statuses(self) -> Sequence[DiagnosticStatus]:
+        if self._contract is None:
+            return [status("motion", ERROR if self.trouble else OK, self.trouble or "not configured")]
+        if not self.active:
+            return [status("motion", OK, "not active")]
+        follower, now_ns = self._follower, self.now_ns()
+        safety, buffer = follower.safety, follower.buffer
+        running = safety.state is Motion.RUNNING
+        stats = follower.stats(now_ns)
+        ages = {
+            f"age of {name} [s]": safety.watchdog.age_s(name, now_ns) for name in self._contract.max_ages_s
+        }
+        values = {
+            **{name: "never seen" if age is None else age for name, age in ages.items()},
+            "image_to_trajectory p50 [ms]": stats.p50_s * 1e3,
+            "image_to_trajectory p99 [ms]": stats.p99_s * 1e3,
+            "trajectories": stats.runs,
+            "chunks refused": self._refused,
+            **{f"chunks {why}": count for why, count in (buffer.counts + follower.counts).items()},
+            "limits": str(buffer.report) if buffer.report is not None else "nothing sent yet",
+        }
+        lines = [
+            status(
+                "motion",
+                OK if running else WARN,
+                "running" if running else f"{safety.state.value}: {'; '.join(safety.reasons) or 'settling'}",
+                values,
+            )
+        ]
+        for topic, found in self._check.findings.items():
+            lines.append(status(topic, WARN if found else OK, "; ".join(found) or "parameters fit"))
+        return lines
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Entry point of `ros2 run vla_accel_ros trajectory`."""
+    return run(TrajectoryNode, args)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
