@@ -43,8 +43,7 @@ class KVPool:
         self.k = torch.zeros(shape, device=device, dtype=dtype)
         self.v = torch.zeros(shape, device=device, dtype=dtype)
         self._counts = [0] * slots
-        self._newest: int | None = None
-        self._version = -1
+        self._newest: tuple[int, int] | None = None  # version, slot
         self._lock = threading.Lock()
 
     @property
@@ -85,19 +84,21 @@ class KVPool:
         """Make a held slot the newest, unless a higher version is. The pool holds it until the next."""
         with self._lock:
             self._held(slot)
-            if version <= self._version:
+            if self._newest is not None and version <= self._newest[0]:
                 return
             self._counts[slot] += 1
             if self._newest is not None:
-                self._counts[self._newest] -= 1
-            self._newest, self._version = slot, version
+                self._counts[self._newest[1]] -= 1
+            self._newest = version, slot
 
     def newest(self) -> int | None:
         """The newest published slot, held once more for the caller; None before the first."""
         with self._lock:
-            if self._newest is not None:
-                self._counts[self._newest] += 1
-            return self._newest
+            if self._newest is None:
+                return None
+            slot = self._newest[1]
+            self._counts[slot] += 1
+            return slot
 
     def view(self, slot: int, tokens: int) -> KV:
         """The first tokens of a slot, as a batch of one: [layers, 1, kv_heads, tokens, head_dim]."""

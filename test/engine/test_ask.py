@@ -1,0 +1,184 @@
+"""Answers: the language head continues the prefix's own prompt, and disturbs nothing."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from builders import make_checkpoint, make_config, make_observation, make_policy
+
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.kv_pool import PoolExhausted
+from vla_accel_ros.models.checkpoint import load_policy
+from vla_accel_ros.models.policy import Policy
+
+POLICY = make_policy("pi05")
+NOISE = np.random.default_rng(7).standard_normal((8, 8), dtype=np.float32)
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return Engine(POLICY)
+
+
+def greedy(policy: Policy, seed: int, tokens: int) -> list[int]:
+    """Decoding without a cache: everything again for each token, prompt bidirectional, answer causal."""
+    model, inputs = policy.model, policy.inputs(make_observation(seed))
+    out: list[int] = []
+    with torch.no_grad():
+        prompt = torch.cat((model.encode(inputs.images).flatten(0, 1), model.embed_tokens(inputs.tokens)))
+        for _ in range(tokens):
+            embs = torch.cat((prompt, model.embed_tokens(torch.tensor(out, dtype=torch.int64))))[None]
+            attend = torch.ones(1, embs.shape[1], embs.shape[1], dtype=torch.bool).tril()
+            attend[:, : len(prompt), : len(prompt)] = True
+            hidden, _ = model.prefix(embs, attend)
+            out.append(int(model.logits(hidden[0, -1]).argmax()))
+    return out
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_greedy_tokens_are_those_of_decoding_without_a_cache(engine: Engine, seed: int) -> None:
+    expected = greedy(POLICY, seed, 6)
+    with engine.observe(make_observation(seed)) as prefix:
+        answer = engine.ask(prefix, max_tokens=6)
+        text = "".join(answer)
+    assert answer.tokens == (expected[: expected.index(1)] if 1 in expected else expected)
+    assert text == POLICY.tokenizer.decode(answer.tokens)
+
+
+def test_text_streams_piece_by_piece(engine: Engine) -> None:
+    with engine.observe(make_observation()) as prefix, engine.ask(prefix, temperature=1.0) as answer:
+        first = next(answer)
+        assert first
+        assert len(answer.tokens) == 1
+        rest = list(answer)
+    assert first + "".join(rest) == POLICY.tokenizer.decode(answer.tokens)
+    assert len(answer.tokens) == 16
+
+
+def test_a_newer_frame_does_not_disturb_an_answer_and_it_disturbs_no_action(engine: Engine) -> None:
+    undisturbed = Engine(POLICY)
+    with undisturbed.observe(make_observation(0)) as prefix:
+        expected = list(undisturbed.ask(prefix, max_tokens=8, temperature=0.7))
+        chunk = undisturbed.act(prefix, noise=NOISE)
+
+    prefix = engine.observe(make_observation(0))
+    answer = engine.ask(prefix, max_tokens=8, temperature=0.7)
+    assert np.array_equal(engine.act(prefix, noise=NOISE).actions, chunk.actions)
+    prefix.release()
+    pieces = []
+    for seed in range(1, 1 + len(expected)):
+        pieces.append(next(answer))
+        engine.observe(make_observation(seed)).release()
+        newest = engine.newest()
+        assert newest is not None
+        with newest:
+            engine.act(newest)
+    assert pieces == expected
+    assert next(answer, None) is None
+
+
+def test_an_answer_gives_back_what_it_holds(engine: Engine) -> None:
+    """Read to its end, closed, left by `with`, or forgotten before its first word."""
+
+    def free_after(how: str) -> int:
+        prefix = engine.observe(make_observation())
+        answer = engine.ask(prefix, max_tokens=3)
+        prefix.release()
+        engine.observe(make_observation(1)).release()
+        assert engine.pool.free == engine.pool.slots - 2
+        if how == "read":
+            list(answer)
+        elif how == "closed":
+            next(answer)
+            answer.close()
+            answer.close()
+            assert list(answer) == []
+        elif how == "left":
+            with answer:
+                next(answer)
+        else:
+            del answer
+            gc.collect()
+        return engine.pool.free
+
+    for how in ("read", "closed", "left", "forgotten"):
+        assert free_after(how) == engine.pool.slots - 1, how
+    with engine.observe(make_observation()) as prefix:
+        assert len([engine.ask(prefix), engine.ask(prefix)]) == 2
+
+
+def test_two_answers_at_once_are_separate(engine: Engine) -> None:
+    prefixes = [engine.observe(make_observation(seed)) for seed in range(2)]
+    alone = [list(engine.ask(prefix, max_tokens=6)) for prefix in prefixes]
+    answers = [engine.ask(prefix, max_tokens=6) for prefix in prefixes]
+    together: list[list[str]] = [[], []]
+    for _ in range(6):
+        for answer, pieces in zip(answers, together, strict=True):
+            pieces.extend(piece for piece in [next(answer, None)] if piece is not None)
+    assert together == alone
+
+
+def test_too_many_answers_are_refused(engine: Engine) -> None:
+    with engine.observe(make_observation()) as prefix:
+        first, second = engine.ask(prefix), engine.ask(prefix)
+        with pytest.raises(PoolExhausted):
+            engine.ask(prefix)
+        first.close()
+        engine.ask(prefix).close()
+        second.close()
+
+
+def test_drawn_answers_depend_on_seed_and_request(engine: Engine) -> None:
+    def texts(seed: int) -> list[str]:
+        engine = Engine(POLICY, seed=seed)
+        with engine.observe(make_observation()) as prefix:
+            return ["".join(engine.ask(prefix, temperature=1.0)) for _ in range(2)]
+
+    assert texts(0) == texts(0)
+    assert len({*texts(0), *texts(1)}) == 4
+
+
+def test_an_answer_ends_at_its_end_of_sequence() -> None:
+    """The fourth token of a drawn answer is made the end: the answer is the three before it."""
+    policy = make_policy("pi05")
+
+    def draw() -> tuple[list[int], str]:
+        with Engine(policy).observe(make_observation()) as prefix:
+            answer = prefix._engine.ask(prefix, temperature=1.0)
+            return answer.tokens, "".join(answer)
+
+    tokens, _ = draw()
+    assert len(tokens) == 16
+    assert tokens[3] not in tokens[:3]
+    policy.tokenizer.eos = tokens[3]
+    assert draw() == (tokens[:3], policy.tokenizer.decode(tokens[:3]))
+
+
+def test_characters_of_several_tokens_are_not_torn(tmp_path: Path) -> None:
+    """With byte tokens, a piece is held back until its last character is whole."""
+    folder = make_checkpoint(tmp_path, make_config(vocab=300))
+    (folder / "tokenizer.json").unlink()
+    source = Path(__file__).parent.parent / "data" / "tiny_sentencepiece.model"
+    (folder / "tokenizer.model").write_bytes(source.read_bytes())
+    engine = Engine(load_policy(folder, normalize=False, prompt_state="none"), seed=3)
+    with engine.observe(make_observation()) as prefix:
+        for _ in range(20):
+            answer = engine.ask(prefix, max_tokens=24, temperature=5.0)
+            pieces = list(answer)
+            assert "".join(pieces) == engine.policy.tokenizer.decode(answer.tokens)
+            assert all(pieces)
+            assert not any(piece.endswith("\ufffd") for piece in pieces[:-1])
+
+
+def test_lengths_and_temperatures_are_checked(engine: Engine) -> None:
+    with engine.observe(make_observation()) as prefix:
+        for length in (0, 65):
+            with pytest.raises(ValueError, match=f"max_tokens is {length}; the engine takes 1 to 64"):
+                engine.ask(prefix, max_tokens=length)
+        for temperature in (-1.0, float("nan"), float("inf")):
+            with pytest.raises(ValueError, match="temperature is"):
+                engine.ask(prefix, temperature=temperature)

@@ -1,0 +1,232 @@
+"""A loop's bookkeeping, with the time given from outside; and its thread, synchronised by events."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from vla_accel_ros.engine.loop import WINDOW_S, Loop
+
+
+class Clock:
+    """Time that stands still until moved."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make_loop(
+    clock: Clock,
+    body: Callable[[], bool],
+    rate_hz: float = 10.0,
+    deadline_s: float = 0.05,
+    **arguments: object,
+) -> Loop:
+    return Loop("vision", rate_hz, deadline_s, body, clock, **arguments)
+
+
+def drive(loop: Loop, clock: Clock, until: float) -> None:
+    """What the thread does, without waiting."""
+    while clock.now < until:
+        clock.now = max(clock.now, loop.tick(clock.now))
+
+
+def test_it_runs_on_a_grid_of_periods() -> None:
+    clock, starts = Clock(), []
+
+    def body() -> bool:
+        starts.append(clock.now)
+        clock.now += 0.03
+        return True
+
+    loop = make_loop(clock, body)
+    drive(loop, clock, until=100.95)
+    assert starts == pytest.approx([100 + i / 10 for i in range(10)])
+    stats = loop.stats()
+    assert (stats.name, stats.target_hz, stats.runs, stats.idle, stats.misses) == ("vision", 10.0, 10, 0, 0)
+    assert stats.p50_s == pytest.approx(0.03)
+    assert stats.measured_hz == pytest.approx(10.0, rel=0.05)
+
+
+def test_before_it_is_due_nothing_happens() -> None:
+    clock = Clock()
+    loop = make_loop(clock, lambda: True)
+    due = loop.tick(100.0)
+    assert due == pytest.approx(100.1)
+    assert loop.tick(100.05) == due
+    assert loop.stats().runs == 1
+
+
+def test_late_runs_are_misses_and_lost_times_are_not_made_up() -> None:
+    """A run of 0.25 s at 10 Hz: the next is due at 0.3 s, not three at once."""
+    clock, durations, starts = Clock(), [0.25, 0.01, 0.06, 0.01], []
+
+    def body() -> bool:
+        starts.append(clock.now)
+        clock.now += durations[len(starts) - 1]
+        return True
+
+    loop = make_loop(clock, body)
+    drive(loop, clock, until=100.55)
+    assert starts == pytest.approx([100.0, 100.3, 100.4, 100.5])
+    assert loop.stats().misses == 2
+
+
+def test_a_late_start_counts_against_the_deadline() -> None:
+    clock = Clock()
+    loop = make_loop(clock, lambda: True)
+    loop.tick(100.0)
+    clock.now = 100.16  # due at 100.1, deadline 0.05
+    assert loop.tick(clock.now) == pytest.approx(100.2)
+    assert loop.stats().misses == 1
+
+
+def test_idle_is_neither_a_run_nor_a_miss() -> None:
+    clock = Clock()
+
+    def body() -> bool:
+        clock.now += 0.07
+        return False
+
+    loop = make_loop(clock, body)
+    drive(loop, clock, until=100.95)
+    stats = loop.stats()
+    assert (stats.runs, stats.misses, stats.measured_hz, stats.p50_s) == (0, 0, 0.0, 0.0)
+    assert stats.idle == 10
+
+
+def test_rates_are_of_the_last_seconds() -> None:
+    clock, durations = Clock(), iter([*[0.01] * 50, *[0.02] * 50])
+
+    def body() -> bool:
+        clock.now += next(durations)
+        return True
+
+    loop = make_loop(clock, body)
+    drive(loop, clock, until=109.95)
+    stats = loop.stats()
+    assert stats.measured_hz == pytest.approx(10.0, rel=0.05)
+    assert stats.p50_s == pytest.approx(0.02)
+    clock.now += WINDOW_S / 2
+    assert loop.stats().measured_hz == pytest.approx(5.0, rel=0.1)
+    clock.now += WINDOW_S
+    stats = loop.stats()
+    assert (stats.measured_hz, stats.p99_s, stats.runs) == (0.0, 0.0, 100)
+
+
+def test_the_slowest_runs_are_seen() -> None:
+    clock, count = Clock(), iter(range(50))
+
+    def body() -> bool:
+        clock.now += 0.09 if next(count) == 7 else 0.01
+        return True
+
+    loop = make_loop(clock, body)
+    drive(loop, clock, until=104.95)
+    stats = loop.stats()
+    assert stats.p50_s == pytest.approx(0.01)
+    assert stats.p99_s > 0.04
+    assert stats.misses == 1
+
+
+def test_stats_before_the_first_run() -> None:
+    stats = make_loop(Clock(), lambda: True).stats()
+    assert (stats.measured_hz, stats.p50_s, stats.runs) == (0.0, 0.0, 0)
+
+
+@pytest.mark.parametrize("go_on", [True, False])
+def test_an_error_is_handed_over(go_on: bool) -> None:
+    clock, seen = Clock(), []
+
+    def body() -> bool:
+        raise RuntimeError("lens cap")
+
+    def on_error(error: Exception) -> bool:
+        seen.append(str(error))
+        return go_on
+
+    loop = make_loop(clock, body, on_error=on_error)
+    assert loop.tick(100.0) == pytest.approx(100.1)
+    assert seen == ["lens cap"]
+    stats = loop.stats()
+    assert (stats.runs, stats.idle) == (0, 0)
+    loop.stop()
+
+
+def test_the_thread_runs_until_stopped_and_can_start_again() -> None:
+    runs, enough = [], threading.Event()
+
+    def body() -> bool:
+        runs.append(threading.current_thread().name)
+        if len(runs) % 3 == 0:
+            enough.set()
+        return True
+
+    loop = Loop("action", 1000.0, 1.0, body)
+    for _ in range(2):
+        enough.clear()
+        loop.start()
+        with pytest.raises(RuntimeError, match="the loop 'action' is running already"):
+            loop.start()
+        assert enough.wait(timeout=30)
+        loop.stop()
+        assert not loop.running
+        count = len(runs)
+        assert count >= 3
+    assert set(runs) == {"action"}
+    assert loop.stats().runs == count
+
+
+def test_stopping_a_thread_does_not_wait_for_its_period() -> None:
+    once = threading.Event()
+
+    def body() -> bool:
+        once.set()
+        return True
+
+    loop = Loop("language", 0.001, 1.0, body)
+    loop.start()
+    assert once.wait(timeout=30)
+    loop.stop()
+    assert not loop.running
+
+
+def test_an_error_nobody_takes_stops_the_thread_and_comes_out_of_stop() -> None:
+    def body() -> bool:
+        raise RuntimeError("lens cap")
+
+    loop = Loop("vision", 100.0, 1.0, body)
+    loop.start()
+    assert loop._thread is not None
+    loop._thread.join(timeout=30)
+    assert not loop.running
+    with pytest.raises(RuntimeError, match="lens cap"):
+        loop.stop()
+    loop.stop()
+
+
+def test_a_loop_may_stop_itself() -> None:
+    loop: Loop
+
+    def body() -> bool:
+        loop.stop()
+        return True
+
+    loop = Loop("vision", 100.0, 1.0, body)
+    loop.start()
+    assert loop._thread is not None
+    loop._thread.join(timeout=30)
+    assert loop.stats().runs == 1
+
+
+@pytest.mark.parametrize(
+    ("rate", "deadline"), [(0, 1), (-1, 1), (float("inf"), 1), (1, 0), (1, float("nan"))]
+)
+def test_rates_and_deadlines_are_checked(rate: float, deadline: float) -> None:
+    with pytest.raises(ValueError, match="of the loop 'vision' is"):
+        Loop("vision", rate, deadline, lambda: True)
