@@ -1,1 +1,1 @@
-"""Frames and joints in: the contract, the image view, the frame pool and time alignment. No ROS, no torch at import."""
+"""Frames and joints in: the contract, the image view, the frame pool, time alignment. No ROS, no torch."""

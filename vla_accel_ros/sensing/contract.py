@@ -1,10 +1,10 @@
 """The contract between a robot and a policy, one YAML file per robot.
 
-It says which topic is which image of the policy, in which order and unit the policy counts the joints, what the
-robot's limits are, which controller moves which joint, and how old anything may be. Nodes, sensing, control and the
-simulator all read this one object, so nothing is said twice. config/contracts/sim_arm.yaml is the annotated example.
-Two units meet here: ROS units (rad, m) on every topic and in every limit, the policy's own in Observation.state and
-Chunk.actions; `to_policy` and `to_robot` are the only crossing.
+It says which topic is which image of the policy, in which order and unit the policy counts the joints, what
+the robot's limits are, which controller moves which joint, and how old anything may be. Nodes, sensing,
+control and the simulator all read this one object, so nothing is said twice. config/contracts/sim_arm.yaml is
+the annotated example. Two units meet here: ROS units (rad, m) on every topic and in every limit, the policy's
+own in Observation.state and Chunk.actions; `to_policy` and `to_robot` are the only crossing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNITS = {"rad": 1.0, "m": 1.0, "deg": 180.0 / math.pi}
 
 @dataclass(frozen=True)
 class Stream:
-    """A topic that must keep coming. topic: relative. rate_hz: expected. max_age_s: older is too old to move on."""
+    """A topic that must keep coming. topic: relative. rate_hz: expected. max_age_s: older is too old."""
 
     topic: str
     rate_hz: float
@@ -44,7 +44,7 @@ class Camera(Stream):
 
 @dataclass(frozen=True)
 class Joint:
-    """One joint. Limits in ROS units (rad or m, per s, per s^2); policy value = sign * scale * position + offset."""
+    """One joint. Limits in ROS units (rad or m, s); policy value = scale * position + offset."""
 
     name: str
     lower: float
@@ -72,7 +72,7 @@ class Controller:
 
 @dataclass(frozen=True)
 class ChunkTiming:
-    """step_dt_s: seconds between two actions. max_age_s: age of its observation beyond which a chunk is too old."""
+    """step_dt_s: seconds between two actions. max_age_s: a chunk whose observation is older is too old."""
 
     step_dt_s: float
     max_age_s: float
@@ -94,8 +94,8 @@ class Contract:
     def load(cls, path: str | Path) -> Contract:
         """Read and check a contract file.
 
-        Raises ValueError, one sentence with the file, the field's path, its value and the mend; OSError when the file
-        cannot be read.
+        Raises ValueError, one sentence with the file, the field's path, its value and the mend; OSError when
+        the file cannot be read.
         """
         file = Fields.load(path)
         robot = file.text("robot", _NAME, _NAME_FORM)

@@ -1,8 +1,8 @@
 """A YAML file read field by field, so that a mistake is named by its path.
 
-A configuration is checked once, where it is loaded. Each reading consumes its key; `close` refuses the ones nobody
-asked for, since a misspelt optional key would otherwise be ignored in silence. Keys written twice are refused too
-(YAML would keep the last). Every error is one sentence: file, path, value, mend.
+A configuration is checked once, where it is loaded. Each reading consumes its key; `close` refuses the ones
+nobody asked for, since a misspelt optional key would otherwise be ignored in silence. Keys written twice are
+refused too (YAML would keep the last). Every error is one sentence: file, path, value, mend.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Fields:
 
     @classmethod
     def load(cls, file: str | Path) -> Fields:
-        """Parse a YAML file. ValueError when it is not YAML or not a mapping, OSError when it cannot be read."""
+        """Parse a YAML file. ValueError if it is not YAML or no mapping, OSError if it cannot be read."""
         raw = Path(file).read_bytes()
         try:
             return cls(str(file), "", yaml.load(raw.decode("utf-8"), Loader=_UniqueKeys))

@@ -1,0 +1,121 @@
+"""Joint states in any order and in parts become the whole robot at any recent time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from streams import MS, S
+
+from vla_accel_ros.sensing.joints import JointHistory
+
+JOINTS = ("a", "b", "c")
+
+
+def make_history(until_ms: int = 100, step_ms: int = 10) -> JointHistory:
+    """Every 10 ms: a moves 1 rad/s, b stands at 5, c moves -2 rad/s."""
+    history = JointHistory(JOINTS)
+    for t in range(0, until_ms + 1, step_ms):
+        history.add(JOINTS, [t / 1000, 5.0, -2 * t / 1000], t * MS)
+    return history
+
+
+def test_interpolates_at_a_stamp():
+    history = make_history()
+    np.testing.assert_allclose(history.at(54 * MS), [0.054, 5.0, -0.108])
+    np.testing.assert_allclose(history.at(50 * MS), [0.05, 5.0, -0.1])
+    assert history.gap_s(54 * MS) == pytest.approx(0.004)
+    assert history.newest_ns == 100 * MS
+    np.testing.assert_allclose(history.newest(), [0.1, 5.0, -0.2])
+
+
+def test_does_not_extrapolate_and_says_how_far_it_is():
+    history = make_history()
+    np.testing.assert_allclose(history.at(180 * MS), [0.1, 5.0, -0.2])
+    np.testing.assert_allclose(history.at(-30 * MS), [0.0, 5.0, 0.0])
+    assert history.gap_s(180 * MS) == pytest.approx(0.08)
+    assert history.gap_s(-30 * MS) == pytest.approx(0.03)
+
+
+def test_order_and_strangers_do_not_matter():
+    history = JointHistory(JOINTS)
+    assert history.add(("wheel", "c", "a", "b"), [9.0, 3.0, 1.0, 2.0], 0)
+    np.testing.assert_array_equal(history.newest(), [1.0, 2.0, 3.0])
+    assert not history.add(("wheel",), [9.0], MS)
+
+
+def test_parts_from_several_drivers_keep_their_own_times():
+    history = JointHistory(JOINTS)
+    for t in (0, 10, 20):
+        history.add(("a", "b"), [t, 0.0], t * MS)
+    assert history.missing == ("c",) and history.newest_ns is None and history.gap_s(0) == float("inf")
+    for t in (5, 15):
+        history.add(("c",), [t], t * MS)
+    assert history.missing == ()
+    np.testing.assert_allclose(history.at(12 * MS), [12.0, 0.0, 12.0])
+    assert history.newest_ns == 15 * MS
+    assert history.gap_s(19 * MS) == pytest.approx(0.004)
+
+
+def test_a_missing_joint_is_named():
+    history = JointHistory(JOINTS)
+    history.add(("b",), [0.0], 0)
+    for ask in (history.newest, lambda: history.at(0)):
+        with pytest.raises(ValueError, match=r"no state of joint a, c yet: is its driver running\?"):
+            ask()
+
+
+def test_repeated_and_late_states_are_ignored():
+    history = make_history()
+    assert not history.add(JOINTS, [9.0, 9.0, 9.0], 100 * MS)
+    assert not history.add(JOINTS, [9.0, 9.0, 9.0], 50 * MS)
+    np.testing.assert_allclose(history.newest(), [0.1, 5.0, -0.2])
+
+
+def test_a_clock_set_back_starts_a_new_history():
+    history = JointHistory(JOINTS)
+    history.add(JOINTS, [1.0, 1.0, 1.0], 100 * S)
+    assert history.add(JOINTS, [2.0, 2.0, 2.0], S)
+    np.testing.assert_array_equal(history.at(100 * S), [2.0, 2.0, 2.0])
+
+
+def test_only_the_last_samples_are_kept():
+    history = JointHistory(JOINTS, capacity=4)
+    for t in range(100):
+        history.add(JOINTS, [t, 0.0, 0.0], t * MS)
+    assert history.at(97 * MS + MS // 2)[0] == 97.5
+    assert history.at(0)[0] == 96.0
+
+
+@pytest.mark.parametrize(
+    ("names", "positions", "sentence"),
+    [
+        (("a", "b"), [1.0], "joint state has 2 names and 1 positions: mend its publisher"),
+        (("a", "b"), [1.0, float("nan")], "joint state of b is nan: mend its driver"),
+        (("a", "a"), [1.0, 2.0], "joint state names a joint twice: a, a; mend its publisher"),
+    ],
+)
+def test_wrong_messages_are_refused_and_change_nothing(names, positions, sentence):
+    history = make_history()
+    with pytest.raises(ValueError, match=sentence):
+        history.add(names, positions, S)
+    assert history.newest_ns == 100 * MS
+
+
+def test_a_message_without_positions_changes_nothing():
+    assert not make_history().add(JOINTS, [], S)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.floats(-3, 3)), min_size=2, max_size=60),
+    st.integers(-100, 4000),
+)
+def test_it_is_numpys_interpolation_of_what_is_kept(samples, at_ms):
+    history = JointHistory(("a",), capacity=16)
+    times = np.cumsum([step for step, _ in samples])
+    values = [value for _, value in samples]
+    for t, value in zip(times, values):
+        history.add(("a",), [value], int(t) * MS)
+    expected = np.interp(at_ms, times[-16:], values[-16:])
+    np.testing.assert_allclose(history.at(at_ms * MS), [expected], atol=1e-12)

@@ -1,0 +1,211 @@
+"""Where camera frames live between the subscription and the engine.
+
+Every camera has a few slots that are allocated once and, where there is a GPU, page-locked, so that the
+upload is one DMA without a staging copy. A writer fills a slot nobody reads and then publishes it; readers
+lease the newest frame and the writer leaves a leased slot alone, so no reader ever sees half of two frames.
+When all slots are leased the frame is dropped and counted: the camera never waits. A shared-memory ring is
+the same `FrameSource`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One picture. image: uint8 [H, W, 3], RGB, not to be written. stamp_ns: its capture time."""
+
+    camera: str
+    stamp_ns: int
+    image: np.ndarray
+
+
+@dataclass(frozen=True)
+class NotReady:
+    """Why there is nothing to work on, in a sentence."""
+
+    reason: str
+
+
+class Lease:
+    """Frames that will not be overwritten before `release`, which leaving the `with` block does."""
+
+    def __init__(self, frames: Mapping[str, Frame], slots: Sequence[_Slot], lock: threading.Lock):
+        self.frames = frames
+        self._slots, self._lock = tuple(slots), lock
+
+    def release(self) -> None:
+        """Give the slots back to the writer; again does nothing."""
+        with self._lock:
+            for slot in self._slots:
+                slot.readers -= 1
+            self._slots = ()
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class FrameSource(Protocol):
+    """What hands out frames: this process's pool or a ring shared with the camera's process."""
+
+    def newest(self, camera: str) -> Lease | None:
+        """The newest frame of one camera, None before the first."""
+        ...
+
+    def newest_set(self, cameras: Sequence[str], max_skew_s: float) -> Lease | NotReady:
+        """The newest frames of all the cameras that belong together."""
+        ...
+
+
+@dataclass(eq=False)
+class _Slot:
+    image: np.ndarray
+    stamp_ns: int = 0
+    number: int = 0
+    readers: int = 0
+    writing: bool = False
+
+
+@dataclass
+class _Camera:
+    slots: list[_Slot] = field(default_factory=list)
+    dropped: int = 0
+
+    def published(self) -> list[_Slot]:
+        """Complete frames, newest arrival first."""
+        done = (slot for slot in self.slots if slot.number and not slot.writing)
+        return sorted(done, key=lambda slot: -slot.number)
+
+
+class FramePool:
+    """Slots of several cameras. One writer a camera, any number of readers, any threads.
+
+    slots: per camera; 2 + the number of simultaneous leases is enough never to drop.
+    page_lock: page-lock them where CUDA is available.
+    """
+
+    def __init__(self, cameras: Iterable[str], slots: int = 4, page_lock: bool = True):
+        if slots < 2:
+            raise ValueError(f"slots = {slots} leaves no room to write while one is read: give at least 2")
+        self._cameras = {name: _Camera() for name in cameras}
+        self._slots, self._page_lock = slots, page_lock
+        self._lock = threading.Lock()
+        self._written = 0
+
+    @contextmanager
+    def write(self, camera: str, stamp_ns: int, height: int, width: int) -> Iterator[np.ndarray | None]:
+        """A slot to fill, uint8 [height, width, 3], published when the block ends well.
+
+        None when every slot is leased: the frame is to be dropped, and is counted. When the block raises,
+        nothing is published. The first frame of a camera, and one of another size, allocates that camera's
+        slots.
+        """
+        slot = self._acquire(camera, height, width)
+        try:
+            yield None if slot is None else slot.image
+        except BaseException:
+            if slot is not None:
+                with self._lock:
+                    slot.number, slot.writing = 0, False
+            raise
+        if slot is not None:
+            with self._lock:
+                self._written += 1
+                slot.stamp_ns, slot.number, slot.writing = stamp_ns, self._written, False
+
+    def newest(self, camera: str) -> Lease | None:
+        """The newest frame of one camera, None before the first."""
+        with self._lock:
+            published = self._cameras[camera].published()
+            return self._lease({camera: published[0]}) if published else None
+
+    def newest_set(self, cameras: Sequence[str], max_skew_s: float) -> Lease | NotReady:
+        """The newest frames of all the cameras whose stamps are at most max_skew_s apart.
+
+        When the newest of each are further apart, the ones nearest to the slowest camera's newest are tried.
+        """
+        with self._lock:
+            published = {camera: self._cameras[camera].published() for camera in cameras}
+            missing = [camera for camera in cameras if not published[camera]]
+            if missing:
+                return NotReady(f"no frame of camera {', '.join(missing)} yet")
+            chosen = {camera: slots[0] for camera, slots in published.items()}
+            if _skew_s(chosen) > max_skew_s:
+                slowest = min(slot.stamp_ns for slot in chosen.values())
+                chosen = {
+                    camera: min(slots, key=lambda slot: abs(slot.stamp_ns - slowest))
+                    for camera, slots in published.items()
+                }
+            skew_s = _skew_s(chosen)
+            if skew_s > max_skew_s:
+                first = min(chosen, key=lambda camera: chosen[camera].stamp_ns)
+                last = max(chosen, key=lambda camera: chosen[camera].stamp_ns)
+                return NotReady(
+                    f"camera {first} is {skew_s:.3f} s behind camera {last}, max_skew_s allows {max_skew_s:g}"
+                )
+            return self._lease(chosen)
+
+    def dropped(self, camera: str) -> int:
+        """How many frames of a camera found all slots leased."""
+        return self._cameras[camera].dropped
+
+    def clear(self) -> None:
+        """Forget all frames, as after a clock jump. Leases stay good."""
+        with self._lock:
+            for camera in self._cameras.values():
+                for slot in camera.slots:
+                    slot.number = 0
+
+    def _acquire(self, camera: str, height: int, width: int) -> _Slot | None:
+        """The slot of the oldest frame that nobody reads, but never the only complete one."""
+        place = self._cameras[camera]
+        if not place.slots or place.slots[0].image.shape != (height, width, 3):
+            slots = [_Slot(_allocate((height, width, 3), self._page_lock)) for _ in range(self._slots)]
+            with self._lock:
+                place.slots = slots
+        with self._lock:
+            newest = place.published()[:1]
+            free = [s for s in place.slots if not s.readers and not s.writing and s not in newest]
+            if not free:
+                place.dropped += 1
+                return None
+            slot = min(free, key=lambda slot: slot.number)
+            slot.writing = True
+            return slot
+
+    def _lease(self, chosen: Mapping[str, _Slot]) -> Lease:
+        for slot in chosen.values():
+            slot.readers += 1
+        frames = {}
+        for camera, slot in chosen.items():
+            image = slot.image.view()
+            image.setflags(write=False)
+            frames[camera] = Frame(camera, slot.stamp_ns, image)
+        return Lease(frames, list(chosen.values()), self._lock)
+
+
+def _skew_s(chosen: Mapping[str, _Slot]) -> float:
+    stamps = [slot.stamp_ns for slot in chosen.values()]
+    return (max(stamps) - min(stamps)) * 1e-9
+
+
+def _allocate(shape: tuple[int, int, int], page_lock: bool) -> np.ndarray:
+    """uint8 memory, page-locked when that is wanted and there is a CUDA device to read it."""
+    if page_lock:
+        try:
+            import torch
+        except ImportError:
+            return np.zeros(shape, np.uint8)
+        if torch.cuda.is_available():
+            return torch.zeros(shape, dtype=torch.uint8, pin_memory=True).numpy()
+    return np.zeros(shape, np.uint8)

@@ -1,0 +1,142 @@
+"""The last seconds of every joint, so that the state at an image's stamp can be had.
+
+Images arrive late and joints often; taking the newest joints would pair a picture with a robot that has moved
+on. Each joint keeps its own short history, since several drivers may each publish a part of the robot, in any
+order and with joints nobody asked for. Positions are interpolated linearly and never extrapolated: `gap_s`
+says how far the nearest real sample is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+_JUMP_NS = 500_000_000
+
+
+class JointHistory:
+    """Positions of D joints over time, in ROS units. Any threads.
+
+    joints: names, in the order of every result. capacity: samples kept of each joint; it must span the delay
+    of the slowest image at the rate of the fastest driver.
+    """
+
+    def __init__(self, joints: Sequence[str], capacity: int = 512):
+        if capacity < 2:
+            raise ValueError(f"capacity = {capacity} keeps nothing to interpolate between: give at least 2")
+        self.joints = tuple(joints)
+        self._capacity = capacity
+        self._columns = {name: column for column, name in enumerate(self.joints)}
+        self._known: dict[tuple[str, ...], tuple[np.ndarray, np.ndarray]] = {}
+        self._lock = threading.RLock()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all samples."""
+        with self._lock:
+            self._times = np.zeros((self._capacity, len(self.joints)), np.int64)
+            self._positions = np.zeros((self._capacity, len(self.joints)))
+            self._counts = np.zeros(len(self.joints), np.int64)
+
+    def add(self, names: Sequence[str], positions: Sequence[float] | np.ndarray, stamp_ns: int) -> bool:
+        """One JointState: names in any order, some of ours or others. True when it had something new.
+
+        Older than what is there is ignored, unless by more than half a second: then the clock was set back
+        and the history starts anew. Raises ValueError when names and positions do not match or a position is
+        not finite. A message without positions (it may carry only velocities or efforts) changes nothing.
+        """
+        if len(positions) == 0:
+            return False
+        if len(names) != len(positions):
+            raise ValueError(
+                f"joint state has {len(names)} names and {len(positions)} positions: mend its publisher"
+            )
+        sources, columns = self._match(tuple(names))
+        if not len(columns):
+            return False
+        values = np.asarray(positions, dtype=np.float64)[sources]
+        if not np.isfinite(values).all():
+            bad = np.flatnonzero(~np.isfinite(values))[0]
+            raise ValueError(f"joint state of {self.joints[columns[bad]]} is {values[bad]}: mend its driver")
+        with self._lock:
+            last = self._times[(self._counts[columns] - 1) % self._capacity, columns]
+            seen = self._counts[columns] > 0
+            if (seen & (last - stamp_ns > _JUMP_NS)).any():
+                self.clear()
+            elif (seen & (stamp_ns <= last)).any():
+                return False
+            rows = self._counts[columns] % self._capacity
+            self._times[rows, columns] = stamp_ns
+            self._positions[rows, columns] = values
+            self._counts[columns] += 1
+            return True
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Joints of which nothing has come yet."""
+        return tuple(name for name, count in zip(self.joints, self._counts) if count == 0)
+
+    @property
+    def newest_ns(self) -> int | None:
+        """Time up to which every joint is known, None while one is missing."""
+        with self._lock:
+            return None if self.missing else int(self._last(self._times).min())
+
+    def newest(self) -> np.ndarray:
+        """The last position of every joint, float64 [D]. ValueError while one is missing."""
+        with self._lock:
+            self._require_all()
+            return self._last(self._positions)
+
+    def at(self, stamp_ns: int) -> np.ndarray:
+        """Positions at a time, float64 [D]: linear between samples, the first or last one outside them.
+
+        ValueError while a joint is missing.
+        """
+        with self._lock:
+            self._require_all()
+            return np.array([self._at(column, stamp_ns)[0] for column in range(len(self.joints))])
+
+    def gap_s(self, stamp_ns: int) -> float:
+        """Seconds from a time to the nearest sample of the worst joint; infinite while one is missing."""
+        with self._lock:
+            if self.missing:
+                return float("inf")
+            return max(self._at(column, stamp_ns)[1] for column in range(len(self.joints))) * 1e-9
+
+    def _last(self, values: np.ndarray) -> np.ndarray:
+        return values[(self._counts - 1) % self._capacity, np.arange(len(self.joints))]
+
+    def _at(self, column: int, stamp_ns: int) -> tuple[float, int]:
+        """Position at a time and the distance to the nearest sample in nanoseconds."""
+        count = int(self._counts[column])
+        kept = min(count, self._capacity)
+        rows = np.arange(count - kept, count) % self._capacity
+        times, positions = self._times[rows, column], self._positions[rows, column]
+        after = int(np.searchsorted(times, stamp_ns))
+        if after == 0 or after == kept:
+            edge = 0 if after == 0 else kept - 1
+            return float(positions[edge]), abs(int(times[edge]) - stamp_ns)
+        before, span = after - 1, int(times[after] - times[after - 1])
+        share = (stamp_ns - int(times[before])) / span
+        gap = min(stamp_ns - int(times[before]), int(times[after]) - stamp_ns)
+        return float(positions[before] + share * (positions[after] - positions[before])), gap
+
+    def _match(self, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Which entries of a message are ours, and our columns of them; remembered by the names."""
+        if names not in self._known:
+            pairs = [(i, self._columns[name]) for i, name in enumerate(names) if name in self._columns]
+            columns = [column for _, column in pairs]
+            if len(set(columns)) != len(columns):
+                raise ValueError(f"joint state names a joint twice: {', '.join(names)}; mend its publisher")
+            if len(self._known) > 64:
+                self._known.clear()
+            sources = np.array([source for source, _ in pairs], np.int64)
+            self._known[names] = (sources, np.array(columns, np.int64))
+        return self._known[names]
+
+    def _require_all(self) -> None:
+        if self.missing:
+            raise ValueError(f"no state of joint {', '.join(self.missing)} yet: is its driver running?")
