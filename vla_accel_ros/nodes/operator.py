@@ -89,7 +89,8 @@ class Operator:
         self._changed = threading.Condition()
         self._changed_count = 0
         self._records: dict[str, deque] = {
-            name: deque(maxlen=memory) for name in ("chunks", "answers", "truths", "joints", "sent")
+            name: deque(maxlen=memory)
+            for name in ("chunks", "answers", "truths", "joints", "sent", "reports")
         }
         self._loops: dict[str, LoopStats] = {}
         self._diagnostics: dict[str, DiagnosticStatus] = {}
@@ -161,6 +162,11 @@ class Operator:
         return self._snapshot("answers")
 
     @property
+    def answer(self) -> LanguageOutput | None:
+        """The newest language output."""
+        return self._newest("answers")
+
+    @property
     def truths(self) -> list[GroundTruth]:
         """Ground truth of the simulator, oldest first."""
         return self._snapshot("truths")
@@ -190,6 +196,11 @@ class Operator:
         """Newest statistics of each loop by name; "image_to_trajectory" holds the ages of what was sent."""
         with self._changed:
             return dict(self._loops)
+
+    @property
+    def reports(self) -> list[LoopStats]:
+        """Statistics of all loops as they came, oldest first."""
+        return self._snapshot("reports")
 
     @property
     def diagnostics(self) -> dict[str, DiagnosticStatus]:
@@ -248,7 +259,7 @@ class Operator:
     def _on_loop(self, message: LoopStats) -> None:
         with self._changed:
             self._loops[message.loop] = message
-            self._notify()
+        self._record("reports", message)
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         namespace = self.node.get_namespace().strip("/")
