@@ -62,6 +62,14 @@ def test_every_weight_arrives(folder: Path) -> None:
     assert not policy.delta_mask.any()
 
 
+def test_the_file_may_change_afterwards(folder: Path) -> None:
+    """The weights are the policy's own, not a window onto the file."""
+    policy = load_policy(folder)
+    file = folder / "model.safetensors"
+    file.write_bytes(bytes(file.stat().st_size))
+    assert torch.equal(policy.model.embed_table, make_model(policy.config).embed_table)
+
+
 @pytest.mark.parametrize("names", [{LM_HEAD}, {EMBED_TOKENS}, {LM_HEAD, EMBED_TOKENS}])
 def test_the_tied_tensor_under_either_name_or_both(folder: Path, names: set[str]) -> None:
     def rename(tensors: dict[str, Tensor]) -> None:

@@ -85,7 +85,7 @@ def load_model(file: Path, config: PiConfig, device: torch.device, dtype: torch.
                 f"{file}: {LM_HEAD} and {EMBED_TOKENS} are one tensor but differ; keep one of them."
             )
         loaded = {
-            name: tensors.get_tensor(names[name]).to(device, parameter.dtype)
+            name: tensors.get_tensor(names[name]).to(device, parameter.dtype, copy=True)
             for name, parameter in wanted.items()
         }
     loaded[LM_HEAD] = loaded[EMBED_TOKENS]

@@ -8,17 +8,20 @@ padded but the state and action vectors, whose padding belongs to the network's 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models import processing
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.processing import Normalizer
 from vla_accel_ros.models.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its boundary type
+    from vla_accel_ros.engine.types import Observation
 
 PROMPT_STATES = ("own", "padded", "none")
 
