@@ -98,6 +98,15 @@ def test_a_lagging_joint_rejoins_the_asked_path_and_then_follows_it_exactly():
     np.testing.assert_array_equal(sent.positions[25:60, 0], positions[25:, 0])
 
 
+def test_points_close_together_do_not_make_the_way_to_rest_many_points():
+    times = np.array([S // 20, S // 10, S // 10 + 1_000])
+    positions = np.array([[0.0, 0.0, 0.0], [0.0, 1.9, 0.0], [0.0, 1.9, 0.0]])
+    sent, report = enforce(Trajectory(JOINTS, times, positions, np.zeros((3, 3))), REST, LIMITS)
+    assert report.limited == ("b",) and sent.positions[-1, 1] == 1.9
+    assert len(sent) < 60
+    assert_within_limits(sent, start=REST)
+
+
 def test_positions_beyond_a_limit_end_on_it_and_are_reported():
     sent, report = enforce(make_asked([[1.4, 0.0, 0.0]] * 20), REST, LIMITS)
     assert 0.4 <= report.position[0] < 0.6 and report.limited == ("a",)

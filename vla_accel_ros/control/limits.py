@@ -178,14 +178,13 @@ def enforce(
     positions = np.concatenate([asked_p, np.repeat(asked_p[-1:], chase, axis=0)])
     velocities = np.concatenate([asked_v, np.zeros((chase, len(over)))])
     positions[:, over], velocities[:, over] = led_p, led_v
-    after = fine[-1] + np.arange(1, chase + 1) * (fine[-1] - fine[-2])
+    after = fine[-1] + np.arange(1, chase + 1) * np.diff(fine).max()
     sent_times = np.concatenate([fine, after])
     return Trajectory(trajectory.joints, sent_times[1:], positions[1:], velocities[1:]), report
 
 
 def _split(times: np.ndarray, pieces: int) -> np.ndarray:
-    """Times with every interval cut into `pieces`, so that one step cannot turn full speed into full
-    reverse."""
+    """Times with every interval cut into `pieces`: no step may turn full speed into full reverse."""
     parts = np.arange(pieces) * np.diff(times)[:, None] // pieces
     return np.append((times[:-1, None] + parts).ravel(), times[-1])
 
@@ -193,28 +192,31 @@ def _split(times: np.ndarray, pieces: int) -> np.ndarray:
 def _lead(
     asked_p: np.ndarray, asked_v: np.ndarray, h: np.ndarray, limits: JointLimits
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Lead some joints along knots [N + 1, D] with steps h [N]: knots [N + 1 + M, D], M of them to come to
-    rest."""
+    """Lead joints along knots [N + 1, D] with steps h [N], and by M steps of the longest h to rest.
+
+    Returns positions and velocities [N + 1 + M, D].
+    """
     beyond = (asked_p < limits.lower) | (asked_p > limits.upper)
     goal_p = np.clip(asked_p, limits.lower, limits.upper)
     goal_v = np.where(beyond, 0.0, np.clip(asked_v, -limits.velocity, limits.velocity))
     clean = np.all(_within(goal_p[:-1], goal_v[:-1], goal_p[1:], goal_v[1:], h[:, None], limits), axis=1)
     p, v = [asked_p[0]], [asked_v[0]]
-    chase = 0 if goal_v[-1].any() else int(_CHASE_S / h[-1])
-    for k in range(len(h) + chase):
-        i = min(k, len(h) - 1)
-        now = min(k, len(h))
+    last = len(h)
+    chase = 0 if goal_v[-1].any() else math.ceil(_CHASE_S / h.max())
+    for k in range(last + chase):
+        now, then = min(k, last), min(k + 1, last)
+        step = h[k] if k < last else h.max()
         there = np.array_equal(p[-1], goal_p[now]) and np.array_equal(v[-1], goal_v[now])
-        if there and k >= len(h):
+        if there and k >= last:
             break
-        if there and clean[i]:
-            p.append(goal_p[i + 1])
-            v.append(goal_v[i + 1])
+        if there and clean[k]:
+            p.append(goal_p[then])
+            v.append(goal_v[then])
             continue
-        velocity = _next_velocity(p[-1], v[-1], goal_p[i + 1], goal_v[i + 1], h[i], limits)
-        reached = _within(p[-1], v[-1], goal_p[i + 1], goal_v[i + 1], h[i], limits)
-        p.append(np.where(reached, goal_p[i + 1], p[-1] + h[i] * (v[-1] + velocity) / 2))
-        v.append(np.where(reached, goal_v[i + 1], velocity))
+        velocity = _next_velocity(p[-1], v[-1], goal_p[then], goal_v[then], step, limits)
+        reached = _within(p[-1], v[-1], goal_p[then], goal_v[then], step, limits)
+        p.append(np.where(reached, goal_p[then], p[-1] + step * (v[-1] + velocity) / 2))
+        v.append(np.where(reached, goal_v[then], velocity))
     return np.array(p), np.array(v)
 
 
