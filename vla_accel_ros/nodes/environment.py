@@ -59,13 +59,13 @@ def demo_model() -> Path:
 def additional_environment(current: Mapping[str, str] = os.environ, profile: str = "") -> dict[str, str]:
     """The variables to add for a node process; those the user has already set are left alone.
 
-    profile: a Fast DDS profile of the user's instead of the package's.
+    profile: a Fast DDS profile that goes over both the user's variable and the package's file.
     """
     # Fast DDS 2 reads the first name only; Fast DDS 3 (Kilted on) the second, and warns of the first.
     older = current.get("ROS_DISTRO") in ("humble", "iron", "jazzy")
     variable = "FASTRTPS_DEFAULT_PROFILES_FILE" if older else "FASTDDS_DEFAULT_PROFILES_FILE"
     wanted = {**MALLOC, variable: profile or str(fastdds_profile())}
-    return {name: value for name, value in wanted.items() if name not in current}
+    return {name: value for name, value in wanted.items() if name not in current or value == profile}
 
 
 def process_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -1,0 +1,71 @@
+"""The two nodes that run a policy on a robot, in the robot's namespace.
+
+Cameras, joints and controllers keep the names they have: the contract says which topics they are, so nothing
+is remapped here. Both nodes are started again when they die, and configure and activate themselves unless
+`autostart` is false.
+"""
+
+from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
+from launch.actions import DeclareLaunchArgument, OpaqueFunction
+from launch.substitutions import LaunchConfiguration
+from launch_ros.actions import LifecycleNode
+from launch_ros.parameter_descriptions import ParameterValue
+
+from vla_accel_ros.nodes.environment import additional_environment, share_path
+
+RESPAWN_DELAY_S = 2.0
+
+
+def generate_launch_description() -> LaunchDescription:
+    arguments = [
+        ("namespace", "", "Namespace of the robot; its relative topics are below it."),
+        ("params_file", str(share_path("config/params.yaml")), "Parameters of the nodes (YAML)."),
+        ("contract", "", "Contract of the robot (YAML). Empty: as in params_file, else the simulated arm's."),
+        ("model", "", "Checkpoint folder. Empty: as in params_file, else the bundled demo policy."),
+        ("log_level", "info", "debug, info, warn, error or fatal."),
+        (
+            "fastdds_profile",
+            "",
+            "Fast DDS profile (XML). Empty: the one in your environment, else the package's.",
+        ),
+        ("autostart", "true", "Configure and activate the nodes; false leaves that to a lifecycle manager."),
+        ("respawn", "true", f"Start a node again {RESPAWN_DELAY_S:.0f} s after it died."),
+        ("use_sim_time", "false", "Take the time from /clock, as for a replayed bag."),
+    ]
+    declared = [
+        DeclareLaunchArgument(name, default_value=default, description=description)
+        for name, default, description in arguments
+    ]
+    return LaunchDescription([*declared, OpaqueFunction(function=nodes)])
+
+
+def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
+    def given(name: str) -> str:
+        return LaunchConfiguration(name).perform(context)
+
+    def yes(name: str) -> ParameterValue:
+        return ParameterValue(LaunchConfiguration(name), value_type=bool)
+
+    shared = {"autostart": yes("autostart"), "use_sim_time": yes("use_sim_time")}
+    if given("contract"):
+        shared["contract"] = ParameterValue(given("contract"), value_type=str)
+    model = {"model": ParameterValue(given("model"), value_type=str)} if given("model") else {}
+
+    environment = additional_environment(profile=given("fastdds_profile"))
+
+    def node(name: str, parameters: dict[str, ParameterValue]) -> LifecycleNode:
+        return LifecycleNode(
+            package="vla_accel_ros",
+            executable=name,
+            name=name,
+            namespace=LaunchConfiguration("namespace"),
+            parameters=[LaunchConfiguration("params_file"), parameters],
+            ros_arguments=["--log-level", LaunchConfiguration("log_level")],
+            additional_env=environment,
+            respawn=LaunchConfiguration("respawn"),
+            respawn_delay=RESPAWN_DELAY_S,
+            output="screen",
+            emulate_tty=True,
+        )
+
+    return [node("inference", {**shared, **model}), node("trajectory", shared)]

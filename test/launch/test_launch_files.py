@@ -1,0 +1,150 @@
+"""What the launch files start is in the package, and every argument they declare does something."""
+
+from __future__ import annotations
+
+from importlib.metadata import distribution
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import stand_in
+import yaml
+
+from vla_accel_ros.nodes.params import NODES
+
+ROOT = Path(__file__).resolve().parents[2]
+BRINGUP = ROOT / "launch" / "bringup.launch.py"
+DEMO = ROOT / "launch" / "demo.launch.py"
+PARAMETER_FILES = (ROOT / "config" / "params.yaml", ROOT / "config" / "sim.yaml")
+
+# What every ROS 2 node has without declaring it.
+EVERY_NODES = {"use_sim_time"}
+# What the launch arguments are for, and the parameter files therefore leave out.
+LAUNCH_ARGUMENTS = {"autostart", "contract", "model"}
+
+
+@pytest.fixture(autouse=True)
+def launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in.install(monkeypatch)
+    for name in ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE", "ROS_DISTRO"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def sections(path: Path) -> dict[str, dict[str, object]]:
+    """Node -> its parameters in a parameter file."""
+    found = {}
+    for pattern, content in yaml.safe_load(path.read_text()).items():
+        namespace, _, node = pattern.rpartition("/")
+        assert namespace == "/**", f"{path.name}: {pattern} does not match the node in every namespace"
+        assert list(content) == ["ros__parameters"], f"{path.name}: {pattern}"
+        found[node] = content["ros__parameters"]
+    return found
+
+
+@pytest.mark.parametrize("path", [BRINGUP, DEMO], ids=lambda path: path.name)
+def test_every_node_is_an_executable_of_the_package_with_parameters_it_declares(path: Path) -> None:
+    executables = {entry.name for entry in distribution("vla_accel_ros").entry_points}
+    for node in stand_in.start(path, model="/some/model"):
+        assert node.package == "vla_accel_ros"
+        assert node.executable in executables
+        assert node.parameters.keys() <= {parameter.name for parameter in NODES[node.name]} | EVERY_NODES
+        assert node.remappings == ()  # topics stand in the contract
+        assert all(file.is_file() for file in node.files)
+        assert any(node.name in sections(file) for file in node.files)
+
+
+def test_bringup_starts_the_two_lifecycle_nodes_and_demo_adds_the_robot() -> None:
+    def started(path: Path) -> dict[str, type]:
+        return {node.name: node.kind for node in stand_in.start(path)}
+
+    lifecycle = {"inference": stand_in.LifecycleNode, "trajectory": stand_in.LifecycleNode}
+    assert started(BRINGUP) == lifecycle
+    assert started(DEMO) == {"sim_robot": stand_in.Node, **lifecycle}
+
+
+@pytest.mark.parametrize("path", [BRINGUP, DEMO], ids=lambda path: path.name)
+def test_every_argument_is_described_and_changes_what_is_started(path: Path) -> None:
+    usual = stand_in.start(path)
+    for name, argument in stand_in.declared(path).items():
+        assert argument.description.endswith(".")
+        other = "false" if argument.default_value == "true" else "true"
+        assert stand_in.start(path, **{name: other}) != usual, f"{path.name}: {name} does nothing"
+
+
+@pytest.mark.parametrize("path", [BRINGUP, DEMO], ids=lambda path: path.name)
+def test_one_namespace_and_one_log_level_for_all_nodes(path: Path) -> None:
+    for node in stand_in.start(path, namespace="arm1", log_level="debug"):
+        assert node.namespace == "arm1"
+        assert node.ros_arguments == ("--log-level", "debug")
+
+
+def test_nodes_start_by_themselves_and_again_after_they_died() -> None:
+    for node in stand_in.start(BRINGUP):
+        assert node.parameters == {"autostart": True, "use_sim_time": False}
+        assert node.respawn and node.respawn_delay > 0
+    for node in stand_in.start(BRINGUP, autostart="false", respawn="false"):
+        assert node.parameters["autostart"] is False
+        assert not node.respawn
+
+
+def test_contract_and_model_go_over_the_parameter_file_as_text() -> None:
+    inference, trajectory = stand_in.start(BRINGUP, contract="/etc/robot.yaml", model="7")
+    assert inference.parameters["contract"] == trajectory.parameters["contract"] == "/etc/robot.yaml"
+    assert inference.parameters["model"] == "7"
+    assert "model" not in trajectory.parameters
+
+
+def test_demo_runs_the_contract_of_the_simulated_arm() -> None:
+    _, *driving = stand_in.start(DEMO)
+    for node in driving:
+        assert node.parameters["contract"] == str(ROOT / "config" / "contracts" / "sim_arm.yaml")
+
+
+@pytest.mark.parametrize("path", [BRINGUP, DEMO], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    ("distribution", "variable"),
+    [("humble", "FASTRTPS"), ("jazzy", "FASTRTPS"), ("kilted", "FASTDDS"), (None, "FASTDDS")],
+)
+def test_allocator_and_fast_dds_are_set_for_camera_images(
+    path: Path, distribution: str | None, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if distribution:
+        monkeypatch.setenv("ROS_DISTRO", distribution)
+    for node in stand_in.start(path):
+        assert node.environment == {
+            "MALLOC_MMAP_THRESHOLD_": str(64 * 1024**2),
+            "MALLOC_TRIM_THRESHOLD_": str(256 * 1024**2),
+            f"{variable}_DEFAULT_PROFILES_FILE": str(ROOT / "config" / "fastdds.xml"),
+        }
+
+
+def test_a_profile_of_the_user_is_left_alone_and_a_given_one_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FASTDDS_DEFAULT_PROFILES_FILE", "/theirs.xml")
+    given = stand_in.start(BRINGUP, fastdds_profile="/mine.xml")
+    assert all(node.environment["FASTDDS_DEFAULT_PROFILES_FILE"] == "/mine.xml" for node in given)
+    left = stand_in.start(BRINGUP)
+    assert all("FASTDDS_DEFAULT_PROFILES_FILE" not in node.environment for node in left)
+
+
+def test_shared_memory_segment_holds_frames_of_two_hd_cameras() -> None:
+    tree = ElementTree.parse(ROOT / "config" / "fastdds.xml")
+    (segment,) = (node for node in tree.iter() if node.tag.endswith("segment_size"))
+    hd = 1280 * 720 * 3
+    assert 2 * 2 * hd <= int(segment.text) <= 64 * 1024**2 // 5  # five processes in a container's 64 MB
+
+
+@pytest.mark.parametrize("path", PARAMETER_FILES, ids=lambda path: path.name)
+def test_parameter_files_name_every_parameter_with_its_default(path: Path) -> None:
+    for node, parameters in sections(path).items():
+        defaults = {parameter.name: parameter.default for parameter in NODES[node]}
+        assert parameters == {
+            name: default for name, default in defaults.items() if name not in LAUNCH_ARGUMENTS
+        }
+        for name, value in parameters.items():
+            assert type(value) is type(defaults[name]), f"{path.name}: {node}.{name}"
+
+
+def test_every_node_has_its_section() -> None:
+    assert {node for path in PARAMETER_FILES for node in sections(path)} == NODES.keys()
