@@ -52,8 +52,8 @@ class ChunkFollower:
     def forget(self) -> None:
         """Start over from the next joint state: at activation, and when the clock has jumped."""
         self._measured: np.ndarray | None = None
-        self._measured_ns = 0
-        self._leap: list[np.ndarray] = []
+        self._felt_ns = 0
+        self._leaping = 0
         self._valid_from_ns: int | None = None
         self._rest_ns = 0
         self._ready = False
@@ -64,15 +64,17 @@ class ChunkFollower:
         if self._measured is None:
             self._settle(position, stamp_ns)
             return False
-        elapsed_s = max((stamp_ns - self._measured_ns) * 1e-9, 1e-3)
+        elapsed_s = max((stamp_ns - self._felt_ns) * 1e-9, 1e-3)
+        self._felt_ns = stamp_ns
         reachable = 2.0 * self._speed * elapsed_s + _LEAP_OF_RANGE * self._range
         if (np.abs(position - self._measured) <= reachable).all():
-            self._measured, self._measured_ns, self._leap = position, stamp_ns, []
+            self._measured, self._leaping = position, 0
             return False
-        self._leap.append(position)
-        if len(self._leap) < _LEAP_SAMPLES:
+        self._leaping += 1
+        if self._leaping < _LEAP_SAMPLES:
             return False
         self.counts["leaps"] += 1
+        self._valid_from_ns = stamp_ns
         self._settle(position, stamp_ns)
         return True
 
@@ -85,7 +87,7 @@ class ChunkFollower:
             self.counts["before_leap"] += 1
             return None
         trajectory = None
-        if self.safety.state is Motion.RUNNING and self._ready and not self._leap:
+        if self.safety.state is Motion.RUNNING and self._ready and not self._leaping:
             trajectory = self.buffer.update(chunk, now_ns)
         # Only now: a refused chunk must not keep the robot moving.
         for name in ("chunk", *self._cameras):
@@ -139,8 +141,8 @@ class ChunkFollower:
 
     def _settle(self, position: np.ndarray, stamp_ns: int) -> None:
         self.buffer.reset(position)
-        self._measured, self._measured_ns, self._leap = position, stamp_ns, []
-        self._valid_from_ns, self._rest_ns, self._ready = stamp_ns, stamp_ns, True
+        self._measured, self._felt_ns, self._leaping = position, stamp_ns, 0
+        self._rest_ns, self._ready = stamp_ns, True
 
     def _resume(self) -> None:
         """Go on from the commanded position, or from the measured one if the robot was moved while it

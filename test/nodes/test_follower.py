@@ -1,0 +1,206 @@
+"""What goes out for each chunk, when the arm stops, and where it goes on from. Time is given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from vla_accel_ros.control.buffer import TrajectoryBuffer
+from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.control.watchdog import Motion, Safety, Watchdog
+from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.nodes.follower import ChunkFollower
+
+S = 1_000_000_000
+MS = S // 1000
+START = 1000 * S
+HOME = np.zeros(2)
+
+
+class Robot:
+    """A follower with time, joints and chunks as a test tells them. A tick is 10 ms, with a joint state each.
+
+    The joints are where they are commanded to be plus `sag`, unless `placed` says where; `silent` ones say
+    nothing.
+    """
+
+    def __init__(self) -> None:
+        limits = JointLimits([-2, -2], [2, 2], [3, 3], [20, 20])
+        watched = {"camera/front": 0.5, "joint_states": 0.3, "chunk": 0.8}
+        buffer = TrajectoryBuffer(("a", "b"), limits)
+        self.follower = ChunkFollower(buffer, Safety(Watchdog(watched)), ("camera/front",), max_age_s=0.8)
+        self.now = START
+        self.sag, self.silent = np.zeros(2), False
+        self.placed: np.ndarray | None = HOME
+        self.request = 0
+        self.sent: list[Trajectory] = []
+        self.states: list[Motion] = []
+
+    def run(self, seconds: float, goal: float | None = None, latency_s: float = 0.05) -> None:
+        """Let time pass; with a goal, a chunk towards it arrives every 100 ms."""
+        for tick in range(round(seconds * 100)):
+            self.now += 10 * MS
+            if not self.silent:
+                self.follower.felt(self.measured(), self.now)
+            if goal is not None and tick % 10 == 0:
+                self.send(goal, self.now - round(latency_s * S))
+            change, stop = self.follower.step(self.now)
+            if change is not None:
+                self.states.append(change.after)
+            if stop is not None:
+                self.sent.append(stop)
+
+    def measured(self) -> np.ndarray:
+        return self.reference()[0] + self.sag if self.placed is None else self.placed
+
+    def go(self, seconds: float = 0.6, goal: float = 1.5) -> None:
+        """Run with joints that follow."""
+        self.run(0.01)
+        self.placed = None
+        self.run(seconds, goal)
+
+    def send(self, goal: float, stamp_ns: int) -> None:
+        self.request += 1
+        start, _ = self.follower.buffer.reference(stamp_ns)
+        ramp = np.linspace(start, np.full(2, goal), 33)[1:].astype(np.float32)
+        chunk = Chunk(ramp, stamp_ns, 1 / 30, self.request, self.request, np.zeros(32, np.float32))
+        trajectory = self.follower.follow(chunk, self.now)
+        if trajectory is not None:
+            self.sent.append(trajectory)
+
+    def reference(self, later_s: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+        return self.follower.buffer.reference(self.now + round(later_s * S))
+
+
+def test_nothing_is_sent_until_everything_has_been_fresh_for_a_moment():
+    robot = Robot()
+    robot.run(1.0)
+    assert robot.states == [] and robot.sent == []
+    robot.run(0.15, goal=1.0)
+    assert robot.sent == []
+    robot.run(0.3, goal=1.0)
+    assert robot.states == [Motion.RUNNING] and robot.sent
+
+
+def test_without_chunks_it_stops_once_smoothly_within_the_age_limit_and_then_says_nothing():
+    robot = Robot()
+    robot.go()
+    assert np.abs(robot.reference()[1]).max() > 0.3
+    last_stamp, count = robot.now - 100 * MS - 50 * MS + 10 * MS, len(robot.sent)
+    robot.run(2.0)
+    assert robot.states == [Motion.RUNNING, Motion.STOPPING, Motion.HOLDING]
+    (stop,) = robot.sent[count:]
+    assert stop.start_ns - last_stamp <= 500 * MS + 20 * MS
+    v = np.diff(stop.sample(np.arange(stop.start_ns, stop.end_ns, MS))[0], axis=0) * 1000
+    assert np.abs(np.diff(v, axis=0)).max() * 1000 <= 20.0 * 1.01
+    assert not stop.velocities[-1].any()
+
+
+def test_it_goes_on_from_what_was_commanded_when_chunks_come_back():
+    robot = Robot()
+    robot.go()
+    robot.run(2.0)
+    held, _ = robot.reference()
+    robot.sag = np.full(2, -0.05)
+    count = len(robot.sent)
+    robot.run(0.5, goal=0.0)
+    assert robot.states[-1] is Motion.RUNNING
+    first = robot.sent[count]
+    np.testing.assert_allclose(first.sample(first.start_ns)[0], held, atol=1e-9)
+
+
+def test_it_goes_on_from_where_the_robot_is_when_it_was_moved_while_held():
+    robot = Robot()
+    robot.go()
+    robot.run(2.0)
+    held, _ = robot.reference()
+    for share in np.linspace(0.0, 1.0, 50):  # led away by hand
+        robot.placed = held - 1.2 * share
+        robot.run(0.01)
+    count = len(robot.sent)
+    robot.run(0.5, goal=0.0)
+    assert robot.follower.counts["moved_while_held"] == 1
+    first = robot.sent[count]
+    np.testing.assert_allclose(first.sample(first.start_ns)[0], robot.placed, atol=1e-9)
+
+
+def test_late_joints_stop_it_too():
+    robot = Robot()
+    robot.go()
+    robot.silent = True
+    robot.run(0.5, goal=1.5)
+    assert Motion.STOPPING in robot.states
+    assert robot.follower.safety.reasons[0].startswith("joint_states is")
+
+
+def test_a_hold_stays_until_it_is_resumed():
+    robot = Robot()
+    robot.go()
+    robot.follower.safety.hold()
+    robot.run(2.0, goal=1.5)
+    assert robot.states[-1] is Motion.HOLDING
+    count = len(robot.sent)
+    robot.run(1.0, goal=1.5)
+    assert len(robot.sent) == count
+    robot.follower.safety.resume()
+    robot.run(0.5, goal=1.5)
+    assert robot.states[-1] is Motion.RUNNING and len(robot.sent) > count
+
+
+def test_one_wrong_joint_sample_changes_nothing_but_a_leap_that_stays_is_a_new_start():
+    robot = Robot()
+    robot.go(goal=0.3)
+    robot.placed = np.array([1.5, -1.5])
+    robot.run(0.01)
+    robot.placed = None
+    robot.run(0.1)
+    assert robot.follower.counts["leaps"] == 0
+    robot.placed = np.array([1.5, -1.5])
+    robot.run(0.1)
+    assert robot.follower.counts["leaps"] == 1
+    np.testing.assert_allclose(robot.reference()[0], robot.placed)
+
+
+def test_a_chunk_observed_before_a_leap_is_void():
+    robot = Robot()
+    robot.go(goal=0.3)
+    stamp = robot.now
+    robot.placed = np.array([1.5, -1.5])
+    robot.run(0.1)
+    count = len(robot.sent)
+    robot.send(0.3, stamp)
+    assert len(robot.sent) == count and robot.follower.counts["before_leap"] == 1
+    robot.send(0.3, robot.now)
+    assert len(robot.sent) == count + 1
+
+
+def test_a_refused_chunk_does_not_count_as_seen():
+    robot = Robot()
+    robot.go(goal=0.3)
+    newest = robot.follower.safety.watchdog.age_s("chunk", robot.now)
+    wrong = Chunk(np.full((4, 2), np.nan, np.float32), robot.now, 1 / 30, 99, 99, np.zeros(4, np.float32))
+    with pytest.raises(ValueError, match="is nan at point 0"):
+        robot.follower.follow(wrong, robot.now)
+    assert robot.follower.safety.watchdog.age_s("chunk", robot.now) == newest
+
+
+def test_the_ages_of_what_was_sent_are_told_and_old_ones_are_misses():
+    robot = Robot()
+    robot.go(0.01)
+    robot.run(2.0, goal=0.5, latency_s=0.12)
+    stats = robot.follower.stats(robot.now)
+    assert stats.name == "image_to_trajectory" and stats.runs == len(robot.sent)
+    assert stats.p50_s == pytest.approx(0.12) and stats.p99_s == pytest.approx(0.12)
+    assert stats.measured_hz == pytest.approx(10.0) and stats.misses == 0
+
+
+def test_after_the_clock_went_back_it_starts_over_from_the_joints():
+    robot = Robot()
+    robot.go(goal=0.3)
+    robot.now -= 500 * S
+    robot.follower.forget()
+    assert robot.follower.stop(robot.now) is None
+    count = len(robot.sent)
+    robot.run(1.5, goal=0.3)
+    assert robot.follower.safety.state is Motion.RUNNING and len(robot.sent) > count

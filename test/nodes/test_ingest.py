@@ -1,0 +1,93 @@
+"""From serialized messages to an observation, and what is said when there is none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rclpy.serialization import serialize_message
+from sensor_msgs.msg import Image
+
+from vla_accel_ros.nodes.convert import set_stamp
+from vla_accel_ros.nodes.ingest import Ingest
+
+S = 1_000_000_000
+NOW = 50 * S
+
+
+def image(stamp_ns: int, value: int = 0) -> bytes:
+    message = Image(height=4, width=6, encoding="rgb8", step=18, data=bytes([value]) * 72)
+    set_stamp(message.header.stamp, stamp_ns)
+    return serialize_message(message)
+
+
+def make_ingest(contract) -> Ingest:
+    ingest = Ingest(contract)
+    ingest.instruction = "reach the red block"
+    return ingest
+
+
+def fill(ingest: Ingest, contract, stamp_ns: int, now_ns: int) -> None:
+    names = contract.joint_names
+    ingest.joints(names, np.full(6, 0.1), stamp_ns - S // 100, now_ns)
+    ingest.joints(names, np.full(6, 0.3), stamp_ns + S // 100, now_ns)
+    for value, camera in enumerate(contract.cameras):
+        ingest.image(camera.name, image(stamp_ns, 100 + value), now_ns)
+
+
+def test_an_observation_has_the_cameras_by_the_policys_names_and_the_joints_at_their_stamp(contract):
+    ingest = make_ingest(contract)
+    fill(ingest, contract, NOW, NOW + S // 50)
+    observation = ingest.observe(NOW + S // 50)
+    assert observation.stamp_ns == NOW and observation.instruction == "reach the red block"
+    assert {name: int(pixels[0, 0, 0]) for name, pixels in observation.images.items()} == {
+        "base_0_rgb": 100,
+        "left_wrist_0_rgb": 101,
+    }
+    np.testing.assert_allclose(observation.state, contract.to_policy(np.full(6, 0.2)), rtol=1e-6)
+    assert ingest.observe(NOW + S // 50) is None and ingest.waiting_for == ""
+
+
+def test_what_an_observation_waits_for_is_said(contract):
+    ingest = Ingest(contract)
+    assert ingest.observe(NOW) is None
+    assert "publish one on the instruction topic" in ingest.waiting_for
+    ingest.instruction = "reach the red block"
+    ingest.image("front", image(NOW), NOW)
+    ingest.observe(NOW)
+    assert ingest.waiting_for == "no frame of camera wrist yet"
+
+
+def test_the_newest_joints_are_in_the_policys_units(contract):
+    ingest = make_ingest(contract)
+    assert ingest.feel() is None
+    fill(ingest, contract, NOW, NOW)
+    state, stamp_ns = ingest.feel()
+    np.testing.assert_allclose(state, contract.to_policy(np.full(6, 0.3)), rtol=1e-6)
+    assert stamp_ns == NOW + S // 100
+
+
+def test_a_message_that_cannot_be_used_is_refused_and_counted(contract):
+    ingest = make_ingest(contract)
+    with pytest.raises(ValueError, match="camera front: image message ends in"):
+        ingest.image("front", image(NOW)[:40], NOW)
+    with pytest.raises(ValueError, match="2 names and 1 positions"):
+        ingest.joints(["a", "b"], [0.0], NOW, NOW)
+    assert ingest.refused == {"front": 1, "joint_states": 1}
+
+
+def test_a_starving_camera_is_warned_of_with_the_mend(contract):
+    ingest = make_ingest(contract)
+    for k in range(10):
+        ingest.image("front", image(NOW + k * S), NOW + k * S)
+    warning = ingest.monitors["front"].warning(NOW + 9 * S)
+    assert "1.0 Hz instead of 30 Hz" in warning and "config/fastdds.xml" in warning
+    assert ingest.monitors["front"].drops == 9 * 29
+
+
+def test_after_clear_only_new_frames_count_and_the_instruction_stays(contract):
+    ingest = make_ingest(contract)
+    fill(ingest, contract, NOW, NOW)
+    ingest.clear()
+    assert ingest.observe(NOW) is None
+    fill(ingest, contract, NOW - 20 * S, NOW - 20 * S)  # the clock was set back
+    assert ingest.observe(NOW - 20 * S).stamp_ns == NOW - 20 * S

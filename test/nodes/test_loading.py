@@ -1,0 +1,54 @@
+"""A model and a contract that do not fit are refused before anything moves."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from builders import make_checkpoint, make_config
+
+from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.nodes.loading import Load
+
+
+def test_a_model_that_fits_has_run_once_and_knows_the_contracts_time_step(tmp_path, contract):
+    engine = Load(make_checkpoint(tmp_path), device="cpu", denoise_steps=3).engine(contract)
+    assert engine.step_dt_s == contract.chunk.step_dt_s and engine.steps == 3
+    np.testing.assert_array_equal(engine.policy.delta_mask, contract.delta_mask)
+    images = {camera.image: np.zeros((20, 30, 3), np.uint8) for camera in contract.cameras}
+    observation = Observation(images, np.zeros(6, np.float32), "reach the red block", 1)
+    with engine.observe(observation) as prefix:
+        assert prefix.version == 1  # 0 was the warm-up
+        assert engine.act(prefix).request_id == 1
+
+
+def test_a_camera_the_model_does_not_know_is_named(tmp_path, contract):
+    cameras = (contract.cameras[0], replace(contract.cameras[1], image="base_1_rgb"))
+    with pytest.raises(
+        ValueError,
+        match=r"cameras\.wrist\.image is 'base_1_rgb'.*give one of base_0_rgb, left_wrist_0_rgb",
+    ):
+        Load(make_checkpoint(tmp_path)).engine(replace(contract, cameras=cameras))
+
+
+def test_another_number_of_joints_is_named(tmp_path, contract):
+    with pytest.raises(ValueError, match="statistics of 6 state but the contract names 5 joints"):
+        Load(make_checkpoint(tmp_path)).engine(replace(contract, joints=contract.joints[:5]))
+
+
+def test_a_folder_without_a_model_is_named(tmp_path, contract):
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path / "none"))):
+        Load(tmp_path / "none").engine(contract)
+
+
+def test_a_device_that_is_not_there_is_named(tmp_path, contract):
+    with pytest.raises(ValueError, match="device is 'cuda:99'"):
+        Load(make_checkpoint(tmp_path), device="cuda:99").engine(contract)
+
+
+def test_too_little_room_for_the_frames_is_named(tmp_path, contract):
+    folder = make_checkpoint(tmp_path, make_config())
+    with pytest.raises(ValueError, match="slots is 0"):
+        Load(folder, kv_slots=0).engine(contract)

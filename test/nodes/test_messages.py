@@ -1,0 +1,153 @@
+"""What crosses between our types and messages, and what does not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from builtin_interfaces.msg import Duration
+from rcl_interfaces.msg import ParameterType, ParameterValue
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
+from vla_accel_msgs.msg import ActionChunk
+from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.nodes import convert
+from vla_accel_ros.nodes.controllers import judge
+from vla_accel_ros.sensing.contract import Controller
+
+STAMP = 12_345_678_901
+
+
+def make_chunk(horizon: int = 4) -> Chunk:
+    actions = np.arange(horizon * 6, dtype=np.float32).reshape(horizon, 6) / 10
+    return Chunk(actions, STAMP, 1 / 30, 7, 8, np.arange(horizon, dtype=np.float32))
+
+
+def make_message(contract, **changes) -> ActionChunk:
+    message = convert.chunk_to_message(make_chunk(), contract, 0.02)
+    for name, value in changes.items():
+        setattr(message, name, value)
+    return message
+
+
+def make_trajectory(joints: tuple[str, ...] = ("a", "b", "c"), points: int = 3) -> Trajectory:
+    times = STAMP + np.arange(points) * 100_000_000
+    positions = np.arange(points * len(joints), dtype=float).reshape(points, -1)
+    return Trajectory(joints, times, positions, positions / 2)
+
+
+def test_a_chunk_survives_the_way_through_a_message(contract):
+    chunk = make_chunk()
+    back = convert.chunk_from_message(make_message(contract), contract.joint_names)
+    np.testing.assert_allclose(back.actions, chunk.actions)
+    np.testing.assert_array_equal(back.update_magnitudes, chunk.update_magnitudes)
+    assert (back.stamp_ns, back.kv_version, back.request_id) == (STAMP, 7, 8)
+    assert back.step_dt_s == chunk.step_dt_s
+
+
+def test_messages_are_in_ros_units_whatever_the_policy_counts_in(contract):
+    joints = (replace(contract.joints[0], unit="deg", sign=-1, offset=90.0), *contract.joints[1:])
+    contract = replace(contract, joints=joints)
+    actions = np.zeros((1, 6), np.float32)
+    actions[0, 0] = 45.0
+    message = convert.chunk_to_message(replace(make_chunk(), actions=actions), contract, 0.0)
+    assert message.actions[0] == pytest.approx(math.radians(45.0))
+
+
+def test_columns_follow_the_joints_that_are_asked_for(contract):
+    order = contract.joint_names[::-1]
+    back = convert.chunk_from_message(make_message(contract), order)
+    np.testing.assert_allclose(back.actions, make_chunk().actions[:, ::-1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"horizon": 5}, "says 5 x 6 but has 24 numbers for 6 joints"),
+        ({"horizon": 0}, "says 0 x 6"),
+        ({"joint_names": list("abcdef")}, "has no joint 'shoulder_pan'"),
+        ({"step_dt_s": 0.0}, "step_dt_s 0.0"),
+        ({"step_dt_s": math.nan}, "step_dt_s nan"),
+        ({"actions": [0.0] * 7 + [math.nan] + [0.0] * 16}, "nan for joint 'shoulder_lift' in action 1"),
+        ({"actions": [math.inf] + [0.0] * 23}, "inf for joint 'shoulder_pan' in action 0"),
+    ],
+)
+def test_a_chunk_that_is_wrong_is_refused_in_a_sentence(contract, changes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        convert.chunk_from_message(make_message(contract, **changes), contract.joint_names)
+
+
+def test_a_trajectory_is_split_by_controller_and_begins_at_its_stamp():
+    trajectory = make_trajectory()
+    message = convert.TrajectoryMessage(("c", "a")).fill(trajectory)
+    assert list(message.joint_names) == ["c", "a"] and convert.stamp_ns(message.header.stamp) == STAMP
+    back = convert.trajectory_from_message(message, now_ns=0)
+    np.testing.assert_array_equal(back.times_ns, trajectory.times_ns)
+    np.testing.assert_array_equal(back.positions, trajectory.positions[:, [2, 0]])
+    np.testing.assert_array_equal(back.velocities, trajectory.velocities[:, [2, 0]])
+
+
+def test_with_stamp_zero_it_begins_on_arrival():
+    message = convert.TrajectoryMessage(("a",), stamp="zero").fill(make_trajectory())
+    assert convert.stamp_ns(message.header.stamp) == 0
+    back = convert.trajectory_from_message(message, now_ns=99)
+    assert back.start_ns == 99 and len(back) == 3
+
+
+def test_a_refilled_message_forgets_the_longer_motion_before():
+    message = convert.TrajectoryMessage(("a", "b", "c"))
+    message.fill(make_trajectory(points=9))
+    assert len(message.fill(make_trajectory(points=2)).points) == 2
+
+
+def test_positions_only_stay_positions_only():
+    times, positions = np.array([STAMP]), np.zeros((1, 1))
+    message = convert.TrajectoryMessage(("a",)).fill(Trajectory(("a",), times, positions))
+    assert len(message.points[0].velocities) == 0
+    assert convert.trajectory_from_message(message, 0).velocities is None
+
+
+def test_a_trajectory_with_velocities_for_some_points_is_refused():
+    points = [
+        JointTrajectoryPoint(positions=[0.0], velocities=[0.0], time_from_start=Duration(sec=1)),
+        JointTrajectoryPoint(positions=[0.0], time_from_start=Duration(sec=2)),
+    ]
+    with pytest.raises(ValueError, match="or no velocities at all"):
+        convert.trajectory_from_message(JointTrajectory(joint_names=["a"], points=points), 0)
+    with pytest.raises(ValueError, match="no points"):
+        convert.trajectory_from_message(JointTrajectory(joint_names=["a"]), 0)
+
+
+@pytest.mark.parametrize(
+    ("joints", "desired", "moving_end", "zero_end", "sentences"),
+    [
+        (["a", "b"], True, False, True, []),
+        (["b", "a"], True, True, False, []),
+        (["a", "x"], True, False, True, ["moves a, x but the contract gives it a, b"]),
+        (["a", "b"], False, False, True, ["interpolate_from_desired_state is false"]),
+        (["a", "b"], True, False, False, ["set our parameter zero_end to true"]),
+    ],
+)
+def test_a_controller_that_would_not_do_what_we_send_is_found(
+    joints, desired, moving_end, zero_end, sentences
+):
+    values = {
+        "joints": ParameterValue(type=ParameterType.PARAMETER_STRING_ARRAY, string_array_value=joints),
+        "interpolate_from_desired_state": ParameterValue(
+            type=ParameterType.PARAMETER_BOOL, bool_value=desired
+        ),
+        "allow_nonzero_velocity_at_trajectory_end": ParameterValue(
+            type=ParameterType.PARAMETER_BOOL, bool_value=moving_end
+        ),
+    }
+    found = judge(Controller("arm_controller/joint_trajectory", ("a", "b")), values, zero_end)
+    assert len(found) == len(sentences)
+    assert all(sentence in text for sentence, text in zip(sentences, found))
+
+
+def test_a_controller_without_these_parameters_is_not_judged():
+    nothing = {name: ParameterValue() for name in ("joints", "interpolate_from_desired_state")}
+    assert judge(Controller("t", ("a",)), nothing, zero_end=False) == []
