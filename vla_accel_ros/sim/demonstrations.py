@@ -23,6 +23,7 @@ from vla_accel_ros.sim.world import View
 
 HORIZON = 32
 EPISODE_S = {REACH: 2.4, PLACE: 7.0, FOLLOW: 5.0}
+REACHED_M = (0.12, 0.31)  # radii at which the gripper can point down from 1 to 15 cm above the table
 LINGER_S = 0.6  # an episode goes on this long after success, so that "done" is seen
 
 Behaviour = Callable[[SimRobot, Expert], np.ndarray]
@@ -173,18 +174,26 @@ def start_somewhere(robot: SimRobot, rng: np.random.Generator) -> None:
         robot.set_joints(layout.anywhere_above(rng))
     elif kind == "near":
         block = view.blocks[task.block]
-        dx, dy = rng.normal(0, 0.025, 2)
+        x, y = _beside((block.x, block.y), 0.025, rng)
         roll = float(np.clip(math.atan2(block.y, block.x) - block.yaw + rng.normal(0, 0.3), -1.2, 1.2))
-        pose = kinematics.Pose(block.x + dx, block.y + dy, float(rng.uniform(0.06, 0.11)), 0.0, roll)
+        pose = kinematics.Pose(x, y, float(rng.uniform(0.06, 0.11)), 0.0, roll)
         robot.set_joints((*kinematics.inverse(pose), GRIPPER_OPEN))
     elif kind == "carry":
         _start_carrying(robot, rng)
     elif kind == "finished":
         assert task.pad is not None
-        x, y = np.array(view.pads[task.pad]) + rng.normal(0, 0.012, 2)
+        x, y = _beside(view.pads[task.pad], 0.012, rng)
         roll, height = float(rng.uniform(-0.8, 0.8)), float(rng.uniform(0.07, 0.15))
-        robot.place_block(task.block, float(x), float(y), float(rng.uniform(-0.7, 0.7)))
+        robot.place_block(task.block, x, y, float(rng.uniform(-0.7, 0.7)))
         robot.set_joints((*kinematics.inverse(kinematics.Pose(x, y, height, 0.0, roll)), GRIPPER_OPEN))
+
+
+def _beside(point: tuple[float, float], spread_m: float, rng: np.random.Generator) -> tuple[float, float]:
+    """A point near this one that the arm reaches at every height used here."""
+    x, y = np.array(point) + rng.normal(0, spread_m, 2)
+    radius = math.hypot(x, y)
+    scale = min(max(radius, REACHED_M[0]), REACHED_M[1]) / radius
+    return float(x * scale), float(y * scale)
 
 
 def _start_carrying(robot: SimRobot, rng: np.random.Generator) -> None:
@@ -192,15 +201,15 @@ def _start_carrying(robot: SimRobot, rng: np.random.Generator) -> None:
     task, view = robot.task, robot.view()
     assert task.pad is not None
     if rng.random() < 0.4:
-        x, y = np.array(view.pads[task.pad]) + rng.normal(0, 0.02, 2)
+        x, y = _beside(view.pads[task.pad], 0.02, rng)
         z = float(rng.uniform(0.012, 0.09))
     else:
         x, y = layout.anywhere(rng)
         z = float(rng.uniform(0.065, 0.11))
     roll = float(rng.uniform(-0.8, 0.8))
-    arm = kinematics.inverse(kinematics.Pose(float(x), float(y), z, 0.0, roll))
+    arm = kinematics.inverse(kinematics.Pose(x, y, z, 0.0, roll))
     robot.set_joints((*arm, GRIPPER_AT_BLOCK))
-    robot.place_block(task.block, float(x), float(y), arm[0] - roll, max(0.0201, z + 0.008))
+    robot.place_block(task.block, x, y, arm[0] - roll, max(0.0201, z + 0.008))
     for _ in range(5):
         robot.step(np.array((*arm, GRIPPER_CLOSED)))
 

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from vla_accel_ros.sim.kinematics import GRIPPER_OPEN, Pose, inverse
+from vla_accel_ros.sim.kinematics import GRIPPER_OPEN, Pose, Unreachable, inverse
 
 REACH_M = (0.145, 0.305)  # radius from the pan axis
 X_MIN_M, Y_MAX_M = 0.11, 0.195
@@ -72,12 +72,14 @@ def home(rng: np.random.Generator) -> tuple[float, ...]:
 def anywhere_above(rng: np.random.Generator) -> tuple[float, ...]:
     """Six joint angles [rad] with the tip anywhere over the working area, 5-16 cm up, gripper at any
     opening."""
-    x, y = anywhere(rng)
-    pose = Pose(
-        x, y, float(rng.uniform(0.055, 0.16)), float(rng.normal(0, 0.06)), float(rng.uniform(-0.8, 0.8))
-    )
     opening = GRIPPER_OPEN if rng.random() < 0.7 else float(rng.uniform(0.15, 0.7))
-    return (*inverse(pose), opening)
+    while True:
+        x, y = anywhere(rng)
+        z, pitch, roll = rng.uniform(0.055, 0.16), rng.normal(0, 0.06), rng.uniform(-0.8, 0.8)
+        try:
+            return (*inverse(Pose(x, y, float(z), float(pitch), float(roll))), opening)
+        except Unreachable:
+            continue
 
 
 def wander(
