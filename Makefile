@@ -20,10 +20,10 @@ help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 venv:  ## .venv with ROS 2, the messages and the package
-	@python=$$(bash scripts/python.sh $(PYTHON)) && exec "$$python" scripts/venv.py
+	@python=$$(bash scripts/python.sh $(PYTHON)) && exec "$$python" scripts/environment.py
 
 venv-test:
-	@python=$$(bash scripts/python.sh $(PYTHON)) && exec "$$python" scripts/venv.py --test
+	@python=$$(bash scripts/python.sh $(PYTHON)) && exec "$$python" scripts/environment.py --test
 
 demo: venv  ## the simulated robot, driven for about a minute
 	@exec $(BIN)/vla demo $(ARGS)
@@ -37,7 +37,7 @@ test: lint  ## lint and all tests; those marked gpu where there is a CUDA device
 	$(BIN)/pytest $(ARGS)
 
 test-gpu: venv-test  ## the tests marked gpu
-	@$(BIN)/python -c "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'make test-gpu needs a CUDA device, and torch sees none here')"
+	@$(BIN)/python -c "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'make test-gpu needs a CUDA device: torch sees none')"
 	$(BIN)/pytest -m gpu $(ARGS)
 
 clean:  ## remove what builds and runs left

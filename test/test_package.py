@@ -1,0 +1,161 @@
+"""The package is what its manifests say, and plain colcon builds and installs it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+MANIFEST = ElementTree.parse(ROOT / "package.xml").getroot()
+MESSAGES = ElementTree.parse(ROOT / "msg" / "package.xml").getroot()
+EXECUTABLES = {"inference", "trajectory", "sim_robot", "vla"}
+
+# Import name -> its rosdep key, where that is another; the rest is in requirements/robot.txt by its own name.
+KEYS = {
+    "PIL": "python3-pil",
+    "cv2": "python3-opencv",
+    "matplotlib": "python3-matplotlib",
+    "numpy": "python3-numpy",
+    "rich": "python3-rich",
+    "tqdm": "python3-tqdm",
+    "yaml": "python3-yaml",
+}
+# Imported only where a checkpoint or a tool asks for it, with a sentence when it is not there.
+ON_DEMAND = {"sentencepiece", "transformers"}
+
+
+def requirements(name: str) -> dict[str, str]:
+    """Package -> the rest of its line, of a requirements file."""
+    lines = (ROOT / "requirements" / name).read_text().splitlines()
+    matches = (re.match(r"([A-Za-z][\w.-]*)(\[.*?\])?(.*)", line) for line in lines)
+    return {match[1].lower(): match[3] for match in matches if match}
+
+
+def depends(manifest: ElementTree.Element) -> set[str]:
+    return {element.text for element in manifest if element.tag.endswith("depend")}
+
+
+def test_both_packages_and_the_installed_one_agree() -> None:
+    installed = distribution("vla_accel_ros").metadata
+    (maintainer,) = MANIFEST.iter("maintainer")
+    assert installed["Version"] == MANIFEST.findtext("version") == MESSAGES.findtext("version")
+    assert (
+        installed["License"] == MANIFEST.findtext("license") == MESSAGES.findtext("license") == "Apache-2.0"
+    )
+    assert installed["Maintainer"] == maintainer.text == MESSAGES.findtext("maintainer")
+    assert (
+        installed["Maintainer-email"] == maintainer.get("email") == MESSAGES.find("maintainer").get("email")
+    )
+    assert "Apache License" in (ROOT / "LICENSE").read_text()
+
+
+def test_the_changelog_has_the_version() -> None:
+    assert f"## [{MANIFEST.findtext('version')}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_every_entry_point_resolves() -> None:
+    entries = {entry.name: entry for entry in distribution("vla_accel_ros").entry_points}
+    assert entries.keys() == EXECUTABLES
+    for entry in entries.values():
+        assert callable(entry.load())
+
+
+def test_every_import_is_declared() -> None:
+    imported = set()
+    for path in (ROOT / "vla_accel_ros").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                imported.add(node.module.partition(".")[0])
+    foreign = imported - set(sys.stdlib_module_names) - {"vla_accel_ros"} - ON_DEMAND
+    declared = depends(MANIFEST) | requirements("robot.txt").keys()
+    assert {name for name in foreign if KEYS.get(name, name) not in declared} == set()
+
+
+def test_versions_are_pinned_in_one_place() -> None:
+    pinned = requirements("constraints.txt")
+    assert all(rest.startswith("==") for rest in pinned.values())
+    for name in ("venv.txt", "test.txt", "robot.txt"):
+        assert all("==" not in rest for rest in requirements(name).values()), name
+    assert requirements("robot.txt")["torch"] == ">=2.6"
+
+
+def test_every_message_is_generated_and_every_field_is_commented() -> None:
+    cmake = (ROOT / "msg" / "CMakeLists.txt").read_text()
+    for path in (*(ROOT / "msg").glob("*.msg"), *(ROOT / "msg" / "srv").glob("*.srv")):
+        assert f"{path.parent.name}/{path.name}" in cmake
+        above = "---"
+        for line in path.read_text().splitlines():
+            if line and line != "---" and not line.startswith("#"):
+                assert above.startswith("#"), f"{path.name}: {line} has no comment above it"
+            above = line
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both packages, built and installed by colcon the way a user's workspace is."""
+    folder = tmp_path_factory.mktemp("workspace")
+    prefix = os.environ.get("AMENT_PREFIX_PATH") or sys.prefix
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    command = ["colcon", "--log-base", "log", "build", "--base-paths", ROOT, ROOT / "msg", "--cmake-args"]
+    command += ["-DBUILD_TESTING=OFF", f"-DPython3_EXECUTABLE={sys.executable}"]
+    environment = {
+        **os.environ,
+        "PATH": path,
+        "AMENT_PREFIX_PATH": prefix,
+        "CMAKE_PREFIX_PATH": prefix,
+        "COLCON_HOME": str(folder),
+    }
+    executable = shutil.which("colcon", path=path)
+    built = subprocess.run(
+        [executable, *command[1:]], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert "2 packages finished" in built.stderr + built.stdout
+    return folder
+
+
+def test_colcon_installs_what_ros2_run_and_launch_look_for(workspace: Path) -> None:
+    package = workspace / "install" / "vla_accel_ros"
+    assert {path.name for path in (package / "lib" / "vla_accel_ros").iterdir()} == EXECUTABLES
+    share = package / "share" / "vla_accel_ros"
+    for folder in ("launch", "config"):
+        for path in (ROOT / folder).rglob("*.*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                assert (share / path.relative_to(ROOT)).read_bytes() == path.read_bytes()
+    assert (share / "package.xml").is_file()
+    assert (package / "share/ament_index/resource_index/packages/vla_accel_ros").is_file()
+    sim = next(package.glob("lib/python*/site-packages/vla_accel_ros/sim"))
+    expected = [ROOT / "vla_accel_ros/sim/scene.xml", *(ROOT / "vla_accel_ros/sim/policy").rglob("*")]
+    for path in expected:
+        assert (sim / path.relative_to(ROOT / "vla_accel_ros/sim")).exists(), path
+
+
+def test_the_installed_packages_run_from_the_workspace(workspace: Path) -> None:
+    """Sourced like a user's: modules, messages and data files come from the workspace."""
+    program = (
+        "import vla_accel_msgs.msg, vla_accel_ros.nodes.params\n"
+        "from vla_accel_ros.nodes.environment import demo_contract\n"
+        "from vla_accel_ros.sensing.contract import Contract\n"
+        "Contract.load(demo_contract())\n"
+        "print(vla_accel_msgs.__file__, vla_accel_ros.__file__, demo_contract(), sep='\\n')"
+    )
+    shell = f'source install/setup.bash && exec "{sys.executable}" -c "$PROGRAM"'
+    environment = {**os.environ, "PROGRAM": program}
+    run = subprocess.run(
+        ["bash", "-c", shell], cwd=workspace, env=environment, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    assert all(Path(line).is_relative_to(workspace / "install") for line in run.stdout.splitlines()), (
+        run.stdout
+    )

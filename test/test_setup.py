@@ -1,0 +1,119 @@
+"""The set-up of make: stages are done once, and the caller's ROS does not reach into .venv."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """scripts/environment.py, working on an empty folder."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    import environment
+
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    monkeypatch.setattr(environment, "STAMPS", tmp_path / "stamps")
+    return environment
+
+
+def test_a_stage_is_done_again_only_when_its_inputs_change(script: ModuleType) -> None:
+    done = []
+    for stamp in ("one", "one", "two"):
+        script.stage("messages", "building", stamp, lambda stamp=stamp: done.append(stamp))
+    assert done == ["one", "two"]
+
+
+def test_a_stage_that_fails_is_done_again(script: ModuleType) -> None:
+    def fail() -> None:
+        raise SystemExit("no compiler")
+
+    script.stage("messages", "building", "old", lambda: None)
+    with pytest.raises(SystemExit):
+        script.stage("messages", "building", "new", fail)
+    done = []
+    script.stage("messages", "building", "old", lambda: done.append(True))
+    assert done == [True]
+
+
+def test_a_digest_changes_with_a_file_its_name_and_the_files_below_a_folder(
+    script: ModuleType, tmp_path: Path
+) -> None:
+    folder = tmp_path / "msg"
+    (folder / "srv").mkdir(parents=True)
+    seen = {script.digest(folder)}
+    for path, text in (
+        (folder / "A.msg", ""),
+        (folder / "A.msg", "bool x"),
+        (folder / "srv" / "A.srv", "---"),
+    ):
+        path.write_text(text)
+        seen.add(script.digest(folder))
+    (folder / "A.msg").rename(folder / "B.msg")
+    seen.add(script.digest(folder))
+    assert len(seen) == 5
+    assert script.digest(folder) in seen
+
+
+def test_exports_of_the_wheels_name_this_machines_python(script: ModuleType) -> None:
+    relocated = [
+        script._relocated(place, "/usr/include/python3.12", "/venv/numpy/include")
+        for place in (
+            "/opt/python/cp312-cp312/include/python3.12",
+            "/opt/python/cp312-cp312/lib/python3.12/site-packages/numpy/_core/include",
+            "${_IMPORT_PREFIX}/include/std_msgs",
+        )
+    ]
+    assert relocated == [
+        "/usr/include/python3.12",
+        "/venv/numpy/include",
+        "${_IMPORT_PREFIX}/include/std_msgs",
+    ]
+
+
+def test_a_machine_without_wheels_is_told_to_use_colcon(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script.platform, "machine", lambda: "aarch64")
+    with pytest.raises(SystemExit, match="this is Linux aarch64: install ROS 2 for it and build with colcon"):
+        script.check_machine()
+
+
+def test_the_callers_ros_does_not_reach_what_make_runs() -> None:
+    callers = {
+        "AMENT_PREFIX_PATH": "/opt/ros/humble",
+        "CMAKE_PREFIX_PATH": "/opt/ros/humble",
+        "COLCON_PREFIX_PATH": "/home/me/ws/install",
+        "LD_LIBRARY_PATH": "/opt/ros/humble/lib",
+        "PYTHONPATH": "/opt/ros/humble/lib/python3.10/site-packages",
+        "RMW_IMPLEMENTATION": "rmw_cyclonedds_cpp",
+        "ROS_DISTRO": "humble",
+        "VIRTUAL_ENV": "/home/me/env",
+        "_ROS_WHEELS_BOOTSTRAP_COMPLETE": "1",
+    }
+    command = ["make", "--silent", "--eval", "environment: ; @env", "environment"]
+    made = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **callers}, capture_output=True, text=True, check=True
+    )
+    kept = {line.partition("=")[0] for line in made.stdout.splitlines()}
+    assert "PATH" in kept
+    assert kept & callers.keys() == set()
+
+
+@pytest.mark.parametrize(("python", "status"), [(sys.executable, 0), ("/bin/false", 1), ("/no/python", 1)])
+def test_a_named_python_is_taken_or_refused_in_one_sentence(python: str, status: int) -> None:
+    found = subprocess.run(["bash", ROOT / "scripts/python.sh", python], capture_output=True, text=True)
+    assert found.returncode == status
+    if status:
+        assert found.stderr == (
+            f"PYTHON={python} does not fit: give a Python from 3.10 to 3.13 that has its venv module.\n"
+        )
+    else:
+        assert Path(found.stdout.strip()).exists()
