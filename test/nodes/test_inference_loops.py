@@ -27,6 +27,7 @@ class World:
     def ports(self) -> Ports:
         return Ports(
             observe=lambda: self.observations.pop(0) if self.observations else None,
+            observed=lambda: None,
             feel=lambda: self.felt,
             on_chunk=lambda chunk, _: self._note(self.chunks, chunk),
             on_text=lambda text: self._note(self.texts, text),
@@ -107,7 +108,7 @@ def test_an_answer_in_the_middle_holds_its_frame_and_keeps_nobody_from_acting():
             loops.act()
 
     engine = Engine(make_policy(), slots=4, steps=2)
-    spoken = Ports(ports.observe, ports.feel, ports.on_chunk, interrupt, ports.on_error)
+    spoken = Ports(ports.observe, ports.observed, ports.feel, ports.on_chunk, interrupt, ports.on_error)
     loops = InferenceLoops(engine, spoken, Pace(10.0), Pace(10.0), Pace(10.0), max_tokens=4)
     assert loops.see() and loops.speak()
     assert set(speaking) == {0}

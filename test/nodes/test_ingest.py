@@ -57,6 +57,27 @@ def test_what_an_observation_waits_for_is_said(contract):
     assert ingest.waiting_for == "no frame of camera wrist yet"
 
 
+def test_a_camera_that_fell_silent_is_named(contract):
+    ingest = make_ingest(contract)
+    fill(ingest, contract, NOW, NOW)
+    assert ingest.observe(NOW) is not None
+    for k in range(1, 20):
+        ingest.observed()
+        ingest.image("front", image(NOW + k * S // 30), NOW + k * S // 30)
+        ingest.observe(NOW + k * S // 30)
+    assert "camera wrist is 0.633 s behind camera front" in ingest.waiting_for
+
+
+def test_when_all_cameras_fell_silent_that_is_said(contract):
+    ingest = make_ingest(contract)
+    fill(ingest, contract, NOW, NOW)
+    assert ingest.observe(NOW) is not None
+    ingest.observe(NOW + S // 10)
+    assert ingest.waiting_for == ""
+    ingest.observe(NOW + S)
+    assert "no new frame" in ingest.waiting_for
+
+
 def test_the_newest_joints_are_in_the_policys_units(contract):
     ingest = make_ingest(contract)
     assert ingest.feel() is None

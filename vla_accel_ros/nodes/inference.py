@@ -55,7 +55,14 @@ class InferenceNode(ManagedNode):
             for name in ("vision", "action", "language")
             if value(self, f"{name}_hz")
         }
-        ports = Ports(self._observe, self._ingest.feel, self._on_chunk, self._on_text, self._on_error)
+        ports = Ports(
+            self._observe,
+            self._ingest.observed,
+            self._ingest.feel,
+            self._on_chunk,
+            self._on_text,
+            self._on_error,
+        )
         self._loops = InferenceLoops(
             engine,
             ports,

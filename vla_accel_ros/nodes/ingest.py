@@ -38,6 +38,8 @@ class Ingest:
         self._joints = JointHistory(contract.joint_names)
         self._synchroniser = Synchroniser(contract, self.frames, self._joints)
         self.instruction = ""
+        self._max_age_s = min(camera.max_age_s for camera in contract.cameras)
+        self._observed_ns = 0
         self.clear()
 
     def clear(self) -> None:
@@ -80,11 +82,17 @@ class Ingest:
         with self._lock:
             observation = self._synchroniser.observe(self.instruction, now_ns)
         if isinstance(observation, NotReady):
-            if observation is not NOTHING_NEW:
+            silent_s = (now_ns - self._observed_ns) * 1e-9
+            if observation is not NOTHING_NEW or silent_s > self._max_age_s:
                 self.waiting_for = observation.reason
             return None
-        self.waiting_for = ""
+        self.waiting_for, self._observed_ns = "", observation.stamp_ns
         return observation
+
+    def observed(self) -> None:
+        """The last observation's images are needed no longer; their slots go back to the cameras."""
+        with self._lock:
+            self._synchroniser.release()
 
     def feel(self) -> tuple[np.ndarray, int] | None:
         """The newest joints as float32 [D] in the policy's units and their stamp; None while one is

@@ -52,13 +52,14 @@ class Text:
 class Ports:
     """What the loops take from outside and give back; all are called in the loops' threads.
 
-    observe: the newest Observation, or None when there is none that is new.
+    observe: the newest Observation, or None when there is none that is new; observed: it is needed no longer.
     feel: (state float [D], stamp_ns) of the newest joints, or None; for models with a state token.
     on_chunk: gets each chunk and the seconds its action request took. on_text: gets each piece of an answer.
     on_error: gets (loop name, exception); the loops go on.
     """
 
     observe: Callable[[], Observation | None]
+    observed: Callable[[], None]
     feel: Callable[[], tuple[np.ndarray, int] | None]
     on_chunk: Callable[[Chunk, float], None]
     on_text: Callable[[Text], None]
@@ -115,8 +116,11 @@ class InferenceLoops:
         observation = self._ports.observe()
         if observation is None:
             return False
-        with self._way.taken():
-            self._engine.observe(observation).release()
+        try:
+            with self._way.taken():
+                self._engine.observe(observation).release()
+        finally:
+            self._ports.observed()
         return True
 
     def act(self) -> bool:

@@ -1,0 +1,100 @@
+"""The whole stack on the simulated arm, as processes, and what its recorded motion says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from builders import make_checkpoint, make_config
+from running import NodeProcess
+
+from vla_accel_ros.nodes.operator import Joints, Operator
+
+# At rest is a hundredth of full speed; physics and the gripper's spring never are quite still.
+REST_RAD_S = 0.03
+MOVING_RAD_S = 0.3
+
+
+class Stack:
+    """sim_robot, inference and trajectory with a policy of random weights, which moves the arm without a
+    goal."""
+
+    def __init__(self, start: Callable[..., NodeProcess], folder: Path, namespace: str = "") -> None:
+        model = make_checkpoint(folder / "random_policy", make_config(horizon=32))
+        self.robot = start("sim_robot", namespace)
+        self.trajectory = start("trajectory", namespace, autostart=True)
+        self.inference = start(
+            "inference", namespace, autostart=True, model=str(model), denoise_steps=2, language_hz=0.5
+        )
+
+
+def set_going(operator: Operator) -> None:
+    """Tell the robot something to do and wait until it moves."""
+    operator.wait(lambda: operator.measured, 30.0, "joint state")
+    operator.instruct(operator.reset("reach", 1))
+    wait_for_motion(operator)
+
+
+def wait_for_motion(operator: Operator, timeout_s: float = 40.0) -> None:
+    """Wait until a joint moves at some speed."""
+    since_ns = operator.now_ns()
+    operator.wait(
+        lambda: any(j.stamp_ns > since_ns and speed(j) > MOVING_RAD_S for j in operator.joints[-50:]),
+        timeout_s,
+        "motion",
+    )
+
+
+def wait_for_rest(operator: Operator, timeout_s: float = 10.0) -> None:
+    """Wait until the arm has stood still for 0.3 s."""
+    operator.wait(lambda: all(speed(j) < REST_RAD_S for j in operator.joints[-30:]), timeout_s, "standstill")
+
+
+def wait_until_ns(operator: Operator, stamp_ns: int) -> None:
+    """Wait for a joint state of this time."""
+    operator.wait(lambda: operator.measured.stamp_ns >= stamp_ns, 20.0, "joint state of a later time")
+
+
+def speed(state: Joints) -> float:
+    """Greatest |velocity| of the joints, rad/s."""
+    return float(np.abs(state.velocities).max())
+
+
+def between(operator: Operator, start_ns: int, end_ns: int) -> list[Joints]:
+    """The joint states of a time."""
+    return [j for j in operator.joints if start_ns <= j.stamp_ns <= end_ns]
+
+
+def at_rest_from_ns(operator: Operator, since_ns: int) -> int:
+    """Stamp of the first joint state after `since_ns` from which on the arm stood still."""
+    moving = [j.stamp_ns for j in operator.joints if j.stamp_ns >= since_ns and speed(j) >= REST_RAD_S]
+    return max(moving, default=since_ns)
+
+
+def commanded_acceleration(operator: Operator, since_ns: int) -> np.ndarray:
+    """Greatest |acceleration| [D] of every trajectory sent since then, over its own limit; 1 is at the
+    limit."""
+    limits = {joint.name: joint.acceleration for joint in operator.contract.joints}
+    greatest = dict.fromkeys(limits, 0.0)
+    for sent in operator.sent:
+        if sent.received_ns >= since_ns and len(sent.trajectory) > 1:
+            times = np.arange(sent.trajectory.start_ns, sent.trajectory.end_ns, 1_000_000)
+            _, velocity = sent.trajectory.sample(times)
+            hardest = np.abs(np.diff(velocity, axis=0)).max(axis=0) * 1000 if len(times) > 1 else []
+            for name, acceleration in zip(sent.trajectory.joints, hardest):
+                greatest[name] = max(greatest[name], acceleration / limits[name])
+    return np.array(list(greatest.values()))
+
+
+def measured_leap(operator: Operator, since_ns: int) -> float:
+    """Greatest step between two joint states, over what full speed allows in the time between; 1 is full
+    speed."""
+    top = np.array([joint.velocity for joint in operator.contract.joints])
+    states = [j for j in operator.joints if j.stamp_ns >= since_ns]
+    steps = [
+        np.abs(b.positions - a.positions) / (top * max(b.stamp_ns - a.stamp_ns, 1) * 1e-9)
+        for a, b in pairwise(states)
+    ]
+    return float(np.max(steps))

@@ -1,0 +1,109 @@
+"""The lifecycle nodes from outside: their states, their refusals, and how they come back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from builders import make_checkpoint
+from lifecycle_msgs.msg import State, Transition
+from lifecycle_msgs.srv import ChangeState, GetState
+from rcl_interfaces.srv import SetParameters
+from rclpy.parameter import Parameter
+
+from vla_accel_msgs.msg import ActionChunk
+from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.operator import Operator
+
+CONFIGURE, ACTIVATE = Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE
+DEACTIVATE, CLEANUP = Transition.TRANSITION_DEACTIVATE, Transition.TRANSITION_CLEANUP
+
+
+def call(operator: Operator, kind: type, name: str, request: object) -> object:
+    client = operator.node.create_client(kind, name)
+    assert client.wait_for_service(timeout_sec=20.0), f"no service {name}"
+    future = client.call_async(request)
+    operator.wait(future.done, 20.0, f"answer from {name}")
+    return future.result()
+
+
+def change(operator: Operator, node: str, transition: int) -> bool:
+    request = ChangeState.Request(transition=Transition(id=transition))
+    return call(operator, ChangeState, f"{node}/change_state", request).success
+
+
+def state(operator: Operator, node: str) -> int:
+    return call(operator, GetState, f"{node}/get_state", GetState.Request()).current_state.id
+
+
+def set_parameter(operator: Operator, node: str, name: str, value: object) -> object:
+    request = SetParameters.Request(parameters=[Parameter(name, value=value).to_parameter_msg()])
+    return call(operator, SetParameters, f"{node}/set_parameters", request).results[0]
+
+
+@pytest.mark.parametrize("node", ["inference", "trajectory"])
+def test_a_node_walks_through_its_states_and_back_twice(start, operator, tmp_path, node):
+    model = {"model": str(make_checkpoint(tmp_path / "model"))} if node == "inference" else {}
+    process = start(node, **model)
+    for _ in range(2):
+        assert state(operator, node) == State.PRIMARY_STATE_UNCONFIGURED
+        assert change(operator, node, CONFIGURE)
+        assert state(operator, node) == State.PRIMARY_STATE_INACTIVE
+        assert change(operator, node, ACTIVATE)
+        assert state(operator, node) == State.PRIMARY_STATE_ACTIVE
+        operator.wait(lambda: operator.loops, 10.0, "statistics of an active node")
+        assert change(operator, node, DEACTIVATE)
+        assert change(operator, node, CLEANUP)
+    assert process.end() == 0
+
+
+@pytest.mark.parametrize("node", ["inference", "trajectory"])
+def test_a_wrong_contract_is_a_failure_with_its_sentence_and_can_be_mended(start, operator, tmp_path, node):
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(Path(demo_contract()).read_text().replace("rate_hz: 100", "rate_hz: -1"))
+    model = {"model": str(make_checkpoint(tmp_path / "model"))} if node == "inference" else {}
+    process = start(node, contract=str(wrong), **model)
+    assert not change(operator, node, CONFIGURE)
+    assert state(operator, node) == State.PRIMARY_STATE_UNCONFIGURED
+    process.wait_for_log("joint_states.rate_hz")
+    item = "inference" if node == "inference" else "motion"
+    line = operator.wait(lambda: operator.diagnostics.get(f"{node}: {item}"), 10.0, "diagnostics")
+    operator.wait(
+        lambda: "joint_states.rate_hz" in operator.diagnostics[f"{node}: {item}"].message,
+        10.0,
+        f"the refusal in the diagnostics, last {line.message!r}",
+    )
+    assert set_parameter(operator, node, "contract", "").successful
+    assert change(operator, node, CONFIGURE)
+
+
+def test_a_wrong_model_is_a_failure_with_its_sentence(start, operator, tmp_path):
+    process = start("inference", model=str(tmp_path), autostart=True)
+    process.wait_for_log("has no model.safetensors")
+    assert state(operator, "inference") == State.PRIMARY_STATE_UNCONFIGURED
+
+
+def test_a_truncated_model_is_a_failure_and_nothing_is_published(start, operator, tmp_path):
+    model = make_checkpoint(tmp_path / "model")
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    process = start("inference", model=str(model), autostart=True)
+    process.wait_for_log("is not a readable safetensors file")
+    assert state(operator, "inference") == State.PRIMARY_STATE_UNCONFIGURED
+    assert not operator.chunks
+
+
+def test_parameters_are_validated_while_the_node_runs(start, operator):
+    start("trajectory")
+    refused = set_parameter(operator, "trajectory", "mode", "leap")
+    assert not refused.successful and "give one of block, async, blend" in refused.reason
+    assert not set_parameter(operator, "trajectory", "blend_s", 99.0).successful
+    assert not set_parameter(operator, "trajectory", "autostart", True).successful
+    assert set_parameter(operator, "trajectory", "mode", "async").successful
+
+
+def test_a_publisher_with_a_qos_that_does_not_fit_is_told(start, operator):
+    process = start("trajectory", autostart=True)
+    operator.node.create_publisher(ActionChunk, "action_chunk", qos.SENSOR)
+    process.wait_for_log("incompatible QoS")

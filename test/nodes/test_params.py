@@ -1,0 +1,84 @@
+"""Parameters are said once, can be checked without ROS, and refuse what makes no sense."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from rcl_interfaces.msg import ParameterType
+from rcl_interfaces.srv import DescribeParameters
+from running import ROOT
+
+from vla_accel_ros.nodes.environment import additional_environment
+from vla_accel_ros.nodes.params import NODES, Parameter
+
+TYPES = {
+    bool: ParameterType.PARAMETER_BOOL,
+    int: ParameterType.PARAMETER_INTEGER,
+    float: ParameterType.PARAMETER_DOUBLE,
+    str: ParameterType.PARAMETER_STRING,
+}
+
+
+def test_tables_and_environment_are_readable_without_ros():
+    code = (
+        "import sys; sys.modules['rclpy'] = None\n"
+        "import vla_accel_ros.nodes.params, vla_accel_ros.nodes.environment"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_names_are_unique_and_described(node):
+    names = [parameter.name for parameter in NODES[node]]
+    assert len(set(names)) == len(names)
+    assert all(parameter.description.endswith((".", "].")) for parameter in NODES[node])
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        (11.0, "give a value from 0.0 to 10.0"),
+        (1, "give a float"),
+        (float("nan"), "give a value from"),
+        ("1.0", "give a float"),
+    ],
+)
+def test_a_number_out_of_range_or_of_another_type_is_refused(value, sentence):
+    with pytest.raises((TypeError, ValueError), match=sentence):
+        Parameter("x", 1.0, "A number.", 0.0, 10.0).check(value)
+
+
+def test_a_default_that_is_not_allowed_is_a_mistake_in_the_table():
+    with pytest.raises(ValueError, match="give one of a, b"):
+        Parameter("x", "c", "A word.", choices=("a", "b"))
+
+
+@pytest.mark.parametrize("node", ["trajectory", "sim_robot"])
+def test_a_running_node_declares_its_table_with_ranges_and_descriptions(start, operator, node):
+    start(node)
+    names = [parameter.name for parameter in NODES[node]]
+    client = operator.node.create_client(DescribeParameters, f"{node}/describe_parameters")
+    assert client.wait_for_service(timeout_sec=20.0)
+    future = client.call_async(DescribeParameters.Request(names=names))
+    operator.wait(future.done, 10.0, "description of the parameters")
+    for parameter, found in zip(NODES[node], future.result().descriptors):
+        assert (found.name, found.type) == (parameter.name, TYPES[type(parameter.default)])
+        assert (found.description, found.read_only) == (parameter.description, parameter.read_only)
+        ranges = found.floating_point_range or found.integer_range
+        assert bool(ranges) == (parameter.minimum is not None)
+        if ranges:
+            assert ranges[0].from_value == parameter.minimum
+
+
+def test_the_environment_adds_what_is_missing_and_leaves_the_users_choice():
+    added = additional_environment({})
+    assert set(added) == {
+        "MALLOC_MMAP_THRESHOLD_",
+        "MALLOC_TRIM_THRESHOLD_",
+        "FASTDDS_DEFAULT_PROFILES_FILE",
+    }
+    assert added["FASTDDS_DEFAULT_PROFILES_FILE"].endswith("config/fastdds.xml")
+    assert "FASTRTPS_DEFAULT_PROFILES_FILE" in additional_environment({"ROS_DISTRO": "humble"})
+    assert additional_environment(dict.fromkeys(added, "mine")) == {}

@@ -1,0 +1,136 @@
+"""Whatever falls silent, the arm stops smoothly within the age limit, holds, and goes on by itself.
+
+Separate processes, real topics, real physics. The arm is moved by a policy of random weights, so that it is
+in motion at any moment.
+"""
+
+from __future__ import annotations
+
+import signal
+
+import numpy as np
+import pytest
+from stack import (
+    Stack,
+    at_rest_from_ns,
+    between,
+    commanded_acceleration,
+    measured_leap,
+    set_going,
+    speed,
+    wait_for_motion,
+    wait_for_rest,
+    wait_until_ns,
+)
+
+from vla_accel_ros.nodes.operator import Operator
+from vla_accel_ros.sensing.contract import Contract
+
+S = 1_000_000_000
+# Braking from full speed (3 rad/s at 20 rad/s^2), the servo's lag behind its command, and a busy machine.
+STOP_S = 0.15
+SLACK_S = 0.35
+
+
+@pytest.fixture
+def stack(start, tmp_path, operator) -> Stack:
+    stack = Stack(start, tmp_path)
+    set_going(operator)
+    return stack
+
+
+def age_limit_s(contract: Contract) -> float:
+    return min(camera.max_age_s for camera in contract.cameras)
+
+
+def assert_stopped_smoothly(operator: Operator, last_stamp_ns: int, since_ns: int, limit_s: float) -> None:
+    """At rest within the age limit and the time to brake, and within the acceleration limits all the way."""
+    wait_until_ns(operator, last_stamp_ns + round((limit_s + STOP_S + SLACK_S + 0.5) * S))
+    rest_ns = at_rest_from_ns(operator, since_ns)
+    assert (rest_ns - last_stamp_ns) * 1e-9 <= limit_s + STOP_S + SLACK_S
+    assert commanded_acceleration(operator, since_ns).max() <= 1.02
+    assert measured_leap(operator, since_ns) <= 1.5
+
+
+def assert_held(operator: Operator, seconds: float = 1.0) -> None:
+    """Nothing is sent and nothing moves for a while."""
+    since_ns, count = operator.now_ns(), len(operator.sent)
+    wait_until_ns(operator, since_ns + round(seconds * S))
+    states = between(operator, since_ns, since_ns + round(seconds * S))
+    assert len(operator.sent) == count
+    assert np.ptp([j.positions for j in states], axis=0).max() < 0.01
+
+
+def test_kill_9_of_inference_in_motion_stops_the_arm_and_a_new_process_goes_on(stack, operator, contract):
+    stack.inference.kill()
+    killed_ns = operator.now_ns()
+    last_stamp_ns = operator.chunks[-1].chunk.stamp_ns
+    assert_stopped_smoothly(operator, last_stamp_ns, killed_ns - S // 5, age_limit_s(contract))
+    assert any(speed(j) > 0.1 for j in between(operator, killed_ns - S, killed_ns))
+    stack.trajectory.wait_for_log("stopping: camera/front is")
+    assert_held(operator)
+
+    resumed_ns = operator.now_ns()
+    stack.inference.start()
+    wait_for_motion(operator)
+    assert commanded_acceleration(operator, resumed_ns).max() <= 1.02
+    assert measured_leap(operator, resumed_ns) <= 1.5
+
+
+def test_a_stopped_camera_stops_the_arm_and_its_return_sets_it_going(stack, operator, contract):
+    operator.stop_cameras("wrist")
+    stopped_ns = operator.now_ns()
+    assert_stopped_smoothly(operator, stopped_ns, stopped_ns - S // 5, age_limit_s(contract))
+    operator.wait(
+        lambda: "wrist" in operator.diagnostics["inference: inference"].message, 10.0, "word of the camera"
+    )
+    assert_held(operator)
+    operator.stop_cameras()
+    wait_for_motion(operator)
+
+
+def test_a_robot_that_reports_no_joints_is_not_moved_when_it_comes_back_elsewhere(stack, operator):
+    stack.robot.kill()
+    stack.trajectory.wait_for_log("holding")
+    count = len(operator.sent)
+    stack.robot.start()
+    back_ns = operator.now_ns()
+    operator.wait(lambda: operator.measured.stamp_ns > back_ns, 30.0, "joint state of the new process")
+    start = operator.measured.positions
+    operator.wait(lambda: len(operator.sent) > count, 30.0, "trajectory after the return")
+    first = next(s.trajectory for s in operator.sent[count:] if "shoulder_pan" in s.trajectory.joints)
+    begin, _ = first.sample(first.start_ns)
+    assert np.abs(begin - start[:5]).max() < 0.6
+
+
+def test_hold_stops_the_arm_until_resume(stack, operator):
+    held_ns = operator.now_ns()
+    assert "resume" in operator.hold()
+    assert_stopped_smoothly(operator, held_ns, held_ns, 0.0)
+    assert_held(operator)
+    assert operator.diagnostics["trajectory: motion"].message.startswith("holding: held by the operator")
+    assert operator.resume() == "going on"
+    wait_for_motion(operator)
+
+
+def test_ending_the_trajectory_node_stops_the_arm_first(stack, operator):
+    ended_ns = operator.now_ns()
+    stack.trajectory.process.send_signal(signal.SIGINT)
+    assert stack.trajectory.process.wait(15.0) == 0
+    wait_for_rest(operator)
+    last = max(operator.sent, key=lambda s: s.received_ns).trajectory
+    assert last.end_ns - last.start_ns < 0.3 * S  # a stop, and not the rest of a chunk
+    assert not last.velocities[-1].any()
+    assert (at_rest_from_ns(operator, ended_ns) - ended_ns) * 1e-9 < STOP_S + SLACK_S + 0.5
+
+
+def test_a_new_instruction_reaches_the_next_frames(stack, operator):
+    other = "put the red block on the white pad"
+    operator.instruct(other)
+    operator.wait(
+        lambda: operator.answer and operator.answer.prompt == other, 20.0, "answer about the new words"
+    )
+    told = next(a for a in operator.answers if a.prompt == other)
+    operator.wait(
+        lambda: operator.chunks[-1].chunk.kv_version > told.kv_version, 10.0, "chunk of a later frame"
+    )
