@@ -8,7 +8,6 @@ true and raises, with a sentence, when it does not in time; it never sleeps a fi
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import deque
@@ -42,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Joints:
-    """A measured joint state: positions and velocities float64 [D] in the contract's order, at stamp_ns."""
+    """A measured joint state: float64 [D] in the contract's order; velocities are nan when not told."""
 
     stamp_ns: int
     positions: np.ndarray
@@ -88,13 +87,13 @@ class Operator:
         self.node = rclpy.create_node("operator", namespace=namespace, context=self._context)
         self._changed = threading.Condition()
         self._changed_count = 0
+        self._error: Exception | None = None
         self._records: dict[str, deque] = {
             name: deque(maxlen=memory)
-            for name in ("chunks", "answers", "truths", "joints", "sent", "reports")
+            for name in ("chunks", "answers", "truths", "joints", "sent", "reports", "refused")
         }
         self._loops: dict[str, LoopStats] = {}
         self._diagnostics: dict[str, DiagnosticStatus] = {}
-        self._order: list[int] | None = None
         self._subscribe(on_image)
         self._instruction = self.node.create_publisher(String, "instruction", qos.LATCHED)
         self._clients: dict[str, Any] = {}
@@ -192,6 +191,11 @@ class Operator:
         return self._snapshot("sent")
 
     @property
+    def refused(self) -> list[str]:
+        """Sentences about chunks and trajectories that were no valid ones, oldest first."""
+        return self._snapshot("refused")
+
+    @property
     def loops(self) -> dict[str, LoopStats]:
         """Newest statistics of each loop by name; "image_to_trajectory" holds the ages of what was sent."""
         with self._changed:
@@ -217,6 +221,8 @@ class Operator:
         while True:
             with self._changed:
                 seen = self._changed_count
+                if self._error is not None:
+                    raise RuntimeError("the operator's thread has ended") from self._error
             result = condition()
             if result:
                 return result
@@ -242,18 +248,27 @@ class Operator:
                 subscribe(Image, camera.topic, partial(on_image, camera.name), qos.SENSOR)
 
     def _on_chunk(self, message: ActionChunk) -> None:
-        chunk = convert.chunk_from_message(message, self.contract.joint_names)
-        self._record("chunks", Received(self.now_ns(), chunk, message.inference_s))
+        try:
+            chunk = convert.chunk_from_message(message, self.contract.joint_names)
+        except ValueError as refusal:
+            self._record("refused", str(refusal))
+        else:
+            self._record("chunks", Received(self.now_ns(), chunk, message.inference_s))
 
     def _on_trajectory(self, message: JointTrajectory) -> None:
         now = self.now_ns()
-        self._record("sent", Sent(now, convert.trajectory_from_message(message, now)))
+        try:
+            self._record("sent", Sent(now, convert.trajectory_from_message(message, now)))
+        except ValueError as refusal:
+            self._record("refused", str(refusal))
 
     def _on_joints(self, message: JointState) -> None:
-        if self._order is None:
-            self._order = [message.name.index(name) for name in self.contract.joint_names]
-        positions = np.array(message.position)[self._order]
-        velocities = np.array(message.velocity)[self._order]
+        if not set(self.contract.joint_names) <= set(message.name):
+            return  # a driver of another part of the robot
+        order = [message.name.index(name) for name in self.contract.joint_names]
+        positions = np.array(message.position)[order]
+        unknown = np.full(len(message.name), np.nan)
+        velocities = (np.array(message.velocity) if len(message.velocity) else unknown)[order]
         self._record("joints", Joints(convert.stamp_ns(message.header.stamp), positions, velocities))
 
     def _on_loop(self, message: LoopStats) -> None:
@@ -310,5 +325,12 @@ class Operator:
         return future.result()
 
     def _spin(self) -> None:
-        with contextlib.suppress(ExternalShutdownException):
+        try:
             self._executor.spin()
+        except ExternalShutdownException:
+            pass
+        except Exception as error:
+            # Told to whoever waits next; without that, a wait would only time out.
+            with self._changed:
+                self._error = error
+                self._notify()
