@@ -10,11 +10,9 @@ opened.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.infer_config import infer_config
@@ -22,6 +20,7 @@ from vla_accel_ros.models.norm_stats import read_json, read_normalizers
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing import Normalizer
+from vla_accel_ros.models.shards import open_weights
 from vla_accel_ros.models.tokenizer import load_tokenizer
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -50,7 +49,7 @@ def load_policy(
     Raises ValueError, one sentence, for everything that is missing, malformed or does not fit.
     """
     folder = Path(path)
-    target = _device(device)
+    target = find_device(device)
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype}; use torch.float32 or torch.bfloat16.")
     weights = _weights_file(folder)
@@ -73,7 +72,7 @@ def load_model(file: Path, config: PiConfig, device: torch.device, dtype: torch.
     with torch.device("meta"):
         model = Pi(config).set_precision(dtype)
     wanted = {name: parameter for name, parameter in model.named_parameters() if name != LM_HEAD}
-    with _opened(file) as tensors:
+    with open_weights(file) as tensors:
         given = {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
         names = {name: name for name in wanted}
         if EMBED_TOKENS not in given and LM_HEAD in given:
@@ -104,7 +103,7 @@ def read_config(folder: Path) -> PiConfig:
         except (TypeError, ValueError) as error:
             raise ValueError(f"{file}, field vla_accel_ros: {error}") from error
     weights = _weights_file(folder)
-    with _opened(weights) as tensors:
+    with open_weights(weights) as tensors:
         shapes = {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
     return infer_config(shapes, data, str(weights))
 
@@ -147,14 +146,8 @@ def _weights_file(folder: Path) -> Path:
     return file
 
 
-def _opened(file: Path) -> Any:
-    try:
-        return safe_open(str(file), framework="pt")
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"{file} is not a readable safetensors file ({error}); copy it again.") from error
-
-
-def _device(device: str | torch.device) -> torch.device:
+def find_device(device: str | torch.device) -> torch.device:
+    """The device of that name. Raises ValueError if it is no device or not there."""
     try:
         target = torch.device(device)
     except RuntimeError as error:

@@ -59,13 +59,20 @@ def _normalizer(stats: Any, group: str, kind: str, file: Path) -> Normalizer:
     return Normalizer.mean_std(a, b) if kind == "pi0" else Normalizer.quantile(a, b)
 
 
-def _numbers(stats: Any, group: str, field: str, file: Path) -> np.ndarray:
+def finite_numbers(value: Any, where: str) -> np.ndarray:
+    """float64 [D] of a list of D >= 1 finite numbers. Raises ValueError naming `where` for anything else."""
     try:
-        values = np.asarray(stats[group][field], dtype=np.float64)
-    except (KeyError, TypeError, ValueError):
+        values = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
         values = np.zeros(0)
     if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
-        raise ValueError(
-            f"{file}: norm_stats.{group}.{field} must be a list of finite numbers, one a dimension."
-        )
+        raise ValueError(f"{where} must be a list of finite numbers, one a dimension.")
     return values
+
+
+def _numbers(stats: Any, group: str, field: str, file: Path) -> np.ndarray:
+    try:
+        value = stats[group][field]
+    except (KeyError, TypeError, ValueError):
+        value = None
+    return finite_numbers(value, f"{file}: norm_stats.{group}.{field}")

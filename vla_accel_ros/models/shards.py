@@ -1,0 +1,151 @@
+"""The safetensors files of a folder as one table of tensors, and a stream of what they hold.
+
+A checkpoint is one `model.safetensors`, or several with an index that says which tensor is in which.
+Names, shapes and types are read from the headers and compared with the model before a weight is touched,
+so that all that is wrong is said at once. Weights then come one at a time and file by file: a file is
+mapped while it is read and unmapped before the next, so the host holds at most one of them. Pickled files
+are never opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from vla_accel_ros.models.norm_stats import read_json
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
+
+Progress = Callable[[int, int], None]
+"""(bytes read so far, bytes in all)"""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where a tensor is, and what its header says. dtype: safetensors' name of it."""
+
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def bytes(self) -> int:
+        """Its size in the file."""
+        return BYTES.get(self.dtype, 1) * torch.Size(self.shape).numel()
+
+
+def open_weights(file: Path) -> Any:
+    """A safetensors file, mapped. Raises ValueError if it is not a whole one."""
+    try:
+        return safe_open(str(file), framework="pt")
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{file} is not a readable safetensors file ({error}); copy it again.") from error
+
+
+def read_table(folder: Path) -> dict[str, Stored]:
+    """Every tensor of a folder, from the headers alone. Raises ValueError if a file is missing or broken."""
+    if (folder / SINGLE).is_file():
+        return read_headers(folder / SINGLE)
+    if not (folder / INDEX).is_file():
+        found = [
+            p.name for p in folder.iterdir() if p.suffix in (".safetensors", ".bin", ".pt", ".pth", ".pkl")
+        ]
+        raise ValueError(
+            f"{folder} has no {SINGLE} and no {INDEX} (but {sorted(found)}); save the weights as "
+            "safetensors, since pickled files are never opened."
+        )
+    where = _index(folder / INDEX)
+    absent = sorted(name for name in set(where.values()) if not (folder / name).is_file())
+    if absent:
+        raise ValueError(f"{folder / INDEX} names {absent}, which are not there; copy the folder again.")
+    return {
+        name: stored
+        for shard in sorted(set(where.values()))
+        for name, stored in read_headers(folder / shard).items()
+        if where.get(name, shard) == shard
+    }
+
+
+def check_table(
+    table: Mapping[str, Stored],
+    wanted: Mapping[str, tuple[int, ...]],
+    unused: Callable[[str], bool],
+    where: Path,
+) -> None:
+    """Raise one ValueError with everything that keeps `table` from being the weights of a model.
+
+    wanted: name and shape of every parameter; unused: whether a tensor without a parameter may be there.
+    """
+    missing = sorted(set(wanted) - set(table))
+    unexpected = sorted(name for name in set(table) - set(wanted) if not unused(name))
+    both = sorted(set(wanted) & set(table))
+    misshapen = [
+        f"{name} {list(table[name].shape)} instead of {list(wanted[name])}"
+        for name in both
+        if table[name].shape != tuple(wanted[name])
+    ]
+    mistyped = [f"{name} {table[name].dtype}" for name in both if table[name].dtype not in BYTES]
+    if missing or unexpected or misshapen or mistyped:
+        raise ValueError(
+            f"{where} does not fit the model: missing {missing}, unexpected {unexpected}, "
+            f"misshapen {misshapen}, not floating point {mistyped}; make config.json and the weights of "
+            "one model."
+        )
+
+
+def stream(
+    table: Mapping[str, Stored],
+    dtypes: Mapping[str, torch.dtype],
+    device: torch.device,
+    progress: Progress | None = None,
+) -> dict[str, Tensor]:
+    """The tensors named in dtypes, in those dtypes, on the device; each is a copy of its own.
+
+    Raises ValueError naming every one that holds a number that is not finite.
+    """
+    loaded: dict[str, Tensor] = {}
+    broken: list[str] = []
+    done, total = 0, sum(table[name].bytes for name in dtypes)
+    for file in sorted({table[name].file for name in dtypes}):
+        with open_weights(file) as tensors:
+            for name in sorted(name for name in dtypes if table[name].file == file):
+                tensor = tensors.get_tensor(name).to(device, dtypes[name], copy=True)
+                if not bool(tensor.isfinite().all()):
+                    broken.append(name)
+                loaded[name] = tensor
+                done += table[name].bytes
+                if progress is not None:
+                    progress(done, total)
+    if broken:
+        files = sorted({str(table[name].file) for name in broken})
+        raise ValueError(
+            f"{', '.join(files)}: not every number is finite in {broken}; copy or train it again."
+        )
+    return loaded
+
+
+def read_headers(file: Path) -> dict[str, Stored]:
+    """Every tensor of one file."""
+    with open_weights(file) as tensors:
+        slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
+        return {name: Stored(file, tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
+
+
+def _index(file: Path) -> dict[str, str]:
+    """Which tensor is in which file; only files beside the index count."""
+    where = read_json(file).get("weight_map")
+    if not isinstance(where, dict) or not where:
+        raise ValueError(f"{file}, field weight_map: it must name the file of every tensor; copy it again.")
+    for name, shard in where.items():
+        if not isinstance(shard, str) or Path(shard).name != shard or not shard.endswith(".safetensors"):
+            raise ValueError(
+                f"{file}, field weight_map.{name} is {shard!r}; it must name a .safetensors beside it."
+            )
+    return where
