@@ -2,8 +2,8 @@
 (weights).
 
 The folder is named by the environment variable VLA_ORACLES; without it, it is the one shipped with the tests.
-Every pi0 or pi05 recording in it is found, whatever its sizes, seed and dtype; recordings of other kinds are
-left alone.
+Every pi0, pi05 or openvla recording in it is found, whatever its sizes, seed and dtype; files of other kinds
+are left alone. What is here serves pi0 and pi05; openvla's is in openvla_oracle.py.
 """
 
 from __future__ import annotations
@@ -26,10 +26,15 @@ FOLDER = Path(os.environ.get("VLA_ORACLES") or Path(__file__).parent.parent / "d
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def fixture_names() -> list[str]:
-    """Every pi0 and pi05 recording in the folder."""
-    kinds = {file.stem: json.loads(file.read_text()).get("kind") for file in sorted(FOLDER.glob("*.json"))}
-    return [name for name, kind in kinds.items() if kind in ("pi0", "pi05")]
+def fixture_names(*kinds: str) -> list[str]:
+    """Every recording of these kinds in the folder."""
+    return [file.stem for file in sorted(FOLDER.glob("*.json")) if _kind(file) in kinds]
+
+
+def read_arrays(name: str, device: str = "cpu") -> dict[str, Tensor]:
+    """The recorded numbers, bfloat16 as float32."""
+    with np.load(FOLDER / f"{name}.npz") as file:
+        return {key: _tensor(file[key]).to(device) for key in file.files}
 
 
 @dataclass(frozen=True)
@@ -45,8 +50,7 @@ class Oracle:
     @classmethod
     def load(cls, name: str, device: str = "cpu") -> Oracle:
         spec = json.loads((FOLDER / f"{name}.json").read_text())
-        with np.load(FOLDER / f"{name}.npz") as file:
-            arrays = {key: _tensor(file[key]).to(device) for key in file.files}
+        arrays = read_arrays(name, device)
         config = _config(spec, arrays)
         model = load_model(
             FOLDER / f"{name}.safetensors", config, torch.device(device), DTYPES[spec["dtype"]]
@@ -74,6 +78,12 @@ class Oracle:
         prefix = "rtc_actions_"
         keys = [key[len(prefix) :] for key in self.arrays if key.startswith(prefix)]
         return [(form, schedule) for form, _, schedule in (key.partition("_") for key in keys)]
+
+
+def _kind(file: Path) -> str | None:
+    """What a JSON file says it is; openvla's recordings say it by the towers they describe."""
+    spec = json.loads(file.read_text())
+    return spec.get("kind", "openvla" if {"dino", "siglip"} <= set(spec) else None)
 
 
 def _tensor(array: np.ndarray) -> Tensor:

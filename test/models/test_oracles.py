@@ -1,8 +1,9 @@
-"""Our models against recordings of the unmodified reference implementations (openpi; lerobot for guidance).
+"""Our models against recordings of the unmodified references: openpi (lerobot for guidance) and OpenVLA.
 
-Each is computed twice: padded, a batch with masks as the reference ran it, and packed, one sample at a time
-with absent cameras and padding left out, which is how the engine runs. Both must meet the recording: in
-float32 within 1e-5, greedy tokens exactly. See oracle.py for where recordings come from.
+pi0 and pi0.5 are computed twice: padded, a batch with masks as the reference ran it, and packed, one sample
+at a time with absent cameras and padding left out, which is how the engine runs. OpenVLA's scores are
+computed token by token and in one pass. All must meet the recording: in float32 within 1e-5, greedy tokens
+exactly. See oracle.py for where recordings come from.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from functools import cache, cached_property
 
 import pytest
 import torch
-from oracle import FOLDER, Oracle, fixture_names
+from openvla_oracle import OpenVLAOracle
+from oracle import FOLDER, Oracle, fixture_names, read_arrays
 from torch import Tensor
 
+from vla_accel_ros.models.decoding import decode
 from vla_accel_ros.models.gemma import KV
+from vla_accel_ros.models.openvla import is_unused
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.rtc import Guidance, prefix_weights
 from vla_accel_ros.models.sampling import flow_times, sample
@@ -26,7 +30,8 @@ FLOAT32 = 1e-5
 # relative to the largest number of an array.
 BFLOAT16 = 2.0**-5
 BFLOAT16_MEAN = 1 / 8
-NAMES = fixture_names()
+NAMES = fixture_names("pi0", "pi05")
+OPENVLA_NAMES = fixture_names("openvla")
 Velocity = Callable[[Tensor, float], Tensor]
 
 
@@ -111,6 +116,11 @@ def load(name: str, device: str = "cpu") -> Oracle:
 
 
 @cache
+def load_openvla(name: str, device: str) -> OpenVLAOracle:
+    return OpenVLAOracle.load(name, device)
+
+
+@cache
 def run_of(name: str, layout: str, device: str) -> Run:
     return Run(load(name, device), layout)
 
@@ -125,6 +135,16 @@ def run(request: pytest.FixtureRequest, oracle: Oracle) -> Run:
     return run_of(oracle.name, *request.param.split())
 
 
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(params=OPENVLA_NAMES)
+def openvla(request: pytest.FixtureRequest, device: str) -> OpenVLAOracle:
+    return load_openvla(request.param, device)
+
+
 @pytest.fixture(autouse=True)
 def without_gradients() -> object:
     with torch.no_grad():
@@ -137,7 +157,7 @@ def distance(ours: Tensor, recorded: Tensor) -> float:
     return float((ours.double() - recorded.double()).abs().max())
 
 
-def tolerance(oracle: Oracle, recorded: Tensor) -> float:
+def tolerance(oracle: Oracle | OpenVLAOracle, recorded: Tensor) -> float:
     return FLOAT32 if oracle.exact else bfloat16_rounding(oracle.name) * max(1.0, float(recorded.abs().max()))
 
 
@@ -145,15 +165,21 @@ def tolerance(oracle: Oracle, recorded: Tensor) -> float:
 def bfloat16_rounding(name: str) -> float:
     """Twice what separates the reference's own bfloat16 and float32 recordings, where both are there."""
     twin = name.replace("bfloat16", "float32")
-    if twin not in NAMES or twin == name:
+    if twin not in NAMES + OPENVLA_NAMES or twin == name:
         return BFLOAT16
-    half, full = load(name), load(twin)
-    return 2 * max(
-        distance(half[key], full[key]) / max(1.0, float(full[key].abs().max())) for key in ("v_t", "actions")
-    )
+    pairs = zip(_comparable(name), _comparable(twin), strict=True)
+    return 2 * max(distance(half, full) / max(1.0, float(full.abs().max())) for half, full in pairs)
 
 
-def check(oracle: Oracle, ours: Tensor, recorded: Tensor) -> None:
+def _comparable(name: str) -> list[Tensor]:
+    """What two recordings computed from the same numbers: not the scores after their first token differs."""
+    arrays = read_arrays(name)
+    if name in OPENVLA_NAMES:
+        return [arrays["projected"], arrays["logits"][:1]]
+    return [arrays["v_t"], arrays["actions"]]
+
+
+def check(oracle: Oracle | OpenVLAOracle, ours: Tensor, recorded: Tensor) -> None:
     bound = tolerance(oracle, recorded)
     assert distance(ours, recorded) <= bound
     if not oracle.exact:
@@ -161,8 +187,8 @@ def check(oracle: Oracle, ours: Tensor, recorded: Tensor) -> None:
 
 
 def test_there_is_something_to_compare_with() -> None:
-    assert NAMES, (
-        f"VLA_ORACLES: {FOLDER} holds no pi0 or pi05 recording (NAME.json, NAME.npz, NAME.safetensors)"
+    assert NAMES or OPENVLA_NAMES, (
+        f"VLA_ORACLES: {FOLDER} holds no recording of pi0, pi05 or openvla (NAME.json, .npz, .safetensors)"
     )
 
 
@@ -273,3 +299,59 @@ def rounding_of_guided_actions(run: Run, ours: Tensor, schedule: str) -> float:
     """
     twin = Run(run.oracle, run.layout, copy.deepcopy(run.model).double())
     return distance(ours, twin.actions("lerobot", ("vjp", schedule)))
+
+
+def test_openvla_parameter_names_and_shapes(openvla: OpenVLAOracle) -> None:
+    """Ours are the recorded ones but those that no path reads."""
+    ours = {name: list(tensor.shape) for name, tensor in openvla.model.state_dict().items()}
+    recorded = {name: shape for name, (shape, _) in openvla.spec["keys"].items()}
+    assert ours == {name: shape for name, shape in recorded.items() if not is_unused(name, openvla.config)}
+
+
+def test_openvla_image_tokens(openvla: OpenVLAOracle) -> None:
+    features = openvla.model.vision_backbone(openvla["pixel_values"])
+    check(openvla, features, openvla["vision"])
+    check(openvla, openvla.model.encode(openvla["pixel_values"]), openvla["projected"])
+
+
+@pytest.mark.parametrize("how", ["token by token", "in one pass"])
+def test_openvla_scores_of_the_recorded_tokens(openvla: OpenVLAOracle, how: str) -> None:
+    model, tokens = openvla.model, openvla["generated"]
+    words = model.embed_tokens(tokens[None, :-1])
+    if how == "in one pass":
+        hidden, _ = model.prefix(torch.cat((openvla.prefix(), words), dim=1))
+        hidden = hidden[:, -len(tokens) :]
+    else:
+        hidden, past = model.prefix(openvla.prefix())
+        rows, tail = [hidden[:, -1:]], None
+        for word in words.split(1, dim=1):
+            hidden, new = model.extend(word, past, tail=tail)
+            tail = new if tail is None else KV(*(torch.cat(pair, dim=3) for pair in zip(tail, new)))
+            rows.append(hidden)
+        hidden = torch.cat(rows, dim=1)
+    ours = model.logits(hidden[0])
+    check(openvla, ours, openvla["logits"])
+    behind = ours.max(dim=1).values - ours.gather(1, tokens[:, None])[:, 0]
+    assert float(behind.max()) <= (0 if openvla.exact else 2 * tolerance(openvla, openvla["logits"]))
+
+
+def test_openvla_greedy_tokens(openvla: OpenVLAOracle) -> None:
+    """In half precision a near tie may fall on either side, and then all that follows differs."""
+    tokens = openvla["generated"].tolist()
+    hidden, past = openvla.model.prefix(openvla.prefix())
+    steps = list(decode(openvla.model, past, hidden[:, -1], len(tokens)))
+    ours = [int(step.tokens) for step in steps]
+    if openvla.exact:
+        assert ours == tokens
+    for step, token, chosen in zip(steps, tokens, ours, strict=True):
+        gap = float(step.logits[0, chosen] - step.logits[0, token])
+        assert gap <= 2 * tolerance(openvla, openvla["logits"])
+        if chosen != token:
+            break
+
+
+def test_openvla_actions(openvla: OpenVLAOracle) -> None:
+    values = openvla.action_tokens.to_values(openvla["generated"].cpu().numpy())
+    assert values.tolist() == openvla["normalized"].tolist()
+    assert openvla.action_tokens.centers.tolist() == openvla["bin_centers"].tolist()
+    assert openvla.stats.unnormalize(values).tolist() == openvla["actions"].tolist()
