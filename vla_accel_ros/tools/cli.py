@@ -1,0 +1,48 @@
+"""The `vla` command: one subcommand a module, and errors that are one sentence.
+
+A module offers `register(subparsers)`, which sets `run`, a function of the parsed arguments that returns the
+exit status; what is heavy it imports when it runs. Wrong arguments and files end with status 2, failures on
+the way with status 1; `--debug` shows where either comes from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from vla_accel_ros.tools import eval_demo, train_demo
+from vla_accel_ros.tools.demo import command as demo
+
+SUBCOMMANDS = (demo, train_demo, eval_demo)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a subcommand; returns the exit status. arguments: without the program's name; None for sys.argv."""
+    parser = argparse.ArgumentParser(prog="vla", description="Vision-Language-Action models on ROS 2 robots.")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    subparsers = parser.add_subparsers(
+        title="subcommands", required=True, metavar="SUBCOMMAND", dest="subcommand"
+    )
+    for module in SUBCOMMANDS:
+        module.register(subparsers)
+    parsed = parser.parse_args(arguments)
+    try:
+        return int(parsed.run(parsed))
+    except KeyboardInterrupt:
+        return 130
+    except (TimeoutError, RuntimeError) as error:
+        return _fail(parsed, error, 1)
+    except (ValueError, TypeError, OSError) as error:
+        return _fail(parsed, error, 2)
+
+
+def _fail(parsed: argparse.Namespace, error: Exception, status: int) -> int:
+    if parsed.debug:
+        raise error
+    print(f"vla {parsed.subcommand}: {error}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

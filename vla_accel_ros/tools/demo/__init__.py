@@ -1,0 +1,1 @@
+"""`vla demo`: the whole stack as processes, driven through episodes, watched, filmed and measured."""

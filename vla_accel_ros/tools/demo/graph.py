@@ -1,0 +1,67 @@
+"""A ROS graph of the demo's own, so that it neither hears nor moves a robot that is running here.
+
+A ROS domain belongs to whoever holds the lock on its file, for as long as that process lives; test runs take
+theirs the same way. Discovery stays on this machine, and what the caller's shell says about other graphs
+(discovery servers, peers, a namespace) is left out.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+from vla_accel_ros.nodes.environment import additional_environment
+
+# Domains up to 101 keep their ports below Linux' ephemeral range; 0 is everybody's default.
+DOMAINS = range(1, 102)
+OTHER_GRAPHS = (
+    "ROS_DISCOVERY_SERVER",
+    "ROS_LOCALHOST_ONLY",
+    "ROS_NAMESPACE",
+    "ROS_STATIC_PEERS",
+    "ROS_SUPER_CLIENT",
+)
+
+
+def claim_domain() -> tuple[int, IO[str]]:
+    """A ROS domain that no other demo or test run of this user holds, and the open lock that keeps it.
+
+    Raises RuntimeError when all are taken.
+    """
+    folder = Path(tempfile.gettempdir()) / f"vla_accel_ros-domains-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    start = os.getpid() % len(DOMAINS)
+    for domain in (*DOMAINS[start:], *DOMAINS[:start]):
+        lock = (folder / str(domain)).open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            continue
+        return domain, lock
+    raise RuntimeError(
+        f"all {len(DOMAINS)} ROS domains are locked in {folder}: end other demos or give --domain"
+    )
+
+
+def graph_environment(domain: int, current: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The whole environment of a process in that graph: Fast DDS profile and allocator included."""
+    kept = {name: value for name, value in current.items() if name not in OTHER_GRAPHS}
+    wanted = {**additional_environment(kept), "ROS_DOMAIN_ID": str(domain)}
+    # Humble knows the older variable only, and its successors warn of it.
+    if kept.get("ROS_DISTRO") == "humble":
+        wanted["ROS_LOCALHOST_ONLY"] = "1"
+    else:
+        wanted["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
+    return {**kept, **wanted}
+
+
+def enter(environment: Mapping[str, str]) -> None:
+    """Bring this process into the graph of an environment; before its first ROS context."""
+    for name in OTHER_GRAPHS:
+        os.environ.pop(name, None)
+    os.environ.update(environment)

@@ -1,0 +1,127 @@
+"""What the demo's figures mean, as functions of what went over the topics. No ROS, no clock.
+
+Commanded motion is what the trajectories on the controller's topic say, each in force from its own stamp
+until the next one's. Jerk is the RMS of the third difference of arm joints at 30 Hz over dt^3, as in the
+evaluation in simulation time (demo_policy/rollout.py). The age of a trajectory is from the capture of the
+image it answers to the stamp it was published with; it answers the newest chunk that came before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vla_accel_ros.control.trajectory import Trajectory
+
+JERK_HZ = 30.0
+TRACE_HZ = 120.0
+
+
+@dataclass(frozen=True)
+class Traces:
+    """Joints over one episode at TRACE_HZ.
+
+    joints: D names. times_ns: int64 [M]. commanded, measured: float64 [M, D], rad. handovers_ns: int64 [N],
+    when each trajectory took over.
+    """
+
+    joints: tuple[str, ...]
+    times_ns: np.ndarray
+    commanded: np.ndarray
+    measured: np.ndarray
+    handovers_ns: np.ndarray
+
+    def jerk(self, which: str, joints: Sequence[str]) -> np.ndarray:
+        """Jerk [K, len(joints)] in rad/s^3 of "commanded" or "measured"; K is 0 for less than 0.1 s."""
+        columns = [self.joints.index(joint) for joint in joints]
+        at_30_hz = getattr(self, which)[:: round(TRACE_HZ / JERK_HZ), columns]
+        return np.diff(at_30_hz, n=3, axis=0) * JERK_HZ**3
+
+
+def rms(values: Sequence[np.ndarray]) -> float | None:
+    """Root mean square over all arrays together; None when they are empty."""
+    everything = np.concatenate([np.ravel(value) for value in values]) if values else np.empty(0)
+    return float(np.sqrt(np.mean(everything**2))) if everything.size else None
+
+
+def percentiles(values: Sequence[float]) -> dict[str, float | int | None]:
+    """Keys p50, p99 and n."""
+    if not len(values):
+        return {"p50": None, "p99": None, "n": 0}
+    p50, p99 = np.percentile(values, (50, 99))
+    return {"p50": round(float(p50), 2), "p99": round(float(p99), 2), "n": len(values)}
+
+
+def traces(
+    sent: Sequence[Trajectory], measured: Trajectory, joints: tuple[str, ...], until_ns: int
+) -> Traces | None:
+    """What was commanded and what the robot did, from the first command on.
+
+    sent: all controllers' trajectories in the order they were published; measured: the joint states as one
+    trajectory (positions and velocities at their stamps). None when there was no command or no measurement.
+    """
+    per_controller: dict[tuple[str, ...], list[Trajectory]] = {}
+    for trajectory in sent:
+        per_controller.setdefault(trajectory.joints, []).append(trajectory)
+    if not per_controller or set().union(*per_controller) != set(joints):
+        return None
+    begin_ns = max(group[0].start_ns for group in per_controller.values())
+    begin_ns = max(begin_ns, measured.start_ns)
+    until_ns = min(until_ns, measured.end_ns)
+    if until_ns <= begin_ns:
+        return None
+    times = np.arange(begin_ns, until_ns, round(1e9 / TRACE_HZ), dtype=np.int64)
+    commanded = np.empty((len(times), len(joints)))
+    for names, group in per_controller.items():
+        commanded[:, [joints.index(name) for name in names]] = in_force(group, times)
+    first = max(per_controller.values(), key=lambda group: len(group[0].joints))
+    handovers = np.array([trajectory.start_ns for trajectory in first], dtype=np.int64)
+    return Traces(joints, times, commanded, measured.select(joints).sample(times)[0], handovers)
+
+
+def in_force(group: Sequence[Trajectory], times_ns: np.ndarray) -> np.ndarray:
+    """Positions float64 [M, D] that one controller commands when each trajectory replaces the last at its
+    start. times_ns: int64 [M], not before the first start."""
+    newest = np.searchsorted([trajectory.start_ns for trajectory in group], times_ns, side="right") - 1
+    positions = np.empty((len(times_ns), len(group[0].joints)))
+    for i in np.unique(newest):
+        positions[newest == i] = group[i].sample(times_ns[newest == i])[0]
+    return positions
+
+
+def ages_ms(chunks: Sequence[tuple[int, int]], sent: Sequence[tuple[int, int]]) -> list[float]:
+    """Age of each trajectory of one controller, in milliseconds.
+
+    chunks: (received, image stamp), sent: (received, own stamp), all in nanoseconds and in order. A
+    trajectory without a new chunk before it, such as a stop, has no age.
+    """
+    ages, i, answered = [], -1, -1
+    for received, stamp in sent:
+        while i + 1 < len(chunks) and chunks[i + 1][0] <= received:
+            i += 1
+        if i > answered:
+            answered = i
+            ages.append((stamp - chunks[i][1]) * 1e-6)
+    return ages
+
+
+def answers_right(
+    answers: Sequence[tuple[int, str, str]], truths: Sequence[tuple[int, str, str]]
+) -> tuple[int, int]:
+    """How many answers are right, of how many.
+
+    answers: (image stamp [ns], instruction the model had, text); truths: (stamp, instruction, true answer),
+    in order. Right is what was true just before or just after the image. Answers to an instruction that has
+    just been replaced are not asked for, nor those outside the truths' time.
+    """
+    right = asked = 0
+    stamps = [stamp for stamp, _, _ in truths]
+    for stamp, instruction, text in answers:
+        i = int(np.searchsorted(stamps, stamp, side="right"))
+        around = truths[i - 1 : i + 1] if 0 < i < len(truths) else []
+        if around and all(told == instruction for _, told, _ in around):
+            asked += 1
+            right += text.strip() in {answer for _, _, answer in around}
+    return right, asked

@@ -1,0 +1,169 @@
+"""One PNG of a run: how one episode moved, how the loops kept time, how old commands were, what succeeded.
+
+The episode shown is the most telling one that succeeded: an instruction changed on the way before a long
+motion before a short one. Hand-overs are ticks under the traces: where one chunk's trajectory replaced the
+last one's, the commanded line must not show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vla_accel_ros.sim.tasks import FAMILIES
+from vla_accel_ros.tools.demo.play import Played
+
+INK, DIM, GRID = "#1b1f24", "#6b7280", "#e3e6ea"
+COLOURS = ("#2563eb", "#db2777", "#059669", "#d97706", "#7c3aed", "#475569")
+GOOD, REST = "#059669", "#e3e6ea"
+
+
+def draw(path: Path, played: Sequence[Played], figures: dict[str, Any], joints: Sequence[str]) -> None:
+    """Write the PNG. figures: as from summary.figures. joints: which to show."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    style = {
+        "font.size": 10,
+        "axes.edgecolor": DIM,
+        "axes.labelcolor": DIM,
+        "axes.titlecolor": INK,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "xtick.color": DIM,
+        "ytick.color": DIM,
+        "text.color": INK,
+        "grid.color": GRID,
+    }
+    with plt.rc_context(style):
+        figure = plt.figure(figsize=(13, 8.2), constrained_layout=True)
+        above, below = figure.subfigures(2, 1, height_ratios=(1.45, 1.0))
+        _motion(above, telling(played), joints)
+        loops, ages, success = below.subplots(1, 3, width_ratios=(1.15, 1.0, 1.0))
+        _loops(loops, figures)
+        _ages(ages, [age for p in played for age in p.ages_ms], figures["age_ms"])
+        _success(success, figures)
+        figure.savefig(path, dpi=120)
+        plt.close(figure)
+
+
+def telling(played: Sequence[Played]) -> Played | None:
+    """The episode to show."""
+    shown = [p for p in played if p.traces is not None]
+    return max(
+        shown,
+        key=lambda p: (p.success, p.plan.task.family == "place", p.plan.first is not None, p.time_s),
+        default=None,
+    )
+
+
+def _motion(area: Any, played: Played | None, joints: Sequence[str]) -> None:
+    axis = area.subplots()
+    if played is None or played.traces is None:
+        axis.set_title("no motion was recorded")
+        return
+    traces, begin = played.traces, int(played.traces.times_ns[0])
+    time = (traces.times_ns - begin) * 1e-9
+    for name, colour in zip(joints, COLOURS):
+        column = traces.joints.index(name)
+        axis.plot(
+            time, traces.measured[:, column], color=colour, alpha=0.3, linewidth=4.5, solid_capstyle="round"
+        )
+        axis.plot(time, traces.commanded[:, column], color=colour, linewidth=1.2)
+    low, high = axis.get_ylim()
+    foot = low - 0.06 * (high - low)
+    axis.vlines(
+        (traces.handovers_ns - begin) * 1e-9, foot, low - 0.02 * (high - low), color=DIM, linewidth=0.8
+    )
+    axis.text(0.0, foot, "chunk hand-overs  ", ha="right", va="bottom", color=DIM, fontsize=8)
+    axis.set_ylim(foot - 0.01 * (high - low), high + (0.09 + 0.075 * len(played.said)) * (high - low))
+    _names(axis, {name: traces.commanded[-1, traces.joints.index(name)] for name in joints})
+    for i, (at_ns, words) in enumerate(played.said):
+        at = max((at_ns - begin) * 1e-9, 0.0)
+        if i:
+            axis.axvline(at, color=INK, linewidth=1.0, linestyle=":")
+        line = 0.075 * (len(played.said) - i)
+        axis.text(at, high + line * (high - low), f" “{words}”", va="top", style="italic")
+    outcome = f"success in {played.time_s:.1f} s" if played.success else "missed"
+    axis.set_title(
+        f"episode {played.plan.index + 1}, {outcome}: commanded (thin) and measured (broad) joints"
+    )
+    axis.set(xlabel="time [s]", ylabel="position [rad]")
+    axis.grid(True, axis="y")
+    axis.set_axisbelow(True)
+
+
+def _names(axis: Any, ends: dict[str, float]) -> None:
+    """Name the lines at their right ends, moved apart where they would overlap."""
+    low, high = axis.get_ylim()
+    apart, at = 0.05 * (high - low), -np.inf
+    for name, colour in sorted(zip(ends, COLOURS), key=lambda pair: ends[pair[0]]):
+        at = max(ends[name], at + apart)
+        axis.text(
+            1.006,
+            at,
+            name.replace("_", " "),
+            transform=axis.get_yaxis_transform(),
+            color=colour,
+            va="center",
+        )
+
+
+def _loops(axis: Any, figures: dict[str, Any]) -> None:
+    names = [name for name, ms in figures["loops_ms"].items() if ms["p50"] is not None]
+    for row, name in enumerate(names):
+        ms, rate = figures["loops_ms"][name], figures["rates_hz"][name]
+        axis.barh(row, ms["p99"], height=0.42, color=COLOURS[row], alpha=0.3)
+        axis.barh(row, ms["p50"], height=0.42, color=COLOURS[row])
+        axis.text(0, row - 0.32, f"{name}   {rate:.1f} Hz", va="bottom", fontsize=9)
+        axis.text(
+            ms["p99"], row, f"  {ms['p50']:.0f} / {ms['p99']:.0f} ms", va="center", color=DIM, fontsize=9
+        )
+    axis.set_ylim(len(names) - 0.5, -0.7)
+    axis.margins(x=0.3)
+    axis.set_yticks([])
+    axis.spines["left"].set_visible(False)
+    axis.set_title("loops: p50 and p99 of a run")
+    axis.set_xlabel("ms")
+
+
+def _ages(axis: Any, ages: Sequence[float], summary: dict[str, Any]) -> None:
+    axis.set_title("age: image to published trajectory")
+    axis.set(xlabel="ms", ylabel="trajectories")
+    if not len(ages):
+        return
+    top = max(1.25 * summary["p99"], 10.0)
+    axis.hist(np.clip(ages, 0, top), bins=np.linspace(0, top, 46), color=COLOURS[0])
+    for name in ("p50", "p99"):
+        axis.axvline(summary[name], color=INK, linewidth=1.0, linestyle=":")
+        axis.text(
+            summary[name],
+            1.0,
+            f" {name} {summary[name]:.0f}",
+            transform=axis.get_xaxis_transform(),
+            va="top",
+            fontsize=9,
+        )
+
+
+def _success(axis: Any, figures: dict[str, Any]) -> None:
+    rows = {family: figures["successes"][family] for family in FAMILIES if family in figures["successes"]}
+    if figures["answers"]["asked"]:
+        rows["answers"] = [figures["answers"]["right"], figures["answers"]["asked"]]
+    for row, (name, (won, tried)) in enumerate(rows.items()):
+        axis.barh(row, 100, height=0.42, color=REST)
+        axis.barh(row, 100 * won / tried, height=0.42, color=GOOD if name != "answers" else COLOURS[0])
+        axis.text(0, row - 0.32, f"{name}   {won} of {tried}", va="bottom", fontsize=9)
+    axis.set_ylim(len(rows) - 0.5, -0.7)
+    axis.set_xlim(0, 100)
+    axis.set_yticks([])
+    axis.spines["left"].set_visible(False)
+    axis.set_title("success by task, answers right")
+    axis.set_xlabel("%")

@@ -1,0 +1,243 @@
+"""Plays one planned episode on the running stack, and writes down how it went.
+
+Between episodes the arm is held, as a person would before reaching into the scene; then the words are said,
+the scene is put, and the arm goes on. Time is the simulator's stamps. A reach or a place ends with success
+or its time limit, a follow with its limit. When a node dies the episode goes on in the same scene once the
+node is back, with its time beginning anew; such an episode counts in no rate. Without its robot it is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.nodes.convert import stamp_ns
+from vla_accel_ros.nodes.operator import Operator
+from vla_accel_ros.sim.tasks import FOLLOW, Task
+from vla_accel_ros.tools.demo import measure
+from vla_accel_ros.tools.demo.plan import Plan
+from vla_accel_ros.tools.demo.stack import NodeDied, Stack
+
+if TYPE_CHECKING:
+    from vla_accel_msgs.msg import GroundTruth
+
+REST_S = 0.1
+REST_SPEED = 0.05
+PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Played:
+    """How one episode went.
+
+    said: (time [ns], words) in the order they were said. time_s: from the final words until success or the
+    end. interrupted_by: nodes that died on the way. ages_ms: from image to trajectory, of each trajectory.
+    real_time_factor: simulated over elapsed time; None when it is not known.
+    """
+
+    plan: Plan
+    begun_ns: int
+    ended_ns: int
+    said: tuple[tuple[int, str], ...]
+    success: bool
+    time_s: float
+    interrupted_by: tuple[str, ...]
+    answers_right: int
+    answers_asked: int
+    chunks: int
+    ages_ms: list[float]
+    inference_ms: list[float]
+    real_time_factor: float | None
+    traces: measure.Traces | None
+
+    @property
+    def counts(self) -> bool:
+        """Whether it says something about the policy."""
+        return not self.interrupted_by
+
+
+@dataclass
+class Board:
+    """What is going on, for those who watch from other threads. outcome: empty while the episode runs."""
+
+    wanted: int | None = None
+    plan: Plan | None = None
+    said: str = ""
+    changed: bool = False
+    begun_ns: int = 0
+    outcome: str = ""
+    played: list[Played] = field(default_factory=list)
+
+    def begin(self, plan: Plan, said: str, now_ns: int) -> None:
+        """The scene of an episode has been put."""
+        self.plan, self.said, self.begun_ns = plan, said, now_ns
+        self.outcome, self.changed = "", False
+
+
+class Player:
+    """Plays episodes on a stack. arm: the joints whose stillness means rest."""
+
+    def __init__(self, stack: Stack, board: Board, arm: tuple[str, ...]) -> None:
+        self._stack, self._board, self._operator = stack, board, stack.operator
+        names = self._operator.contract.joint_names
+        self._arm = [names.index(name) for name in arm]
+        self._arm_names = arm
+
+    def play(self, plan: Plan) -> Played:
+        """One episode, from holding the arm to its end."""
+        board = self._board
+        self._said: list[tuple[int, str]] = []
+        self._interrupted: list[str] = []
+        begun_ns = self._unless_dead(lambda: self._prepare(plan))
+        if plan.first is not None:
+            self._follow(plan.first, begun_ns, plan.change_after_s, stop_at_success=False)
+            board.changed = True
+            self._say(plan.task)
+        to_success = plan.task.family != FOLLOW
+        since_ns, last = self._follow(plan.task, begun_ns, plan.task.time_limit_s, to_success)
+        success = bool(last is not None and last.success)
+        board.outcome = "success" if success else "missed"
+        ended_ns = stamp_ns(last.header.stamp) if last is not None else self._operator.now_ns()
+        played = self._write_down(plan, begun_ns, ended_ns, success, (ended_ns - since_ns) * 1e-9)
+        board.played.append(played)
+        return played
+
+    def _prepare(self, plan: Plan) -> int:
+        """Hold, say, put the scene, go on; returns the time of the first trajectory."""
+        operator, task = self._operator, plan.first or plan.task
+        self._stack.call(operator.hold)
+        held_ns = operator.now_ns() + round(REST_S * 1e9)
+
+        def at_rest() -> bool:
+            measured = operator.measured
+            return (
+                measured is not None
+                and measured.stamp_ns > held_ns
+                and bool(np.abs(measured.velocities[self._arm]).max() < REST_SPEED)
+            )
+
+        self._stack.wait(at_rest, PATIENCE_S, "arm at rest")
+        self._said.clear()
+        self._say(task)
+        self._stack.call(lambda: operator.reset(task.instruction, plan.seed))
+        put_ns = operator.now_ns()
+        self._board.begin(plan, task.instruction, put_ns)
+        self._stack.call(operator.resume)
+
+        def moving() -> int | None:
+            sent = operator.sent
+            return sent[-1].received_ns if sent and sent[-1].received_ns > put_ns else None
+
+        return self._stack.wait(moving, PATIENCE_S, "trajectory")
+
+    def _say(self, task: Task) -> None:
+        self._operator.instruct(task.instruction)
+        self._said.append((self._operator.now_ns(), task.instruction))
+        if self._board.changed:
+            self._board.said = task.instruction
+
+    def _follow(
+        self, task: Task, begun_ns: int, limit_s: float, stop_at_success: bool
+    ) -> tuple[int, GroundTruth | None]:
+        """Wait until the task's time is up, or its success; returns since when it ran, and the last truth."""
+
+        def started() -> GroundTruth | None:
+            truth = self._operator.truth
+            said_ns = max(begun_ns, self._said[-1][0])
+            if truth is None or stamp_ns(truth.header.stamp) <= said_ns:
+                return None
+            return truth if truth.instruction == task.instruction else None
+
+        since_ns = begun_ns
+
+        def over() -> GroundTruth | None:
+            truth = started()
+            if truth is None:
+                return None
+            late = stamp_ns(truth.header.stamp) - since_ns >= limit_s * 1e9
+            return truth if late or (stop_at_success and truth.success) else None
+
+        while "sim_robot" not in self._interrupted:
+            try:
+                truth = self._stack.wait(started, PATIENCE_S, "ground truth")
+                since_ns = stamp_ns(truth.header.stamp)
+                return since_ns, self._stack.wait(over, limit_s + PATIENCE_S, "end of the episode")
+            except NodeDied as died:
+                self._interrupted.append(died.name)
+                self._stack.revive(died.name)
+        return since_ns, None
+
+    def _unless_dead(self, step: Callable[[], int]) -> int:
+        """The step's result; a node that dies before the episode has begun costs only time."""
+        while True:
+            try:
+                return step()
+            except NodeDied as died:
+                self._stack.revive(died.name)
+
+    def _write_down(self, plan: Plan, begun_ns: int, ended_ns: int, success: bool, time_s: float) -> Played:
+        operator = self._operator
+
+        def during(stamp: int) -> bool:
+            return begun_ns <= stamp <= ended_ns
+
+        chunks = [received for received in operator.chunks if during(received.received_ns)]
+        sent = [sent for sent in operator.sent if during(sent.received_ns)]
+        truths = [truth for truth in operator.truths if during(stamp_ns(truth.header.stamp))]
+        answers = [a for a in operator.answers if a.finished and during(stamp_ns(a.header.stamp))]
+        right, asked = measure.answers_right(
+            [(stamp_ns(a.header.stamp), a.prompt, a.text) for a in answers],
+            [(stamp_ns(t.header.stamp), t.instruction, t.answer) for t in truths],
+        )
+        ages = measure.ages_ms(
+            [(c.received_ns, c.chunk.stamp_ns) for c in chunks],
+            [
+                (s.received_ns, s.trajectory.start_ns)
+                for s in sent
+                if self._arm_names[0] in s.trajectory.joints
+            ],
+        )
+        return Played(
+            plan=plan,
+            begun_ns=begun_ns,
+            ended_ns=ended_ns,
+            said=tuple(self._said),
+            success=success,
+            time_s=time_s,
+            interrupted_by=tuple(self._interrupted),
+            answers_right=right,
+            answers_asked=asked,
+            chunks=len(chunks),
+            ages_ms=ages,
+            inference_ms=[c.inference_s * 1e3 for c in chunks],
+            real_time_factor=_real_time_factor(truths),
+            traces=self._traces(operator, begun_ns, ended_ns),
+        )
+
+    def _traces(self, operator: Operator, begun_ns: int, ended_ns: int) -> measure.Traces | None:
+        sent = [s.trajectory for s in operator.sent if begun_ns <= s.received_ns <= ended_ns]
+        states = [j for j in operator.joints if begun_ns - 10**8 <= j.stamp_ns <= ended_ns]
+        rising = [a for a, b in pairwise(states) if a.stamp_ns < b.stamp_ns]
+        if not rising:
+            return None
+        names = operator.contract.joint_names
+        measured = Trajectory(
+            names,
+            np.array([state.stamp_ns for state in rising]),
+            np.stack([state.positions for state in rising]),
+            np.stack([state.velocities for state in rising]),
+        )
+        return measure.traces(sent, measured, names, ended_ns)
+
+
+def _real_time_factor(truths: list[GroundTruth]) -> float | None:
+    """Simulated time over the time of the clock it is stamped with, which slips when it cannot keep up."""
+    if len(truths) < 2:
+        return None
+    elapsed_s = (stamp_ns(truths[-1].header.stamp) - stamp_ns(truths[0].header.stamp)) * 1e-9
+    return (truths[-1].elapsed_s - truths[0].elapsed_s) / elapsed_s if elapsed_s > 0 else None

@@ -1,0 +1,151 @@
+"""The demo's nodes as processes: started as launch files start them, ended without leaving anything behind.
+
+Each is a session of its own, so that Ctrl-C in the terminal reaches only the demo, which then ends them; if
+the demo itself is killed, the kernel ends them. A node's shared-memory files outlive a process that was
+killed, so those that our processes had mapped are remembered, and deleted at the end unless somebody else
+has them mapped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+END_S = 2.0
+LOG_LINES = 12
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_libc = ctypes.CDLL(None)
+
+
+def _die_with_the_demo() -> None:
+    _libc.prctl(_DEATH_SIGNAL, signal.SIGTERM)
+
+
+class NodeProcess:
+    """One node. arguments: what follows --ros-args. log: its output, kept from an earlier start."""
+
+    def __init__(self, name: str, arguments: list[str], environment: Mapping[str, str], log: Path) -> None:
+        self.name, self.log, self.starts = name, log, 0
+        self._command = [sys.executable, "-m", f"vla_accel_ros.nodes.{name}", "--ros-args", *arguments]
+        self._environment = {**environment, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+        log.write_text("")
+
+    def start(self) -> None:
+        """Start it, again after it ended. Only from the main thread: the kernel ends it with its starter."""
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_die_with_the_demo,
+            )
+        self.starts += 1
+        self.mark()
+
+    @property
+    def status(self) -> int | None:
+        """The exit status, None while it runs."""
+        return self.process.poll()
+
+    def how_it_ended(self) -> str:
+        """ "ended with status 2" or "was ended by SIGKILL"."""
+        status = self.status
+        if status is not None and status < 0:
+            return f"was ended by {signal.Signals(-status).name}"
+        return f"ended with status {status}"
+
+    def last_words(self) -> str:
+        """The last lines of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_LINES:])
+
+    def mark(self) -> None:
+        """Count its processor time from now on; a start does that too."""
+        self._marked = (time.monotonic(), self._cpu_s())
+
+    def cpu_share(self) -> float:
+        """Processor time used since the mark, as a share of one core."""
+        since, used_s = self._marked
+        return (self._cpu_s() - used_s) / max(time.monotonic() - since, 1e-3)
+
+    def _cpu_s(self) -> float:
+        try:
+            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def kill(self) -> None:
+        """End it, and whatever it started, at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+class NodeProcesses:
+    """All of them; `end` leaves no process and no shared memory."""
+
+    def __init__(self, nodes: list[NodeProcess]) -> None:
+        self.nodes = nodes
+        self._shared: set[Path] = set()
+
+    def __getitem__(self, name: str) -> NodeProcess:
+        return next(node for node in self.nodes if node.name == name)
+
+    def start(self) -> None:
+        """Start all."""
+        for node in self.nodes:
+            node.start()
+
+    def dead(self) -> list[NodeProcess]:
+        """Those that have ended."""
+        return [node for node in self.nodes if node.starts and node.status is not None]
+
+    def note_shared_memory(self) -> None:
+        """Remember the shared memory they have mapped now."""
+        for node in self.nodes:
+            if node.starts:
+                self._shared |= _mapped(node.process.pid)
+
+    def end(self, patience_s: float = END_S) -> None:
+        """Ask all to end, and end those that do not."""
+        self.note_shared_memory()
+        running = [node for node in self.nodes if node.starts and node.status is None]
+        for node in running:
+            node.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + patience_s
+        for node in running:
+            try:
+                node.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                node.kill()
+
+    def sweep(self) -> None:
+        """Delete the shared memory they left; after everybody of the graph has gone."""
+        left = {path for path in self._shared if path.exists()}
+        if not left:
+            return
+        used: set[Path] = set()
+        for process in Path("/proc").glob("[0-9]*"):
+            used |= _mapped(int(process.name))
+        for path in left - used:
+            # Beside each segment Fast DDS has a lock and, for a port, a semaphore; neither is mapped.
+            for name in (path.name, f"{path.name}_el", f"sem.{path.name}_mutex"):
+                path.with_name(name).unlink(missing_ok=True)
+
+
+def _mapped(pid: int) -> set[Path]:
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    except OSError:
+        return set()
+    return {Path(line.split(maxsplit=5)[5]) for line in lines if "/dev/shm/fastdds_" in line}

@@ -1,0 +1,168 @@
+"""One demo from beginning to end: start, play, stop, and only then write what was seen.
+
+A signal ends it within a few seconds: the nodes go down, the summary of what was played is printed, and no
+file is written, so that results are always of a whole run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+
+from vla_accel_ros.nodes.environment import demo_model
+from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.tools.demo import graph, picture, summary
+from vla_accel_ros.tools.demo.command import Options
+from vla_accel_ros.tools.demo.film import Film
+from vla_accel_ros.tools.demo.live import REFRESH_HZ, LiveView
+from vla_accel_ros.tools.demo.plan import episodes
+from vla_accel_ros.tools.demo.play import Board, Player
+from vla_accel_ros.tools.demo.stack import Stack
+from vla_accel_ros.tools.provenance import provenance
+
+DENOISE_STEPS = 5
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run(options: Options) -> int:
+    """Returns the exit status: 0, or 128 + number when a signal ended it. Raises RuntimeError, in one
+    sentence, when a node cannot start or dies again and again; OSError when a file cannot be written."""
+    with ended_by_signals(), contextlib.ExitStack() as closing:
+        return Demo(options, closing).run()
+
+
+class Demo:
+    """The parts of one demo. closing: what must be closed in the end."""
+
+    def __init__(self, options: Options, closing: contextlib.ExitStack) -> None:
+        self._options, self._closing = options, closing
+        self._contract = Contract.load(options.contract)
+        self._arm = max((c.joints for c in self._contract.controllers), key=len)
+        self._board = Board(wanted=options.episodes)
+        self._film = Film([camera.name for camera in self._contract.cameras], self._board)
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._cpu: dict[str, float] = {}
+        options.out.mkdir(parents=True, exist_ok=True)
+
+    def run(self) -> int:
+        stack = self._stack()
+        ended_by = 0
+        try:
+            with self._watching() as watch, stack:
+                watch(stack)
+                self._play(stack)
+        except KeyboardInterrupt as ending:
+            ended_by = int(ending.args[0]) if ending.args else signal.SIGINT
+        figures = summary.figures(self._board.played, stack.operator, self._arm, self._cpu)
+        if not ended_by:
+            self._write(figures)
+        self._console.print(summary.table(figures))
+        return 128 + ended_by if ended_by else 0
+
+    def _stack(self) -> Stack:
+        options = self._options
+        domain = options.domain
+        if domain is None:
+            domain, lock = graph.claim_domain()
+            self._closing.enter_context(lock)
+        environment = graph.graph_environment(domain)
+        graph.enter(environment)
+        shared = {"autostart": True, "contract": str(options.contract.resolve())}
+        model = str((options.model or demo_model()).resolve())
+        parameters: dict[str, dict[str, object]] = {
+            "inference": {**shared, "model": model, "denoise_steps": DENOISE_STEPS, "seed": options.seed},
+            "trajectory": {**shared, "mode": options.mode},
+        }
+        return Stack(
+            self._contract,
+            parameters,
+            options.out / "logs",
+            environment,
+            self._tell,
+            on_image=self._film.on_image,
+        )
+
+    @contextlib.contextmanager
+    def _watching(self) -> Iterator[Callable[[Stack], None]]:
+        """The live view, if there is somebody to see it."""
+        view = LiveView(self._board)
+
+        def watch(stack: Stack) -> None:
+            self._film.operator = view.operator = stack.operator
+
+        if self._options.headless or not self._console.is_terminal:
+            self._tell("starting sim_robot, inference and trajectory")
+            yield watch
+        else:
+            live = Live(get_renderable=view.render, console=self._console, refresh_per_second=REFRESH_HZ)
+            with live:
+                yield watch
+
+    def _play(self, stack: Stack) -> None:
+        options, player = self._options, Player(stack, self._board, self._arm)
+        plans = episodes(options.tasks, options.seed)
+        stack.operator.instruct((plan := next(plans)).task.instruction)
+        stack.wait_until_driving()
+        begun, used_s = time.monotonic(), time.process_time()
+        for node in stack.processes.nodes:
+            node.mark()
+        try:
+            while (options.episodes is None or plan.index < options.episodes) and (
+                options.limit_s is None or time.monotonic() - begun < options.limit_s
+            ):
+                self._tell(summary.line(player.play(plan), options.episodes))
+                plan = next(plans)
+        finally:
+            own = (time.process_time() - used_s) / (time.monotonic() - begun)
+            shares = {"demo": own, **{node.name: node.cpu_share() for node in stack.processes.nodes}}
+            self._cpu = {name: round(share, 3) for name, share in shares.items()}
+
+    def _write(self, figures: dict[str, Any]) -> None:
+        options = self._options
+        document = {
+            **figures,
+            "seed": options.seed,
+            "tasks": list(options.tasks),
+            "mode": options.mode,
+            "model": (options.model or demo_model()).name,
+            "denoise_steps": DENOISE_STEPS,
+            **provenance(),
+        }
+        text = json.dumps(document, indent=1) + "\n"
+        for path in filter(None, (options.out / "demo.json", options.json)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        picture.draw(options.out / "demo.png", self._board.played, figures, self._contract.joint_names)
+        self._film.write(options.out / "demo.mp4")
+        self._tell(f"film, picture, figures and logs are in {options.out}")
+
+    def _tell(self, sentence: str) -> None:
+        self._console.print(sentence, markup=False)
+        sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """The first of SIGINT, SIGTERM and SIGHUP raises KeyboardInterrupt(number); further ones do nothing,
+    so that cleaning up is not disturbed."""
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        for each in ENDING:
+            signal.signal(each, lambda *_: None)
+        raise KeyboardInterrupt(number)
+
+    before = {number: signal.signal(number, on_signal) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,157 @@
+"""The running stack: robot, inference and trajectory as processes, and an operator who talks to them.
+
+Whatever is waited for, the processes are watched: one that has died is a NodeDied for whoever waits, who
+decides what that means for the episode and revives it. A node that refuses its configuration, or dies again
+and again, ends the demo with its own sentence and the end of its log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from vla_accel_ros.nodes.diagnostics import ERROR
+from vla_accel_ros.nodes.environment import share_path
+from vla_accel_ros.nodes.operator import Operator
+from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.tools.demo.processes import NodeProcess, NodeProcesses
+
+T = TypeVar("T")
+START_S = 120.0
+STARTS = 4
+NODES = ("sim_robot", "inference", "trajectory")
+
+
+class NodeDied(Exception):
+    """A node's process has ended by itself. name: which."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+class Stack:
+    """The nodes with their operator; a context manager that starts them and ends them.
+
+    parameters: node -> parameter -> value, over the package's parameter files. folder: for the logs.
+    environment: of the processes; this process must be in the same graph. tell: gets sentences for the user.
+    operator_options: for Operator.
+    """
+
+    def __init__(
+        self,
+        contract: Contract,
+        parameters: dict[str, dict[str, object]],
+        folder: Path,
+        environment: dict[str, str],
+        tell: Callable[[str], None],
+        **operator_options: Any,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.processes = NodeProcesses(
+            [
+                NodeProcess(
+                    name, _arguments(name, parameters.get(name, {})), environment, folder / f"{name}.log"
+                )
+                for name in NODES
+            ]
+        )
+        self._tell, self._contract, self._operator_options = tell, contract, operator_options
+
+    def __enter__(self) -> Stack:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.processes.sweep)
+            undo.callback(self.processes.end)
+            self.processes.start()
+            self.operator = Operator(self._contract, **self._operator_options)
+            undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.processes.end()
+        self.operator.close()
+        self.processes.sweep()
+
+    def wait_until_driving(self) -> None:
+        """Return when trajectories go to the robot again; an instruction must have been given.
+
+        Raises RuntimeError with the sentence and the last words of a node that cannot start.
+        """
+        since_ns = self.operator.now_ns()
+
+        def driving() -> bool:
+            self._raise_if_refused()
+            sent = self.operator.sent
+            return bool(sent) and sent[-1].received_ns > since_ns
+
+        try:
+            self.wait(driving, START_S, "trajectory")
+        except NodeDied as died:
+            self._give_up(
+                self.processes[died.name], f"{self.processes[died.name].how_it_ended()} while starting"
+            )
+        except TimeoutError:
+            self._give_up(self._slowest(), f"was not ready within {START_S:.0f} s")
+        self.processes.note_shared_memory()
+
+    def wait(self, condition: Callable[[], T | None], timeout_s: float, what: str) -> T:
+        """Operator.wait that raises NodeDied when a process has ended."""
+
+        def watched() -> T | None:
+            for node in self.processes.dead():
+                raise NodeDied(node.name)
+            return condition()
+
+        result = self.operator.wait(watched, timeout_s, what)
+        assert result is not None  # wait returns what is true
+        return result
+
+    def call(self, request: Callable[[], T]) -> T:
+        """A service call; NodeDied rather than TimeoutError when its node has ended."""
+        try:
+            return request()
+        except TimeoutError:
+            for node in self.processes.dead():
+                raise NodeDied(node.name) from None
+            raise
+
+    def revive(self, name: str) -> None:
+        """Start a node that has died, and return when the robot is driven again."""
+        node = self.processes[name]
+        if node.starts >= STARTS:
+            self._give_up(node, f"{node.how_it_ended()} for the {node.starts}. time")
+        self._tell(f"{name} {node.how_it_ended()}: starting it again")
+        node.start()
+        if name != "trajectory":  # which comes back without a hold
+            self.call(self.operator.resume)
+        self.wait_until_driving()
+
+    def _raise_if_refused(self) -> None:
+        for item, line in self.operator.diagnostics.items():
+            name = item.partition(":")[0]
+            if line.level == ERROR and name in NODES:
+                self._give_up(self.processes[name], line.message)
+
+    def _slowest(self) -> NodeProcess:
+        """Whom everybody else waits for."""
+        operator = self.operator
+        name = "trajectory" if operator.chunks else "inference" if operator.measured else "sim_robot"
+        return self.processes[name]
+
+    def _give_up(self, node: NodeProcess, why: str) -> None:
+        raise RuntimeError(f"{node.name} {why}; the end of {node.log}:\n{node.last_words()}")
+
+
+def _arguments(node: str, parameters: dict[str, object]) -> list[str]:
+    file = "config/sim.yaml" if node == "sim_robot" else "config/params.yaml"
+    arguments = ["--params-file", str(share_path(file))]
+    for name, value in parameters.items():
+        # In quotes a string stays one, even an empty one or one that looks like a number.
+        text = f"'{value}'" if isinstance(value, str) else str(value).lower()
+        arguments += ["-p", f"{name}:={text}"]
+    return arguments
