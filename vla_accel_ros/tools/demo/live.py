@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -33,9 +34,8 @@ class LiveView:
         if self.operator is None or self._board.plan is None:
             return Text("starting sim_robot, inference and trajectory ...", style="dim")
         operator = self.operator
-        side_by_side = Table.grid(padding=(0, 1))
-        side_by_side.add_row(_streams(operator), _loops(operator), _tasks(self._board.played))
-        return Panel(Group(self._head(operator), Text(), side_by_side), title="vla demo", border_style="dim")
+        tables = Columns([_streams(operator), _loops(operator), _tasks(self._board.played)], padding=(0, 4))
+        return Panel(Group(self._head(operator), Text(), tables), title="vla demo", border_style="dim")
 
     def _head(self, operator: Operator) -> Table:
         board, truth, answer = self._board, operator.truth, operator.answer
@@ -55,8 +55,8 @@ class LiveView:
         state = motion.message if motion else "unknown"
         head.add_row("safety", f"[{'green' if state == 'running' else 'yellow'}]{state}[/]")
         simulation = operator.diagnostics.get("sim_robot: simulation")
-        factor = _values(simulation).get("real_time_factor", "?") if simulation else "?"
-        head.add_row("real-time factor", factor)
+        values = _values(simulation) if simulation else {}
+        head.add_row("real-time factor", _number(values.get("real_time_factor"), 2))
         return head
 
 

@@ -137,13 +137,14 @@ class Demo:
             "denoise_steps": DENOISE_STEPS,
             **provenance(),
         }
+        self._tell("drawing the picture and the film")
         text = json.dumps(document, indent=1) + "\n"
         for path in filter(None, (options.out / "demo.json", options.json)):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         picture.draw(options.out / "demo.png", self._board.played, figures, self._contract.joint_names)
         self._film.write(options.out / "demo.mp4")
-        self._tell(f"film, picture, figures and logs are in {options.out}")
+        self._tell(f"demo.mp4, demo.png, demo.json and logs are in {options.out}")
 
     def _tell(self, sentence: str) -> None:
         self._console.print(sentence, markup=False)
