@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from running import NodeProcess
+from running import NodeProcess, sweep
 
 from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.operator import Operator
@@ -31,6 +31,7 @@ def start(tmp_path: Path, ros_domain: int) -> Iterator[Callable[..., NodeProcess
     yield start
     for process in started:
         process.end()
+    sweep({path for process in started for path in process.left})
 
 
 @pytest.fixture

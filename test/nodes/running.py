@@ -25,6 +25,7 @@ class NodeProcess:
 
     def __init__(self, node: str, folder: Path, namespace: str = "", **parameters: object) -> None:
         self.node, self.namespace, self.parameters = node, namespace, parameters
+        self.left: set[Path] = set()
         self._log = folder / f"{namespace.strip('/') or 'root'}-{node}.log"
         self.start()
 
@@ -54,7 +55,8 @@ class NodeProcess:
         return self.log
 
     def kill(self) -> None:
-        """kill -9."""
+        """kill -9. What it leaves in shared memory is deleted by `sweep`."""
+        self.left |= _shared_memory(self.process.pid)
         self.process.kill()
         self.process.wait()
 
@@ -74,6 +76,24 @@ class NodeProcess:
         """Processor time it has used."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def sweep(left: set[Path]) -> None:
+    """Delete the Fast DDS shared memory that killed processes left and nobody has mapped."""
+    if not left:
+        return
+    used = set().union(*(_shared_memory(int(p.name)) for p in Path("/proc").glob("[0-9]*")))
+    for path in left - used:
+        for name in (path.name, f"{path.name}_el", f"sem.{path.name}_mutex"):
+            path.with_name(name).unlink(missing_ok=True)
+
+
+def _shared_memory(pid: int) -> set[Path]:
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    except OSError:
+        return set()
+    return {Path(line.split(maxsplit=5)[5]) for line in lines if "/dev/shm/fastdds_" in line}
 
 
 def until(

@@ -115,14 +115,29 @@ def test_it_goes_on_from_where_the_robot_is_when_it_was_moved_while_held():
     robot.go()
     robot.run(2.0)
     held, _ = robot.reference()
-    for share in np.linspace(0.0, 1.0, 50):  # led away by hand
-        robot.placed = held - 1.2 * share
+    for share in np.linspace(0.0, 1.0, 50):  # the first joint is led away by hand
+        robot.placed = held - np.array([1.2, 0.0]) * share
         robot.run(0.01)
     count = len(robot.sent)
     robot.run(0.5, goal=0.0)
     assert robot.follower.counts["moved_while_held"] == 1
     first = robot.sent[count]
     np.testing.assert_allclose(first.sample(first.start_ns)[0], robot.placed, atol=1e-9)
+
+
+def test_a_joint_that_never_was_where_it_is_commanded_to_be_keeps_its_command():
+    robot = Robot()
+    robot.go()
+    for share in np.linspace(0.0, 1.0, 40):  # a gripper closes around a block
+        robot.sag = np.array([0.0, 0.6]) * share
+        robot.run(0.01)
+    robot.run(2.0)
+    held, _ = robot.reference()
+    count = len(robot.sent)
+    robot.run(0.5, goal=0.0)
+    first = robot.sent[count]
+    np.testing.assert_allclose(first.sample(first.start_ns)[0], held, atol=1e-9)
+    assert robot.follower.counts["moved_while_held"] == 0
 
 
 def test_late_joints_stop_it_too():

@@ -22,7 +22,7 @@ from vla_accel_ros.engine.types import Chunk
 
 _LEAP_OF_RANGE = 0.02
 _LEAP_SAMPLES = 5
-_MOVED_OF_RANGE = 0.15
+_MOVED_OF_RANGE = 0.05
 _AGES = 512
 
 
@@ -52,6 +52,7 @@ class ChunkFollower:
     def forget(self) -> None:
         """Start over from the next joint state: at activation, and when the clock has jumped."""
         self._measured: np.ndarray | None = None
+        self._parked: np.ndarray | None = None
         self._felt_ns = 0
         self._leaping = 0
         self._valid_from_ns: int | None = None
@@ -108,6 +109,8 @@ class ChunkFollower:
             return None, None
         if change.after is Motion.STOPPING:
             return change, self.stop(now_ns)
+        if change.after is Motion.HOLDING:
+            self._parked = self._measured
         if change.after is Motion.RUNNING:
             self._resume()
         return change, None
@@ -145,11 +148,15 @@ class ChunkFollower:
         self._rest_ns, self._ready = stamp_ns, True
 
     def _resume(self) -> None:
-        """Go on from the commanded position, or from the measured one if the robot was moved while it
-        held."""
-        if self._measured is None or not self._ready:
+        """Go on from the commanded position, and from the measured one in joints that moved while held.
+
+        What counts is the difference to the measured position when the hold began: a gripper around a block
+        never is where it is commanded to be, and must not be opened for that.
+        """
+        if self._measured is None or self._parked is None or not self._ready:
             return
-        commanded, _ = self.buffer.reference(self._rest_ns)
-        if (np.abs(self._measured - commanded) > _MOVED_OF_RANGE * self._range).any():
+        moved = np.abs(self._measured - self._parked) > _MOVED_OF_RANGE * self._range
+        if moved.any():
             self.counts["moved_while_held"] += 1
-            self.buffer.reset(self._measured)
+            commanded, _ = self.buffer.reference(self._rest_ns)
+            self.buffer.reset(np.where(moved, self._measured, commanded))

@@ -155,6 +155,9 @@ class InferenceNode(ManagedNode):
         now_ns = self.now_ns()
         for stats in self._loops.stats():
             self._stats.publish(convert.loop_stats(stats, now_ns))
+        slow = [monitor.warning(now_ns) for monitor in self._ingest.monitors.values()]
+        if any(slow):
+            self.get_logger().warning("\n".join(filter(None, slow)), throttle_duration_sec=10.0)
 
     def _statuses(self) -> Sequence[DiagnosticStatus]:
         if self._loops is None:
