@@ -84,11 +84,10 @@ class ChunkFollower:
 
         Raises ValueError for a chunk that is wrong; see TrajectoryBuffer.update.
         """
-        if self._valid_from_ns is not None and chunk.stamp_ns < self._valid_from_ns:
-            self.counts["before_leap"] += 1
-            return None
+        void = self._valid_from_ns is not None and chunk.stamp_ns < self._valid_from_ns
+        self.counts["before_leap"] += void
         trajectory = None
-        if self.safety.state is Motion.RUNNING and self._ready and not self._leaping:
+        if self.safety.state is Motion.RUNNING and self._ready and not (self._leaping or void):
             trajectory = self.buffer.update(chunk, now_ns)
         # Only now: a refused chunk must not keep the robot moving.
         for name in ("chunk", *self._cameras):

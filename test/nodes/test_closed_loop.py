@@ -1,0 +1,87 @@
+"""The bundled policy through real topics: it reaches what it is told to, and changes its mind when told so.
+
+Separate processes, physics in real time, no display. Success rates are measured elsewhere over hundreds of
+episodes; here a few easy ones show that nothing between image and motion is broken.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from vla_accel_ros.nodes.operator import Operator
+
+EPISODES = range(1000, 1004)
+EPISODE_S = 10.0
+DENOISE_STEPS = 4
+
+
+@pytest.fixture
+def robot(start, operator) -> Operator:
+    """The operator of a running robot."""
+    start("sim_robot")
+    start("trajectory", autostart=True)
+    start("inference", autostart=True, denoise_steps=DENOISE_STEPS)
+    operator.wait(lambda: operator.measured, 30.0, "joint state")
+    operator.instruct(operator.reset("reach", 999))
+    operator.wait(lambda: operator.sent, 60.0, "trajectory")
+    return operator
+
+
+def reached(operator: Operator, instruction: str, since_ns: int, timeout_s: float = EPISODE_S) -> bool:
+    """Whether the simulator says so, within the time, of this instruction."""
+
+    def success() -> bool:
+        truth = operator.truth
+        return truth.success and truth.instruction == instruction and stamp_ns(truth) > since_ns
+
+    try:
+        return operator.wait(success, timeout_s, "success")
+    except TimeoutError:
+        return False
+
+
+def stamp_ns(truth) -> int:
+    return truth.header.stamp.sec * 1_000_000_000 + truth.header.stamp.nanosec
+
+
+def distance(operator: Operator, colour: str) -> float:
+    """From the gripper's tip to the grasp-ready point above a block, in metres."""
+    truth = operator.truth
+    at = {name: pose.position for name, pose in zip(truth.names, truth.poses)}
+    tip, block = at["gripper"], at[f"{colour}_block"]
+    return math.dist((tip.x, tip.y, tip.z), (block.x, block.y, block.z + 0.05))
+
+
+def test_it_reaches_and_says_so(robot):
+    successes = []
+    for seed in EPISODES:
+        since_ns = robot.now_ns()
+        instruction = robot.reset("reach", seed)
+        robot.instruct(instruction)
+        successes.append(reached(robot, instruction, since_ns))
+        if successes[-1]:
+            robot.wait(
+                lambda instruction=instruction: robot.answer.prompt == instruction and robot.answer.finished,
+                10.0,
+                "answer about this instruction",
+            )
+    assert sum(successes) >= len(EPISODES) - 1
+    said = {answer.text for answer in robot.answers if answer.finished}
+    assert said & {"moving to the red block", "moving to the green block", "moving to the blue block", "done"}
+    ages = robot.wait(lambda: robot.loops.get("image_to_trajectory"), 5.0, "ages of what was sent")
+    assert 0.0 < ages.p50_s <= ages.p99_s
+
+
+def test_a_new_instruction_in_the_middle_of_the_way_changes_the_goal(robot):
+    first = robot.reset("reach", EPISODES[0])
+    robot.instruct(first)
+    colour = first.split()[2]
+    other = next(name for name in ("red", "green", "blue") if name != colour)
+    begin = distance(robot, colour)
+    robot.wait(lambda: distance(robot, colour) < 0.8 * begin, EPISODE_S, "motion towards the first block")
+    since_ns = robot.now_ns()
+    robot.instruct(f"reach the {other} block")
+    assert reached(robot, f"reach the {other} block", since_ns)
+    assert distance(robot, other) < 0.06 < distance(robot, colour)
