@@ -1,0 +1,122 @@
+"""Decoding continues any model's prefix, one row as alone, and ends where it should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from builders import make_config, make_model
+from openvla_builders import make_openvla
+from torch import Tensor
+
+from vla_accel_ros.models.decoding import choose, decode
+from vla_accel_ros.models.gemma import KV
+from vla_accel_ros.models.openvla import OpenVLA
+from vla_accel_ros.models.pi import Pi
+
+COUNT = 6
+
+
+@pytest.fixture(params=["openvla", "pi05"])
+def model(request: pytest.FixtureRequest) -> OpenVLA | Pi:
+    return make_openvla(seed=1) if request.param == "openvla" else make_model(make_config(), seed=1)
+
+
+@pytest.fixture(autouse=True)
+def without_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def prefix(model: OpenVLA | Pi, batch: int, tokens: int, seed: int = 0) -> tuple[Tensor, KV]:
+    generator = torch.Generator().manual_seed(seed)
+    return model.prefix(torch.randn(batch, tokens, model.config.prefix.width, generator=generator))
+
+
+def test_each_token_is_chosen_from_what_one_pass_over_all_before_it_says(model: OpenVLA | Pi) -> None:
+    hidden, past = prefix(model, 2, 7)
+    steps = list(decode(model, past, hidden[:, -1], COUNT))
+    tokens = torch.stack([step.tokens for step in steps], dim=1)
+    together, _ = model.extend(model.embed_tokens(tokens[:, :-1]), past)
+    logits = model.logits(torch.cat((hidden[:, -1:], together), dim=1))
+    torch.testing.assert_close(torch.stack([step.logits for step in steps], dim=1), logits, rtol=0, atol=1e-5)
+    assert torch.equal(tokens, logits.argmax(dim=-1))
+
+
+def test_rows_of_different_lengths_are_decoded_as_alone(model: OpenVLA | Pi) -> None:
+    lengths = (7, 3, 5)
+    alone = [prefix(model, 1, length, seed) for seed, length in enumerate(lengths)]
+    past = KV(*(torch.full((x.shape[0], 3, x.shape[2], 7, x.shape[4]), 9.0) for x in alone[0][1]))
+    for row, (length, (_, kv)) in enumerate(zip(lengths, alone, strict=True)):
+        past.k[:, row : row + 1, :, :length] = kv.k
+        past.v[:, row : row + 1, :, :length] = kv.v
+    valid = torch.arange(7)[None] < torch.tensor(lengths)[:, None]
+    last = torch.cat([hidden[:, -1] for hidden, _ in alone])
+    together = list(decode(model, past, last, COUNT, valid=valid))
+    for row, (hidden, kv) in enumerate(alone):
+        for step, one in zip(together, decode(model, kv, hidden[:, -1], COUNT), strict=True):
+            assert int(step.tokens[row]) == int(one.tokens)
+            torch.testing.assert_close(step.logits[row], one.logits[0], rtol=0, atol=1e-5)
+
+
+def test_a_row_repeats_its_stop_until_all_have_stopped(model: OpenVLA | Pi) -> None:
+    hidden, past = prefix(model, 2, 7)
+    free = torch.stack([step.tokens for step in decode(model, past, hidden[:, -1], COUNT)], dim=1).tolist()
+    stop = free[0][1]
+    rows = torch.stack(
+        [s.tokens for s in decode(model, past, hidden[:, -1], COUNT, stop=stop)], dim=1
+    ).tolist()
+    ends = [row.index(stop) if stop in row else COUNT for row in free]
+    for row, unstopped, end in zip(rows, free, ends, strict=True):
+        assert row == (unstopped[:end] + [stop] * COUNT)[: len(row)]
+    assert len(rows[0]) == min(COUNT, max(ends) + 1)
+
+
+def test_one_row_ends_at_its_stop(model: OpenVLA | Pi) -> None:
+    hidden, past = prefix(model, 1, 7)
+    stop = int(model.logits(hidden[:, -1]).argmax())
+    assert [int(step.tokens) for step in decode(model, past, hidden[:, -1], COUNT, stop=stop)] == [stop]
+
+
+def test_nothing_is_decoded_if_nothing_is_asked_for(model: OpenVLA | Pi) -> None:
+    hidden, past = prefix(model, 1, 7)
+    assert list(decode(model, past, hidden[:, -1], 0)) == []
+
+
+def test_draws_follow_the_softmax() -> None:
+    logits = torch.tensor([[0.0, 1.0, 2.0], [3.0, 0.0, 0.0]])
+    rng = np.random.default_rng(0)
+    draws = torch.stack([choose(logits, 0.7, rng) for _ in range(4000)])
+    for row in range(2):
+        share = torch.bincount(draws[:, row], minlength=3) / len(draws)
+        torch.testing.assert_close(share, torch.softmax(logits[row] / 0.7, dim=0), rtol=0, atol=0.025)
+
+
+def test_draws_are_those_of_the_seed(model: OpenVLA | Pi) -> None:
+    hidden, past = prefix(model, 2, 7)
+
+    def draw(seed: int) -> list[list[int]]:
+        rng = np.random.default_rng(seed)
+        steps = decode(model, past, hidden[:, -1], COUNT, temperature=2.0, rng=rng)
+        return [step.tokens.tolist() for step in steps]
+
+    assert draw(3) == draw(3)
+    assert draw(3) != draw(4)
+
+
+def test_a_temperature_near_zero_is_greedy() -> None:
+    logits = torch.tensor([[0.0, 0.1, 0.05]])
+    assert choose(logits, 1e-6, np.random.default_rng(0)).tolist() == choose(logits).tolist() == [1]
+
+
+@pytest.mark.parametrize("temperature", [-1.0, float("nan"), float("inf")])
+def test_temperatures_that_cannot_be_are_refused(temperature: float) -> None:
+    with pytest.raises(ValueError, match="temperature is"):
+        choose(torch.zeros(1, 3), temperature, np.random.default_rng(0))
+
+
+def test_sampling_needs_a_source_of_chance() -> None:
+    with pytest.raises(ValueError, match="there is no rng"):
+        choose(torch.zeros(1, 3), 1.0)
