@@ -1,9 +1,10 @@
 """Pillow's bicubic resize, to the bit, on any device.
 
-OpenVLA was trained on what Pillow makes of an image, and torch's antialiased interpolation differs from it
+OpenVLA was measured on what Pillow makes of an image, and torch's antialiased interpolation differs from it
 by a level here and there. Pillow's way is integers: weights of 22 fractional bits, one pass along the rows
-and one along the columns, each rounded to 8 bits (ImagingResample; antialiased, because the kernel widens
-with the scale). Integers add up alike in any order, so a GPU gives the same pixels.
+and then one along the columns, each rounded to 8 bits (ImagingResample; antialiased, because the kernel
+widens with the scale). Integers add up alike in any order, so a GPU gives the same pixels. From version 13 on
+Pillow takes the columns of a tall image first; here it is always the rows, as when OpenVLA was made.
 """
 
 from __future__ import annotations
