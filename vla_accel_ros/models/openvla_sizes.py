@@ -24,6 +24,7 @@ FIXED = {
     "image_resize_strategy": "resize-naive",
     "use_fused_vision_backbone": True,
     "arch_specifier": "no-align+fused-gelu-mlp",
+    "timm_override_act_layers": [None, None],
 }
 FIXED_TEXT = {
     "model_type": "llama",
