@@ -7,15 +7,14 @@ CUDA device.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
-from typing import IO
 
 import hypothesis
 import pytest
+
+from vla_accel_ros.tools.demo.graph import claim_domain
 
 # The same examples in every run and no clock: a loaded machine must not fail a property.
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
@@ -33,25 +32,6 @@ CALLERS = (
     "ROS_STATIC_PEERS",
     "ROS_SUPER_CLIENT",
 )
-
-# Domains up to 101 keep their ports below Linux' ephemeral range; 0 is everybody's default.
-DOMAINS = range(1, 102)
-
-
-def claim_domain() -> tuple[int, IO[str]]:
-    """A ROS domain that no other test run on this host uses, and the open lock that keeps it ours."""
-    folder = Path(tempfile.gettempdir()) / f"vla_accel_ros-domains-{os.getuid()}"
-    folder.mkdir(exist_ok=True)
-    start = os.getpid() % len(DOMAINS)
-    for domain in (*DOMAINS[start:], *DOMAINS[:start]):
-        lock = (folder / str(domain)).open("w")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            continue
-        return domain, lock
-    raise RuntimeError(f"all {len(DOMAINS)} ROS domains are locked in {folder}: end the other test runs")
 
 
 def pytest_configure(config: pytest.Config) -> None:

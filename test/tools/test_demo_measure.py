@@ -93,7 +93,13 @@ def test_an_answer_is_right_if_true_just_before_or_after_its_image():
         (350, "put", "moving"),  # nothing is known yet of what is true
         (90, "put", "moving"),  # answers another instruction
     ]
-    assert measure.answers_right(answers, truths) == (3, 4)
+    judged = measure.judge(answers, truths)
+    assert [(answer.text, answer.right) for answer in judged] == [
+        ("moving", True),
+        ("done", True),
+        ("moving", True),
+        ("holding", False),
+    ]
 
 
 def test_the_families_take_turns_and_a_change_names_another_block_first():

@@ -36,13 +36,15 @@ GOOD, WARN, BAD = (76, 195, 138), (245, 184, 61), (229, 92, 96)
 
 @dataclass(frozen=True)
 class Caption:
-    """What stands above and below a frame. outcome: empty while the episode runs."""
+    """What stands above and below a frame. finished: the answer is whole. outcome: empty while the episode
+    runs."""
 
     episode: int
     wanted: int | None
     instruction: str
     changed: bool
     answer: str
+    finished: bool
     truth: str
     outcome: str
 
@@ -95,6 +97,7 @@ class Film:
             instruction=board.said,
             changed=board.changed,
             answer=answer.text.strip() if answer is not None and fresh else "",
+            finished=answer is not None and fresh and answer.finished,
             truth=truth.answer if truth is not None else "",
             outcome=board.outcome,
         )
@@ -151,7 +154,7 @@ def _strips(caption: Caption) -> np.ndarray:
     low = TOP + SIDE + 14
     right = caption.answer == caption.truth
     x = write(GAP, low + 5, "the model says", 16, DIM)
-    colour = TEXT if not caption.answer else GOOD if right else WARN
+    colour = GOOD if right else WARN if caption.finished else TEXT
     write(x + 12, low, caption.answer or "…", 23, colour, bold=True)
     x = write(GAP, low + 43, "it is truly", 16, DIM)
     write(x + 12, low + 43, caption.truth, 16, DIM)

@@ -48,7 +48,7 @@ class LiveView:
         changed = "   [yellow]changed on the way[/]" if board.changed else ""
         head.add_row("instruction", f"[bold]{board.said}[/]{changed}")
         said, true = answer.text.strip() if answer else "", truth.answer if truth else ""
-        style = "green" if said == true else "yellow"
+        style = "green" if said == true else "yellow" if answer and answer.finished else "bold"
         head.add_row("the model says", f"[{style}]{said or '...'}[/]")
         head.add_row("it is truly", true)
         motion = operator.diagnostics.get("trajectory: motion")
@@ -97,7 +97,7 @@ def _tasks(played: list[Played]) -> Table:
         counted = [p for p in played if p.plan.task.family == family and p.counts]
         if counted:
             table.add_row(family, str(sum(p.success for p in counted)), str(len(counted)))
-    right, asked = sum(p.answers_right for p in played), sum(p.answers_asked for p in played)
+    right, asked = sum(p.answers_right for p in played), sum(len(p.answers) for p in played)
     if asked:
         table.add_row("answers", str(right), str(asked), style="dim")
     return table

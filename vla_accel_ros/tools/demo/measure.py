@@ -107,21 +107,30 @@ def ages_ms(chunks: Sequence[tuple[int, int]], sent: Sequence[tuple[int, int]]) 
     return ages
 
 
-def answers_right(
+@dataclass(frozen=True)
+class Judged:
+    """An answer about the image of stamp_ns, and whether it is true."""
+
+    stamp_ns: int
+    text: str
+    right: bool
+
+
+def judge(
     answers: Sequence[tuple[int, str, str]], truths: Sequence[tuple[int, str, str]]
-) -> tuple[int, int]:
-    """How many answers are right, of how many.
+) -> tuple[Judged, ...]:
+    """Which answers are right.
 
     answers: (image stamp [ns], instruction the model had, text); truths: (stamp, instruction, true answer),
     in order. Right is what was true just before or just after the image. Answers to an instruction that has
-    just been replaced are not asked for, nor those outside the truths' time.
+    just been replaced are left out, as are those outside the truths' time.
     """
-    right = asked = 0
+    judged = []
     stamps = [stamp for stamp, _, _ in truths]
     for stamp, instruction, text in answers:
         i = int(np.searchsorted(stamps, stamp, side="right"))
         around = truths[i - 1 : i + 1] if 0 < i < len(truths) else []
         if around and all(told == instruction for _, told, _ in around):
-            asked += 1
-            right += text.strip() in {answer for _, _, answer in around}
-    return right, asked
+            right = text.strip() in {answer for _, _, answer in around}
+            judged.append(Judged(stamp, text.strip(), right))
+    return tuple(judged)

@@ -18,7 +18,7 @@ from vla_accel_ros.tools.demo.play import Played
 
 INK, DIM, GRID = "#1b1f24", "#6b7280", "#e3e6ea"
 COLOURS = ("#2563eb", "#db2777", "#059669", "#d97706", "#7c3aed", "#475569")
-GOOD, REST = "#059669", "#e3e6ea"
+GOOD, BAD, REST = "#059669", "#dc2626", "#e3e6ea"
 
 
 def draw(path: Path, played: Sequence[Played], figures: dict[str, Any], joints: Sequence[str]) -> None:
@@ -78,19 +78,19 @@ def _motion(area: Any, played: Played | None, joints: Sequence[str]) -> None:
         )
         axis.plot(time, traces.commanded[:, column], color=colour, linewidth=1.2)
     low, high = axis.get_ylim()
-    foot = low - 0.06 * (high - low)
-    axis.vlines(
-        (traces.handovers_ns - begin) * 1e-9, foot, low - 0.02 * (high - low), color=DIM, linewidth=0.8
-    )
-    axis.text(0.0, foot, "chunk hand-overs  ", ha="right", va="bottom", color=DIM, fontsize=8)
-    axis.set_ylim(foot - 0.01 * (high - low), high + (0.09 + 0.075 * len(played.said)) * (high - low))
-    _names(axis, {name: traces.commanded[-1, traces.joints.index(name)] for name in joints})
+    line = 0.075 * (high - low)
+    _says(axis, played, begin, low - 0.9 * line)
+    ticks = (traces.handovers_ns - begin) * 1e-9
+    axis.vlines(ticks, low - 1.85 * line, low - 1.4 * line, color=DIM, linewidth=0.8)
     for i, (at_ns, words) in enumerate(played.said):
         at = max((at_ns - begin) * 1e-9, 0.0)
         if i:
             axis.axvline(at, color=INK, linewidth=1.0, linestyle=":")
-        line = 0.075 * (len(played.said) - i)
-        axis.text(at, high + line * (high - low), f" “{words}”", va="top", style="italic")
+        axis.text(at, high + (len(played.said) - i) * line, f" “{words}”", va="top", style="italic")
+    axis.set_ylim(low - 2 * line, high + (len(played.said) + 0.2) * line)
+    axis.set_xlim(0.0, time[-1])
+    ends = {name: float(traces.commanded[-1, traces.joints.index(name)]) for name in joints}
+    _names(axis, ends, low, line)
     outcome = f"success in {played.time_s:.1f} s" if played.success else "missed"
     axis.set_title(
         f"episode {played.plan.index + 1}, {outcome}: commanded (thin) and measured (broad) joints"
@@ -100,29 +100,40 @@ def _motion(area: Any, played: Played | None, joints: Sequence[str]) -> None:
     axis.set_axisbelow(True)
 
 
-def _names(axis: Any, ends: dict[str, float]) -> None:
-    """Name the lines at their right ends, moved apart where they would overlap."""
-    low, high = axis.get_ylim()
-    apart, at = 0.05 * (high - low), -np.inf
-    for name, colour in sorted(zip(ends, COLOURS), key=lambda pair: ends[pair[0]]):
-        at = max(ends[name], at + apart)
-        axis.text(
-            1.006,
-            at,
-            name.replace("_", " "),
-            transform=axis.get_yaxis_transform(),
-            color=colour,
-            va="center",
-        )
+def _names(axis: Any, ends: dict[str, float], low: float, line: float) -> None:
+    """Name what is drawn, at its right end, moved apart where names would overlap."""
+
+    def name(at: float, text: str, colour: str) -> None:
+        across = axis.get_yaxis_transform()
+        axis.text(1.006, at, text.replace("_", " "), transform=across, color=colour, va="center")
+
+    at = low
+    for joint, colour in sorted(zip(ends, COLOURS), key=lambda pair: ends[pair[0]]):
+        at = max(ends[joint], at + 0.7 * line)
+        name(at, joint, colour)
+    name(low - 0.75 * line, "the model says", DIM)
+    name(low - 1.63 * line, "chunk hand-overs", DIM)
+
+
+def _says(axis: Any, played: Played, begin: int, at: float) -> None:
+    """A dot for every answer, and its words where they change."""
+    last = ""
+    for answer in played.answers:
+        time = (answer.stamp_ns - begin) * 1e-9
+        axis.plot(time, at, "o", color=GOOD if answer.right else BAD, markersize=4)
+        if answer.text != last:
+            axis.text(time, at + 0.02, f"  {answer.text}", va="bottom", fontsize=8, color=INK)
+        last = answer.text
 
 
 def _loops(axis: Any, figures: dict[str, Any]) -> None:
     names = [name for name, ms in figures["loops_ms"].items() if ms["p50"] is not None]
     for row, name in enumerate(names):
         ms, rate = figures["loops_ms"][name], figures["rates_hz"][name]
+        missed = figures["deadline_misses"][name]
         axis.barh(row, ms["p99"], height=0.42, color=COLOURS[row], alpha=0.3)
         axis.barh(row, ms["p50"], height=0.42, color=COLOURS[row])
-        axis.text(0, row - 0.32, f"{name}   {rate:.1f} Hz", va="bottom", fontsize=9)
+        axis.text(0, row - 0.32, f"{name}   {rate:.1f} Hz   {missed} late", va="bottom", fontsize=9)
         axis.text(
             ms["p99"], row, f"  {ms['p50']:.0f} / {ms['p99']:.0f} ms", va="center", color=DIM, fontsize=9
         )

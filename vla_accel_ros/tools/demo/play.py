@@ -1,9 +1,10 @@
 """Plays one planned episode on the running stack, and writes down how it went.
 
 Between episodes the arm is held, as a person would before reaching into the scene; then the words are said,
-the scene is put, and the arm goes on. Time is the simulator's stamps. A reach or a place ends with success
-or its time limit, a follow with its limit. When a node dies the episode goes on in the same scene once the
-node is back, with its time beginning anew; such an episode counts in no rate. Without its robot it is over.
+the scene is put, and the arm goes on. Time is the simulator's stamps. A reach or a place ends a moment after
+its success, so that one can see it, or at its time limit; a follow at its limit. When a node dies the
+episode goes on in the same scene once the node is back, with its time beginning anew; such an episode counts
+in no rate. Without its robot it is over.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 REST_S = 0.1
 REST_SPEED = 0.05
+LINGER_S = 1.0
 PATIENCE_S = 60.0
 
 
@@ -47,13 +49,17 @@ class Played:
     success: bool
     time_s: float
     interrupted_by: tuple[str, ...]
-    answers_right: int
-    answers_asked: int
+    answers: tuple[measure.Judged, ...]
     chunks: int
     ages_ms: list[float]
     inference_ms: list[float]
     real_time_factor: float | None
     traces: measure.Traces | None
+
+    @property
+    def answers_right(self) -> int:
+        """How many of the answers are true."""
+        return sum(answer.right for answer in self.answers)
 
     @property
     def counts(self) -> bool:
@@ -102,8 +108,10 @@ class Player:
         since_ns, last = self._follow(plan.task, begun_ns, plan.task.time_limit_s, to_success)
         success = bool(last is not None and last.success)
         board.outcome = "success" if success else "missed"
-        ended_ns = stamp_ns(last.header.stamp) if last is not None else self._operator.now_ns()
-        played = self._write_down(plan, begun_ns, ended_ns, success, (ended_ns - since_ns) * 1e-9)
+        over_ns = stamp_ns(last.header.stamp) if last is not None else self._operator.now_ns()
+        if success and to_success:
+            self._follow(plan.task, over_ns, LINGER_S, stop_at_success=False)
+        played = self._write_down(plan, begun_ns, success, (over_ns - since_ns) * 1e-9)
         board.played.append(played)
         return played
 
@@ -180,8 +188,9 @@ class Player:
             except NodeDied as died:
                 self._stack.revive(died.name)
 
-    def _write_down(self, plan: Plan, begun_ns: int, ended_ns: int, success: bool, time_s: float) -> Played:
+    def _write_down(self, plan: Plan, begun_ns: int, success: bool, time_s: float) -> Played:
         operator = self._operator
+        ended_ns = operator.now_ns()
 
         def during(stamp: int) -> bool:
             return begun_ns <= stamp <= ended_ns
@@ -190,7 +199,7 @@ class Player:
         sent = [sent for sent in operator.sent if during(sent.received_ns)]
         truths = [truth for truth in operator.truths if during(stamp_ns(truth.header.stamp))]
         answers = [a for a in operator.answers if a.finished and during(stamp_ns(a.header.stamp))]
-        right, asked = measure.answers_right(
+        judged = measure.judge(
             [(stamp_ns(a.header.stamp), a.prompt, a.text) for a in answers],
             [(stamp_ns(t.header.stamp), t.instruction, t.answer) for t in truths],
         )
@@ -210,8 +219,7 @@ class Player:
             success=success,
             time_s=time_s,
             interrupted_by=tuple(self._interrupted),
-            answers_right=right,
-            answers_asked=asked,
+            answers=judged,
             chunks=len(chunks),
             ages_ms=ages,
             inference_ms=[c.inference_s * 1e3 for c in chunks],

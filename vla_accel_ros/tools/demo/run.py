@@ -29,7 +29,8 @@ from vla_accel_ros.tools.demo.play import Board, Player
 from vla_accel_ros.tools.demo.stack import Stack
 from vla_accel_ros.tools.provenance import provenance
 
-DENOISE_STEPS = 5
+# Two answers a second, so that a short episode has one; five steps as the policy was evaluated with.
+INFERENCE = {"denoise_steps": 5, "language_hz": 2.0}
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -79,7 +80,7 @@ class Demo:
         shared = {"autostart": True, "contract": str(options.contract.resolve())}
         model = str((options.model or demo_model()).resolve())
         parameters: dict[str, dict[str, object]] = {
-            "inference": {**shared, "model": model, "denoise_steps": DENOISE_STEPS, "seed": options.seed},
+            "inference": {**shared, "model": model, **INFERENCE, "seed": options.seed},
             "trajectory": {**shared, "mode": options.mode},
         }
         return Stack(
@@ -134,7 +135,7 @@ class Demo:
             "tasks": list(options.tasks),
             "mode": options.mode,
             "model": (options.model or demo_model()).name,
-            "denoise_steps": DENOISE_STEPS,
+            **INFERENCE,
             **provenance(),
         }
         self._tell("drawing the picture and the film")

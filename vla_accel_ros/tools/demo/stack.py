@@ -152,6 +152,6 @@ def _arguments(node: str, parameters: dict[str, object]) -> list[str]:
     arguments = ["--params-file", str(share_path(file))]
     for name, value in parameters.items():
         # In quotes a string stays one, even an empty one or one that looks like a number.
-        text = f"'{value}'" if isinstance(value, str) else str(value).lower()
+        text = str(value).lower() if not isinstance(value, str) else "'" + value.replace("'", "''") + "'"
         arguments += ["-p", f"{name}:={text}"]
     return arguments

@@ -40,8 +40,8 @@ def line(played: Played, wanted: int | None) -> str:
     age = "-" if p50 is None else f"{p50:.0f} ms"
     tail = f"   ({'; '.join(notes)})" if notes else ""
     return (
-        f"episode {number:<6} {played.plan.task.instruction:<36} {how} {played.time_s:5.1f} s   "
-        f"answers {played.answers_right}/{played.answers_asked}   age p50 {age}"
+        f"episode {number:<6} {played.plan.task.instruction:<38} {how} {played.time_s:5.1f} s   "
+        f"answers {played.answers_right}/{len(played.answers)}   age p50 {age}"
         f"{tail}"
     )
 
@@ -55,7 +55,7 @@ def figures(
     won = {f: [p.success for p in counted if p.plan.task.family == f] for f in families}
     reports = [r for r in operator.reports if played and played[0].begun_ns <= stamp_ns(r.header.stamp)]
     factors = [p.real_time_factor for p in played if p.real_time_factor is not None]
-    right, asked = sum(p.answers_right for p in played), sum(p.answers_asked for p in played)
+    right, asked = sum(p.answers_right for p in played), sum(len(p.answers) for p in played)
     return {
         "episodes": len(played),
         "interrupted": len(played) - len(counted),
@@ -123,7 +123,7 @@ def record(played: Played, arm: tuple[str, ...]) -> dict[str, Any]:
         "success": played.success,
         "time_s": round(played.time_s, 3),
         "interrupted_by": list(played.interrupted_by),
-        "answers": {"right": played.answers_right, "asked": played.answers_asked},
+        "answers": {"right": played.answers_right, "asked": len(played.answers)},
         "age_ms": measure.percentiles(played.ages_ms),
         "inference_ms": measure.percentiles(played.inference_ms),
         "jerk": {which: jerk([played], which, arm) for which in ("commanded", "measured")},
