@@ -81,7 +81,7 @@ def test_a_chunk_that_is_wrong_is_refused_in_a_sentence(contract, changes, sente
 
 
 def test_a_trajectory_is_split_by_controller_and_begins_at_its_stamp():
-    trajectory = make_trajectory()
+    trajectory = make_trajectory(points=12)
     message = convert.TrajectoryMessage(("c", "a")).fill(trajectory)
     assert list(message.joint_names) == ["c", "a"] and convert.stamp_ns(message.header.stamp) == STAMP
     back = convert.trajectory_from_message(message, now_ns=0)
@@ -94,13 +94,26 @@ def test_with_stamp_zero_it_begins_on_arrival():
     message = convert.TrajectoryMessage(("a",), stamp="zero").fill(make_trajectory())
     assert convert.stamp_ns(message.header.stamp) == 0
     back = convert.trajectory_from_message(message, now_ns=99)
-    assert back.start_ns == 99 and len(back) == 3
+    assert back.start_ns == 99 and back.end_ns == 99 + 200_000_000
 
 
 def test_a_refilled_message_forgets_the_longer_motion_before():
     message = convert.TrajectoryMessage(("a", "b", "c"))
     message.fill(make_trajectory(points=9))
     assert len(message.fill(make_trajectory(points=2)).points) == 2
+
+
+def test_a_motion_that_is_soon_over_holds_its_end_so_that_it_is_still_taken_late():
+    stop = Trajectory(("a",), [STAMP, STAMP + 40_000_000], [[0.0], [0.1]], [[1.0], [0.0]])
+    back = convert.trajectory_from_message(convert.TrajectoryMessage(("a",)).fill(stop), 0)
+    assert back.end_ns == STAMP + 1_000_000_000
+    late = np.array([STAMP + 20_000_000, STAMP + 40_000_000, STAMP + 700_000_000])
+    np.testing.assert_allclose(back.sample(late)[0], stop.sample(late)[0], atol=1e-12)
+
+
+def test_an_end_in_motion_is_not_prolonged():
+    moving = Trajectory(("a",), [STAMP, STAMP + 40_000_000], [[0.0], [0.1]], [[1.0], [1.0]])
+    assert len(convert.TrajectoryMessage(("a",)).fill(moving).points) == 2
 
 
 def test_positions_only_stay_positions_only():

@@ -24,6 +24,9 @@ from vla_accel_ros.sensing.contract import Contract
 if TYPE_CHECKING:
     from vla_accel_ros.nodes.loops import Text
 
+# Longer than any message should be under way.
+KEEP_S = 1.0
+
 
 def stamp_ns(stamp: Time) -> int:
     """A message stamp in nanoseconds."""
@@ -133,9 +136,10 @@ class TrajectoryMessage:
         """The message for this controller's share of the motion; valid until the next call.
 
         Its first point is at time_from_start 0: the motion begins on what is commanded already, so a
-        controller joins it in the middle when the message arrives.
+        controller joins it in the middle when the message arrives. A motion that is over sooner than
+        KEEP_S holds its end until then: a controller refuses what has ended, and a stop is short.
         """
-        share = trajectory.select(self._joints)
+        share = self._kept(trajectory.select(self._joints))
         while len(self._points) < len(share):
             self._points.append(JointTrajectoryPoint())
         for i, point in enumerate(self._points[: len(share)]):
@@ -146,6 +150,18 @@ class TrajectoryMessage:
         self._message.points = self._points[: len(share)]
         set_stamp(self._message.header.stamp, share.start_ns if self._stamped else 0)
         return self._message
+
+    def _kept(self, share: Trajectory) -> Trajectory:
+        until_ns = share.start_ns + round(KEEP_S * 1e9)
+        velocities = share.velocities
+        if share.end_ns >= until_ns or (velocities is not None and velocities[-1].any()):
+            return share
+        return Trajectory(
+            share.joints,
+            np.append(share.times_ns, until_ns),
+            np.concatenate([share.positions, share.positions[-1:]]),
+            None if velocities is None else np.concatenate([velocities, velocities[-1:]]),
+        )
 
 
 def trajectory_from_message(message: JointTrajectory, now_ns: int) -> Trajectory:
