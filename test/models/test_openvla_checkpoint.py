@@ -26,6 +26,7 @@ from openvla_builders import (
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from vla_accel_ros.models import shards
 from vla_accel_ros.models.openvla_checkpoint import is_openvla, load_openvla
 from vla_accel_ros.models.openvla_processing import PixelNorm
 
@@ -106,6 +107,19 @@ def test_progress_is_told_to_the_end(sharded: Path) -> None:
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert told[-1] == (total, total)
     assert {total_ for _, total_ in told} == {total}
+
+
+@pytest.mark.parametrize("window", [1, 5000, 30_000])
+def test_files_are_opened_anew_after_a_window(
+    sharded: Path, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its size, also one smaller than a tensor, every weight arrives once."""
+    whole = load_openvla(sharded).model.state_dict()
+    monkeypatch.setattr(shards, "WINDOW", window)
+    told: list[int] = []
+    loaded = load_openvla(sharded, progress=lambda done, total: told.append(done)).model.state_dict()
+    assert len(told) == len(set(told)) == len(whole)
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in whole.items())
 
 
 def test_what_no_path_reads_may_be_left_out(folder: Path) -> None:

@@ -1,15 +1,14 @@
 """The safetensors files of a folder as one table of tensors, and a stream of what they hold.
 
-A checkpoint is one `model.safetensors`, or several with an index that says which tensor is in which.
-Names, shapes and types are read from the headers and compared with the model before a weight is touched,
-so that all that is wrong is said at once. Weights then come one at a time and file by file: a file is
-mapped while it is read and unmapped before the next, so the host holds at most one of them. Pickled files
-are never opened.
+A checkpoint is one `model.safetensors`, or several with an index that says which tensor is in which. Names,
+shapes and types are read from the headers and compared with the model before a weight is touched, so that all
+that is wrong is said at once. Weights then come one at a time through a mapping that is dropped after every
+gigabyte: pages that were read count as the host's memory until then. Pickled files are never opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ from vla_accel_ros.models.norm_stats import read_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
+WINDOW = 1 << 30
+"""Bytes that are read through one mapping of a file, but for a tensor that is larger."""
 
 Progress = Callable[[int, int], None]
 """(bytes read so far, bytes in all)"""
@@ -113,13 +114,12 @@ def stream(
     loaded: dict[str, Tensor] = {}
     broken: list[str] = []
     done, total = 0, sum(table[name].bytes for name in dtypes)
-    for file in sorted({table[name].file for name in dtypes}):
-        with open_weights(file) as tensors:
-            for name in sorted(name for name in dtypes if table[name].file == file):
-                tensor = tensors.get_tensor(name).to(device, dtypes[name], copy=True)
-                if not bool(tensor.isfinite().all()):
+    for names in _windows(table, dtypes):
+        with open_weights(table[names[0]].file) as tensors:
+            for name in names:
+                loaded[name] = tensors.get_tensor(name).to(device, dtypes[name], copy=True)
+                if not bool(loaded[name].isfinite().all()):
                     broken.append(name)
-                loaded[name] = tensor
                 done += table[name].bytes
                 if progress is not None:
                     progress(done, total)
@@ -129,6 +129,19 @@ def stream(
             f"{', '.join(files)}: not every number is finite in {broken}; copy or train it again."
         )
     return loaded
+
+
+def _windows(table: Mapping[str, Stored], names: Iterable[str]) -> Iterator[list[str]]:
+    """Lists of tensors of one file that are WINDOW bytes together, in the order of files and names."""
+    window: list[str] = []
+    for name in sorted(names, key=lambda name: (table[name].file, name)):
+        together = sum(table[other].bytes for other in window) + table[name].bytes
+        if window and (table[name].file != table[window[0]].file or together > WINDOW):
+            yield window
+            window = []
+        window.append(name)
+    if window:
+        yield window
 
 
 def read_headers(file: Path) -> dict[str, Stored]:
