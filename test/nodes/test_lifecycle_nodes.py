@@ -58,6 +58,14 @@ def test_a_node_walks_through_its_states_and_back_twice(start, operator, tmp_pat
     assert process.end() == 0
 
 
+def test_a_node_that_was_shut_down_by_a_manager_ends_cleanly(start, operator):
+    process = start("trajectory", autostart=True)
+    operator.wait(lambda: operator.loops, 20.0, "statistics of an active node")
+    assert change(operator, "trajectory", Transition.TRANSITION_ACTIVE_SHUTDOWN)
+    assert state(operator, "trajectory") == State.PRIMARY_STATE_FINALIZED
+    assert process.end() == 0
+
+
 @pytest.mark.parametrize("node", ["inference", "trajectory"])
 def test_a_wrong_contract_is_a_failure_with_its_sentence_and_can_be_mended(start, operator, tmp_path, node):
     wrong = tmp_path / "wrong.yaml"

@@ -72,6 +72,11 @@ def test_a_running_node_declares_its_table_with_ranges_and_descriptions(start, o
             assert ranges[0].from_value == parameter.minimum
 
 
+def test_a_misspelt_parameter_is_told(start):
+    node = start("trajectory", watchdog_herz=20.0)
+    node.wait_for_log("parameter 'watchdog_herz' is unknown to this node: did you mean 'watchdog_hz'?")
+
+
 def test_the_environment_adds_what_is_missing_and_leaves_the_users_choice():
     added = additional_environment({})
     assert set(added) == {

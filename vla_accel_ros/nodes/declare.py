@@ -5,6 +5,7 @@ rclpy enforces types, ranges and read-only by itself; choices it cannot express,
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from typing import Any
 
@@ -33,6 +34,16 @@ def declare(node: Node, table: Iterable[Parameter]) -> None:
         return SetParametersResult(successful=True)
 
     node.add_on_set_parameters_callback(check)
+    _warn_of_unknown(node, by_name)
+
+
+def _warn_of_unknown(node: Node, by_name: dict[str, Parameter]) -> None:
+    """ROS ignores a misspelt parameter without a word. A file for several nodes may rightly have others'."""
+    for name in getattr(node, "_parameter_overrides", {}):
+        if name not in by_name and name != "use_sim_time" and not name.startswith("qos_overrides."):
+            near = difflib.get_close_matches(name, by_name, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(by_name))}"
+            node.get_logger().warning(f"parameter {name!r} is unknown to this node: {hint}")
 
 
 def value(node: Node, name: str) -> Any:

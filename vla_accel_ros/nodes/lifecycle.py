@@ -60,6 +60,11 @@ class ManagedNode(LifecycleNode):
     def clock_jumped(self) -> None:
         """ROS time went back, or more than a second forward: forget everything that carries a stamp."""
 
+    def end(self) -> None:
+        """Go through the shutdown transition, unless a lifecycle manager had that done already."""
+        if self._state_machine.current_state[1] != "finalized":
+            self.trigger_shutdown()
+
     def output(self, kind: type, topic: str, profile: QoSProfile) -> LifecyclePublisher:
         """A publisher that is silent unless the node is active; closed with `release`."""
         publisher = self.create_lifecycle_publisher(kind, topic, profile)

@@ -19,10 +19,11 @@ from collections.abc import Callable, Sequence
 
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
-from rclpy.lifecycle import LifecycleNode
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
+
+from vla_accel_ros.nodes.lifecycle import ManagedNode
 
 _SAME_SIGNAL_S = 1.0
 
@@ -46,8 +47,8 @@ def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int
     try:
         executor.spin_until_future_complete(ending)
     finally:
-        if isinstance(node, LifecycleNode):
-            node.trigger_shutdown()
+        if isinstance(node, ManagedNode):
+            node.end()
         executor.remove_node(node)
         node.destroy_node()
         executor.shutdown()
