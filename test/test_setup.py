@@ -117,3 +117,13 @@ def test_a_named_python_is_taken_or_refused_in_one_sentence(python: str, status:
         )
     else:
         assert Path(found.stdout.strip()).exists()
+
+
+def test_a_missing_compiler_is_named_with_its_packages_to_those_who_are_not_root(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(script.debian, "can_install", lambda: False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(SystemExit, match=r"needs g\+\+, make.*: apt-get install g\+\+ make"):
+        script.check_machine()
