@@ -152,16 +152,10 @@ def _ages(axis: Any, ages: Sequence[float], summary: dict[str, Any]) -> None:
         return
     top = max(1.25 * summary["p99"], 10.0)
     axis.hist(np.clip(ages, 0, top), bins=np.linspace(0, top, 46), color=COLOURS[0])
-    for name in ("p50", "p99"):
+    across = axis.get_xaxis_transform()
+    for name, side in (("p50", "right"), ("p99", "left")):
         axis.axvline(summary[name], color=INK, linewidth=1.0, linestyle=":")
-        axis.text(
-            summary[name],
-            1.0,
-            f" {name} {summary[name]:.0f}",
-            transform=axis.get_xaxis_transform(),
-            va="top",
-            fontsize=9,
-        )
+        axis.text(summary[name], 1.0, f" {name} {summary[name]:.0f} ", transform=across, va="top", ha=side)
 
 
 def _success(axis: Any, figures: dict[str, Any]) -> None:
