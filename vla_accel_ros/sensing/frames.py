@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -34,12 +34,26 @@ class NotReady:
     reason: str
 
 
+class Stamped(Protocol):
+    """What has a capture time."""
+
+    @property
+    def stamp_ns(self) -> int: ...
+
+
+S = TypeVar("S", bound=Stamped)
+
+
 class Lease:
     """Frames that will not be overwritten before `release`, which leaving the `with` block does."""
 
     def __init__(self, frames: Mapping[str, Frame], slots: Sequence[_Slot], lock: threading.Lock):
         self.frames = frames
         self._slots, self._lock = tuple(slots), lock
+
+    def intact(self) -> bool:
+        """Whether the frames are still those that were leased: always, unless a subclass says otherwise."""
+        return True
 
     def release(self) -> None:
         """Give the slots back to the writer; again does nothing."""
@@ -135,25 +149,8 @@ class FramePool:
         When the newest of each are further apart, the ones nearest to the slowest camera's newest are tried.
         """
         with self._lock:
-            published = {camera: self._cameras[camera].published() for camera in cameras}
-            missing = [camera for camera in cameras if not published[camera]]
-            if missing:
-                return NotReady(f"no frame of camera {', '.join(missing)} yet")
-            chosen = {camera: slots[0] for camera, slots in published.items()}
-            if _skew_s(chosen) > max_skew_s:
-                slowest = min(slot.stamp_ns for slot in chosen.values())
-                chosen = {
-                    camera: min(slots, key=lambda slot: abs(slot.stamp_ns - slowest))
-                    for camera, slots in published.items()
-                }
-            skew_s = _skew_s(chosen)
-            if skew_s > max_skew_s:
-                first = min(chosen, key=lambda camera: chosen[camera].stamp_ns)
-                last = max(chosen, key=lambda camera: chosen[camera].stamp_ns)
-                return NotReady(
-                    f"camera {first} is {skew_s:.3f} s behind camera {last}, max_skew_s allows {max_skew_s:g}"
-                )
-            return self._lease(chosen)
+            chosen = together({camera: self._cameras[camera].published() for camera in cameras}, max_skew_s)
+            return chosen if isinstance(chosen, NotReady) else self._lease(chosen)
 
     def dropped(self, camera: str) -> int:
         """How many frames of a camera found all slots leased."""
@@ -194,8 +191,30 @@ class FramePool:
         return Lease(frames, list(chosen.values()), self._lock)
 
 
-def _skew_s(chosen: Mapping[str, _Slot]) -> float:
-    stamps = [slot.stamp_ns for slot in chosen.values()]
+def together(published: Mapping[str, Sequence[S]], max_skew_s: float) -> dict[str, S] | NotReady:
+    """One of each camera's frames, at most max_skew_s apart. published: camera -> frames, newest first."""
+    missing = [camera for camera, frames in published.items() if not frames]
+    if missing:
+        return NotReady(f"no frame of camera {', '.join(missing)} yet")
+    chosen = {camera: frames[0] for camera, frames in published.items()}
+    if _skew_s(chosen) > max_skew_s:
+        slowest = min(frame.stamp_ns for frame in chosen.values())
+        chosen = {
+            camera: min(frames, key=lambda frame: abs(frame.stamp_ns - slowest))
+            for camera, frames in published.items()
+        }
+    skew_s = _skew_s(chosen)
+    if skew_s > max_skew_s:
+        first = min(chosen, key=lambda camera: chosen[camera].stamp_ns)
+        last = max(chosen, key=lambda camera: chosen[camera].stamp_ns)
+        return NotReady(
+            f"camera {first} is {skew_s:.3f} s behind camera {last}, max_skew_s allows {max_skew_s:g}"
+        )
+    return chosen
+
+
+def _skew_s(chosen: Mapping[str, Stamped]) -> float:
+    stamps = [frame.stamp_ns for frame in chosen.values()]
     return (max(stamps) - min(stamps)) * 1e-9
 
 
