@@ -117,14 +117,14 @@ def summary(episodes: Sequence[Episode]) -> dict[str, Any]:
 
 
 def _row(group: Sequence[Episode]) -> dict[str, Any]:
-    won = sum(e.success for e in group)
+    won, asked = sum(e.success for e in group), sum(e.answers_asked for e in group)
     return {
         "n": len(group),
         "success": won / len(group),
         "interval_95": wilson(won, len(group)),
         "median_time_s": float(np.median([e.time_s for e in group if e.success])) if won else None,
         "median_jerk": float(np.median([e.jerk for e in group])),
-        "answers_correct": sum(e.answers_right for e in group) / max(1, sum(e.answers_asked for e in group)),
+        "answers_correct": sum(e.answers_right for e in group) / asked if asked else None,
     }
 
 
@@ -137,11 +137,11 @@ def lines(table: dict[str, Any]) -> Iterable[str]:
             continue
         for condition, row in rows.items():
             low, high = row["interval_95"]
+            right = "-" if row["answers_correct"] is None else f"{100 * row['answers_correct']:.1f} %"
             time = "-" if row["median_time_s"] is None else f"{row['median_time_s']:.2f}"
             yield (
                 f"| {family} | {condition} | {row['n']} | {100 * row['success']:.1f} % | "
-                f"{100 * low:.1f}-{100 * high:.1f} % | {time} | {row['median_jerk']:.0f} | "
-                f"{100 * row['answers_correct']:.1f} % |"
+                f"{100 * low:.1f}-{100 * high:.1f} % | {time} | {row['median_jerk']:.0f} | {right} |"
             )
 
 

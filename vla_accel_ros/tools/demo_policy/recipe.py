@@ -41,12 +41,12 @@ class Recipe:
 
     seed: int = 7
     expert_rounds: int = 2
-    dagger_rounds: int = 1
-    expert_episodes: int = 15_000
+    dagger_rounds: int = 2
+    expert_episodes: int = 18_000
     dagger_episodes: int = 2_800
     expert_every: int = 14
     dagger_every: int = 6
-    steps: int = 2_800
+    steps: int = 2_400
     batch: int = 1024
     learning_rate: float = 8e-4
     weight_decay: float = 0.01
