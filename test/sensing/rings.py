@@ -1,0 +1,118 @@
+"""Rings for tests: names nobody else has, frames whose stamp tells their pixels, peers in other processes.
+
+A peer is a real process, started anew (spawn), that does one thing at a time when told through its pipe.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import numpy as np
+
+from vla_accel_ros.sensing.frames import Frame, Lease, NotReady
+from vla_accel_ros.sensing.ring import RingWriter
+from vla_accel_ros.sensing.ring_reader import RingReader
+from vla_accel_ros.sensing.segment import FOLDER, PREFIX
+
+KNOWN = 13
+_numbers = itertools.count()
+
+
+def unique(name: str) -> str:
+    """A ring name no other test and no other test run has."""
+    return f"test-{os.getpid()}-{next(_numbers)}-{name}"
+
+
+def left_over(name: str) -> list[str]:
+    """What there is in shared memory of rings whose name contains this."""
+    return sorted(path.name for path in FOLDER.glob(f"{PREFIX}*{name}*"))
+
+
+def known_image(stamp_ns: int, height: int, width: int) -> np.ndarray:
+    """The only image of that stamp: noise, its last four bytes the checksum of the others and the stamp."""
+    image = np.random.default_rng(stamp_ns % KNOWN).integers(0, 256, (height, width, 3), np.uint8)
+    flat = image.reshape(-1)
+    flat[-4:] = np.frombuffer(_checksum(flat, stamp_ns).to_bytes(4, "little"), np.uint8)
+    return image
+
+
+def is_whole(frame: Frame) -> bool:
+    """Whether the pixels are those of the frame's stamp, all of them."""
+    flat = np.ascontiguousarray(frame.image).reshape(-1)
+    return int.from_bytes(flat[-4:].tobytes(), "little") == _checksum(flat, frame.stamp_ns)
+
+
+def whole(found: Lease | NotReady | None) -> bool:
+    """Whether there is nothing, or nothing but whole frames."""
+    return not isinstance(found, Lease) or all(is_whole(frame) for frame in found.frames.values())
+
+
+def _checksum(flat: np.ndarray, stamp_ns: int) -> int:
+    return zlib.crc32(flat[:-4], stamp_ns % KNOWN)
+
+
+@contextmanager
+def peer(work: Callable[..., None], *arguments: Any) -> Iterator[tuple[BaseProcess, Connection]]:
+    """Another process that runs work(connection, *arguments), and the other end of its connection."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=work, args=(theirs, *arguments), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        yield process, ours
+    finally:
+        ours.close()
+        process.join(20)
+        process.kill()
+        process.join()
+
+
+def told(connection: Connection) -> Iterator[Any]:
+    """What the other end sends, until it closes or is dead."""
+    while True:
+        try:
+            yield connection.recv()
+        except EOFError:
+            return
+
+
+def write_when_told(connection: Connection, name: str, height: int, width: int, slots: int) -> None:
+    """A writer. An integer: write the frame of that stamp; "half": stay in the middle of writing one."""
+    with RingWriter(name, height, width, slots) as writer:
+        for order in told(connection):
+            if order == "half":
+                with writer.slot(0) as place:
+                    place[: height // 2] = 0
+                    connection.send(order)
+                    connection.recv()
+            else:
+                connection.send(writer.write(known_image(order, height, width), order))
+
+
+def write_fast(connection: Connection, name: str, height: int, width: int, slots: int) -> None:
+    """A writer as fast as can be, until the other end says or sends anything."""
+    images = [known_image(stamp, height, width) for stamp in range(KNOWN)]
+    with RingWriter(name, height, width, slots) as writer:
+        for stamp in itertools.count():
+            writer.write(images[stamp % KNOWN], stamp)
+            if stamp == slots:
+                connection.send("running")
+            if stamp % 64 == 0 and connection.poll():
+                return
+
+
+def read_when_told(connection: Connection, name: str) -> None:
+    """A reader that keeps every lease it takes. Anything: take the newest frame, answer with its stamp."""
+    reader, leases = RingReader({"front": name}, copy=False, page_lock=False), []
+    for _ in told(connection):
+        leases.append(reader.newest("front"))
+        connection.send(leases[-1].frames["front"].stamp_ns)

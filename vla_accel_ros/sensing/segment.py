@@ -1,0 +1,223 @@
+"""Named shared memory that a crash on either side neither breaks nor leaks.
+
+A segment is a file in /dev/shm, which is where Linux keeps POSIX shared memory. It is made without a name,
+filled, locked, and only then linked to its name, so nobody ever opens half a segment. The lock is the
+writer's sign of life: the kernel drops it however the writer ends, where a process id may be taken by
+another process or mean nothing in another container. Whoever makes a segment first removes those that
+nobody locks. Readers lock nothing and own nothing; what they have mapped stays theirs after the name is gone.
+
+multiprocessing.shared_memory is not used: before Python 3.13 its resource tracker unlinks the writer's
+segment when a reader ends, it shows a segment before it is filled, and has no descriptor to lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import re
+import stat
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+FOLDER = Path("/dev/shm")
+PREFIX = "vla_accel_ros.ring."
+_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_TRIES = 100
+
+
+class Mapping(mmap.mmap):
+    """Shared memory, mapped until the last array over it is gone, and page-locked no longer than that."""
+
+    _unlock: Callable[[], object] | None = None
+
+    def page_lock(self) -> bool:
+        """Page-lock it for CUDA, where there is a CUDA device; False where that is not so or failed."""
+        if self._unlock is not None:
+            return True
+        if not has_cuda():
+            return False
+        import torch
+
+        address = np.frombuffer(self, np.uint8).ctypes.data
+        cudart = torch.cuda.cudart()
+        if cudart.cudaHostRegister(address, len(self), 0) != cudart.cudaError.success:
+            with suppress(RuntimeError):  # CUDA reports the refusal once more, to whatever is called next
+                torch.zeros(1, device="cuda")
+            return False
+        self._unlock = lambda: cudart.cudaHostUnregister(address)
+        return True
+
+    def __del__(self) -> None:
+        if self._unlock is not None:  # here the memory is still mapped; in a weakref's callback it is not
+            self._unlock()
+
+
+def has_cuda() -> bool:
+    """Whether there is memory to page-lock for; imports torch."""
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.cuda.is_available()
+
+
+class Segment:
+    """A segment that this process writes, from construction to `close` or the end of the process.
+
+    name: letters, digits, '_', '-' and '.'. size: bytes, taken from /dev/shm at once. head: its first bytes,
+    there before the name is. mapping: the memory, zero behind the head.
+    Raises ValueError for a bad name or too little memory, FileExistsError when a living writer has the name.
+    """
+
+    def __init__(self, name: str, size: int, head: bytes):
+        self.path = segment_path(name)
+        nameless = os.open(FOLDER, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            _allocate(nameless, size, self.path)
+            self.mapping = Mapping(nameless, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+            self.mapping[: len(head)] = head
+            # Opened apart from the mapping's descriptor, which a forked child keeps: the lock it must not.
+            self._lock = os.open(f"/proc/self/fd/{nameless}", os.O_RDWR | os.O_CLOEXEC)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._finalizer = weakref.finalize(self, _remove, self.path, self._lock)
+            try:
+                _publish(nameless, self.path)
+            except BaseException:
+                self.close()
+                raise
+        finally:
+            os.close(nameless)
+        _SEGMENTS.add(self)
+
+    def close(self) -> None:
+        """Remove the name; whoever has it mapped may read on. Again does nothing."""
+        self._finalizer()
+
+    def disown(self) -> None:
+        """Leave name and lock to the process this one was forked from."""
+        if self._finalizer.detach() is not None:
+            os.close(self._lock)
+
+
+class View(Generic[T]):
+    """A segment as a reader has it, found by name.
+
+    accept: gets the first bytes (at most a page) and the size of the file, says what they mean, and raises
+    for what is not to be mapped. layout: what it said. mapping: the memory, read-only unless `writable`,
+    which is for page-locking alone: CUDA does not take read-only memory everywhere.
+    Raises FileNotFoundError when there is none of that name, OSError when it may not be read.
+    """
+
+    def __init__(self, name: str, accept: Callable[[bytes, int], T], writable: bool = False):
+        self._path = segment_path(name)
+        descriptor = os.open(self._path, (os.O_RDWR if writable else os.O_RDONLY) | _OPEN)
+        try:
+            self._status = os.fstat(descriptor)
+            size = self._status.st_size
+            self.layout = accept(os.pread(descriptor, mmap.PAGESIZE, 0), size)
+            protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+            self.mapping = Mapping(descriptor, size, flags=flags, prot=protection)
+        finally:
+            os.close(descriptor)
+
+    def is_current(self) -> bool:
+        """Whether the name still leads to this memory; not once the writer has closed or a new one came."""
+        try:
+            return os.path.samestat(os.stat(self._path), self._status)
+        except OSError:
+            return False
+
+
+def segment_path(name: str) -> Path:
+    """Where the segment of that name is. Raises ValueError for a name that is none."""
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name):
+        raise ValueError(
+            f"ring name {name!r} is none: use up to 128 letters, digits, '_', '-' and '.', such as "
+            "'robot1.front'"
+        )
+    return FOLDER / f"{PREFIX}{name}"
+
+
+def remove_abandoned() -> list[Path]:
+    """Remove the segments whose writers are dead, and say which."""
+    removed = []
+    for path in FOLDER.glob(f"{PREFIX}*"):
+        try:
+            descriptor = os.open(path, os.O_RDWR | _OPEN)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode) and status.st_nlink:
+                path.unlink()
+                removed.append(path)
+        except OSError:
+            continue
+        finally:
+            os.close(descriptor)
+    return removed
+
+
+def _allocate(descriptor: int, size: int, path: Path) -> None:
+    """Take the memory now: what is not there later is a SIGBUS in the middle of a frame."""
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.ENOMEM):
+            raise
+        status = os.statvfs(FOLDER)
+        left = status.f_bavail * status.f_frsize
+        raise ValueError(
+            f"{path} needs {size / 1e6:.1f} MB, {FOLDER} has {left / 1e6:.1f} MB left: give fewer slots, or "
+            "the container a larger --shm-size"
+        ) from error
+
+
+def _publish(nameless: int, path: Path) -> None:
+    """Link the file to its name. Another process may be just removing what a dead writer left there."""
+    # With a folder's descriptor os.link becomes linkat with AT_SYMLINK_FOLLOW, which this needs.
+    descriptors = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for trial in range(_TRIES):
+            remove_abandoned()
+            try:
+                os.link(str(nameless), path, src_dir_fd=descriptors, follow_symlinks=True)
+                return
+            except FileExistsError:
+                if trial == _TRIES - 1:
+                    raise
+                time.sleep(0.001)
+    finally:
+        os.close(descriptors)
+
+
+def _remove(path: Path, lock: int) -> None:
+    try:
+        if os.path.samestat(os.stat(path), os.fstat(lock)):
+            path.unlink()
+    except FileNotFoundError:
+        pass
+    finally:
+        os.close(lock)
+
+
+_SEGMENTS: weakref.WeakSet[Segment] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for segment in list(_SEGMENTS):
+        segment.disown()
+
+
+os.register_at_fork(after_in_child=_after_fork)
