@@ -36,7 +36,7 @@ def test_streams_come_at_their_rates_with_stamps_of_the_present(start, contract)
             lambda: {name for name, _ in images} == {"front", "wrist"}, 10.0, "images of both cameras"
         )
         _, image = images[-1]
-        assert (image.encoding, image.height, image.width, image.step) == ("rgb8", 112, 112, 336)
+        assert (image.encoding, image.height, image.width, image.step) == ("rgb8", 224, 224, 672)
         assert len(set(image.data)) > 20  # a scene, not a blank
 
 

@@ -175,8 +175,8 @@ SIM_ROBOT = (
         "task", "reach", "Task of the first scene.", choices=("reach", "place", "follow"), read_only=True
     ),
     Parameter("seed", 0, "Seed of the first scene.", minimum=0, read_only=True),
-    Parameter("image_width", 112, "Width of both cameras [px].", minimum=16, maximum=1920, read_only=True),
-    Parameter("image_height", 112, "Height of both cameras [px].", minimum=16, maximum=1080, read_only=True),
+    Parameter("image_width", 224, "Width of both cameras [px].", minimum=16, maximum=1920, read_only=True),
+    Parameter("image_height", 224, "Height of both cameras [px].", minimum=16, maximum=1080, read_only=True),
     Parameter("camera_hz", 30.0, "Rate of both cameras [Hz].", minimum=1.0, maximum=120.0, read_only=True),
     Parameter("joint_hz", 100.0, "Rate of joint_states [Hz].", minimum=10.0, maximum=500.0, read_only=True),
     Parameter(
