@@ -21,9 +21,9 @@ from rich.live import Live
 from vla_accel_ros.nodes.environment import demo_model
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.tools.demo import graph, picture, summary
-from vla_accel_ros.tools.demo.command import Options
 from vla_accel_ros.tools.demo.film import Film
 from vla_accel_ros.tools.demo.live import REFRESH_HZ, LiveView
+from vla_accel_ros.tools.demo.options import Options
 from vla_accel_ros.tools.demo.plan import episodes
 from vla_accel_ros.tools.demo.play import Board, Player
 from vla_accel_ros.tools.demo.stack import Stack
