@@ -22,7 +22,7 @@ from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.sensing.contract import Contract
 
 if TYPE_CHECKING:
-    from vla_accel_ros.nodes.loops import Text
+    from vla_accel_ros.engine.loops import Text
 
 # Longer than any message should be under way.
 KEEP_S = 1.0

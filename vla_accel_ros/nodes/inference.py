@@ -1,7 +1,7 @@
 """The lifecycle node that looks, acts and speaks: images, joints and an instruction in, action chunks out.
 
 Images arrive as raw serialized messages and are copied once. Three loops at their own rates share one engine
-(nodes/loops.py); this node only opens topics, hands over what comes in, and reports: LoopStats once a second
+(engine/loops.py); this node only opens topics, hands over what comes in, and reports: LoopStats once a second
 for each loop, and in /diagnostics the rate, age and drops of every stream, the loops' times and misses, the
 age of the newest chunk, and what an observation is waiting for. Loading, comparing with the contract and
 warming up happen in configure; a changed instruction takes effect with the next frame.
@@ -20,18 +20,18 @@ from std_msgs.msg import String
 
 from vla_accel_msgs.msg import ActionChunk, LanguageOutput, LoopStats
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.loops import InferenceLoops, Pace, Ports, Text
 from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, Reporter, status
 from vla_accel_ros.nodes.environment import demo_contract, demo_model
-from vla_accel_ros.nodes.ingest import Ingest
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.nodes.loading import Load
-from vla_accel_ros.nodes.loops import InferenceLoops, Pace, Ports, Text
 from vla_accel_ros.nodes.params import INFERENCE
 from vla_accel_ros.nodes.process import run
 from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.sensing.ingest import Ingest
 
 
 class InferenceNode(ManagedNode):

@@ -20,6 +20,7 @@ from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_msgs.msg import ActionChunk, LoopStats
 from vla_accel_ros.control.buffer import TrajectoryBuffer
+from vla_accel_ros.control.follower import ChunkFollower
 from vla_accel_ros.control.limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.control.watchdog import Change, Motion, Safety, Watchdog
@@ -28,7 +29,6 @@ from vla_accel_ros.nodes.controllers import ControllerCheck
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, Reporter, status
 from vla_accel_ros.nodes.environment import demo_contract
-from vla_accel_ros.nodes.follower import ChunkFollower
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.nodes.params import TRAJECTORY
 from vla_accel_ros.nodes.process import run

@@ -9,8 +9,8 @@ import pytest
 from builders import make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.loops import InferenceLoops, Pace, Ports, RightOfWay, Text
 from vla_accel_ros.engine.types import Chunk, Observation
-from vla_accel_ros.nodes.loops import InferenceLoops, Pace, Ports, RightOfWay, Text
 
 
 class World:

@@ -1,4 +1,4 @@
-"""Everything that comes in on its way to an observation, without ROS types.
+"""Everything that comes in on its way to an observation.
 
 An image goes from the serialized message straight into a slot of the frame pool: its header is read in place,
 and the one copy is the colour conversion. Each stream has a monitor, so that a camera that starves is told

@@ -1,4 +1,4 @@
-"""Three loops at their own rates over one engine: see, act, speak. No ROS in here.
+"""Three loops at their own rates over one engine: see, act, speak.
 
 Vision turns the newest observation into the newest prefix; action samples a chunk from whatever prefix is
 newest; language lets the model answer, slowly, about a frame it holds for itself. They meet only at the KV

@@ -1,4 +1,4 @@
-"""What the trajectory node decides, without ROS: which trajectory goes out, and when the robot must stop.
+"""What the trajectory node decides: which trajectory goes out, and when the robot must stop.
 
 Composes the trajectory buffer and the safety state machine with the measured joints. While it runs, each
 chunk becomes a trajectory; when an input is late it sends one stop and then nothing until everything is

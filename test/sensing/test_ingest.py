@@ -8,7 +8,7 @@ from rclpy.serialization import serialize_message
 from sensor_msgs.msg import Image
 
 from vla_accel_ros.nodes.convert import set_stamp
-from vla_accel_ros.nodes.ingest import Ingest
+from vla_accel_ros.sensing.ingest import Ingest
 
 S = 1_000_000_000
 NOW = 50 * S

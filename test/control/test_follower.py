@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from vla_accel_ros.control.buffer import TrajectoryBuffer
+from vla_accel_ros.control.follower import ChunkFollower
 from vla_accel_ros.control.limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.control.watchdog import Motion, Safety, Watchdog
 from vla_accel_ros.engine.types import Chunk
-from vla_accel_ros.nodes.follower import ChunkFollower
 
 S = 1_000_000_000
 MS = S // 1000
