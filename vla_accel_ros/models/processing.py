@@ -26,7 +26,7 @@ def resize_with_pad(image: np.ndarray, size: int) -> np.ndarray:
         return image
     ratio = max(width / size, height / size)
     inner = max(1, int(height / ratio)), max(1, int(width / ratio))
-    pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None]
+    pixels = torch.from_numpy(np.array(image, order="C")).permute(2, 0, 1)[None]
     resized = F.interpolate(pixels, size=inner, mode="bilinear", antialias=True)[0].permute(1, 2, 0).numpy()
     padded = np.zeros((size, size, 3), dtype=np.uint8)
     top, left = (size - inner[0]) // 2, (size - inner[1]) // 2

@@ -32,6 +32,7 @@ def plot_loss(log: Path, picture: Path) -> None:
             axis.semilogy(step, value, linewidth=1, label=f"round {number:.0f}")
         axis.set(title=title, xlabel="step")
         axis.grid(True, which="both", alpha=0.25)
-    axes[0].legend()
+    if rounds:
+        axes[0].legend()
     figure.savefig(picture, dpi=110)
     plt.close(figure)
