@@ -17,7 +17,15 @@ from hypothesis import strategies as st
 from rings import known_image, unique, whole
 
 from vla_accel_ros.sensing.frames import Lease, NotReady
-from vla_accel_ros.sensing.ring import Geometry, Handle, RingWriter, pack_header, read_header
+from vla_accel_ros.sensing.ring import (
+    Geometry,
+    Handle,
+    RingWriter,
+    pack_header,
+    pack_record,
+    read_header,
+    read_record,
+)
 from vla_accel_ros.sensing.ring_reader import RingReader
 from vla_accel_ros.sensing.segment import segment_path
 
@@ -27,11 +35,11 @@ SIZE = Geometry(SLOTS, H, W).size
 
 
 class Bench:
-    """A ring with a frame in every slot, and its bytes to be tampered with and restored."""
+    """A ring with a frame in every slot, and its bytes to tamper with and restore. first: frame's number."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 1_790_000_000_000_000_000) -> None:
         self.name = unique("fuzz")
-        self.writer = RingWriter(self.name, H, W, SLOTS)
+        self.writer = RingWriter(self.name, H, W, SLOTS, clock=lambda: first)
         self.handles = [self.writer.write(known_image(stamp, H, W), stamp) for stamp in range(7)]
         with segment_path(self.name).open("r+b") as file:
             self.memory = mmap.mmap(file.fileno(), 0)
@@ -59,6 +67,9 @@ def bench() -> Iterator[Bench]:
         yield bench
 
 
+STARTS = range(1_790_000_000_000_000_000, 1_790_000_000_000_000_006)
+
+
 def tampered(chance: random.Random, good: bytes, begin: int, end: int) -> bytes:
     """The bytes from begin to end: some flipped, overwritten, moved or repeated."""
     data = bytearray(good[begin:end])
@@ -80,15 +91,32 @@ def tampered(chance: random.Random, good: bytes, begin: int, end: int) -> bytes:
 
 
 @pytest.mark.parametrize("copy", [False, True], ids=["in place", "copied"])
-def test_damaged_records_under_an_open_ring(bench, copy):
-    chance, reader, first = random.Random(copy), bench.reader(copy), bench.writer.geometry.record_at(0)
-    for _ in range(CASES * (1 if copy else 5) // 10):
-        bench.memory[first : bench.end] = tampered(chance, bench.good, first, bench.end)
+@pytest.mark.parametrize("start", STARTS)
+def test_damaged_records_under_an_open_ring(start, copy):
+    chance, bench = random.Random(start + copy), Bench(start)
+    cases = CASES * (1 if copy else 5) // 10 // len(STARTS)
+    with bench.writer:
+        reader, first = bench.reader(copy), bench.writer.geometry.record_at(0)
+        for _ in range(cases):
+            bench.memory[first : bench.end] = tampered(chance, bench.good, first, bench.end)
+            bench.look(reader)
+        bench.restore()
         bench.look(reader)
-    bench.restore()
-    bench.look(reader)
-    assert reader.newest("front").frames["front"].stamp_ns == 6
-    assert reader.counts("front").damaged > CASES / 100
+        assert reader.newest("front").frames["front"].stamp_ns == 6
+        assert reader.counts("front").damaged > cases / 10
+
+
+@pytest.mark.parametrize("slots", [2, 3, 4, 5, 8])
+def test_a_record_whose_rest_is_another_slots_is_damaged(slots):
+    geometry = Geometry(slots, H, W)
+    for number in range(1000, 1100):
+        for other in range(number + 1, number + slots):
+            mine, theirs = (
+                pack_record(n % slots, 2 * n + 2, n, geometry.frame_bytes) for n in (number, other)
+            )
+            for cut in (0, 8, 16, 24):
+                mixed = read_record(mine[:cut] + theirs[cut:], number % slots, geometry)
+                assert mixed is not None and mixed.damaged
 
 
 def test_damaged_headers_when_a_ring_is_opened(bench):

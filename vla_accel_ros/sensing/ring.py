@@ -17,7 +17,7 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -135,7 +135,7 @@ def read_header(name: str, head: bytes, size: int) -> tuple[Geometry, int]:
 def pack_record(slot: int, sequence: int, stamp_ns: int, frame_bytes: int) -> bytes:
     """A slot's record once its frame is complete."""
     record = _RECORD.pack(sequence, stamp_ns, frame_bytes, 0)[: -_CHECK.size]
-    return record + _CHECK.pack(zlib.crc32(record, slot))
+    return record + _CHECK.pack(_check(slot, record))
 
 
 def read_record(raw: bytes, slot: int, geometry: Geometry) -> Record | None:
@@ -143,8 +143,13 @@ def read_record(raw: bytes, slot: int, geometry: Geometry) -> Record | None:
     sequence, stamp_ns, frame_bytes, check = _RECORD.unpack_from(raw)
     if not sequence or sequence % 2:
         return None
-    right = zlib.crc32(raw[: RECORD_BYTES - _CHECK.size], slot)
-    return Record(slot, sequence, stamp_ns, check != right or frame_bytes != geometry.frame_bytes)
+    right = check == _check(slot, raw[: RECORD_BYTES - _CHECK.size])
+    return Record(slot, sequence, stamp_ns, damaged=not right or frame_bytes != geometry.frame_bytes)
+
+
+def _check(slot: int, record: bytes) -> int:
+    """Checksum of the slot's number followed by its record, so that a record fits no other slot."""
+    return zlib.crc32(record, zlib.crc32(slot.to_bytes(4, "little")))
 
 
 def fence() -> None:
@@ -164,12 +169,16 @@ class RingWriter:
     """The one writer of a ring; makes it, and removes it at `close` or when the process ends.
 
     name: letters, digits, '_', '-' and '.'. height, width: of every frame. slots: at least 2, see the module.
+    clock: nanoseconds since the epoch; the number of the first frame, so that a handle of an earlier writer's
+    frame fits none of this one's.
     What a dead writer left under this name or another is removed; its readers find this ring by themselves.
     Raises ValueError, one sentence: a name, size or number of slots that cannot be, a living writer of that
     name, too little shared memory.
     """
 
-    def __init__(self, name: str, height: int, width: int, slots: int = 4):
+    def __init__(
+        self, name: str, height: int, width: int, slots: int = 4, clock: Callable[[], int] = time.time_ns
+    ):
         if slots < 2:
             raise ValueError(f"slots = {slots} leaves no room to write while one is read: give at least 2")
         if height < 1 or width < 1:
@@ -185,8 +194,7 @@ class RingWriter:
         self._words = memoryview(memory).cast("Q")  # a word is stored by one instruction
         self._images = [geometry.image(memory, slot) for slot in range(slots)]
         self._writing = threading.Lock()
-        # Later than every frame of an earlier writer, so that an old handle fits no new frame.
-        self._number = time.time_ns()
+        self._number = clock()
         self._closed = False
         self.handle: Handle | None = None
 
