@@ -51,7 +51,7 @@ class Mapping(mmap.mmap):
         cudart = torch.cuda.cudart()
         if cudart.cudaHostRegister(address, len(self), 0) != cudart.cudaError.success:
             with suppress(RuntimeError):  # CUDA reports the refusal once more, to whatever is called next
-                torch.zeros(1, device="cuda")
+                _ = torch.ones(1, device="cuda") * 2
             return False
         self._unlock = lambda: cudart.cudaHostUnregister(address)
         return True

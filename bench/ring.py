@@ -1,0 +1,155 @@
+"""What a frame costs through the shared-memory ring, and how old it is on the other side.
+
+    python bench/ring.py [--seconds S]
+
+"costs" are single calls in one process [us]. "cameras" are two processes: one writes two cameras at 30 Hz and
+sends each frame's handle through a pipe, the other takes the frame by it and verifies it; age is from before
+the write to after the check [ms], CPU in percent of a core. "load" is what the machine was busy with before,
+in cores. No ROS in it: a handle message comes on top. Writes bench/results/ring.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+
+from vla_accel_ros.sensing.frames import Lease
+from vla_accel_ros.sensing.ring import RingWriter
+from vla_accel_ros.sensing.ring_reader import RingReader
+from vla_accel_ros.tools.provenance import provenance
+
+RESULT = Path(__file__).parent / "results" / "ring.json"
+SIZES = ((640, 480), (1280, 720))
+CAMERAS = ("front", "wrist")
+RATE_HZ = 30
+CALLS = 3000
+
+
+def quantiles(samples: list[float]) -> dict[str, float]:
+    """p50 and p99, rounded to what can be told apart."""
+    return {f"p{q}": round(float(np.percentile(samples, q)), 2) for q in (50, 99)}
+
+
+def timed_us(call: Callable[[], object], before: Callable[[], object] = lambda: None) -> dict[str, float]:
+    """How long a call takes; `before` is made ahead of each and not timed."""
+    samples = []
+    for _ in range(CALLS):
+        before()
+        begin = time.perf_counter()
+        call()
+        samples.append((time.perf_counter() - begin) * 1e6)
+    return quantiles(samples)
+
+
+def costs(width: int, height: int) -> dict[str, dict[str, float]]:
+    """Single calls; each read is of a frame not read before."""
+    name = f"bench-{os.getpid()}"
+    image = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+    copy = np.empty_like(image)
+    with RingWriter(name, height, width) as writer:
+        in_place = RingReader({"front": name}, copy=False, page_lock=False)
+        copying = RingReader({"front": name}, copy=True, page_lock=False)
+
+        def fill() -> None:
+            with writer.slot(0):
+                pass
+
+        def newest(reader: RingReader) -> None:
+            lease = reader.newest("front")
+            assert lease is not None and lease.intact()
+            lease.release()
+
+        def take() -> None:
+            assert writer.handle is not None
+            lease = in_place.take(writer.handle)
+            assert isinstance(lease, Lease) and lease.intact()
+
+        def write() -> None:
+            writer.write(image, 0)
+
+        return {
+            "memcpy": timed_us(lambda: np.copyto(copy, image)),
+            "write": timed_us(write),
+            "write without pixels": timed_us(fill),
+            "take in place": timed_us(take, write),
+            "newest in place": timed_us(lambda: newest(in_place), write),
+            "newest copied": timed_us(lambda: newest(copying), write),
+        }
+
+
+def film(connection: Connection, names: list[str], width: int, height: int, seconds: float) -> None:
+    """The cameras' process: two cameras at their rate; at the end, the part of a core it used."""
+    image = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+    writers = [RingWriter(name, height, width) for name in names]
+    connection.send("ready")
+    connection.recv()
+    begin, used = time.monotonic(), time.process_time()
+    for frame in range(int(seconds * RATE_HZ)):
+        for writer in writers:
+            connection.send(writer.write(image, time.monotonic_ns()))
+        time.sleep(max(0.0, begin + (frame + 1) / RATE_HZ - time.monotonic()))
+    connection.send((time.process_time() - used) / (time.monotonic() - begin))
+    connection.recv()
+    for writer in writers:
+        writer.close()
+
+
+def cameras(width: int, height: int, seconds: float, copy: bool) -> dict[str, object]:
+    """Both processes for a time."""
+    names = {camera: f"bench-{os.getpid()}-{camera}" for camera in CAMERAS}
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=film, args=(theirs, list(names.values()), width, height, seconds))
+    process.start()
+    assert ours.recv() == "ready"
+    reader, ages = RingReader(names, copy, page_lock=False), []
+    ours.send("go")
+    begin, used = time.monotonic(), time.process_time()
+    while not isinstance(handle := ours.recv(), float):
+        lease = reader.take(handle)
+        if isinstance(lease, Lease):
+            with lease:
+                if lease.intact():
+                    ages.append((time.monotonic_ns() - handle.stamp_ns) * 1e-6)
+    reading = (time.process_time() - used) / (time.monotonic() - begin)
+    ours.send("end")
+    process.join()
+    return {
+        "frames": "copied" if copy else "in place",
+        "hz": round(len(ages) / seconds / len(CAMERAS), 2),
+        "age_ms": quantiles(ages),
+        "reader_cpu": round(100 * reading, 2),
+        "writer_cpu": round(100 * handle, 2),
+    }
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    arguments = parser.parse_args()
+    rows, load = [], round(os.getloadavg()[0], 2)
+    for width, height in SIZES:
+        row = {
+            "width": width,
+            "height": height,
+            "costs_us": costs(width, height),
+            "cameras": [cameras(width, height, arguments.seconds, copy) for copy in (False, True)],
+        }
+        print(json.dumps(row, indent=1), flush=True)
+        rows.append(row)
+    RESULT.parent.mkdir(exist_ok=True)
+    result = {"rate_hz": RATE_HZ, "load": load, "rows": rows, **provenance()}
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
