@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from vla_accel_ros.sensing.frames import Frame, Lease, NotReady
-from vla_accel_ros.sensing.ring import RingWriter
+from vla_accel_ros.sensing.ring import Handle, RingWriter
 from vla_accel_ros.sensing.ring_reader import RingReader
 from vla_accel_ros.sensing.segment import FOLDER, PREFIX
 
 KNOWN = 13
+H, W = 6, 5
 _numbers = itertools.count()
 
 
@@ -116,3 +117,32 @@ def read_when_told(connection: Connection, name: str) -> None:
     for _ in told(connection):
         leases.append(reader.newest("front"))
         connection.send(leases[-1].frames["front"].stamp_ns)
+
+
+def make_reader(name: str, copy: bool = False) -> RingReader:
+    """A reader of one ring as camera front."""
+    return RingReader({"front": name}, copy, page_lock=False)
+
+
+def put(writer: RingWriter, *stamps: int) -> Handle:
+    """Write the known frames of these stamps; the last one's handle."""
+    for stamp in stamps:
+        handle = writer.write(known_image(stamp, H, W), stamp)
+    return handle
+
+
+def newest_stamp(reader: RingReader) -> int | None:
+    """The stamp of the newest frame, which is whole; None without one."""
+    lease = reader.newest("front")
+    if lease is None:
+        return None
+    with lease:
+        assert is_whole(lease.frames["front"]) and lease.intact()
+        return lease.frames["front"].stamp_ns
+
+
+def why_not(reader: RingReader) -> str:
+    """Why there is no frame."""
+    found = reader.newest_set(("front",), 0.0)
+    assert isinstance(found, NotReady) and reader.newest("front") is None
+    return found.reason

@@ -11,6 +11,7 @@ from rings import (
     is_whole,
     known_image,
     left_over,
+    make_reader,
     peer,
     read_when_told,
     unique,
@@ -21,7 +22,6 @@ from rings import (
 
 from vla_accel_ros.sensing.frames import NotReady
 from vla_accel_ros.sensing.ring import RingWriter
-from vla_accel_ros.sensing.ring_reader import RingReader
 
 H, W, SLOTS = 120, 160, 4
 ENOUGH, MOST = 300, 1_000_000
@@ -32,10 +32,6 @@ def name():
     name = unique("process")
     yield name
     assert left_over(name) == []
-
-
-def make_reader(name: str, copy: bool) -> RingReader:
-    return RingReader({"front": name}, copy, page_lock=False)
 
 
 def test_no_wrong_pixel_is_ever_accepted_from_a_writer_at_full_speed(name):
