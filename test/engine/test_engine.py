@@ -222,6 +222,28 @@ def test_guidance_pulls_a_chunk_towards_the_one_being_executed(jacobian: str) ->
         assert np.abs(guided.actions[:3] - rest[:3]).mean() < np.abs(free.actions[:3] - rest[:3]).mean()
 
 
+def test_a_previous_chunk_is_read_between_its_actions(engine: Engine, policy: Policy) -> None:
+    """Cameras and actions have their own clocks: the new chunk begins 2.25 actions later."""
+    with engine.observe(make_observation(stamp_ns=0)) as first:
+        previous = engine.act(first)
+    later = round(2.25 * previous.step_dt_s * 1e9)
+    with engine.observe(make_observation(stamp_ns=later)) as second:
+        guidance = engine.guidance(second, previous, delay=1)
+    restored = policy.actions(guidance.previous, second.state)
+    assert restored.shape == (5, JOINTS)
+    expected = 0.75 * previous.actions[2:7] + 0.25 * previous.actions[3:8]
+    np.testing.assert_allclose(restored, expected, atol=1e-5)
+
+
+def test_guidance_is_as_strong_as_the_steps_allow(policy: Policy) -> None:
+    for steps in (5, 10):
+        engine = Engine(policy, steps=steps)
+        with engine.observe(make_observation()) as prefix:
+            chunk = engine.act(prefix)
+            assert engine.guidance(prefix, chunk, delay=1).max_weight == steps
+            assert engine.guidance(prefix, chunk, delay=1, max_weight=2.5).max_weight == 2.5
+
+
 def test_guidance_needs_an_overlap(engine: Engine) -> None:
     with engine.observe(make_observation(stamp_ns=10**9)) as prefix:
         chunk = engine.act(prefix)

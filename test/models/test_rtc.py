@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vla_accel_ros.models.rtc import MAX_WEIGHT, SCHEDULES, Guidance, guidance_weight, prefix_weights
+from vla_accel_ros.models.rtc import MAX_WEIGHT, SCHEDULES, Guidance, guidance_weight, kept, prefix_weights
 from vla_accel_ros.models.sampling import sample
 
 
@@ -62,6 +62,24 @@ def test_guided_actions_follow_the_previous_chunk_where_they_must(jacobian: str)
     assert torch.equal(guided[4:], free[4:])
 
 
+@pytest.mark.parametrize("steps", [1, 5, 10])
+def test_every_step_of_guidance_closes_its_part_of_the_difference(steps: int) -> None:
+    """A straight flow to zero: what guidance leaves of a previous chunk of ones is known in closed form."""
+    noise = torch.randn(1, 6, 1, generator=torch.Generator().manual_seed(0))
+    guidance = Guidance(torch.ones(6, 1), 1, 6, max_weight=float(steps))
+    actions = sample(guidance.guide(lambda x, t: noise, noise), noise, steps).actions[0, :, 0]
+    weights = prefix_weights("LINEAR", 1, 6, 6)
+    assert actions.tolist() == pytest.approx([kept(float(w), steps) for w in weights], abs=1e-5)
+    assert actions[0] == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_small_weight_keeps_most_of_the_old_plan() -> None:
+    """Why the mask ends soon after the delay: the weights say less than the steps that repeat them."""
+    assert kept(0.3, 5) == pytest.approx(0.71, abs=0.01)
+    assert kept(0.3, 10) == pytest.approx(0.81, abs=0.01)
+    assert kept(0.5, 5, most=10.0) == pytest.approx(1.0), "twice as strong as the steps allow"
+
+
 def test_the_exact_form_needs_no_gradients_around_it() -> None:
     noise = torch.randn(1, 3, 1, generator=torch.Generator().manual_seed(0))
     guided = Guidance(torch.zeros(3, 1), 1, 3, jacobian="exact").guide(lambda x, t: x.sin() / t, noise)
@@ -85,6 +103,8 @@ def test_mistakes_are_named() -> None:
         Guidance(torch.zeros(3), 1, 2)
     with pytest.raises(ValueError, match="must not be negative"):
         Guidance(previous, -1, 2)
+    with pytest.raises(ValueError, match=r"guidance\.max_weight is 0"):
+        Guidance(previous, 1, 2, max_weight=0)
     for noise in (torch.zeros(1, 2, 2), torch.zeros(1, 4, 3)):
         with pytest.raises(ValueError, match=r"guidance\.previous has shape \[3, 2\]; the chunk is"):
             Guidance(previous, 1, 2).guide(lambda x, t: x, noise)

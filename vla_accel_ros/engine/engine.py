@@ -204,22 +204,19 @@ class Engine:
         schedule: str = "LINEAR",
         jacobian: str = "identity",
         state: np.ndarray | None = None,
+        max_weight: float | None = None,
     ) -> Guidance:
         """What makes `act(prefix, state, guidance=...)` agree with the chunk that is being executed.
 
         delay: actions of the new chunk that will be past when it comes (inference time in steps, rounded up).
         execution: actions after which it is free, by default all that the previous chunk covers.
+        max_weight: greatest strength of the correction; by default the engine's steps, see models.rtc.
         Raises ValueError if the previous chunk ends before the new one begins.
         """
-        shift = round((prefix.stamp_ns - previous.stamp_ns) / (previous.step_dt_s * 1e9))
-        rest = previous.actions[max(0, shift) :][: self.policy.config.horizon]
-        if shift < 0 or not len(rest):
-            raise ValueError(
-                f"the new chunk begins at action {shift} of the previous one, which has {previous.horizon}; "
-                "guide only with a chunk that overlaps."
-            )
+        rest = _rest(previous, prefix.stamp_ns)[: self.policy.config.horizon]
         raw = self.policy.raw_actions(rest, self.origin(prefix, state))
-        return Guidance(raw, delay, len(rest) if execution is None else execution, schedule, jacobian)
+        end = len(rest) if execution is None else execution
+        return Guidance(raw, delay, end, schedule, jacobian, max_weight or float(self.steps))
 
     def origin(self, prefix: Prefix, state: np.ndarray | None = None) -> np.ndarray:
         """The state that the network is given, and that relative actions are relative to."""
@@ -259,3 +256,19 @@ def _gradients(guidance: Guidance | None) -> torch.inference_mode | torch.no_gra
     """Inference mode, unless the guidance needs a derivative of the network."""
     exact = guidance is not None and guidance.jacobian == "exact"
     return torch.no_grad() if exact else torch.inference_mode()
+
+
+def _rest(chunk: Chunk, stamp_ns: int) -> np.ndarray:
+    """Actions [h, D] of a chunk, as they would be in one observed at stamp_ns: interpolated between two."""
+    passed = (stamp_ns - chunk.stamp_ns) / (chunk.step_dt_s * 1e9)
+    passed = round(passed) if abs(passed - round(passed)) < 1e-3 else passed
+    places = np.arange(np.floor(chunk.horizon - passed)) + passed
+    if passed < 0 or not len(places):
+        raise ValueError(
+            f"the new chunk begins at action {passed:.4g} of the previous one, which has {chunk.horizon}; "
+            "guide only with a chunk that overlaps."
+        )
+    before = np.floor(places).astype(int)
+    part = (places - before)[:, None]
+    after = np.minimum(before + 1, chunk.horizon - 1)
+    return chunk.actions[before] * (1 - part) + chunk.actions[after] * part

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.models.sampling import Velocity
+from vla_accel_ros.models.sampling import Velocity, flow_times
 
 SCHEDULES = ("LINEAR", "EXP", "ONES", "ZEROS")
 JACOBIANS = ("identity", "exact")
@@ -43,17 +43,29 @@ def prefix_weights(schedule: str, delay: int, execution: int, horizon: int) -> T
     return weights
 
 
-def guidance_weight(t: float) -> float:
-    """Strength of the correction at flow time t, at most MAX_WEIGHT; the paper's tau is 1 - t.
+def guidance_weight(t: float, most: float = MAX_WEIGHT) -> float:
+    """Strength of the correction at flow time t, at most `most`; the paper's tau is 1 - t.
 
     Rounded to float32 after every operation, as the published code does: the correction is large early on, so
     that a last bit of the strength is seen in the action.
     """
     if t <= 0.0 or t >= 1.0:
-        return MAX_WEIGHT
+        return most
     tau = np.float32(1.0 - t)
     rest = np.float32(1.0) - tau
-    return min(MAX_WEIGHT, float((rest / tau) * ((rest * rest + tau * tau) / (rest * rest))))
+    return min(most, float((rest / tau) * ((rest * rest + tau * tau) / (rest * rest))))
+
+
+def kept(weight: float, steps: int, most: float | None = None) -> float:
+    """Which part of a difference to the previous chunk guidance closes in an action of this weight.
+
+    Every step closes weight * strength / steps of what is left, exactly so for a straight flow; a network
+    that keeps neighbouring actions alike adds to it. `most` is Guidance.max_weight, by default steps.
+    """
+    left = 1.0
+    for t in flow_times(steps):
+        left *= 1.0 - weight * guidance_weight(t, most or float(steps)) / steps
+    return 1.0 - left
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,8 @@ class Guidance:
     delay: number of leading actions that will have been executed before the new chunk can take over.
     execution: number of actions after which the new chunk is free (at most h counts).
     schedule: one of SCHEDULES. jacobian: "identity" (lerobot) or "exact" (vector-Jacobian product).
+    max_weight: greatest strength; the number of sampling steps is the largest that does not overshoot, since
+        a step of dt corrects an action of weight 1 by dt * strength of its error (the paper has 5 of both).
     """
 
     previous: Tensor
@@ -72,6 +86,7 @@ class Guidance:
     execution: int
     schedule: str = "LINEAR"
     jacobian: str = "identity"
+    max_weight: float = MAX_WEIGHT
 
     def __post_init__(self) -> None:
         if self.schedule not in SCHEDULES:
@@ -86,6 +101,8 @@ class Guidance:
             raise ValueError(
                 f"guidance.delay {self.delay} and execution {self.execution} must not be negative."
             )
+        if not self.max_weight > 0:
+            raise ValueError(f"guidance.max_weight is {self.max_weight}; give the number of sampling steps.")
 
     def guide(self, velocity: Velocity, noise: Tensor) -> Velocity:
         """The guided velocity for samples shaped like noise [B, H, A]: v - weight(t) * correction."""
@@ -103,7 +120,7 @@ class Guidance:
         exact = self.jacobian == "exact"
 
         def guided(x: Tensor, t: float) -> Tensor:
-            strength = guidance_weight(t)
+            strength = guidance_weight(t, self.max_weight)
             if not exact:
                 v = velocity(x, t)
                 return v - strength * (target - (x - t * v)) * weights
