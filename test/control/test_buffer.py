@@ -70,7 +70,7 @@ def test_without_zero_end_it_ends_in_motion():
     np.testing.assert_allclose(sent.velocities[-1], 0.2, rtol=1e-5)
 
 
-@pytest.mark.parametrize("mode", ["async", "blend"])
+@pytest.mark.parametrize("mode", ["async", "blend", "rtc"])
 def test_committed_motion_is_repeated_to_the_letter(mode):
     buffer = make_buffer(mode, lead_s=0.15)
     old = buffer.update(make_ramp([0.4, 0.2, -0.1]), now_ns=50 * MS)
@@ -95,8 +95,9 @@ def test_blend_is_done_by_the_end_of_a_short_chunk():
     np.testing.assert_array_equal(sent.positions[-1], 1.0)
 
 
-def test_async_takes_the_new_actions_at_once():
-    buffer = make_buffer("async", WIDE, lead_s=0.0)
+@pytest.mark.parametrize("mode", ["async", "rtc"])
+def test_new_actions_are_taken_at_once_where_nothing_is_to_be_blended(mode):
+    buffer = make_buffer(mode, WIDE, lead_s=0.0)
     buffer.update(make_chunk(np.zeros((20, 3))), now_ns=0)
     sent = buffer.update(make_chunk(np.ones((20, 3)), stamp_ns=S, request_id=1), now_ns=S)
     np.testing.assert_allclose(sent.positions[:3, 0], [0.0, 1.0, 1.0])
@@ -113,6 +114,13 @@ def test_block_finishes_its_execution_horizon_then_takes_a_chunk_observed_after_
     assert buffer.counts["early"] == 2
     sent = buffer.update(make_ramp(0.1, stamp_ns=600 * MS, request_id=3), now_ns=800 * MS)
     assert sent.start_ns == 800 * MS and sent.end_ns == 1200 * MS
+
+
+def test_block_without_an_execution_horizon_executes_the_whole_chunk():
+    buffer = make_buffer("block", lead_s=0.0)
+    sent = buffer.update(make_ramp(0.1, horizon=10), now_ns=200 * MS)
+    assert sent.end_ns == 1200 * MS
+    np.testing.assert_allclose(sent.positions[-1], 0.1, rtol=1e-6)
 
 
 def test_a_chunk_fully_past_changes_nothing():
@@ -239,7 +247,7 @@ def test_any_sequence_of_chunks_and_stops_is_one_path_within_limits(mode, sequen
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"mode": "smooth"}, "mode = 'smooth' is unknown: choose block or async or blend"),
+        ({"mode": "smooth"}, "mode = 'smooth' is unknown: choose block or async or blend or rtc"),
         ({"blend_s": -1.0}, "must not be negative"),
         ({"lead_s": float("nan")}, "must not be negative"),
         ({"execution_horizon": 0}, "executes nothing"),

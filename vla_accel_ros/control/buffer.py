@@ -5,7 +5,8 @@ repeats it to the letter and may differ only afterwards. It therefore begins in 
 path, which a joint_trajectory_controller joins in the middle: the hand-over does not depend on what the
 controller interpolates from, nor on a few milliseconds of transport. Behind it come the chunk's actions that
 are at least one step ahead. Modes: `blend` crosses from the old path to the new over blend_s; `async` takes
-the new at once; `block` executes a chunk to its execution horizon, and then one that was observed after that.
+the new at once; so does `rtc`, whose chunks agree with the old path already (control/rtc.py); `block`
+executes a chunk to its execution horizon, and then one that was observed after that.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from vla_accel_ros.control.limits import JointLimits, LimitReport, check_finite,
 from vla_accel_ros.control.trajectory import MotionState, Trajectory, knot_velocities
 from vla_accel_ros.engine.types import Chunk
 
-Mode = Literal["block", "async", "blend"]
-MODES: tuple[Mode, ...] = ("block", "async", "blend")
+Mode = Literal["block", "async", "blend", "rtc"]
+MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")
 
 _AHEAD_S = 0.1
 
@@ -102,7 +103,7 @@ class TrajectoryBuffer:
         due_ns = np.round(np.arange(1, chunk.horizon + 1) * chunk.step_dt_s * 1e9).astype(np.int64)
         due_ns += commit_ns if self.mode == "block" else chunk.stamp_ns
         ahead = due_ns >= commit_ns + step_ns
-        if self.mode == "block":
+        if self.mode == "block" and self.execution_horizon is not None:
             ahead[self.execution_horizon :] = False
         number = (chunk.stamp_ns, chunk.request_id)
         if self._newest is not None and number <= self._newest:

@@ -1,0 +1,170 @@
+"""Real-time chunking in the loop: each new chunk is made to agree with the one that the robot is executing.
+
+While a chunk is computed the robot goes on with the one before, so the leading actions of the new one are
+past before it comes. They are held to what is executed meanwhile, and the few after them more and more
+loosely, so the new chunk continues the old motion by construction and needs no crossfade (Black et al., 2025,
+"Real-time execution of action chunking flow policies"). How many are past is measured on every chunk, never
+assumed: the longest of the last few delays, because a mask that is too short breaks the motion and one that
+is a step too long only answers a step later. There is nothing to agree with at first, after another
+instruction, and while the robot does not execute what it is sent.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from vla_accel_ros.engine.types import Chunk
+
+if TYPE_CHECKING:  # the engine is only called, so that control stays free of torch
+    from vla_accel_ros.engine.engine import Engine, Prefix
+
+Mask = Literal["hard", "linear", "exponential"]
+SCHEDULES: dict[Mask, str] = {"hard": "ONES", "linear": "LINEAR", "exponential": "EXP"}
+
+
+@dataclass(frozen=True)
+class RtcSettings:
+    """How a new chunk agrees with the old.
+
+    mask: weights of the actions after the delay, over the mask's horizon: full (hard), or falling to none.
+    mask_horizon: how many actions after the delay must agree at all. Guidance corrects an action at every
+        denoising step, so that a weight of 0.3 keeps 70 to 80 % of the old plan (models.rtc.kept): a longer
+        mask is smoother, and slower to answer to what has changed in the scene.
+    delivery_s: from a finished chunk to the first motion that it can change (transport, and the lead of the
+        trajectory buffer).
+    window: how many of the last delays the longest is taken of.
+    """
+
+    mask: Mask = "exponential"
+    mask_horizon: int = 8
+    delivery_s: float = 0.03
+    window: int = 10
+
+    def __post_init__(self) -> None:
+        if self.mask not in SCHEDULES:
+            raise ValueError(f"mask = {self.mask!r} is unknown: choose {' or '.join(SCHEDULES)}")
+        if self.mask_horizon < 0:
+            raise ValueError(f"mask_horizon = {self.mask_horizon} must not be negative: 0 is the delay alone")
+        if not 0.0 <= self.delivery_s < math.inf:
+            raise ValueError(f"delivery_s = {self.delivery_s} is no time: give seconds, 0 or more")
+        if self.window < 1:
+            raise ValueError(f"window = {self.window} remembers no delay: give at least 1")
+
+
+class _Executing(NamedTuple):
+    chunk: Chunk
+    instruction: str
+
+
+class RealTimeChunking:
+    """Acts as an engine does, each chunk guided by the one before. One thread acts; any may call the rest.
+
+    engine: computes the chunks. clock_ns: the ROS clock that observations are stamped by.
+    jacobian: see models.rtc.
+
+    Attributes for diagnostics: `counts` (guided, and what was not: first, instruction, no_overlap, paused,
+    clock_jumps).
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        clock_ns: Callable[[], int],
+        settings: RtcSettings = RtcSettings(),
+        jacobian: str = "identity",
+    ) -> None:
+        self.settings, self.counts = settings, Counter[str]()
+        self._engine, self._clock_ns, self._jacobian = engine, clock_ns, jacobian
+        self._delays_s: tuple[float, ...] = ()  # replaced, never changed: others read it
+        self._lock = threading.Lock()
+        self._previous: _Executing | None = None
+        self._paused = False
+        self._age = 0
+
+    @property
+    def delay_s(self) -> float | None:
+        """From an image to the motion it changes: the longest of the last chunks; None before the first."""
+        return max(self._delays_s, default=None)
+
+    def delay_steps(self, step_dt_s: float) -> int | None:
+        """How many leading actions of a chunk are past by then; None before the first chunk."""
+        delay_s = self.delay_s
+        return None if delay_s is None else math.ceil(delay_s / step_dt_s - 1e-6)
+
+    def act(self, prefix: Prefix, state: np.ndarray | None = None, noise: np.ndarray | None = None) -> Chunk:
+        """A chunk from a prefix, as Engine.act, that goes on from the chunk that is being executed."""
+        with self._lock:
+            age, previous = self._age, self._agreeing(prefix)
+        guidance = None
+        if previous is not None:
+            delay = self.delay_steps(previous.step_dt_s)
+            assert delay is not None
+            guidance = self._engine.guidance(
+                prefix,
+                previous,
+                delay,
+                delay + self.settings.mask_horizon,
+                SCHEDULES[self.settings.mask],
+                self._jacobian,
+                state,
+            )
+        chunk = self._engine.act(prefix, state, noise, guidance=guidance)
+        now_ns = self._clock_ns()
+        with self._lock:
+            self._measure(now_ns - chunk.stamp_ns)
+            if age == self._age and not self._paused:
+                self._previous = _Executing(chunk, prefix.instruction)
+        return chunk
+
+    def forget(self) -> None:
+        """Agree with nothing that was made so far: the robot was moved, or the scene is another."""
+        with self._lock:
+            self._previous, self._age = None, self._age + 1
+
+    def pause(self) -> None:
+        """The robot does not execute chunks (it is stopped or held): guide none of them until `resume`."""
+        with self._lock:
+            self._paused, self._previous, self._age = True, None, self._age + 1
+
+    def resume(self) -> None:
+        """The robot executes chunks again; the next one is free."""
+        with self._lock:
+            self._paused, self._age = False, self._age + 1
+
+    def _agreeing(self, prefix: Prefix) -> Chunk | None:
+        """The chunk that the next one must agree with; None, and counted why, when there is none."""
+        previous = self._previous
+        if previous is None:
+            why = "paused" if self._paused else "first"
+        elif prefix.stamp_ns < previous.chunk.stamp_ns:
+            why = "clock_jumps"
+            self._delays_s = ()
+        elif prefix.instruction != previous.instruction:
+            why = "instruction"
+        elif not self._overlaps(previous.chunk, prefix.stamp_ns):
+            why = "no_overlap"
+        else:
+            self.counts["guided"] += 1
+            return previous.chunk
+        self.counts[why] += 1
+        return None
+
+    def _overlaps(self, chunk: Chunk, stamp_ns: int) -> bool:
+        """Whether the robot still executes `chunk` when one observed at stamp_ns comes to it."""
+        delay = self.delay_steps(chunk.step_dt_s)
+        passed = (stamp_ns - chunk.stamp_ns) / (chunk.step_dt_s * 1e9)
+        return delay is not None and passed + max(delay, 1) <= chunk.horizon
+
+    def _measure(self, elapsed_ns: int) -> None:
+        if elapsed_ns < 0:  # the clock was set back while the chunk was computed
+            self._delays_s = ()
+        else:
+            delays = (*self._delays_s, elapsed_ns * 1e-9 + self.settings.delivery_s)
+            self._delays_s = delays[-self.settings.window :]
