@@ -30,7 +30,7 @@ def test_streams_come_at_their_rates_with_stamps_of_the_present(start, contract)
         operator.wait(lambda: len(operator.joints) > 150, 20.0, "150 joint states")
         joints = operator.joints[50:]
         period_s = (joints[-1].stamp_ns - joints[0].stamp_ns) * 1e-9 / (len(joints) - 1)
-        assert 0.009 < period_s < 0.011
+        assert 0.007 < period_s < 0.03
         assert abs(operator.now_ns() - operator.measured.stamp_ns) < 1e9
         operator.wait(
             lambda: {name for name, _ in images} == {"front", "wrist"}, 10.0, "images of both cameras"

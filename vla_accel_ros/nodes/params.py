@@ -178,7 +178,14 @@ SIM_ROBOT = (
     Parameter("image_width", 224, "Width of both cameras [px].", minimum=16, maximum=1920, read_only=True),
     Parameter("image_height", 224, "Height of both cameras [px].", minimum=16, maximum=1080, read_only=True),
     Parameter("camera_hz", 30.0, "Rate of both cameras [Hz].", minimum=1.0, maximum=120.0, read_only=True),
-    Parameter("joint_hz", 100.0, "Rate of joint_states [Hz].", minimum=10.0, maximum=500.0, read_only=True),
+    Parameter(
+        "joint_hz",
+        125.0,
+        "Rate of joint_states [Hz]; rendering delays some, and at least 100 a second should arrive.",
+        minimum=10.0,
+        maximum=500.0,
+        read_only=True,
+    ),
     Parameter(
         "ground_truth_hz", 10.0, "Rate of ground_truth [Hz].", minimum=0.5, maximum=100.0, read_only=True
     ),
