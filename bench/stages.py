@@ -61,7 +61,7 @@ def main() -> None:
         stages = {
             "observe": lambda: engine.observe(observation).release(),
             f"act ({DENOISE_STEPS} steps)": lambda: engine.act(prefix),
-            "ask, first token": lambda: "".join(engine.ask(prefix, max_tokens=1)),
+            "ask, 8 tokens": lambda: "".join(engine.ask(prefix, max_tokens=8)),
         }
         table = {name: time_ms(body, arguments.runs, arguments.device) for name, body in stages.items()}
     for name, row in table.items():
