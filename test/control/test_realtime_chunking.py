@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from builders import JOINTS, make_observation, make_policy
@@ -162,6 +164,19 @@ def test_a_guided_chunk_continues_the_commanded_path_without_a_crossfade():
     guided = robot.act(S + 200 * MS)
     free = Chunk(robot.free(S + 200 * MS), S + 200 * MS, STEP_S, 1, 9, guided.update_magnitudes)
     assert seam(guided) < 0.25 * seam(free)
+
+
+def test_where_chunks_overtake_each_other_the_committed_actions_are_the_oldest_ones():
+    """Images every step, chunks three steps later: the third agrees with what runs, not with a copy of it."""
+    robot = Robot(delivery_s=0.0, mask="hard", mask_horizon=1)
+    first = robot.act(S, delay_ms=300)
+    second = robot.act(S + 100 * MS, delay_ms=300)
+    third = robot.act(S + 200 * MS, delay_ms=300)
+    runs = np.concatenate([first.actions[1:4], second.actions[3:]])
+    with robot.engine.observe(make_observation((S + 200 * MS) % 97, stamp_ns=S + 200 * MS)) as prefix:
+        guidance = robot.engine.guidance(prefix, replace(second, actions=runs), 3, 4, "ONES")
+        expected = robot.engine.act(prefix, noise=noise(S + 200 * MS), guidance=guidance)
+    np.testing.assert_array_equal(third.actions, expected.actions)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -102,10 +102,11 @@ class RealTimeChunking:
         """A chunk from a prefix, as Engine.act, that goes on from the chunk that is being executed."""
         with self._lock:
             age, previous = self._age, self._agreeing(prefix)
-        guidance = None
+        guidance, committed = None, None
         if previous is not None:
             delay = self.delay_steps(previous.step_dt_s)
             assert delay is not None
+            committed = previous.rest(prefix.stamp_ns)[:delay]
             guidance = self._engine.guidance(
                 prefix,
                 previous,
@@ -120,7 +121,7 @@ class RealTimeChunking:
         with self._lock:
             self._measure(now_ns - chunk.stamp_ns)
             if age == self._age and not self._paused:
-                self._previous = _Executing(chunk, prefix.instruction)
+                self._previous = _Executing(_behind(committed, chunk), prefix.instruction)
         return chunk
 
     def forget(self) -> None:
@@ -168,3 +169,15 @@ class RealTimeChunking:
         else:
             delays = (*self._delays_s, elapsed_ns * 1e-9 + self.settings.delivery_s)
             self._delays_s = delays[-self.settings.window :]
+
+
+def _behind(committed: np.ndarray | None, chunk: Chunk) -> Chunk:
+    """What the robot executes of a chunk: until it comes, what was committed before, [d, D].
+
+    Not the chunk's own leading actions, though they were guided to be the same: where chunks overtake each
+    other (one begun before the last has come) small errors would be copied from chunk to chunk, and grow.
+    """
+    if committed is None:
+        return chunk
+    actions = np.concatenate([committed, chunk.actions[len(committed) :]])
+    return replace(chunk, actions=actions)

@@ -211,9 +211,14 @@ class Engine:
         delay: actions of the new chunk that will be past when it comes (inference time in steps, rounded up).
         execution: actions after which it is free, by default all that the previous chunk covers.
         max_weight: greatest strength of the correction; by default the engine's steps, see models.rtc.
-        Raises ValueError if the previous chunk ends before the new one begins.
+        Raises ValueError if the previous chunk ends before the new one begins, or begins after it.
         """
-        rest = _rest(previous, prefix.stamp_ns)[: self.policy.config.horizon]
+        rest = previous.rest(prefix.stamp_ns)[: self.policy.config.horizon]
+        if not len(rest):
+            raise ValueError(
+                f"the previous chunk, of {previous.horizon} actions, ends before the new one begins; "
+                "guide only with a chunk that overlaps."
+            )
         raw = self.policy.raw_actions(rest, self.origin(prefix, state))
         end = len(rest) if execution is None else execution
         return Guidance(raw, delay, end, schedule, jacobian, max_weight or float(self.steps))
@@ -256,19 +261,3 @@ def _gradients(guidance: Guidance | None) -> torch.inference_mode | torch.no_gra
     """Inference mode, unless the guidance needs a derivative of the network."""
     exact = guidance is not None and guidance.jacobian == "exact"
     return torch.no_grad() if exact else torch.inference_mode()
-
-
-def _rest(chunk: Chunk, stamp_ns: int) -> np.ndarray:
-    """Actions [h, D] of a chunk, as they would be in one observed at stamp_ns: interpolated between two."""
-    passed = (stamp_ns - chunk.stamp_ns) / (chunk.step_dt_s * 1e9)
-    passed = round(passed) if abs(passed - round(passed)) < 1e-3 else passed
-    places = np.arange(np.floor(chunk.horizon - passed)) + passed
-    if passed < 0 or not len(places):
-        raise ValueError(
-            f"the new chunk begins at action {passed:.4g} of the previous one, which has {chunk.horizon}; "
-            "guide only with a chunk that overlaps."
-        )
-    before = np.floor(places).astype(int)
-    part = (places - before)[:, None]
-    after = np.minimum(before + 1, chunk.horizon - 1)
-    return chunk.actions[before] * (1 - part) + chunk.actions[after] * part

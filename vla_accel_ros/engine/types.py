@@ -6,6 +6,7 @@ torch. They are frozen: a loop may hand one to another thread without a copy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -55,3 +56,21 @@ class Chunk:
     def due_ns(self, index: int) -> int:
         """Time at which actions[index] is due, in nanoseconds of the ROS clock."""
         return self.stamp_ns + round((index + 1) * self.step_dt_s * 1e9)
+
+    def rest(self, stamp_ns: int) -> np.ndarray:
+        """What is left of it at stamp_ns, as a chunk observed then would have it: float [h, D], h <= H.
+
+        Where stamp_ns lies between two due times, actions are interpolated. Raises ValueError for a stamp
+        before the chunk's own.
+        """
+        passed = (stamp_ns - self.stamp_ns) / (self.step_dt_s * 1e9)
+        passed = round(passed) if abs(passed - round(passed)) < 1e-3 else passed
+        if passed < 0:
+            raise ValueError(
+                f"chunk {self.request_id} begins {-passed:.4g} actions after the stamp asked for"
+            )
+        places = np.arange(max(0, math.floor(self.horizon - passed))) + passed
+        before = np.floor(places).astype(int)
+        part = (places - before)[:, None].astype(self.actions.dtype)
+        after = np.minimum(before + 1, self.horizon - 1)
+        return self.actions[before] * (1 - part) + self.actions[after] * part
