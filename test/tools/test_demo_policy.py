@@ -181,7 +181,17 @@ def test_wilson_interval_against_known_values() -> None:
 
 def test_summary_counts_by_family_and_condition() -> None:
     def episode(seed: int, condition: str, success: bool) -> Episode:
-        return Episode("reach the red block", "reach", seed, condition, success, 1.0 + seed, 50.0, 2, 4)
+        figures = {"time_s": 1.0 + seed, "jerk": 50.0, "tracking": 0.01, "seam": 0.0}
+        return Episode(
+            "reach the red block",
+            "reach",
+            seed,
+            condition,
+            success,
+            answers_right=2,
+            answers_asked=4,
+            **figures,
+        )
 
     table = summary([episode(0, "normal", True), episode(1, "normal", False), episode(0, "blank", False)])
     assert table["reach"]["normal"]["success"] == 0.5

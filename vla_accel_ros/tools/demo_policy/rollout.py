@@ -2,24 +2,28 @@
 
 Observations are taken at a fixed period and their chunks take effect a fixed latency later, so an episode
 depends on its seed and the weights alone, not on how fast this machine is. Both default to what the demo
-shows on two processor cores. The control conditions withhold what the policy should need: the right
-instruction, the images, or all motion.
+shows on two processor cores. In mode `block` the next observation waits until the arm is at rest. The control
+conditions withhold what the policy should need: the right instruction, the images, or all motion; an event
+changes the scene or the instruction under way.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from vla_accel_ros.control.buffer import TrajectoryBuffer
+from vla_accel_ros.control.buffer import Mode, TrajectoryBuffer
 from vla_accel_ros.control.limits import JointLimits
-from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.control.rtc import RealTimeChunking, RtcSettings
+from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.engine.engine import Engine, Prefix
 from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sim.controller import ArmControllers
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import Task, tasks
+from vla_accel_ros.tools.demo_policy.events import Event
 from vla_accel_ros.tools.demo_policy.recipe import CAMERAS
 
 FRAME_S = 1 / 30
@@ -35,10 +39,25 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class Handover:
+    """How one chunk follows another: the trajectory buffer's mode, and for `rtc` what guides a chunk.
+
+    execution_horizon: actions of a chunk that `block` executes; all when None.
+    """
+
+    mode: Mode = "blend"
+    execution_horizon: int | None = None
+    rtc: RtcSettings = field(default_factory=RtcSettings)
+
+
+@dataclass(frozen=True)
 class Episode:
     """How one episode went.
 
-    time_s: until success, or the episode's length. jerk: RMS of the commanded arm joints at 30 Hz [rad/s^3].
+    time_s: until success, or the episode's length; from the event if there is one.
+    jerk: RMS of the commanded arm joints at 30 Hz [rad/s^3].
+    tracking: RMS distance of the arm joints from their command [rad].
+    seam: RMS distance of a new chunk's arm joints from the commanded path where it takes over [rad].
     """
 
     task: str
@@ -50,58 +69,73 @@ class Episode:
     jerk: float
     answers_right: int
     answers_asked: int
+    tracking: float
+    seam: float
 
 
 class Session:
     """An engine and a robot that play episode after episode."""
 
     def __init__(
-        self, engine: Engine, robot: SimRobot, contract: Contract, timing: Timing = Timing()
+        self,
+        engine: Engine,
+        robot: SimRobot,
+        contract: Contract,
+        timing: Timing = Timing(),
+        handover: Handover = Handover(),
     ) -> None:
         self.engine, self.robot, self.contract, self.timing = engine, robot, contract, timing
+        self.handover = handover
         self.limits = JointLimits.of(contract.joints)
 
-    def play(self, task: Task, seed: int, condition: str = "normal", ask_every: int = 15) -> Episode:
-        """Run one episode to success or its time limit. ask_every: frames between two questions."""
+    def play(
+        self,
+        task: Task,
+        seed: int,
+        condition: str = "normal",
+        ask_every: int | None = 15,
+        event: Event | None = None,
+    ) -> Episode:
+        """Run one episode to success or its time limit, counted from the event if there is one.
+
+        ask_every: frames between two questions; None asks nothing.
+        """
         robot, frames = self.robot, round(task.time_limit_s / FRAME_S)
         robot.reset(task, seed)
         instruction = told(task, seed, condition)
-        buffer = TrajectoryBuffer(self.contract.joint_names, self.limits)
-        buffer.reset(robot.state())
-        controller = ArmControllers()
-        controller.start(robot.state())
-        pending: list[tuple[int, Chunk]] = []
-        commands, right, asked = [], 0, 0
-        for frame in range(frames):
-            now_ns = round(frame * FRAME_S * 1e9)
-            if frame % self.timing.period == 0 and condition != "still":
+        arm = _Arm(self)
+        thinker = _Thinker(self, seed)
+        event_frame = 0 if event is None else event.frame(seed)
+        right, asked = 0, 0
+        for frame in range(event_frame + frames):
+            now_ns = _ns(frame)
+            if event is not None and frame == event_frame:
+                task = event.happen(robot, seed)
+                instruction = told(task, seed, condition)
+            if condition != "still" and thinker.ready(frame, arm.rest_ns):
                 observation = self.observe(instruction, now_ns, blank=condition == "blank")
                 with self.engine.observe(observation) as prefix:
-                    pending.append((frame + self.timing.latency, self.engine.act(prefix)))
-                    if frame % ask_every == 0:
+                    thinker.think(prefix, frame)
+                    if ask_every is not None and frame >= asked * ask_every:
                         asked += 1
                         right += "".join(self.engine.ask(prefix)).strip() == robot.truth().answer
-            while pending and pending[0][0] <= frame:
-                trajectory = buffer.update(pending.pop(0)[1], now_ns)
-                if trajectory is not None:
-                    controller.accept(trajectory, now_ns)
-            robot.advance((frame + 1) * FRAME_S, controller)
-            commands.append(robot.target[:5])
-            if robot.truth().success and task.family != "follow":
+            for chunk in thinker.done(frame):
+                arm.follow(chunk, now_ns)
+            arm.move(frame)
+            if robot.truth().success and task.family != "follow" and frame >= event_frame:
                 break
-        jerk = np.diff(np.array(commands), n=3, axis=0) / FRAME_S**3
-        success = robot.truth().success
-        rms = float(np.sqrt((jerk**2).mean())) if len(jerk) else 0.0
         return Episode(
-            task.instruction,
-            task.family,
-            seed,
-            condition,
-            success,
-            len(commands) * FRAME_S,
-            rms,
-            right,
-            asked,
+            task=task.instruction,
+            family=task.family,
+            seed=seed,
+            condition=condition,
+            success=robot.truth().success,
+            time_s=(frame + 1 - event_frame) * FRAME_S,
+            jerk=arm.jerk(),
+            answers_right=right,
+            answers_asked=asked,
+            tracking=arm.tracking(),
+            seam=arm.seam(),
         )
 
     def observe(self, instruction: str, now_ns: int, blank: bool = False) -> Observation:
@@ -113,6 +147,93 @@ class Session:
         return Observation(images, state, instruction, now_ns)
 
 
+class _Thinker:
+    """Chunks that come `latency` frames after their observation, from noise that only the seed decides."""
+
+    def __init__(self, session: Session, seed: int) -> None:
+        self._session, self._seed = session, seed
+        self._next, self._made, self._done_ns = 0, 0, 0
+        self._pending: list[tuple[int, Chunk]] = []
+        rtc = RealTimeChunking(session.engine, lambda: self._done_ns, session.handover.rtc)
+        self._act = rtc.act if session.handover.mode == "rtc" else session.engine.act
+
+    def ready(self, frame: int, rest_ns: int) -> bool:
+        """Whether the next observation is due; rest_ns: when the arm comes to rest."""
+        if self._session.handover.mode == "block":
+            return not self._pending and _ns(frame) >= rest_ns
+        return frame >= self._next
+
+    def think(self, prefix: Prefix, frame: int) -> None:
+        """Compute a chunk."""
+        timing, config = self._session.timing, self._session.engine.policy.config
+        rng = np.random.default_rng((self._seed, self._made))
+        self._next, self._made, self._done_ns = (
+            frame + timing.period,
+            self._made + 1,
+            _ns(frame + timing.latency),
+        )
+        noise = rng.standard_normal((config.horizon, config.action_dim), dtype=np.float32)
+        self._pending.append((frame + timing.latency, self._act(prefix, noise=noise)))
+
+    def done(self, frame: int) -> list[Chunk]:
+        """The chunks that are finished by now, each once."""
+        done = [chunk for due, chunk in self._pending if due <= frame]
+        self._pending = self._pending[len(done) :]
+        return done
+
+
+class _Arm:
+    """The trajectory buffer, the controllers and the arm, and a record of how it moved at 30 Hz."""
+
+    def __init__(self, session: Session) -> None:
+        handover, contract, self._robot = session.handover, session.contract, session.robot
+        self._buffer = TrajectoryBuffer(
+            contract.joint_names,
+            session.limits,
+            handover.mode,
+            execution_horizon=handover.execution_horizon,
+        )
+        self._buffer.reset(self._robot.state())
+        self._controllers = ArmControllers()
+        self._controllers.start(self._robot.state())
+        self._commanded: list[np.ndarray] = []
+        self._measured: list[np.ndarray] = []
+        self._seams: list[np.ndarray] = []
+        self._sent: Trajectory | None = None
+
+    @property
+    def rest_ns(self) -> int:
+        """When it comes to rest."""
+        return 0 if self._sent is None else self._sent.end_ns
+
+    def follow(self, chunk: Chunk, now_ns: int) -> None:
+        trajectory = self._buffer.update(chunk, now_ns)
+        if trajectory is None:
+            return
+        self._controllers.accept(trajectory, now_ns)
+        if self._sent is not None and now_ns < self._sent.end_ns:
+            committed_ns = self._buffer.committed_until_ns
+            assert committed_ns is not None
+            first = next(i for i in range(chunk.horizon) if chunk.due_ns(i) >= committed_ns + _ns(1))
+            old, _ = self._sent.sample(chunk.due_ns(first))
+            self._seams.append(chunk.actions[first, :5] - old[:5])
+        self._sent = trajectory
+
+    def move(self, frame: int) -> None:
+        self._robot.advance((frame + 1) * FRAME_S, self._controllers)
+        self._commanded.append(self._robot.target[:5])
+        self._measured.append(self._robot.state()[:5])
+
+    def jerk(self) -> float:
+        return _rms(np.diff(np.array(self._commanded), n=3, axis=0) / FRAME_S**3)
+
+    def tracking(self) -> float:
+        return _rms(np.array(self._commanded) - np.array(self._measured))
+
+    def seam(self) -> float:
+        return _rms(np.array(self._seams))
+
+
 def told(task: Task, seed: int, condition: str) -> str:
     """The instruction given: the task's own, or under `shuffled` one of the same family for another block."""
     if condition != "shuffled":
@@ -121,3 +242,11 @@ def told(task: Task, seed: int, condition: str) -> str:
         other for other in tasks(task.family) if other.block != task.block and other.pad in (None, task.pad)
     ]
     return others[np.random.default_rng(seed).integers(len(others))].instruction
+
+
+def _ns(frame: int) -> int:
+    return round(frame * FRAME_S * 1e9)
+
+
+def _rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.square(values).mean())) if values.size else 0.0

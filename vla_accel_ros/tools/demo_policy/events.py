@@ -1,0 +1,80 @@
+"""What can happen in the middle of an episode: the target jumps, or the instruction names another block.
+
+Where it jumps to and what is said is drawn from the seed, so paired episodes meet the same event. Scoring
+starts anew at the event.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from vla_accel_ros.sim import layout
+from vla_accel_ros.sim.robot import SimRobot
+from vla_accel_ros.sim.tasks import Task, tasks
+from vla_accel_ros.tools.demo_policy.recipe import STEP_DT_S
+
+
+class Event(Protocol):
+    """Something that happens once in an episode."""
+
+    def frame(self, seed: int) -> int:
+        """Camera frame at which it happens."""
+
+    def happen(self, robot: SimRobot, seed: int) -> Task:
+        """Change the scene; the task from now on."""
+
+
+@dataclass(frozen=True)
+class MovedTarget:
+    """The task's block stands elsewhere from one frame to the next, at a time between `between_s` [s].
+
+    distance_m: least and greatest jump. It lands inside the working area, and clear of other blocks and pads
+    if there is such a place.
+    """
+
+    between_s: tuple[float, float] = (0.3, 0.7)
+    distance_m: tuple[float, float] = (0.06, 0.14)
+
+    def frame(self, seed: int) -> int:
+        return round(np.random.default_rng((seed, 1)).uniform(*self.between_s) / STEP_DT_S)
+
+    def happen(self, robot: SimRobot, seed: int) -> Task:
+        view, task, rng = robot.view(), robot.task, np.random.default_rng((seed, 2))
+        block = view.blocks[task.block]
+        things = [((b.x, b.y), "block") for name, b in view.blocks.items() if name != task.block]
+        things += [(place, "pad") for place in view.pads.values()]
+        best, most_room = (block.x, block.y), -math.inf
+        for _ in range(500):
+            angle, distance = rng.uniform(-math.pi, math.pi), rng.uniform(*self.distance_m)
+            place = (block.x + distance * math.cos(angle), block.y + distance * math.sin(angle))
+            if not layout.inside(*place):
+                continue
+            room = min(math.dist(place, at) - layout.CLEARANCE_M["block", kind] for at, kind in things)
+            if room > most_room:
+                best, most_room = place, room
+            if room >= 0:
+                break
+        robot.place_block(task.block, *best, block.yaw)
+        robot.set_task(task)
+        return task
+
+
+@dataclass(frozen=True)
+class SwitchedTarget:
+    """Another block of the same family is asked for at `at_s` [s]; the scene stays as it is."""
+
+    at_s: float = 1.0
+
+    def frame(self, seed: int) -> int:
+        return round(self.at_s / STEP_DT_S)
+
+    def happen(self, robot: SimRobot, seed: int) -> Task:
+        now = robot.task
+        others = [t for t in tasks(now.family) if t.block != now.block and t.pad == now.pad]
+        task = others[int(np.random.default_rng((seed, 3)).integers(len(others)))]
+        robot.set_task(task)
+        return task
