@@ -1,0 +1,207 @@
+"""The modes of the trajectory path on the bundled policy: block, async, blend and rtc, and two masks of rtc.
+
+Closed loop in simulation time, one family of tasks, three conditions (the scene stays; the target jumps 6 to
+14 cm under way; another block is asked for after 1 s), an inference of 2, 4 and 8 steps of 1/30 s. A chunk is
+begun when the last one is done, but no sooner than 0.1 s after it; in mode block, when the arm is at rest.
+Seed n is the same scene, event and noise in every cell, so differences are paired. Intervals are 95 %:
+Wilson's for success, bootstrap for medians.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from vla_accel_ros.control.rtc import RtcSettings
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.models.checkpoint import load_policy
+from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.sim.robot import SimRobot
+from vla_accel_ros.sim.tasks import FAMILIES, tasks
+from vla_accel_ros.tools.demo_policy.data import one_thread_each
+from vla_accel_ros.tools.demo_policy.evaluate import wilson
+from vla_accel_ros.tools.demo_policy.events import Event, MovedTarget, SwitchedTarget
+from vla_accel_ros.tools.demo_policy.recipe import DENOISE_STEPS, HORIZON
+from vla_accel_ros.tools.demo_policy.rollout import Episode, Handover, Session, Timing
+
+MODES: dict[str, Handover] = {
+    "block": Handover("block", execution_horizon=HORIZON // 2),
+    "async": Handover("async"),
+    "blend": Handover("blend"),
+    "rtc": Handover("rtc"),
+    "rtc, delay only": Handover("rtc", rtc=RtcSettings(mask="hard", mask_horizon=0)),
+    "rtc, whole overlap": Handover("rtc", rtc=RtcSettings(mask_horizon=HORIZON)),
+}
+REFERENCE = "blend"
+CONDITIONS: dict[str, Event | None] = {"static": None, "moved": MovedTarget(), "switched": SwitchedTarget()}
+SHORTEST_PERIOD = 3  # frames: the node's 10 Hz vision loop
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to play. delays: of inference, in steps of 1/30 s."""
+
+    policy: Path
+    contract: Path
+    seeds: int = 20
+    delays: tuple[int, ...] = (2, 4, 8)
+    family: str = "reach"
+
+    def __post_init__(self) -> None:
+        if self.family not in FAMILIES:
+            raise ValueError(f"family is {self.family!r}; use one of {', '.join(FAMILIES)}.")
+        if self.seeds < 1:
+            raise ValueError(f"seeds is {self.seeds}; play at least 1.")
+        if not self.delays or min(self.delays) < 1:
+            raise ValueError(f"delays are {self.delays}; give some, of at least 1 step.")
+
+    @property
+    def cells(self) -> list[tuple[str, int, str]]:
+        """(condition, delay, mode), in the table's order."""
+        return [(c, delay, mode) for c in CONDITIONS for delay in self.delays for mode in MODES]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the JSON: what was played, without the machine's paths."""
+        return {
+            "policy": self.policy.name,
+            "contract": self.contract.name,
+            "family": self.family,
+            "seeds": [0, self.seeds - 1],
+            "delays": list(self.delays),
+            "shortest_period": SHORTEST_PERIOD,
+            "denoise_steps": DENOISE_STEPS,
+            "modes": {name: asdict(mode) for name, mode in MODES.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The episodes of one cell, seed by seed."""
+
+    condition: str
+    delay: int
+    mode: str
+    episodes: list[Episode]
+
+
+_open: tuple[Engine, SimRobot, Contract] | None = None
+
+
+def open_policy(plan: Plan) -> tuple[Engine, SimRobot, Contract]:
+    """The engine, the robot and its contract."""
+    one_thread_each()
+    contract = Contract.load(plan.contract)
+    policy = load_policy(plan.policy, delta_mask=contract.delta_mask)
+    return Engine(policy, steps=DENOISE_STEPS), SimRobot(), contract
+
+
+def _open_worker(plan: Plan) -> None:
+    global _open
+    _open = open_policy(plan)
+
+
+def _play(job: tuple[str, str, int, str, int]) -> Episode:
+    assert _open is not None
+    family, condition, delay, mode, seed = job
+    session = Session(*_open, Timing(max(SHORTEST_PERIOD, delay), delay), MODES[mode])
+    choices = tasks(family)
+    event = CONDITIONS[condition]
+    return session.play(choices[seed % len(choices)], seed, ask_every=None, event=event)
+
+
+def play(plan: Plan, processes: int = 1) -> list[Cell]:
+    """Everything in the plan; the result does not depend on the processes."""
+    jobs = [(plan.family, *cell, seed) for cell in plan.cells for seed in range(plan.seeds)]
+    context = get_context("spawn")
+    with ProcessPoolExecutor(processes, context, _open_worker, (plan,)) as pool:
+        episodes = list(tqdm(pool.map(_play, jobs, chunksize=2), total=len(jobs), mininterval=5))
+    groups = [episodes[i : i + plan.seeds] for i in range(0, len(episodes), plan.seeds)]
+    return [Cell(*cell, group) for cell, group in zip(plan.cells, groups)]
+
+
+def bootstrap(values: Sequence[float], resamples: int = 4000) -> tuple[float, float]:
+    """95 % interval of the median of values [n], n >= 1."""
+    drawn = np.random.default_rng(0).choice(np.asarray(values), (resamples, len(values)))
+    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
+    return float(low), float(high)
+
+
+def summary(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """One row a cell: success, and medians of the time of the successful, jerk, tracking and seam.
+
+    Every figure has its interval beside it. `against_blend` has medians of the paired differences, that of
+    the time over the seeds that succeeded in both.
+    """
+    reference = {(c.condition, c.delay): c.episodes for c in cells if c.mode == REFERENCE}
+    rows = []
+    for cell in cells:
+        won = sum(e.success for e in cell.episodes)
+        row: dict[str, Any] = {
+            "condition": cell.condition,
+            "delay": cell.delay,
+            "mode": cell.mode,
+            "n": len(cell.episodes),
+            "success": won / len(cell.episodes),
+            "success_interval_95": wilson(won, len(cell.episodes)),
+            "time_s": _median([e.time_s for e in cell.episodes if e.success]),
+            "jerk": _median([e.jerk for e in cell.episodes]),
+            "tracking_rad": _median([e.tracking for e in cell.episodes]),
+            "seam_rad": _median([e.seam for e in cell.episodes]),
+        }
+        pairs = list(zip(cell.episodes, reference[cell.condition, cell.delay]))
+        row["against_blend"] = {
+            "won_only_here": sum(a.success and not b.success for a, b in pairs),
+            "won_only_there": sum(b.success and not a.success for a, b in pairs),
+            "time_s": _median([a.time_s - b.time_s for a, b in pairs if a.success and b.success]),
+            "jerk": _median([a.jerk - b.jerk for a, b in pairs]),
+        }
+        rows.append(row)
+    return rows
+
+
+def _median(values: Sequence[float]) -> dict[str, Any]:
+    if not values:
+        return {"n": 0, "median": None, "interval_95": None}
+    return {"n": len(values), "median": float(np.median(values)), "interval_95": bootstrap(values)}
+
+
+def lines(rows: Iterable[dict[str, Any]]) -> Iterable[str]:
+    """The table in Markdown; medians with their intervals."""
+    yield (
+        "| condition | delay | mode | n | success % | time s | time - blend s | jerk rad/s^3 | "
+        "tracking mrad | seam mrad |"
+    )
+    yield "|" + "---|" * 10
+    for row in rows:
+        low, high = row["success_interval_95"]
+        yield (
+            f"| {row['condition']} | {row['delay']} | {row['mode']} | {row['n']} | "
+            f"{100 * row['success']:.0f} ({100 * low:.0f}-{100 * high:.0f}) | "
+            f"{_text(row['time_s'], '{:.2f}')} | {_text(row['against_blend']['time_s'], '{:+.2f}')} | "
+            f"{_text(row['jerk'], '{:.0f}')} | {_text(row['tracking_rad'], '{:.1f}', 1e3)} | "
+            f"{_text(row['seam_rad'], '{:.0f}', 1e3)} |"
+        )
+
+
+def _text(figure: dict[str, Any], form: str, scale: float = 1.0) -> str:
+    if figure["median"] is None:
+        return "-"
+    median, low, high = (form.format(scale * v) for v in (figure["median"], *figure["interval_95"]))
+    return f"{median} ({low} to {high})"
+
+
+def as_json(cells: Iterable[Cell]) -> list[dict[str, Any]]:
+    """Every episode, for bench/results."""
+    return [
+        {"condition": cell.condition, "delay": cell.delay, "mode": cell.mode, "seed": e.seed}
+        | {name: getattr(e, name) for name in ("success", "time_s", "jerk", "tracking", "seam")}
+        for cell in cells
+        for e in cell.episodes
+    ]
