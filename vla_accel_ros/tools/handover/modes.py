@@ -198,10 +198,12 @@ def _text(figure: dict[str, Any], form: str, scale: float = 1.0) -> str:
 
 
 def as_json(cells: Iterable[Cell]) -> list[dict[str, Any]]:
-    """Every episode, for bench/results."""
+    """Every episode, for bench/results: one row a cell, lists by seed."""
     return [
-        {"condition": cell.condition, "delay": cell.delay, "mode": cell.mode, "seed": e.seed}
-        | {name: getattr(e, name) for name in ("success", "time_s", "jerk", "tracking", "seam")}
+        {"condition": cell.condition, "delay": cell.delay, "mode": cell.mode}
+        | {
+            name: [round(float(getattr(e, name)), 5) for e in cell.episodes]
+            for name in ("success", "time_s", "jerk", "tracking", "seam")
+        }
         for cell in cells
-        for e in cell.episodes
     ]
