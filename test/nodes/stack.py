@@ -25,7 +25,7 @@ class Stack:
     def __init__(self, start: Callable[..., NodeProcess], folder: Path, namespace: str = "") -> None:
         model = make_checkpoint(folder / "random_policy", make_config(horizon=32))
         self.robot = start("sim_robot", namespace)
-        # A busy machine may deliver a trajectory late; what is later than lead_s is no smooth motion any more.
+        # A busy machine may deliver a trajectory late; what is later than lead_s moves no longer smoothly.
         self.trajectory = start("trajectory", namespace, autostart=True, lead_s=0.1)
         self.inference = start(
             "inference", namespace, autostart=True, model=str(model), denoise_steps=2, language_hz=0.5
