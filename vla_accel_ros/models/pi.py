@@ -26,11 +26,11 @@ MIN_PERIOD, MAX_PERIOD = 4e-3, 4.0
 
 
 def time_embedding(t: Tensor, width: int) -> Tensor:
-    """Sine-cosine embedding of flow time. t float [B] -> [B, width] in t's dtype, computed in float64."""
+    """Sine-cosine embedding of flow time. t float [...] -> [..., width] in its dtype, computed in float64."""
     fraction = torch.linspace(0.0, 1.0, width // 2, dtype=torch.float64, device=t.device)
     period = MIN_PERIOD * (MAX_PERIOD / MIN_PERIOD) ** fraction
-    angles = (1.0 / period * 2 * math.pi)[None] * t.double()[:, None]
-    return torch.cat((angles.sin(), angles.cos()), dim=1).to(t.dtype)
+    angles = (1.0 / period * 2 * math.pi) * t.double()[..., None]
+    return torch.cat((angles.sin(), angles.cos()), dim=-1).to(t.dtype)
 
 
 class Pi(nn.Module):

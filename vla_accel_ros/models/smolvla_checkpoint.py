@@ -1,0 +1,66 @@
+"""A folder that lerobot saved a SmolVLA in, and the weights of one.
+
+Layout: `config.json` (type smolvla), `model.safetensors` with every name behind `model.`, the two processor
+files with the statistics they name, and `tokenizer.json`, which lerobot takes from the hub and which must be
+copied from the language model named in `config.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from vla_accel_ros.models.norm_stats import read_json
+from vla_accel_ros.models.shards import Progress, Stored, check_table, stream
+from vla_accel_ros.models.smolvla import UNUSED, SmolVLA
+from vla_accel_ros.models.smolvla_config import SmolVLAConfig
+from vla_accel_ros.models.smolvla_sizes import infer_smolvla
+
+ROOT = "model."
+
+
+def is_smolvla(folder: str | Path) -> bool:
+    """Whether a folder's config.json says that it is a SmolVLA. Raises ValueError if that is not JSON."""
+    file = Path(folder) / "config.json"
+    data = read_json(file) if file.is_file() else {}
+    ours = data.get("vla_accel_ros")
+    return data.get("type") == "smolvla" or (isinstance(ours, dict) and ours.get("kind") == "smolvla")
+
+
+def load_smolvla_model(
+    table: Mapping[str, Stored],
+    config: SmolVLAConfig,
+    where: Path,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    progress: Progress | None = None,
+) -> SmolVLA:
+    """A model of these sizes with the weights of `table`, in eval mode and without gradients.
+
+    where: the folder or file that errors name. Raises ValueError listing everything that does not fit.
+    """
+    with torch.device("meta"):
+        model = SmolVLA(config).set_precision(dtype)
+    parameters = {ROOT + name: parameter for name, parameter in model.named_parameters()}
+    shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    check_table(table, shapes, lambda name: name == ROOT + UNUSED, where)
+    dtypes = {name: parameter.dtype for name, parameter in parameters.items()}
+    loaded = stream(table, dtypes, device, progress)
+    model.load_state_dict({name.removeprefix(ROOT): tensor for name, tensor in loaded.items()}, assign=True)
+    return model.requires_grad_(False).eval()
+
+
+def read_smolvla_config(folder: Path, table: Mapping[str, Stored]) -> SmolVLAConfig:
+    """The sizes: "vla_accel_ros" of `config.json` if it is there, else what the rest and the shapes tell."""
+    file = folder / "config.json"
+    data = read_json(file)
+    ours = data.get("vla_accel_ros")
+    try:
+        if ours is not None:
+            return SmolVLAConfig.from_json(ours)
+        return infer_smolvla({name: stored.shape for name, stored in table.items()}, data)
+    except (TypeError, ValueError) as error:
+        field = "" if ours is None else ", field vla_accel_ros"
+        raise ValueError(f"{file}{field}: {error}") from error
