@@ -69,8 +69,8 @@ class RealTimeChunking:
     engine: computes the chunks. clock_ns: the ROS clock that observations are stamped by.
     jacobian: see models.rtc.
 
-    Attributes for diagnostics: `counts` (guided, and what was not: first, instruction, no_overlap, paused,
-    clock_jumps).
+    Attributes for diagnostics: `counts` (guided, and what was not: first, instruction, no_overlap,
+    clock_jumps, and what it was paused for).
     """
 
     def __init__(
@@ -82,16 +82,18 @@ class RealTimeChunking:
     ) -> None:
         self.settings, self.counts = settings, Counter[str]()
         self._engine, self._clock_ns, self._jacobian = engine, clock_ns, jacobian
-        self._delays_s: tuple[float, ...] = ()  # replaced, never changed: others read it
+        self._delivery_s = settings.delivery_s
+        self._ages_s: tuple[float, ...] = ()  # replaced, never changed: others read it
         self._lock = threading.Lock()
         self._previous: _Executing | None = None
-        self._paused = False
+        self._paused = ""
         self._age = 0
 
     @property
     def delay_s(self) -> float | None:
         """From an image to the motion it changes: the longest of the last chunks; None before the first."""
-        return max(self._delays_s, default=None)
+        ages_s = self._ages_s
+        return max(ages_s) + self._delivery_s if ages_s else None
 
     def delay_steps(self, step_dt_s: float) -> int | None:
         """How many leading actions of a chunk are past by then; None before the first chunk."""
@@ -129,24 +131,31 @@ class RealTimeChunking:
         with self._lock:
             self._previous, self._age = None, self._age + 1
 
-    def pause(self) -> None:
-        """The robot does not execute chunks (it is stopped or held): guide none of them until `resume`."""
-        with self._lock:
-            self._paused, self._previous, self._age = True, None, self._age + 1
+    def pause(self, why: str = "paused") -> None:
+        """The robot does not execute chunks, or not as they are: guide none of them until `resume`.
 
-    def resume(self) -> None:
-        """The robot executes chunks again; the next one is free."""
+        why: what they are counted as.
+        """
         with self._lock:
-            self._paused, self._age = False, self._age + 1
+            self._paused, self._previous, self._age = why, None, self._age + 1
+
+    def resume(self, lead_s: float = 0.0) -> None:
+        """The robot executes chunks again; the next one is free.
+
+        lead_s: how long after its delivery a chunk changes the motion, where the settings do not have it.
+        """
+        with self._lock:
+            self._paused, self._previous, self._age = "", None, self._age + 1
+            self._delivery_s = self.settings.delivery_s + lead_s
 
     def _agreeing(self, prefix: Prefix) -> Chunk | None:
         """The chunk that the next one must agree with; None, and counted why, when there is none."""
         previous = self._previous
         if previous is None:
-            why = "paused" if self._paused else "first"
+            why = self._paused or "first"
         elif prefix.stamp_ns < previous.chunk.stamp_ns:
             why = "clock_jumps"
-            self._delays_s = ()
+            self._ages_s = ()
         elif prefix.instruction != previous.instruction:
             why = "instruction"
         elif not self._overlaps(previous.chunk, prefix.stamp_ns):
@@ -165,10 +174,9 @@ class RealTimeChunking:
 
     def _measure(self, elapsed_ns: int) -> None:
         if elapsed_ns < 0:  # the clock was set back while the chunk was computed
-            self._delays_s = ()
+            self._ages_s = ()
         else:
-            delays = (*self._delays_s, elapsed_ns * 1e-9 + self.settings.delivery_s)
-            self._delays_s = delays[-self.settings.window :]
+            self._ages_s = (*self._ages_s, elapsed_ns * 1e-9)[-self.settings.window :]
 
 
 def _behind(committed: np.ndarray | None, chunk: Chunk) -> Chunk:

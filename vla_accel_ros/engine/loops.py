@@ -69,7 +69,8 @@ class Ports:
 class InferenceLoops:
     """The loops of one engine; start() and stop() may be called again and again.
 
-    language: None asks nothing. max_tokens: longest answer. A prefix that was there before (a warm-up, or
+    language: None asks nothing. max_tokens: longest answer. act: how a chunk is made of (prefix, state), by
+    default as the engine does; control/rtc.py makes each continue the one before. A prefix that was there before (a warm-up, or
     the last one before a pause) is never acted on.
     """
 
@@ -81,8 +82,10 @@ class InferenceLoops:
         action: Pace,
         language: Pace | None,
         max_tokens: int = 16,
+        act: Callable[[Prefix, np.ndarray | None], Chunk] | None = None,
     ) -> None:
         self._engine, self._ports, self._max_tokens = engine, ports, max_tokens
+        self._make_chunk = engine.act if act is None else act
         self._way = RightOfWay()
         self._requests = itertools.count()
         self._stopping = threading.Event()
@@ -135,7 +138,7 @@ class InferenceLoops:
                 return False
             started = time.perf_counter()
             with self._way.taken():
-                chunk = self._engine.act(prefix, state)
+                chunk = self._make_chunk(prefix, state)
             self._acted, self._felt_ns = prefix.version, felt_ns
         self._ports.on_chunk(chunk, time.perf_counter() - started)
         return True

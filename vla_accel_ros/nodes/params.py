@@ -129,6 +129,42 @@ INFERENCE = (
         choices=("openpi", "lerobot"),
     ),
     Parameter("seed", 0, "Seed of the denoising noise; noise is a function of (seed, request).", minimum=0),
+    Parameter(
+        "rtc",
+        "auto",
+        "Real-time chunking, each chunk guided by the one before: auto while a trajectory node tells that it "
+        "runs in mode rtc; always is for an executor that tells nothing.",
+        choices=("auto", "always", "never"),
+    ),
+    Parameter(
+        "rtc_mask",
+        "exponential",
+        "How strongly the actions after the delay must agree, over rtc_mask_horizon: fully, or falling.",
+        choices=("hard", "linear", "exponential"),
+    ),
+    Parameter(
+        "rtc_mask_horizon",
+        8,
+        "How many actions after the delay must agree at all; more is smoother and answers later.",
+        minimum=0,
+        maximum=10_000,
+    ),
+    Parameter(
+        "rtc_window", 10, "Of how many last chunks the longest delay counts.", minimum=1, maximum=10_000
+    ),
+    Parameter(
+        "rtc_delivery_s",
+        0.01,
+        "From a finished chunk to its arrival at the trajectory node, whose lead_s comes on top [s].",
+        0.0,
+        1.0,
+    ),
+    Parameter(
+        "rtc_jacobian",
+        "identity",
+        "How the error is pulled back: identity costs nothing, exact a backward pass per denoising step.",
+        choices=("identity", "exact"),
+    ),
 )
 
 TRAJECTORY = (
@@ -138,8 +174,8 @@ TRAJECTORY = (
         "mode",
         "blend",
         "How a new chunk follows the old one: block executes it to its end first, async replaces it, blend "
-        "fades over.",
-        choices=("block", "async", "blend"),
+        "fades over, rtc has the inference node guide each chunk to continue the old one.",
+        choices=("block", "async", "blend", "rtc"),
     ),
     Parameter("blend_s", 0.2, "Time over which blend fades from the old chunk to the new [s].", 0.0, 2.0),
     Parameter(
