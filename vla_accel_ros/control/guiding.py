@@ -41,7 +41,7 @@ class Guiding:
     def __init__(self, chunking: RealTimeChunking, wanted: Wanted = "auto") -> None:
         if wanted not in WANTED:
             raise ValueError(f"rtc = {wanted!r} is unknown: choose {' or '.join(WANTED)}")
-        self._chunking, self._wanted = chunking, wanted
+        self.chunking, self._wanted = chunking, wanted
         self._told: Execution | None = None
         self.restart()
 
@@ -49,9 +49,9 @@ class Guiding:
         """Agree with nothing computed so far; what the other side told last still holds."""
         told, why_not = self._told, self.why_not
         if why_not:
-            self._chunking.pause(why_not)
+            self.chunking.pause(why_not)
         else:
-            self._chunking.resume(0.0 if told is None else told.lead_s)
+            self.chunking.resume(0.0 if told is None else told.lead_s)
 
     def told(self, execution: Execution) -> None:
         """Take what the other side tells of itself."""

@@ -70,8 +70,8 @@ class InferenceLoops:
     """The loops of one engine; start() and stop() may be called again and again.
 
     language: None asks nothing. max_tokens: longest answer. act: how a chunk is made of (prefix, state), by
-    default as the engine does; control/rtc.py makes each continue the one before. A prefix that was there before (a warm-up, or
-    the last one before a pause) is never acted on.
+    default as the engine does; control/rtc.py makes each continue the one before. A prefix that was there
+    before (a warm-up, or the last one before a pause) is never acted on.
     """
 
     def __init__(

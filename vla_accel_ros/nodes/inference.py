@@ -4,7 +4,8 @@ Images arrive as raw serialized messages and are copied once. Three loops at the
 (engine/loops.py); this node only opens topics, hands over what comes in, and reports: LoopStats once a second
 for each loop, and in /diagnostics the rate, age and drops of every stream, the loops' times and misses, the
 age of the newest chunk, and what an observation is waiting for. Loading, comparing with the contract and
-warming up happen in configure; a changed instruction takes effect with the next frame.
+warming up happen in configure; a changed instruction takes effect with the next frame. Each chunk is guided
+to continue the one before while the trajectory node tells, on `motion`, that it runs in mode `rtc`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import String
 
-from vla_accel_msgs.msg import ActionChunk, LanguageOutput, LoopStats
+from vla_accel_msgs.msg import ActionChunk, LanguageOutput, LoopStats, Motion
+from vla_accel_ros.control.guiding import Guiding
+from vla_accel_ros.control.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.loops import InferenceLoops, Pace, Ports, Text
 from vla_accel_ros.engine.types import Chunk, Observation
@@ -28,6 +31,7 @@ from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, Reporter, status
 from vla_accel_ros.nodes.environment import demo_contract, demo_model
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.nodes.loading import Load
+from vla_accel_ros.nodes.motion import execution
 from vla_accel_ros.nodes.params import INFERENCE
 from vla_accel_ros.nodes.process import run
 from vla_accel_ros.sensing.contract import Contract
@@ -70,6 +74,7 @@ class InferenceNode(ManagedNode):
             pace["action"],
             pace.get("language"),
             value(self, "language_max_tokens"),
+            self._chunking(engine).act,
         )
         self._chunks = self.output(ActionChunk, "action_chunk", qos.COMMAND)
         self._texts = self.output(LanguageOutput, "language_output", qos.REPORT)
@@ -78,12 +83,14 @@ class InferenceNode(ManagedNode):
             self.listen(Image, camera.topic, partial(self._on_image, camera.name), qos.SENSOR, raw=True)
         self.listen(JointState, contract.joint_states.topic, self._on_joints, qos.SENSOR)
         self.listen(String, "instruction", self._on_instruction, qos.LATCHED)
+        self.listen(Motion, "motion", self._on_motion, qos.LATCHED)
         self.every(1.0, self._report)
         self._contract = contract
 
     def activate(self) -> None:
         assert self._loops is not None
         self._ingest.clear()
+        self._guiding.restart()
         self._loops.start()
 
     def deactivate(self) -> None:
@@ -96,6 +103,7 @@ class InferenceNode(ManagedNode):
     def clock_jumped(self) -> None:
         if self._contract is not None:
             self._ingest.clear()
+            self._guiding.restart()
 
     def _load(self, contract: Contract) -> Engine:
         load = Load(
@@ -112,6 +120,17 @@ class InferenceNode(ManagedNode):
         engine = load.engine(contract)
         self.get_logger().info(f"loaded {load.model} on {engine.policy.device}")
         return engine
+
+    def _chunking(self, engine: Engine) -> RealTimeChunking:
+        settings = RtcSettings(
+            value(self, "rtc_mask"),
+            value(self, "rtc_mask_horizon"),
+            value(self, "rtc_delivery_s"),
+            value(self, "rtc_window"),
+        )
+        chunking = RealTimeChunking(engine, self.now_ns, settings, value(self, "rtc_jacobian"))
+        self._guiding = Guiding(chunking, value(self, "rtc"))
+        return chunking
 
     def _on_image(self, camera: str, message: bytes) -> None:
         if not self.active:
@@ -133,6 +152,11 @@ class InferenceNode(ManagedNode):
     def _on_instruction(self, message: String) -> None:
         self._ingest.instruction = message.data
         self.get_logger().info(f"instruction: {message.data!r}")
+
+    def _on_motion(self, message: Motion) -> None:
+        self._guiding.told(execution(message))
+        if self._guiding.conflict:
+            self.get_logger().warning(self._guiding.conflict, throttle_duration_sec=10.0)
 
     def _observe(self) -> Observation | None:
         return self._ingest.observe(self.now_ns())
@@ -165,13 +189,32 @@ class InferenceNode(ManagedNode):
         if not self.active:
             return [status("inference", OK, "not active")]
         now_ns = self.now_ns()
-        return [self._inference_status(now_ns), *self._stream_statuses(now_ns), *self._loop_statuses()]
+        chunking = self._chunking_status()
+        return [
+            self._inference_status(now_ns),
+            chunking,
+            *self._stream_statuses(now_ns),
+            *self._loop_statuses(),
+        ]
 
     def _inference_status(self, now_ns: int) -> DiagnosticStatus:
         waiting, newest_ns = self._ingest.waiting_for, self._newest_chunk_ns
         age = "none yet" if newest_ns is None else (now_ns - newest_ns) * 1e-9
         values = {"chunk age [s]": age, "instruction": self._ingest.instruction, "errors": self._errors}
         return status("inference", WARN if waiting else OK, waiting or "running", values)
+
+    def _chunking_status(self) -> DiagnosticStatus:
+        assert self._contract is not None
+        guiding, chunking = self._guiding, self._guiding.chunking
+        steps = chunking.delay_steps(self._contract.chunk.step_dt_s)
+        values = {
+            "delay [s]": "not measured yet" if chunking.delay_s is None else chunking.delay_s,
+            "delay [steps]": "not measured yet" if steps is None else steps,
+            "guided": chunking.counts["guided"],
+            **{f"not guided: {why}": n for why, n in dict(chunking.counts).items() if why != "guided"},
+        }
+        sentence = guiding.conflict or (f"not guided: {guiding.why_not}" if guiding.why_not else "guided")
+        return status("chunking", WARN if guiding.conflict else OK, sentence, values)
 
     def _stream_statuses(self, now_ns: int) -> list[DiagnosticStatus]:
         lines = []

@@ -22,7 +22,7 @@ from rclpy.node import Node
 from sensor_msgs.msg import Image, JointState
 from trajectory_msgs.msg import JointTrajectory
 
-from vla_accel_msgs.msg import ActionChunk, GroundTruth, LanguageOutput, LoopStats
+from vla_accel_msgs.msg import ActionChunk, GroundTruth, LanguageOutput, LoopStats, Motion
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.nodes import convert, qos
@@ -73,7 +73,7 @@ class Listener:
         self._error: Exception | None = None
         self._records: dict[str, deque] = {
             name: deque(maxlen=memory)
-            for name in ("chunks", "answers", "truths", "joints", "sent", "reports", "refused")
+            for name in ("chunks", "answers", "truths", "joints", "sent", "reports", "refused", "motions")
         }
         self._loops: dict[str, LoopStats] = {}
         self._diagnostics: dict[str, DiagnosticStatus] = {}
@@ -122,6 +122,11 @@ class Listener:
     def sent(self) -> list[Sent]:
         """Trajectories sent to the controllers, oldest first."""
         return self._snapshot("sent")
+
+    @property
+    def motions(self) -> list[Motion]:
+        """What the trajectory node told of itself, oldest first."""
+        return self._snapshot("motions")
 
     @property
     def refused(self) -> list[str]:
@@ -184,6 +189,7 @@ class Listener:
         subscribe(LanguageOutput, "language_output", lambda m: self._record("answers", m), qos.REPORT)
         subscribe(GroundTruth, "ground_truth", lambda m: self._record("truths", m), qos.REPORT)
         subscribe(LoopStats, "loop_stats", self._on_loop, qos.REPORT)
+        subscribe(Motion, "motion", lambda m: self._record("motions", m), qos.LATCHED)
         subscribe(JointState, self.contract.joint_states.topic, self._on_joints, qos.SENSOR)
         subscribe(DiagnosticArray, "/diagnostics", self._on_diagnostics, qos.REPORT)
         for controller in self.contract.controllers:

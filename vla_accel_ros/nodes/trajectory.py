@@ -5,7 +5,8 @@ cameras (by the capture stamp of the chunks), joints and chunk against the contr
 brought to a smooth stop and held, and goes on by itself when everything is fresh. ~/hold and ~/resume do the
 same by hand. A node that is deactivated or ended stops the arm first. The age from image stamp to published
 trajectory is LoopStats "image_to_trajectory" on loop_stats: p50_s and p99_s over the last 512 trajectories,
-runs counts them, misses those older than the chunk's age limit.
+runs counts them, misses those older than the chunk's age limit. What becomes of chunks is told on `motion`,
+so that inference guides only what is executed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_msgs.msg import ActionChunk, LoopStats
+from vla_accel_msgs.msg import Motion as MotionMessage
 from vla_accel_ros.control.buffer import TrajectoryBuffer
 from vla_accel_ros.control.follower import ChunkFollower
 from vla_accel_ros.control.limits import JointLimits
@@ -30,6 +32,7 @@ from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, Reporter, status
 from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.motion import MotionTopic
 from vla_accel_ros.nodes.params import TRAJECTORY
 from vla_accel_ros.nodes.process import run
 from vla_accel_ros.sensing.contract import Contract
@@ -48,6 +51,8 @@ class TrajectoryNode(ManagedNode):
     def configure(self) -> None:
         contract = self._contract = Contract.load(value(self, "contract") or demo_contract())
         self._reporter.hardware_id = contract.robot
+        motion = self.output(MotionMessage, "motion", qos.LATCHED)
+        self._motion = MotionTopic(motion, value(self, "mode"), value(self, "lead_s"))
         self._begin(contract)
         self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
         stamp = value(self, "stamp")
@@ -70,6 +75,7 @@ class TrajectoryNode(ManagedNode):
 
     def deactivate(self) -> None:
         self._send(self._follower.stop(self.now_ns()))
+        self._motion.tell("released", ("the trajectory node is not active",), self.now_ns())
         for publisher, _ in self._outputs:
             # The publisher may be destroyed next, and with it a stop that has not arrived.
             publisher.wait_for_all_acked(Duration(seconds=0.5))
@@ -83,6 +89,7 @@ class TrajectoryNode(ManagedNode):
 
     def _begin(self, contract: Contract) -> None:
         """Know nothing, command nothing."""
+        self._motion.begin()
         buffer = TrajectoryBuffer(
             contract.joint_names,
             JointLimits.of(contract.joints),
@@ -123,12 +130,15 @@ class TrajectoryNode(ManagedNode):
         newest_ns = self._joints.newest_ns
         if newest_ns is not None and self._follower.felt(self._joints.newest(), newest_ns):
             self.get_logger().warning("the joints were moved by others: going on from where they are")
+            self._motion.begin()
 
     def _watch(self) -> None:
         change, stop = self._follower.step(self.now_ns())
         self._send(stop)
         if change is not None:
             self._tell(change)
+        safety = self._follower.safety
+        self._motion.tell(safety.state.value, safety.reasons, self.now_ns())
 
     def _tell(self, change: Change) -> None:
         if change.after is Motion.STOPPING:

@@ -1,0 +1,48 @@
+"""The latched topic `motion`: the trajectory node tells what it does with chunks, inference guides by it.
+
+Told when it changes and not at a rate: what counts is that a chunk computed after the word was out agrees
+with nothing that was never executed.
+"""
+
+from __future__ import annotations
+
+from rclpy.lifecycle import LifecyclePublisher
+
+from vla_accel_msgs.msg import Motion
+from vla_accel_ros.control.guiding import Execution
+from vla_accel_ros.nodes import convert
+
+STATES = {
+    "running": Motion.RUNNING,
+    "stopping": Motion.STOPPING,
+    "holding": Motion.HOLDING,
+    "released": Motion.RELEASED,
+}
+_WORDS = {number: word for word, number in STATES.items()}
+
+
+class MotionTopic:
+    """Tells of changes. mode, lead_s: of the trajectory buffer."""
+
+    def __init__(self, publisher: LifecyclePublisher, mode: str, lead_s: float) -> None:
+        self._publisher = publisher
+        self._message = Motion(mode=mode, lead_s=lead_s)
+
+    def begin(self) -> None:
+        """The commanded motion begins anew; told with the next `tell`."""
+        self._message.beginning += 1
+        self._message.state = 0
+
+    def tell(self, state: str, reasons: tuple[str, ...], now_ns: int) -> None:
+        """The present state, one of STATES, and why it does not run; said only when it is another."""
+        message = self._message
+        if message.state != STATES[state]:
+            message.state, message.reasons = STATES[state], list(reasons)
+            convert.set_stamp(message.header.stamp, now_ns)
+            self._publisher.publish(message)
+
+
+def execution(message: Motion) -> Execution:
+    """What a message tells. A state of a later version counts as not running."""
+    word = _WORDS.get(message.state, f"state {message.state}")
+    return Execution(word, message.mode, message.lead_s, message.beginning)
