@@ -22,6 +22,7 @@ from torch import Tensor
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.text import Answer
 from vla_accel_ros.engine.types import Chunk, Observation
+from vla_accel_ros.models.committed import Committed
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.rtc import Guidance
 from vla_accel_ros.models.sampling import flow_times, sample
@@ -138,6 +139,7 @@ class Engine:
         *,
         steps: int | None = None,
         guidance: Guidance | None = None,
+        committed: np.ndarray | None = None,
     ) -> Chunk:
         """Sample a chunk of motion from a prefix.
 
@@ -145,23 +147,38 @@ class Engine:
         the prefix and ignores this. Relative actions are relative to the state the network was given.
         noise: float [H, A] instead of the request's own. steps: instead of the engine's.
         guidance: agreement with the previous chunk, see models.rtc and Engine.guidance.
+        committed: float [d, D], absolute, instead of guidance: the leading actions, which the robot executes
+            meanwhile. The chunk begins with exactly them and continues them. Only for policies that were
+            trained to be given that many (policy.trained_delay, see models.committed).
+        Raises ValueError for what does not fit the policy, or for both guidance and committed.
         """
         policy, model, config = self.policy, self.policy.model, self.policy.config
         request = next(self._action_requests)
         state = self.origin(prefix, state)
+        if committed is not None and guidance is not None:
+            raise ValueError("act was given guidance and committed; they are two ways to agree, give one.")
+        held = None if committed is None else Committed.of(policy, committed, state)
         with self._reading(prefix), _gradients(guidance):
             robot = policy.normalized_state(state)[None] if config.kind == "pi0" else None
             kv = self.pool.view(prefix.slot, prefix.n_tokens)
 
+            def at(x: Tensor, t: Tensor) -> Tensor:
+                return model.velocity(x, t, robot, kv)
+
             def velocity(x: Tensor, t: float) -> Tensor:
-                return model.velocity(x, torch.full((1,), t, device=x.device), robot, kv)
+                return at(x, torch.full((1,), t, device=x.device))
 
             start = self._noise(request) if noise is None else self._given_noise(noise)
             field_ = velocity if guidance is None else guidance.guide(velocity, start)
+            if held is not None:
+                start, field_ = held.begin(start), held.hold(at)
             flow = sample(field_, start, steps or self.steps, self.time_rule)
             update = flow.update[0, :, : policy.joints].square().mean(dim=-1).sqrt()
+            actions = policy.actions(flow.actions[0], state)
+            if committed is not None:
+                actions[: len(committed)] = committed
             return Chunk(
-                actions=policy.actions(flow.actions[0], state),
+                actions=actions,
                 stamp_ns=prefix.stamp_ns,
                 step_dt_s=self.step_dt_s,
                 kv_version=prefix.version,

@@ -29,6 +29,21 @@ class KV(NamedTuple):
     v: Tensor
 
 
+class PerToken(NamedTuple):
+    """A condition for each token: values, a few different ones [B, width] each; place int64 [T], whose is it.
+
+    Few, because the flow time that conditions is one for the committed actions and one for the others. Each
+    is modulated by itself, in the shape of a condition for all tokens: so the bits are those of one, too.
+    """
+
+    values: tuple[Tensor, ...]
+    place: Tensor
+
+
+Condition = Tensor | PerToken
+"""What modulates a norm: [B, width] for all tokens, or one for each."""
+
+
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
     """float32 for the half precisions; float64 stays, so that a model can be its own measure of rounding."""
     return torch.promote_types(dtype, torch.float32)
@@ -47,13 +62,19 @@ class RMSNorm(nn.Module):
             self.weight = nn.Parameter(torch.zeros(width))
         self.modulated = modulated
 
-    def forward(self, x: Tensor, condition: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, condition: Condition | None = None) -> tuple[Tensor, Tensor | None]:
         wide = x.to(at_least_float32(x.dtype))
         normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPS)
         if not self.modulated or condition is None:
             return (normed * (1.0 + self.weight)).to(x.dtype), None
-        scale, shift, gate = self.dense(condition).unsqueeze(1).chunk(3, dim=-1)
+        scale, shift, gate = self._modulation(condition).chunk(3, dim=-1)
         return (normed * (1.0 + scale) + shift).to(x.dtype), gate.to(x.dtype)
+
+    def _modulation(self, condition: Condition) -> Tensor:
+        """[B, 1 or T, 3 * width]"""
+        if isinstance(condition, Tensor):
+            return self.dense(condition).unsqueeze(1)
+        return torch.stack([self.dense(value) for value in condition.values], dim=1)[:, condition.place]
 
 
 def rotary_tables(positions: Tensor, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -135,7 +156,7 @@ class Layer(nn.Module):
         tables: tuple[Tensor, Tensor],
         mask: Tensor | None,
         past: Sequence[tuple[Tensor, Tensor]],
-        condition: Tensor | None,
+        condition: Condition | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         normed, gate = self.input_layernorm(x, condition)
         attended, k, v = self.self_attn(normed, tables, mask, past)
@@ -168,12 +189,12 @@ class Gemma(nn.Module):
         positions: Tensor,
         mask: Tensor | None = None,
         past: Sequence[KV] = (),
-        condition: Tensor | None = None,
+        condition: Condition | None = None,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """Run the stack.
 
         x [B, T, width]; positions int [B, T]; mask bool [B, T, P + T], True = may look, None = all may;
-        past: sequences that come before x, P tokens together; condition [B, width] for modulated norms.
+        past: sequences that come before x, P tokens together; condition: for modulated norms.
         Returns the hidden states after the final norm and, per layer, the keys and the values of x
         [B, kv_heads, T, head_dim].
         """

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.models.gemma import KV, Gemma, RMSNorm
+from vla_accel_ros.models.gemma import KV, Condition, Gemma, PerToken, RMSNorm
 from vla_accel_ros.models.layout import PaliGemmaWithExpert
 from vla_accel_ros.models.vision import Embeddings
 
@@ -145,19 +145,21 @@ class Pi(nn.Module):
     ) -> Tensor:
         """One evaluation of the flow field: data at t = 0, noise at t = 1.
 
-        x float32 or float64 [B, H, A], noisy normalised actions; t float32 [B];
+        x float32 or float64 [B, H, A], noisy normalised actions;
+        t float32 [B], or [B, H] with a time for each action (on the CPU, a GPU need not be waited for);
         state float [B, S], pi05 ignores it;
         kv: the prefix, T tokens; kv_mask bool [B, T], False = not part of the prefix (padding, absent
         cameras, answer text), None = all valid. Returns [B, H, A] in the dtype of x.
         """
-        condition: Tensor | None = None
-        embedded = time_embedding(t, self.config.expert.width)
+        condition: Condition | None = None
         tokens = self.action_in_proj(x)
         if self.config.kind == "pi05":
-            condition = F.silu(self.time_mlp_out(F.silu(self.time_mlp_in(embedded))))
+            condition = self._condition(t, x.device)
         else:
             assert state is not None, "pi0 needs the state"
-            timed = torch.cat((tokens, embedded[:, None].expand_as(tokens).to(tokens.dtype)), dim=2)
+            embedded = time_embedding(t.to(x.device), self.config.expert.width).to(tokens.dtype)
+            embedded = embedded[:, None].expand_as(tokens) if t.ndim == 1 else embedded
+            timed = torch.cat((tokens, embedded), dim=2)
             tokens = self.action_time_mlp_out(F.silu(self.action_time_mlp_in(timed)))
             tokens = torch.cat((self.state_proj(state.to(x.dtype))[:, None], tokens), dim=1)
         suffix, old = tokens.shape[1], kv.k.shape[3]
@@ -170,6 +172,18 @@ class Pi(nn.Module):
         return self.action_out_proj(hidden[:, -x.shape[1] :].to(self.action_out_proj.weight.dtype)).to(
             x.dtype
         )
+
+    def _condition(self, t: Tensor, device: torch.device) -> Condition:
+        """What modulates the norms of pi0.5 at the times t [B] or [B, H], of which few may differ."""
+        if t.ndim == 2:
+            columns, place = t.unique(dim=1, return_inverse=True)
+            values = tuple(self._modulator(column.to(device, copy=True)) for column in columns.unbind(dim=1))
+            return PerToken(values, place.to(device))
+        return self._modulator(t.to(device))
+
+    def _modulator(self, t: Tensor) -> Tensor:
+        embedded = time_embedding(t, self.config.expert.width)
+        return F.silu(self.time_mlp_out(F.silu(self.time_mlp_in(embedded))))
 
     def _suffix_mask(self, suffix: int, old: int, kv_mask: Tensor | None, x: Tensor) -> Tensor | None:
         """A suffix token sees the valid prefix and the suffix, but pi0's state token sees no action."""

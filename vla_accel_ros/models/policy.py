@@ -47,6 +47,7 @@ class Policy:
     delta_mask: bool [D], True where an action is relative to the observation's state; D joints.
     prompt_state: how pi0.5 writes the state into the prompt: its "own" dimensions (openpi), "padded" to
         state_dim (lerobot before 0.4.5) or "none" (trained without discrete state, such as pi05_libero).
+    trained_delay: most leading actions it was trained to be given, see models.committed; 0 = none.
     """
 
     model: Pi
@@ -55,6 +56,7 @@ class Policy:
     action_normalizer: Normalizer
     delta_mask: np.ndarray
     prompt_state: str = "own"
+    trained_delay: int = 0
 
     def __post_init__(self) -> None:
         if self.prompt_state not in PROMPT_STATES:

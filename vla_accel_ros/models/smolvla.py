@@ -168,12 +168,12 @@ class SmolVLA(nn.Module):
         """One evaluation of the flow field: data at t = 0, noise at t = 1.
 
         x float32 or float64 [B, H, A], noisy normalised actions; t float32 [B], or [B, H] with a time for
-        each action; state is ignored: it is in the prefix.
+        each action, on any device; state is ignored: it is in the prefix.
         kv: the prefix, T tokens; kv_mask bool [B, T], False = not part of the prefix, None = all valid.
         Returns [B, H, A] in the dtype of x.
         """
         tokens, old = self.action_in_proj(x), kv.k.shape[3]
-        embedded = time_embedding(t, self.config.expert.width).to(tokens.dtype)
+        embedded = time_embedding(t.to(x.device), self.config.expert.width).to(tokens.dtype)
         if t.ndim == 1:
             embedded = embedded[:, None].expand_as(tokens)
         mixed = self.action_time_mlp_in(torch.cat((tokens, embedded), dim=2))
