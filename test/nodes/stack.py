@@ -20,13 +20,16 @@ MOVING_RAD_S = 0.3
 
 class Stack:
     """sim_robot, inference and trajectory with a policy of random weights, which moves the arm without a
-    goal."""
+    goal. trajectory: parameters of that node."""
 
-    def __init__(self, start: Callable[..., NodeProcess], folder: Path, namespace: str = "") -> None:
+    def __init__(
+        self, start: Callable[..., NodeProcess], folder: Path, namespace: str = "", **trajectory: object
+    ) -> None:
         model = make_checkpoint(folder / "random_policy", make_config(horizon=32))
         self.robot = start("sim_robot", namespace)
         # A busy machine may deliver a trajectory late; what is later than lead_s moves no longer smoothly.
-        self.trajectory = start("trajectory", namespace, autostart=True, lead_s=0.1)
+        trajectory = {"lead_s": 0.1, **trajectory}
+        self.trajectory = start("trajectory", namespace, autostart=True, **trajectory)
         self.inference = start(
             "inference", namespace, autostart=True, model=str(model), denoise_steps=2, language_hz=0.5
         )

@@ -6,40 +6,15 @@ from pathlib import Path
 
 import pytest
 from builders import make_checkpoint
+from calling import change, set_parameter, state
 from lifecycle_msgs.msg import State, Transition
-from lifecycle_msgs.srv import ChangeState, GetState
-from rcl_interfaces.srv import SetParameters
-from rclpy.parameter import Parameter
 
 from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.environment import demo_contract
-from vla_accel_ros.nodes.operator import Operator
 
 CONFIGURE, ACTIVATE = Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE
 DEACTIVATE, CLEANUP = Transition.TRANSITION_DEACTIVATE, Transition.TRANSITION_CLEANUP
-
-
-def call(operator: Operator, kind: type, name: str, request: object) -> object:
-    client = operator.node.create_client(kind, name)
-    assert client.wait_for_service(timeout_sec=20.0), f"no service {name}"
-    future = client.call_async(request)
-    operator.wait(future.done, 20.0, f"answer from {name}")
-    return future.result()
-
-
-def change(operator: Operator, node: str, transition: int) -> bool:
-    request = ChangeState.Request(transition=Transition(id=transition))
-    return call(operator, ChangeState, f"{node}/change_state", request).success
-
-
-def state(operator: Operator, node: str) -> int:
-    return call(operator, GetState, f"{node}/get_state", GetState.Request()).current_state.id
-
-
-def set_parameter(operator: Operator, node: str, name: str, value: object) -> object:
-    request = SetParameters.Request(parameters=[Parameter(name, value=value).to_parameter_msg()])
-    return call(operator, SetParameters, f"{node}/set_parameters", request).results[0]
 
 
 @pytest.mark.parametrize("node", ["inference", "trajectory"])

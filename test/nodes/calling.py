@@ -1,0 +1,40 @@
+"""Services of nodes, called by the operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState, GetState
+from rcl_interfaces.msg import SetParametersResult
+from rcl_interfaces.srv import SetParameters
+from rclpy.parameter import Parameter
+
+from vla_accel_ros.nodes.operator import Operator
+
+
+def call(operator: Operator, kind: type, name: str, request: object) -> Any:
+    """The answer of a service."""
+    client = operator.node.create_client(kind, name)
+    assert client.wait_for_service(timeout_sec=20.0), f"no service {name}"
+    future = client.call_async(request)
+    future.add_done_callback(operator.changed)
+    operator.wait(future.done, 20.0, f"answer from {name}")
+    return future.result()
+
+
+def change(operator: Operator, node: str, transition: int) -> bool:
+    """Whether a lifecycle transition of a node succeeded."""
+    request = ChangeState.Request(transition=Transition(id=transition))
+    return call(operator, ChangeState, f"{node}/change_state", request).success
+
+
+def state(operator: Operator, node: str) -> int:
+    """The lifecycle state of a node."""
+    return call(operator, GetState, f"{node}/get_state", GetState.Request()).current_state.id
+
+
+def set_parameter(operator: Operator, node: str, name: str, value: object) -> SetParametersResult:
+    """Set one parameter of a node."""
+    request = SetParameters.Request(parameters=[Parameter(name, value=value).to_parameter_msg()])
+    return call(operator, SetParameters, f"{node}/set_parameters", request).results[0]
