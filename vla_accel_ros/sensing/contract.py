@@ -9,78 +9,39 @@ own in Observation.state and Chunk.actions; `to_policy` and `to_robot` are the o
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from vla_accel_ros.sensing import contract_parts as parts
+from vla_accel_ros.sensing import urdf
+from vla_accel_ros.sensing.contract_parts import (
+    Camera,
+    ChunkTiming,
+    Controller,
+    Joint,
+    RobotLimits,
+    Stream,
+    Twist,
+)
 from vla_accel_ros.sensing.fields import Fields
 
-_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
-_TOPIC = rf"{_NAME}(/{_NAME})*"
-_NAME_FORM = "a name of letters, digits and underscores"
-_TOPIC_FORM = "a relative topic name such as camera/front/image_raw"
-_UNITS = {"rad": 1.0, "m": 1.0, "deg": 180.0 / math.pi}
+__all__ = ["TWIST", "Camera", "ChunkTiming", "Contract", "Controller", "Joint", "Stream", "Twist"]
 
-
-@dataclass(frozen=True)
-class Stream:
-    """A topic that must keep coming. topic: relative. rate_hz: expected. max_age_s: older is too old."""
-
-    topic: str
-    rate_hz: float
-    max_age_s: float
-
-
-@dataclass(frozen=True)
-class Camera(Stream):
-    """A camera stream. name: ours. image: the policy's name of it (`base_0_rgb`, ...)."""
-
-    name: str
-    image: str
-
-
-@dataclass(frozen=True)
-class Joint:
-    """One joint. Limits in ROS units (rad or m, s); policy value = scale * position + offset."""
-
-    name: str
-    lower: float
-    upper: float
-    velocity: float
-    acceleration: float
-    action: str
-    unit: str = "rad"
-    sign: int = 1
-    offset: float = 0.0
-
-    @property
-    def scale(self) -> float:
-        """Policy units per ROS unit, with the sign."""
-        return self.sign * _UNITS[self.unit]
-
-
-@dataclass(frozen=True)
-class Controller:
-    """A joint_trajectory_controller's topic and the joints it moves, in its order."""
-
-    topic: str
-    joints: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ChunkTiming:
-    """step_dt_s: seconds between two actions. max_age_s: a chunk whose observation is older is too old."""
-
-    step_dt_s: float
-    max_age_s: float
+# The first six columns of a twist action.
+TWIST = ("linear.x", "linear.y", "linear.z", "angular.x", "angular.y", "angular.z")
 
 
 @dataclass(frozen=True)
 class Contract:
-    """Everything a policy and a robot must agree on; see the module docstring."""
+    """Everything a policy and a robot must agree on; see the module docstring.
+
+    home: joint -> position in ROS units, of all joints of a controller or of none. urdf: the file that the
+    limits came from. actions: what a row of a chunk is, `joints` (a target for each) or `twist` (six numbers
+    for the hand, meant as `twist` says, and then a target for each joint that no servo_twist moves).
+    """
 
     robot: str
     cameras: tuple[Camera, ...]
@@ -89,39 +50,68 @@ class Contract:
     joints: tuple[Joint, ...]
     controllers: tuple[Controller, ...]
     chunk: ChunkTiming
+    home: Mapping[str, float] = field(default_factory=dict)
+    urdf: Path | None = None
+    actions: str = "joints"
+    twist: Twist | None = None
 
     @classmethod
     def load(cls, path: str | Path) -> Contract:
         """Read and check a contract file.
 
         Raises ValueError, one sentence with the file, the field's path, its value and the mend; OSError when
-        the file cannot be read.
+        the file, or the URDF it names, cannot be read.
         """
         file = Fields.load(path)
-        robot = file.text("robot", _NAME, _NAME_FORM)
-        cameras = tuple(_camera(name, fields) for name, fields in file.named("cameras", _NAME, _NAME_FORM))
-        max_skew_s = file.number("max_skew_s", above=0.0)
-        states = file.child("joint_states")
-        joint_states = Stream(**_stream(states))
-        states.close()
-        joints = tuple(_joint(fields) for fields in file.children("joints"))
-        controllers = tuple(_controller(fields) for fields in file.children("controllers"))
-        chunk = file.child("chunk")
-        timing = ChunkTiming(chunk.number("step_dt_s", above=0.0), chunk.number("max_age_s", above=0.0))
-        chunk.close()
+        actions = file.choice("actions", ("joints", "twist"), "joints")
+        limits = _limits(file, Path(path).parent)
+        contract = cls(
+            robot=file.text("robot", parts.NAME, parts.NAME_FORM),
+            cameras=tuple(
+                parts.read_camera(name, fields)
+                for name, fields in file.named("cameras", parts.NAME, parts.NAME_FORM)
+            ),
+            max_skew_s=file.number("max_skew_s", above=0.0),
+            joint_states=parts.read_stream(file.child("joint_states")),
+            joints=tuple(
+                parts.read_joint(fields, limits, actions == "twist") for fields in file.children("joints")
+            ),
+            controllers=tuple(parts.read_controller(fields) for fields in file.children("controllers")),
+            chunk=parts.read_chunk(file.child("chunk")),
+            home=file.named_numbers("home") if file.has("home") else {},
+            urdf=limits.file,
+            actions=actions,
+            twist=parts.read_twist(file.child("twist")) if actions == "twist" else None,
+        )
         file.close()
-        _check_names(file, cameras, joint_states, joints, controllers)
-        return cls(robot, cameras, max_skew_s, joint_states, joints, controllers, timing)
+        _check_names(file, contract)
+        _check_twist(file, contract)
+        _check_home(file, contract)
+        return contract
 
     @property
     def joint_names(self) -> tuple[str, ...]:
-        """Names in the policy's order, the order of every [D] array."""
+        """Names in the policy's order, the order of every [D] array of states."""
         return tuple(joint.name for joint in self.joints)
 
     @property
+    def action_joints(self) -> tuple[Joint, ...]:
+        """The joints that a row of a chunk gives a target for, in the policy's order; all of them unless
+        actions are twists."""
+        turned = {n for c in self.controllers if c.kind == "servo_twist" for n in c.joints}
+        return tuple(joint for joint in self.joints if joint.name not in turned)
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """Names of the columns of a chunk [A]: those of TWIST first where actions are twists, then joints."""
+        names = tuple(joint.name for joint in self.action_joints)
+        return (*TWIST, *names) if self.actions == "twist" else names
+
+    @property
     def delta_mask(self) -> np.ndarray:
-        """bool [D], true where the policy's action is relative to the observed joint."""
-        return np.array([joint.action == "delta" for joint in self.joints])
+        """bool [A], true where the policy's action is relative to the observed joint."""
+        relative = np.array([joint.action == "delta" for joint in self.action_joints], dtype=bool)
+        return np.concatenate([np.zeros(self._twisted, bool), relative])
 
     @property
     def max_ages_s(self) -> dict[str, float]:
@@ -131,71 +121,43 @@ class Contract:
 
     def to_policy(self, positions: np.ndarray) -> np.ndarray:
         """ROS joint positions [..., D] in the policy's units, float64 [..., D]."""
-        return np.asarray(positions, dtype=np.float64) * self._scale() + self._offset()
+        scale = np.array([joint.scale for joint in self.joints])
+        offset = np.array([joint.offset for joint in self.joints])
+        return np.asarray(positions, dtype=np.float64) * scale + offset
 
     def to_robot(self, actions: np.ndarray) -> np.ndarray:
-        """The policy's absolute joint targets [..., D] as ROS joint positions, float64 [..., D]."""
-        return (np.asarray(actions, dtype=np.float64) - self._offset()) / self._scale()
+        """The policy's absolute targets [..., A] as ROS joint positions, float64 [..., A].
 
-    def _scale(self) -> np.ndarray:
-        return np.array([joint.scale for joint in self.joints])
+        The six columns of a twist are in ROS units already and stay as they are.
+        """
+        joints, ones = self.action_joints, np.ones(self._twisted)
+        scale = np.concatenate([ones, [joint.scale for joint in joints]])
+        offset = np.concatenate([0.0 * ones, [joint.offset for joint in joints]])
+        return (np.asarray(actions, dtype=np.float64) - offset) / scale
 
-    def _offset(self) -> np.ndarray:
-        return np.array([joint.offset for joint in self.joints])
-
-
-def _stream(fields: Fields) -> dict:
-    topic = fields.text("topic", _TOPIC, _TOPIC_FORM)
-    rate_hz = fields.number("rate_hz", above=0.0)
-    max_age_s = fields.number("max_age_s", above=0.0)
-    if max_age_s <= 1.0 / rate_hz:
-        fields.refuse("max_age_s", max_age_s, f"is not longer than one period at {rate_hz:g} Hz", "raise it")
-    return {"topic": topic, "rate_hz": rate_hz, "max_age_s": max_age_s}
+    @property
+    def _twisted(self) -> int:
+        return len(TWIST) if self.actions == "twist" else 0
 
 
-def _camera(name: str, fields: Fields) -> Camera:
-    camera = Camera(**_stream(fields), name=name, image=fields.text("image", _NAME, _NAME_FORM))
-    fields.close()
-    return camera
+def _limits(file: Fields, folder: Path) -> RobotLimits:
+    """What the joints fall back on. A relative `urdf` is looked for beside the contract."""
+    acceleration = file.optional("acceleration", above=0.0)
+    if not file.has("urdf"):
+        return RobotLimits(None, {}, acceleration)
+    path = folder / file.text("urdf")
+    return RobotLimits(path, urdf.read(path), acceleration)
 
 
-def _joint(fields: Fields) -> Joint:
-    joint = Joint(
-        name=fields.text("name"),
-        lower=fields.number("lower"),
-        upper=fields.number("upper"),
-        velocity=fields.number("velocity", above=0.0),
-        acceleration=fields.number("acceleration", above=0.0),
-        action=fields.choice("action", ("delta", "absolute")),
-        unit=fields.choice("unit", tuple(_UNITS), "rad"),
-        sign=fields.choice("sign", (1, -1), 1),
-        offset=fields.number("offset", default=0.0),
-    )
-    if joint.lower >= joint.upper:
-        fields.refuse("lower", joint.lower, f"is not below upper = {joint.upper:g}", "swap or mend them")
-    fields.close()
-    return joint
-
-
-def _controller(fields: Fields) -> Controller:
-    topic = fields.text("topic", _TOPIC, _TOPIC_FORM)
-    controller = Controller(topic, fields.texts("joints", r"\S(.*\S)?", "a joint's name"))
-    fields.close()
-    return controller
-
-
-def _check_names(
-    file: Fields,
-    cameras: tuple[Camera, ...],
-    joint_states: Stream,
-    joints: tuple[Joint, ...],
-    controllers: tuple[Controller, ...],
-) -> None:
+def _check_names(file: Fields, contract: Contract) -> None:
     """What no field can say alone: nothing is there twice, and every joint has exactly one controller."""
+    cameras, controllers, joints = contract.cameras, contract.controllers, contract.joints
     _unique(file, [(f"cameras.{c.name}.image", c.image) for c in cameras], "give every camera its own image")
     topics = [(f"cameras.{c.name}.topic", c.topic) for c in cameras]
-    topics += [("joint_states.topic", joint_states.topic)]
+    topics += [(f"cameras.{c.name}.info", c.info) for c in cameras if c.info]
+    topics += [("joint_states.topic", contract.joint_states.topic)]
     topics += [(f"controllers[{i}].topic", c.topic) for i, c in enumerate(controllers)]
+    topics += [(f"controllers[{i}].action", c.action) for i, c in enumerate(controllers) if c.action]
     _unique(file, topics, "give every stream its own topic")
     _unique(file, [(f"joints[{i}].name", j.name) for i, j in enumerate(joints)], "name every joint once")
     moved = [
@@ -213,6 +175,42 @@ def _check_names(
             file.refuse(
                 f"joints[{i}].name", joint.name, "has no controller", "name it in controllers[].joints"
             )
+
+
+def _check_twist(file: Fields, contract: Contract) -> None:
+    """One hand is moved by twists, if that is what the policy's actions are, and none otherwise."""
+    turning = [i for i, c in enumerate(contract.controllers) if c.kind == "servo_twist"]
+    if contract.actions == "twist" and not turning:
+        mend = "give one of controllers kind: servo_twist"
+        file.refuse("actions", "twist", "has no controller that moves by it", mend)
+    if contract.actions != "twist" and turning:
+        file.refuse(
+            f"controllers[{turning[0]}].kind",
+            "servo_twist",
+            "moves by twists, but the policy's actions are joints",
+            "write actions: twist, or kind: servo_joint",
+        )
+    if len(turning) > 1:
+        path = f"controllers[{turning[1]}].kind"
+        file.refuse(path, "servo_twist", "is there twice, but an action has one twist", "keep one of them")
+
+
+def _check_home(file: Fields, contract: Contract) -> None:
+    """Home lies within the limits, and no controller is asked to move half of its joints there."""
+    joints = {joint.name: joint for joint in contract.joints}
+    for name, position in contract.home.items():
+        if name not in joints:
+            file.refuse(f"home.{name}", position, "is not a joint of joints", "mend its spelling")
+        lower, upper = joints[name].lower, joints[name].upper
+        if not lower <= position <= upper:
+            file.refuse(
+                f"home.{name}", position, f"is not within its limits {lower:g} to {upper:g}", "move it inside"
+            )
+    for controller in contract.controllers:
+        absent = [name for name in controller.joints if name not in contract.home]
+        if absent and len(absent) < len(controller.joints):
+            path = f"home.{absent[0]}"
+            file.missing(path, f"add it, since home names other joints of {controller.topic}")
 
 
 def _unique(file: Fields, named: Iterable[tuple[str, str]], mend: str) -> None:
