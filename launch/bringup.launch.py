@@ -22,6 +22,7 @@ def generate_launch_description() -> LaunchDescription:
         ("params_file", str(share_path("config/params.yaml")), "Parameters of the nodes (YAML)."),
         ("contract", "", "Contract of the robot (YAML). Empty: as in params_file, else the simulated arm's."),
         ("model", "", "Checkpoint folder. Empty: as in params_file, else the bundled demo policy."),
+        ("mode", "", "block, async, blend or rtc. Empty: as in params_file. Inference guides if it is rtc."),
         ("log_level", "info", "debug, info, warn, error or fatal."),
         (
             "fastdds_profile",
@@ -46,10 +47,10 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     def yes(name: str) -> ParameterValue:
         return ParameterValue(LaunchConfiguration(name), value_type=bool)
 
-    shared = {"autostart": yes("autostart"), "use_sim_time": yes("use_sim_time")}
-    if given("contract"):
-        shared["contract"] = ParameterValue(given("contract"), value_type=str)
-    model = {"model": ParameterValue(given("model"), value_type=str)} if given("model") else {}
+    def text(name: str) -> dict[str, ParameterValue]:
+        return {name: ParameterValue(given(name), value_type=str)} if given(name) else {}
+
+    shared = {"autostart": yes("autostart"), "use_sim_time": yes("use_sim_time"), **text("contract")}
 
     environment = additional_environment(profile=given("fastdds_profile"))
 
@@ -68,4 +69,7 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
             emulate_tty=True,
         )
 
-    return [node("inference", {**shared, **model}), node("trajectory", shared)]
+    return [
+        node("inference", {**shared, **text("model")}),
+        node("trajectory", {**shared, **text("mode")}),
+    ]

@@ -8,7 +8,7 @@ from launch_ros.actions import Node
 
 from vla_accel_ros.nodes.environment import additional_environment, demo_contract, share_path
 
-PASSED_ON = ("namespace", "params_file", "model", "log_level", "fastdds_profile")
+PASSED_ON = ("namespace", "params_file", "model", "mode", "log_level", "fastdds_profile")
 
 
 def generate_launch_description() -> LaunchDescription:
@@ -21,6 +21,7 @@ def generate_launch_description() -> LaunchDescription:
         ),
         ("sim_params_file", str(share_path("config/sim.yaml")), "Parameters of the simulated robot (YAML)."),
         ("model", "", "Checkpoint folder. Empty: the bundled demo policy."),
+        ("mode", "", "How chunks follow each other: block, async, blend or rtc. Empty: as in params_file."),
         ("log_level", "info", "debug, info, warn, error or fatal."),
         (
             "fastdds_profile",

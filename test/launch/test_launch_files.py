@@ -96,6 +96,14 @@ def test_contract_and_model_go_over_the_parameter_file_as_text() -> None:
     assert "model" not in trajectory.parameters
 
 
+@pytest.mark.parametrize("path", [BRINGUP, DEMO], ids=lambda path: path.name)
+def test_the_mode_is_the_trajectory_nodes_and_inference_is_told_by_it(path: Path) -> None:
+    nodes = {node.name: node for node in stand_in.start(path, mode="rtc")}
+    assert nodes["trajectory"].parameters["mode"] == "rtc"
+    assert not {"mode", "rtc"} & nodes["inference"].parameters.keys()
+    assert {p.name: p.default for p in NODES["inference"]}["rtc"] == "auto"
+
+
 def test_demo_runs_the_contract_of_the_simulated_arm() -> None:
     _, *driving = stand_in.start(DEMO)
     for node in driving:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from vla_accel_ros.control.buffer import MODES
 from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.tools.demo.options import DEMO_S, Options
 from vla_accel_ros.tools.options import subcommand
@@ -32,7 +33,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add("--seed", type=int, default=0, help="of the first scene (default: %(default)s)")
     add("--tasks", default="reach,place,follow", help="families, taken in turn (default: %(default)s)")
-    add("--mode", default="blend", choices=("blend", "async", "block"), help="how one chunk follows another")
+    add("--mode", default="blend", choices=MODES, help="how one chunk follows another (default: %(default)s)")
     add("--model", type=Path, metavar="DIR", help="checkpoint folder (default: the bundled policy)")
     add("--contract", type=Path, metavar="FILE", help="of the arm (default: the bundled one)")
     add("--domain", type=int, metavar="ID", help="ROS domain (default: one that nobody uses)")

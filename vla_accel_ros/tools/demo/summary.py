@@ -55,6 +55,7 @@ def figures(
     won = {f: [p.success for p in counted if p.plan.task.family == f] for f in families}
     reports = [r for r in operator.reports if played and played[0].begun_ns <= stamp_ns(r.header.stamp)]
     factors = [p.real_time_factor for p in played if p.real_time_factor is not None]
+    said = operator.diagnostics.get("inference: chunking")
     right, asked = sum(p.answers_right for p in played), sum(len(p.answers) for p in played)
     return {
         "episodes": len(played),
@@ -77,6 +78,7 @@ def figures(
             **{which: jerk(counted, which, arm) for which in ("commanded", "measured")},
             "definition": JERK,
         },
+        "chunking": {v.key: v.value for v in said.values} if said is not None else {},
         "real_time_factor": {
             "mean": _rounded(factors),
             "min": round(min(factors), 4) if factors else None,
