@@ -3,10 +3,11 @@
 While a chunk is computed the robot goes on with the one before, so the leading actions of the new one are
 past before it comes. They are held to what is executed meanwhile, and the few after them more and more
 loosely, so the new chunk continues the old motion by construction and needs no crossfade (Black et al., 2025,
-"Real-time execution of action chunking flow policies"). How many are past is measured on every chunk, never
-assumed: the longest of the last few delays, because a mask that is too short breaks the motion and one that
-is a step too long only answers a step later. There is nothing to agree with at first, after another
-instruction, and while the robot does not execute what it is sent.
+"Real-time execution of action chunking flow policies"); a policy that was trained for it is simply given
+them. How many are past is measured on every chunk, never assumed: the longest of the last few delays, because
+a mask that is too short breaks the motion and one that is a step too long only answers a step later. There is
+nothing to agree with at first, after another instruction, and while the robot does not execute what it is
+sent.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from vla_accel_ros.engine.types import Chunk
 if TYPE_CHECKING:  # the engine is only called, so that control stays free of torch
     from vla_accel_ros.engine.engine import Engine, Prefix
 
+Method = Literal["guidance", "trained"]
+METHODS: tuple[Method, ...] = ("guidance", "trained")
 Mask = Literal["hard", "linear", "exponential"]
 SCHEDULES: dict[Mask, str] = {"hard": "ONES", "linear": "LINEAR", "exponential": "EXP"}
 
@@ -40,14 +43,20 @@ class RtcSettings:
     delivery_s: from a finished chunk to the first motion that it can change (transport, and the lead of the
         trajectory buffer).
     window: how many of the last delays the longest is taken of.
+    method: guidance, which any policy takes; or trained, for a policy trained to be given what is executed
+        meanwhile (models.committed): the chunk then begins with exactly that, no mask is needed, and it costs
+        nothing. While the delay is longer than it was trained for, its chunks are guided.
     """
 
     mask: Mask = "exponential"
     mask_horizon: int = 8
     delivery_s: float = 0.03
     window: int = 10
+    method: Method = "guidance"
 
     def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ValueError(f"method = {self.method!r} is unknown: choose {' or '.join(METHODS)}")
         if self.mask not in SCHEDULES:
             raise ValueError(f"mask = {self.mask!r} is unknown: choose {' or '.join(SCHEDULES)}")
         if self.mask_horizon < 0:
@@ -69,8 +78,8 @@ class RealTimeChunking:
     engine: computes the chunks. clock_ns: the ROS clock that observations are stamped by.
     jacobian: see models.rtc.
 
-    Attributes for diagnostics: `counts` (guided, and what was not: first, instruction, no_overlap,
-    clock_jumps, and what it was paused for).
+    Attributes for diagnostics: `counts` (guided or trained, and what was neither: first, instruction,
+    no_overlap, clock_jumps, and what it was paused for).
     """
 
     def __init__(
@@ -80,6 +89,11 @@ class RealTimeChunking:
         settings: RtcSettings = RtcSettings(),
         jacobian: str = "identity",
     ) -> None:
+        if settings.method == "trained" and not engine.policy.trained_delay:
+            raise ValueError(
+                "method = 'trained' needs a policy that was trained to be given committed actions "
+                "(rtc_training_max_delay in its config.json), and this one was not: choose guidance"
+            )
         self.settings, self.counts = settings, Counter[str]()
         self._engine, self._clock_ns, self._jacobian = engine, clock_ns, jacobian
         self._delivery_s = settings.delivery_s
@@ -104,21 +118,26 @@ class RealTimeChunking:
         """A chunk from a prefix, as Engine.act, that goes on from the chunk that is being executed."""
         with self._lock:
             age, previous = self._age, self._agreeing(prefix)
-        guidance, committed = None, None
+        guidance, given, committed = None, None, None
         if previous is not None:
             delay = self.delay_steps(previous.step_dt_s)
             assert delay is not None
-            committed = previous.rest(prefix.stamp_ns)[:delay]
-            guidance = self._engine.guidance(
-                prefix,
-                previous,
-                delay,
-                delay + self.settings.mask_horizon,
-                SCHEDULES[self.settings.mask],
-                self._jacobian,
-                state,
-            )
-        chunk = self._engine.act(prefix, state, noise, guidance=guidance)
+            rest = previous.rest(prefix.stamp_ns)
+            committed = rest[:delay]
+            if self.settings.method == "trained" and max(delay, 1) <= self._engine.policy.trained_delay:
+                given = rest[: max(delay, 1)]
+            else:
+                guidance = self._engine.guidance(
+                    prefix,
+                    previous,
+                    delay,
+                    delay + self.settings.mask_horizon,
+                    SCHEDULES[self.settings.mask],
+                    self._jacobian,
+                    state,
+                )
+            self.counts["guided" if given is None else "trained"] += 1
+        chunk = self._engine.act(prefix, state, noise, guidance=guidance, committed=given)
         now_ns = self._clock_ns()
         with self._lock:
             self._measure(now_ns - chunk.stamp_ns)
@@ -161,7 +180,6 @@ class RealTimeChunking:
         elif not self._overlaps(previous.chunk, prefix.stamp_ns):
             why = "no_overlap"
         else:
-            self.counts["guided"] += 1
             return previous.chunk
         self.counts[why] += 1
         return None

@@ -68,6 +68,10 @@ class Policy:
             raise ValueError(
                 f"delta_mask has {len(self.delta_mask)} joints; the network has {self.config.action_dim}."
             )
+        if not 0 <= self.trained_delay < self.config.horizon:
+            raise ValueError(
+                f"trained_delay is {self.trained_delay}; give 0 to below the chunk's {self.config.horizon}."
+            )
 
     @property
     def config(self) -> PiConfig:

@@ -127,6 +127,7 @@ class InferenceNode(ManagedNode):
             value(self, "rtc_mask_horizon"),
             value(self, "rtc_delivery_s"),
             value(self, "rtc_window"),
+            value(self, "rtc_method"),
         )
         chunking = RealTimeChunking(engine, self.now_ns, settings, value(self, "rtc_jacobian"))
         self._guiding = Guiding(chunking, value(self, "rtc"))
@@ -210,8 +211,12 @@ class InferenceNode(ManagedNode):
         values = {
             "delay [s]": "not measured yet" if chunking.delay_s is None else chunking.delay_s,
             "delay [steps]": "not measured yet" if steps is None else steps,
-            "guided": chunking.counts["guided"],
-            **{f"not guided: {why}": n for why, n in dict(chunking.counts).items() if why != "guided"},
+            **{how: chunking.counts[how] for how in ("guided", "trained")},
+            **{
+                f"not guided: {why}": n
+                for why, n in dict(chunking.counts).items()
+                if why not in ("guided", "trained")
+            },
         }
         sentence = guiding.conflict or (f"not guided: {guiding.why_not}" if guiding.why_not else "guided")
         return status("chunking", WARN if guiding.conflict else OK, sentence, values)

@@ -137,6 +137,13 @@ INFERENCE = (
         choices=("auto", "always", "never"),
     ),
     Parameter(
+        "rtc_method",
+        "guidance",
+        "How chunks agree: by guidance, which any policy takes; or trained, for one trained to be given what "
+        "is executed meanwhile (rtc_training_max_delay in its config.json).",
+        choices=("guidance", "trained"),
+    ),
+    Parameter(
         "rtc_mask",
         "exponential",
         "How strongly the actions after the delay must agree, over rtc_mask_horizon: fully, or falling.",
