@@ -9,7 +9,8 @@ float32 on a CPU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -91,40 +92,53 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos.to(x.dtype) + torch.cat((-second, first), dim=-1) * sin.to(x.dtype)
 
 
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""What the queries [B, heads, T, head_dim] read, of their own keys and values [B, kv_heads, T, head_dim] and
+others': the weighted values [B, heads, T, head_dim]."""
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, past: Sequence[tuple[Tensor, Tensor]]
+) -> Tensor:
+    """Grouped-query attention over `past`, P keys and values together, and the tokens' own.
+
+    q [B, heads, T, head_dim]; k, v and each of past [B, kv_heads, T, head_dim]; mask bool [B, 1, T, P + T],
+    True = may look, None = all may. Returns [B, heads, T, head_dim].
+    """
+    groups = q.shape[1] // k.shape[1]
+    keys = torch.cat([*(old_k.to(k.dtype) for old_k, _ in past), k], dim=2) if past else k
+    values = torch.cat([*(old_v.to(v.dtype) for _, old_v in past), v], dim=2) if past else v
+    scores = q @ _per_query(keys, groups).transpose(2, 3) * q.shape[-1] ** -0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    weights = torch.softmax(scores, dim=-1, dtype=at_least_float32(scores.dtype)).to(values.dtype)
+    return weights @ _per_query(values, groups)
+
+
+def _per_query(x: Tensor, groups: int) -> Tensor:
+    return x.unsqueeze(2).expand(-1, -1, groups, -1, -1).flatten(1, 2)
+
+
 class Attention(nn.Module):
-    """Grouped-query attention over the tokens given and any keys and values that came before them."""
+    """Projections, rotary positions, and whatever attention is given."""
 
     def __init__(self, config: GemmaConfig) -> None:
         super().__init__()
         self.head_dim = config.head_dim
-        self.groups = config.heads // config.kv_heads
         self.q_proj = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
         self.k_proj = nn.Linear(config.width, config.kv_heads * config.head_dim, bias=False)
         self.v_proj = nn.Linear(config.width, config.kv_heads * config.head_dim, bias=False)
         self.o_proj = nn.Linear(config.heads * config.head_dim, config.width, bias=False)
 
     def forward(
-        self,
-        x: Tensor,
-        tables: tuple[Tensor, Tensor],
-        mask: Tensor | None,
-        past: Sequence[tuple[Tensor, Tensor]],
+        self, x: Tensor, tables: tuple[Tensor, Tensor], attend: Attend
     ) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = (
             proj(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
         q, k = rotate(q, *tables), rotate(k, *tables)
-        keys = torch.cat([*(old_k.to(k.dtype) for old_k, _ in past), k], dim=2) if past else k
-        values = torch.cat([*(old_v.to(v.dtype) for _, old_v in past), v], dim=2) if past else v
-        scores = q @ self._per_query(keys).transpose(2, 3) * self.head_dim**-0.5
-        if mask is not None:
-            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        weights = torch.softmax(scores, dim=-1, dtype=at_least_float32(scores.dtype)).to(values.dtype)
-        return self.o_proj((weights @ self._per_query(values)).transpose(1, 2).flatten(2)), k, v
-
-    def _per_query(self, x: Tensor) -> Tensor:
-        return x.unsqueeze(2).expand(-1, -1, self.groups, -1, -1).flatten(1, 2)
+        return self.o_proj(attend(q, k, v).transpose(1, 2).flatten(2)), k, v
 
 
 class MLP(nn.Module):
@@ -154,12 +168,11 @@ class Layer(nn.Module):
         self,
         x: Tensor,
         tables: tuple[Tensor, Tensor],
-        mask: Tensor | None,
-        past: Sequence[tuple[Tensor, Tensor]],
-        condition: Condition | None,
+        attend: Attend,
+        condition: Condition | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         normed, gate = self.input_layernorm(x, condition)
-        attended, k, v = self.self_attn(normed, tables, mask, past)
+        attended, k, v = self.self_attn(normed, tables, attend)
         x = x + (attended if gate is None else attended * gate)
         normed, gate = self.post_attention_layernorm(x, condition)
         fed = self.mlp(normed)
@@ -198,12 +211,27 @@ class Gemma(nn.Module):
         Returns the hidden states after the final norm and, per layer, the keys and the values of x
         [B, kv_heads, T, head_dim].
         """
+        return self.run(x, positions, one_sequence(mask, past), condition)
+
+    def run(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        attend: Callable[[int], Attend],
+        condition: Condition | None = None,
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """As forward, with `attend(i)` as layer i's attention: how several requests share one forward."""
         x = x.to(self.dtype)
         tables = rotary_tables(positions, self.head_dim, x.dtype)
-        mask = None if mask is None else mask.unsqueeze(1)
         keys, values = [], []
         for index, layer in enumerate(self.layers):
-            x, k, v = layer(x, tables, mask, [(kv.k[index], kv.v[index]) for kv in past], condition)
+            x, k, v = layer(x, tables, attend(index), condition)
             keys.append(k)
             values.append(v)
         return self.norm(x, condition)[0], keys, values
+
+
+def one_sequence(mask: Tensor | None, past: Sequence[KV]) -> Callable[[int], Attend]:
+    """The attention of each layer of a batch of sequences that each have the past; see Gemma.forward."""
+    mask = None if mask is None else mask.unsqueeze(1)
+    return lambda layer: partial(attention, mask=mask, past=[(kv.k[layer], kv.v[layer]) for kv in past])

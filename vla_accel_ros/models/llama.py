@@ -8,13 +8,20 @@ LlamaModel's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vla_accel_ros.models.gemma import KV, Attention, at_least_float32, rotary_tables
+from vla_accel_ros.models.gemma import (
+    KV,
+    Attend,
+    Attention,
+    at_least_float32,
+    one_sequence,
+    rotary_tables,
+)
 from vla_accel_ros.models.openvla_config import LlamaConfig
 
 
@@ -58,10 +65,9 @@ class Layer(nn.Module):
         self,
         x: Tensor,
         tables: tuple[Tensor, Tensor],
-        mask: Tensor | None,
-        past: Sequence[tuple[Tensor, Tensor]],
+        attend: Attend,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        attended, k, v = self.self_attn(self.input_layernorm(x), tables, mask, past)
+        attended, k, v = self.self_attn(self.input_layernorm(x), tables, attend)
         x = x + attended
         return x + self.mlp(self.post_attention_layernorm(x)), k, v
 
@@ -91,12 +97,17 @@ class Llama(nn.Module):
         Returns the hidden states after the final norm and, per layer, the keys and the values of x
         [B, kv_heads, T, head_dim].
         """
+        return self.run(x, positions, one_sequence(mask, past))
+
+    def run(
+        self, x: Tensor, positions: Tensor, attend: Callable[[int], Attend], condition: None = None
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """As forward, with `attend(i)` as layer i's attention: how several requests share one forward."""
         x = x.to(self.dtype)
         tables = rotary_tables(positions, self.head_dim, x.dtype)
-        mask = None if mask is None else mask.unsqueeze(1)
         keys, values = [], []
         for index, layer in enumerate(self.layers):
-            x, k, v = layer(x, tables, mask, [(kv.k[index], kv.v[index]) for kv in past])
+            x, k, v = layer(x, tables, attend(index))
             keys.append(k)
             values.append(v)
         return self.norm(x), keys, values
