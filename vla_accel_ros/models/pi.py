@@ -151,27 +151,31 @@ class Pi(nn.Module):
         kv: the prefix, T tokens; kv_mask bool [B, T], False = not part of the prefix (padding, absent
         cameras, answer text), None = all valid. Returns [B, H, A] in the dtype of x.
         """
-        condition: Condition | None = None
-        tokens = self.action_in_proj(x)
-        if self.config.kind == "pi05":
-            condition = self._condition(t, x.device)
-        else:
-            assert state is not None, "pi0 needs the state"
-            embedded = time_embedding(t.to(x.device), self.config.expert.width).to(tokens.dtype)
-            embedded = embedded[:, None].expand_as(tokens) if t.ndim == 1 else embedded
-            timed = torch.cat((tokens, embedded), dim=2)
-            tokens = self.action_time_mlp_out(F.silu(self.action_time_mlp_in(timed)))
-            tokens = torch.cat((self.state_proj(state.to(x.dtype))[:, None], tokens), dim=1)
-        suffix, old = tokens.shape[1], kv.k.shape[3]
+        tokens, condition = self.suffix(x, t, state)
+        new, old = tokens.shape[1], kv.k.shape[3]
         positions = _count(tokens, old)
         if kv_mask is not None:
             positions = positions - old + kv_mask.sum(dim=1, keepdim=True)
-        hidden, _, _ = self.expert(
-            tokens, positions, self._suffix_mask(suffix, old, kv_mask, x), (kv,), condition
-        )
-        return self.action_out_proj(hidden[:, -x.shape[1] :].to(self.action_out_proj.weight.dtype)).to(
-            x.dtype
-        )
+        mask = self.suffix_mask(new, old, x.device, kv_mask)
+        hidden, _, _ = self.expert(tokens, positions, mask, (kv,), condition)
+        return self.read_out(hidden, x)
+
+    def suffix(self, x: Tensor, t: Tensor, state: Tensor | None) -> tuple[Tensor, Condition | None]:
+        """What the expert gets of a flow step: its tokens [B, H or 1 + H, W] and what modulates its norms."""
+        tokens = self.action_in_proj(x)
+        if self.config.kind == "pi05":
+            return tokens, self._condition(t, x.device)
+        assert state is not None, "pi0 needs the state"
+        embedded = time_embedding(t.to(x.device), self.config.expert.width).to(tokens.dtype)
+        embedded = embedded[:, None].expand_as(tokens) if t.ndim == 1 else embedded
+        timed = torch.cat((tokens, embedded), dim=2)
+        tokens = self.action_time_mlp_out(F.silu(self.action_time_mlp_in(timed)))
+        return torch.cat((self.state_proj(state.to(x.dtype))[:, None], tokens), dim=1), None
+
+    def read_out(self, hidden: Tensor, x: Tensor) -> Tensor:
+        """The velocity [B, H, A], in the dtype of x, that the expert's hidden states [B, .., W] stand for."""
+        actions = hidden[:, -x.shape[1] :].to(self.action_out_proj.weight.dtype)
+        return self.action_out_proj(actions).to(x.dtype)
 
     def _condition(self, t: Tensor, device: torch.device) -> Condition:
         """What modulates the norms of pi0.5 at the times t [B] or [B, H], of which few may differ."""
@@ -185,15 +189,18 @@ class Pi(nn.Module):
         embedded = time_embedding(t, self.config.expert.width)
         return F.silu(self.time_mlp_out(F.silu(self.time_mlp_in(embedded))))
 
-    def _suffix_mask(self, suffix: int, old: int, kv_mask: Tensor | None, x: Tensor) -> Tensor | None:
-        """A suffix token sees the valid prefix and the suffix, but pi0's state token sees no action."""
+    def suffix_mask(
+        self, suffix: int, old: int, device: torch.device, kv_mask: Tensor | None = None
+    ) -> Tensor | None:
+        """bool [B, suffix, old + suffix]: a suffix token sees the valid prefix and the suffix, but the state
+        token of pi0 sees no action. None: all see everything."""
         if kv_mask is None and self.config.kind == "pi05":
             return None
-        among = torch.ones(suffix, suffix, dtype=torch.bool, device=x.device)
+        among = torch.ones(suffix, suffix, dtype=torch.bool, device=device)
         if self.config.kind == "pi0":
-            among = torch.cat((torch.arange(suffix, device=x.device)[None] < 1, among[1:]))
+            among = torch.cat((torch.arange(suffix, device=device)[None] < 1, among[1:]))
         if kv_mask is None:
-            kv_mask = torch.ones(1, old, dtype=torch.bool, device=x.device)
+            kv_mask = torch.ones(1, old, dtype=torch.bool, device=device)
         batch = kv_mask.shape[0]
         return torch.cat(
             (kv_mask[:, None].expand(batch, suffix, old), among[None].expand(batch, suffix, suffix)), dim=2
