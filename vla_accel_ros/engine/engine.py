@@ -102,11 +102,9 @@ class Engine:
         try:
             with torch.inference_mode():
                 inputs = self.policy.inputs(observation)
-                model = self.policy.model
-                images = model.encode(inputs.images).flatten(0, 1)
-                embeddings = torch.cat((images, model.embed_tokens(inputs.tokens)))[None]
+                embeddings = self.policy.embed(inputs)
                 n_tokens = embeddings.shape[1]
-                hidden, _ = model.prefix(embeddings, out=self.pool.view(slot, n_tokens))
+                hidden, _ = self.policy.model.prefix(embeddings, out=self.pool.view(slot, n_tokens))
                 self._last_hidden[slot].copy_(hidden[0, -1])
             state = np.array(observation.state, np.float32)
             version = next(self._versions)
@@ -143,8 +141,8 @@ class Engine:
     ) -> Chunk:
         """Sample a chunk of motion from a prefix.
 
-        state: float [D], the newest joint state, for pi0 (None = the observation's); pi0.5 has its state in
-        the prefix and ignores this. Relative actions are relative to the state the network was given.
+        state: float [D], the newest joint state, for pi0 (None = the observation's); the others have their
+        state in the prefix and ignore this. Relative actions are relative to the state the network was given.
         noise: float [H, A] instead of the request's own. steps: instead of the engine's.
         guidance: agreement with the previous chunk, see models.rtc and Engine.guidance.
         committed: float [d, D], absolute, instead of guidance: the leading actions, which the robot executes
@@ -191,8 +189,11 @@ class Engine:
 
         The answer holds the prefix and a place for its own keys and values until it ends or is closed: newer
         frames do not disturb it, nor it them or an action. temperature 0 is greedy.
-        Raises ValueError for a length or temperature that cannot be, PoolExhausted if too many are open.
+        Raises ValueError for a length or temperature that cannot be or a policy that does not speak,
+        PoolExhausted if too many are open.
         """
+        if not self.policy.speaks:
+            raise ValueError(f"a {self.policy.config.kind} policy has no language head; ask it nothing.")
         if not 1 <= max_tokens <= self._tails.max_tokens:
             raise ValueError(f"max_tokens is {max_tokens}; the engine takes 1 to {self._tails.max_tokens}.")
         if not 0 <= temperature < float("inf"):
@@ -242,7 +243,7 @@ class Engine:
 
     def origin(self, prefix: Prefix, state: np.ndarray | None = None) -> np.ndarray:
         """The state that the network is given, and that relative actions are relative to."""
-        return prefix.state if state is None or self.policy.config.kind == "pi05" else state
+        return prefix.state if state is None or self.policy.config.kind != "pi0" else state
 
     def _noise(self, request: int) -> Tensor:
         shape = (1, self.policy.config.horizon, self.policy.config.action_dim)

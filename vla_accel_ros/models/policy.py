@@ -8,7 +8,7 @@ padded but the state and action vectors, whose padding belongs to the network's 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -48,6 +48,7 @@ class Policy:
     prompt_state: how pi0.5 writes the state into the prompt: its "own" dimensions (openpi), "padded" to
         state_dim (lerobot before 0.4.5) or "none" (trained without discrete state, such as pi05_libero).
     trained_delay: most leading actions it was trained to be given, see models.committed; 0 = none.
+    speaks: whether its language head writes text.
     """
 
     model: Pi
@@ -57,6 +58,8 @@ class Policy:
     delta_mask: np.ndarray
     prompt_state: str = "own"
     trained_delay: int = 0
+
+    speaks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.prompt_state not in PROMPT_STATES:
@@ -104,6 +107,11 @@ class Policy:
             tokens=torch.tensor(self.prompt(observation.instruction, observation.state), device=self.device),
             state=state,
         )
+
+    def embed(self, inputs: PolicyInputs) -> Tensor:
+        """The prefix of one observation, [1, T, W]: images, prompt."""
+        images = self.model.encode(inputs.images).flatten(0, 1)
+        return torch.cat((images, self.model.embed_tokens(inputs.tokens)))[None]
 
     def prompt(self, instruction: str, state: np.ndarray) -> list[int]:
         """Token ids of the prompt. state [D], not normalised; pi0 has no state in the prompt."""

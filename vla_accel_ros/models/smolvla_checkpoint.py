@@ -10,15 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 
+from vla_accel_ros.models.checkpoint import DTYPES, find_device
+from vla_accel_ros.models.committed import read_trained_delay
+from vla_accel_ros.models.lerobot_processors import read_lerobot_normalizers
 from vla_accel_ros.models.norm_stats import read_json
-from vla_accel_ros.models.shards import Progress, Stored, check_table, stream
+from vla_accel_ros.models.processing import Normalizer
+from vla_accel_ros.models.shards import Progress, Stored, check_table, read_table, stream
 from vla_accel_ros.models.smolvla import UNUSED, SmolVLA
 from vla_accel_ros.models.smolvla_config import SmolVLAConfig
+from vla_accel_ros.models.smolvla_policy import SmolVLAPolicy
 from vla_accel_ros.models.smolvla_sizes import infer_smolvla
+from vla_accel_ros.models.tokenizer import load_tokenizer
 
 ROOT = "model."
+NEW_LINE = "smolvla_new_line_processor"
 
 
 def is_smolvla(folder: str | Path) -> bool:
@@ -27,6 +35,45 @@ def is_smolvla(folder: str | Path) -> bool:
     data = read_json(file) if file.is_file() else {}
     ours = data.get("vla_accel_ros")
     return data.get("type") == "smolvla" or (isinstance(ours, dict) and ours.get("kind") == "smolvla")
+
+
+def load_smolvla(
+    path: str | Path,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    delta_mask: np.ndarray | None = None,
+    *,
+    normalize: bool = True,
+    progress: Progress | None = None,
+) -> SmolVLAPolicy:
+    """Load the folder `path`.
+
+    dtype: float32 or bfloat16 (some parts stay float32, as in lerobot).
+    delta_mask: bool [D], see Policy; by default every action of the policy is an absolute one.
+    normalize: False for a policy without statistics, whose numbers are in the units of its training.
+    progress: called with (bytes read, bytes in all) after every tensor.
+    Raises ValueError, one sentence, for everything that is missing, malformed or does not fit.
+    """
+    folder = Path(path)
+    target = find_device(device)
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype is {dtype}; use torch.float32 or torch.bfloat16.")
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder; give the checkpoint's folder.")
+    table = read_table(folder)
+    config, data = read_smolvla_config(folder, table), read_json(folder / "config.json")
+    tokenizer = load_tokenizer(folder, config.vocab)
+    state, actions = Normalizer.identity(), Normalizer.identity()
+    if normalize:
+        state, actions = read_lerobot_normalizers(folder, known=(NEW_LINE,))
+    if delta_mask is None:
+        delta_mask = np.zeros(min(actions.size, config.action_dim) or config.action_dim, dtype=np.bool_)
+    try:
+        delay = read_trained_delay(data, config.horizon)
+    except ValueError as error:
+        raise ValueError(f"{folder / 'config.json'}: {error}") from error
+    model = load_smolvla_model(table, config, folder, target, dtype, progress)
+    return SmolVLAPolicy(model, tokenizer, state, actions, np.asarray(delta_mask), trained_delay=delay)
 
 
 def load_smolvla_model(
