@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.text import Answer
-from vla_accel_ros.engine.types import Chunk, Observation
+from vla_accel_ros.engine.types import Chunk, Observation, Torn
 from vla_accel_ros.models.committed import Committed
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.rtc import Guidance
@@ -96,12 +96,15 @@ class Engine:
     def observe(self, observation: Observation) -> Prefix:
         """Compute the prefix of an observation and publish it as the newest; the caller releases it.
 
-        Raises ValueError for an observation the policy cannot take, PoolExhausted if every slot is held.
+        Raises ValueError for an observation the policy cannot take, PoolExhausted if every slot is held, Torn
+        if its images were overwritten before their pixels were here.
         """
         slot = self.pool.acquire()
         try:
             with torch.inference_mode():
-                inputs = self.policy.inputs(observation)
+                inputs = self.policy.inputs(observation)  # has taken the pixels when it returns
+                if not observation.intact():
+                    raise Torn(f"the images of {observation.stamp_ns} were overwritten: use the next")
                 embeddings = self.policy.embed(inputs)
                 n_tokens = embeddings.shape[1]
                 hidden, _ = self.policy.model.prefix(embeddings, out=self.pool.view(slot, n_tokens))

@@ -20,7 +20,7 @@ import numpy as np
 
 from vla_accel_ros.engine.engine import Engine, Prefix
 from vla_accel_ros.engine.loop import Loop, LoopStats
-from vla_accel_ros.engine.types import Chunk, Observation
+from vla_accel_ros.engine.types import Chunk, Observation, Torn
 
 PATIENCE_S = 0.2
 
@@ -115,13 +115,18 @@ class InferenceLoops:
         return [loop.stats() for loop in self._loops]
 
     def see(self) -> bool:
-        """One run of the vision loop: the newest observation becomes the newest prefix."""
+        """One run of the vision loop: the newest observation becomes the newest prefix.
+
+        One whose images were overwritten meanwhile comes to nothing; who lends the images counts it.
+        """
         observation = self._ports.observe()
         if observation is None:
             return False
         try:
             with self._way.taken():
                 self._engine.observe(observation).release()
+        except Torn:
+            return False
         finally:
             self._ports.observed()
         return True

@@ -7,10 +7,18 @@ torch. They are frozen: a loop may hand one to another thread without a copy.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
+
+
+def _always() -> bool:
+    return True
+
+
+class Torn(RuntimeError):
+    """The images of an observation were overwritten before their pixels were taken: observe the next one."""
 
 
 @dataclass(frozen=True)
@@ -21,12 +29,15 @@ class Observation:
     state: float32 [D], the joints in the contract's order, in the contract's units, not normalised.
     instruction: what the robot was told to do.
     stamp_ns: capture time of the oldest image, in nanoseconds of the ROS clock.
+    intact: whether the images are still those that were observed. They may lie in memory that the cameras'
+        processes write; who has taken the pixels asks then, and throws away what came of a no.
     """
 
     images: Mapping[str, np.ndarray]
     state: np.ndarray
     instruction: str
     stamp_ns: int
+    intact: Callable[[], bool] = field(default=_always, repr=False, compare=False)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A serialized sensor_msgs/Image, read where it lies.
+"""A serialized sensor_msgs/Image or CompressedImage, read where it lies.
 
 rclpy would copy the pixels into a Python object for every frame; a raw subscription hands over the bytes as
 they came, and all that is needed is to find the pixels in them. The layout is plain CDR (XCDR1): four bytes
@@ -36,57 +36,86 @@ class ImageView:
     data: np.ndarray
 
 
+@dataclass(frozen=True)
+class CompressedView:
+    """The fields of a sensor_msgs/CompressedImage, see ImageView. format: what the sender says it is."""
+
+    stamp_ns: int
+    frame_id: str
+    format: str
+    data: np.ndarray
+
+
 def image_view(buffer: bytes | bytearray | memoryview) -> ImageView:
     """Parse a serialized sensor_msgs/Image without copying its pixels.
 
     Raises ValueError when the bytes are not one: cut short, of another encoding than plain CDR, a string
     without its end, a time that is none.
     """
-    message: memoryview = memoryview(buffer).cast("B")
-    order = _ORDERS.get(bytes(message[:2]))
-    if order is None or len(message) < _HEADER:
-        raise ValueError(
-            f"image message begins with {bytes(message[:4])!r}, not with a plain CDR header: subscribe raw "
-            "to sensor_msgs/Image"
-        )
-    reader = _Reader(message[_HEADER:], order)
-    sec, nanosec = reader.number("i", "header.stamp.sec"), reader.number("I", "header.stamp.nanosec")
-    if nanosec >= 1_000_000_000:
-        raise ValueError(f"image header.stamp.nanosec is {nanosec}, a second or more: mend the driver")
+    reader = _Reader(buffer, "image", "Image")
     return ImageView(
-        stamp_ns=sec * 1_000_000_000 + nanosec,
+        stamp_ns=reader.stamp_ns(),
         frame_id=reader.text("header.frame_id"),
         height=reader.number("I", "height"),
         width=reader.number("I", "width"),
         encoding=reader.text("encoding"),
         is_bigendian=reader.number("B", "is_bigendian") != 0,
         step=reader.number("I", "step"),
-        data=np.frombuffer(reader.block(reader.number("I", "data"), "data"), dtype=np.uint8),
+        data=reader.bytes("data"),
+    )
+
+
+def compressed_view(buffer: bytes | bytearray | memoryview) -> CompressedView:
+    """Parse a serialized sensor_msgs/CompressedImage without copying its data. Raises as image_view."""
+    reader = _Reader(buffer, "compressed image", "CompressedImage")
+    return CompressedView(
+        stamp_ns=reader.stamp_ns(),
+        frame_id=reader.text("header.frame_id"),
+        format=reader.text("format"),
+        data=reader.bytes("data"),
     )
 
 
 class _Reader:
-    """A cursor in the body of a message. order: struct's '<' or '>'."""
+    """A cursor in a message. what: its name in errors; kind: its type in sensor_msgs."""
 
-    def __init__(self, body: memoryview, order: str):
-        self._body, self._order, self._at = body, order, 0
+    def __init__(self, buffer: bytes | bytearray | memoryview, what: str, kind: str):
+        message: memoryview = memoryview(buffer).cast("B")
+        order = _ORDERS.get(bytes(message[:2]))
+        if order is None or len(message) < _HEADER:
+            raise ValueError(
+                f"{what} message begins with {bytes(message[:4])!r}, not with a plain CDR header: subscribe "
+                f"raw to sensor_msgs/{kind}"
+            )
+        self._body, self._order, self._at, self._what, self._kind = message[_HEADER:], order, 0, what, kind
+
+    def stamp_ns(self) -> int:
+        sec, nanosec = self.number("i", "header.stamp.sec"), self.number("I", "header.stamp.nanosec")
+        if nanosec >= 1_000_000_000:
+            raise ValueError(
+                f"{self._what} header.stamp.nanosec is {nanosec}, a second or more: mend the driver"
+            )
+        return sec * 1_000_000_000 + nanosec
 
     def number(self, kind: str, field: str) -> int:
         size = struct.calcsize(self._order + kind)
         self._at += -self._at % size
-        return struct.unpack(self._order + kind, self.block(size, field))[0]
+        return struct.unpack(self._order + kind, self._block(size, field))[0]
 
     def text(self, field: str) -> str:
-        raw = bytes(self.block(self.number("I", field), field))
+        raw = bytes(self._block(self.number("I", field), field))
         if raw and raw[-1] != 0:
-            raise ValueError(f"image {field} has no end: the message is damaged")
+            raise ValueError(f"{self._what} {field} has no end: the message is damaged")
         return raw[:-1].decode("utf-8", errors="replace")
 
-    def block(self, size: int, field: str) -> memoryview:
+    def bytes(self, field: str) -> np.ndarray:
+        return np.frombuffer(self._block(self.number("I", field), field), dtype=np.uint8)
+
+    def _block(self, size: int, field: str) -> memoryview:
         if self._at + size > len(self._body):
             raise ValueError(
-                f"image message ends in {field}: it has {len(self._body) + _HEADER} bytes, this needs "
-                f"{self._at + size + _HEADER}; it was cut short or is no sensor_msgs/Image"
+                f"{self._what} message ends in {field}: it has {len(self._body) + _HEADER} bytes, this needs "
+                f"{self._at + size + _HEADER}; it was cut short or is no sensor_msgs/{self._kind}"
             )
         self._at += size
         return self._body[self._at - size : self._at]

@@ -76,6 +76,10 @@ class FrameSource(Protocol):
         """The newest frame of one camera, None before the first."""
         ...
 
+    def nearest(self, camera: str, stamp_ns: int) -> Lease | None:
+        """One camera's frame taken nearest to that time, None before the first."""
+        ...
+
     def newest_set(self, cameras: Sequence[str], max_skew_s: float) -> Lease | NotReady:
         """The newest frames of all the cameras that belong together."""
         ...
@@ -143,6 +147,12 @@ class FramePool:
             published = self._cameras[camera].published()
             return self._lease({camera: published[0]}) if published else None
 
+    def nearest(self, camera: str, stamp_ns: int) -> Lease | None:
+        """The frame taken nearest to that time, None before the first."""
+        with self._lock:
+            published = self._cameras[camera].published()
+            return self._lease({camera: nearest_of(published, stamp_ns)}) if published else None
+
     def newest_set(self, cameras: Sequence[str], max_skew_s: float) -> Lease | NotReady:
         """The newest frames of all the cameras whose stamps are at most max_skew_s apart.
 
@@ -199,10 +209,7 @@ def together(published: Mapping[str, Sequence[S]], max_skew_s: float) -> dict[st
     chosen = {camera: frames[0] for camera, frames in published.items()}
     if _skew_s(chosen) > max_skew_s:
         slowest = min(frame.stamp_ns for frame in chosen.values())
-        chosen = {
-            camera: min(frames, key=lambda frame: abs(frame.stamp_ns - slowest))
-            for camera, frames in published.items()
-        }
+        chosen = {camera: nearest_of(frames, slowest) for camera, frames in published.items()}
     skew_s = _skew_s(chosen)
     if skew_s > max_skew_s:
         first = min(chosen, key=lambda camera: chosen[camera].stamp_ns)
@@ -211,6 +218,11 @@ def together(published: Mapping[str, Sequence[S]], max_skew_s: float) -> dict[st
             f"camera {first} is {skew_s:.3f} s behind camera {last}, max_skew_s allows {max_skew_s:g}"
         )
     return chosen
+
+
+def nearest_of(frames: Sequence[S], stamp_ns: int) -> S:
+    """The one of them that was taken nearest to that time."""
+    return min(frames, key=lambda frame: abs(frame.stamp_ns - stamp_ns))
 
 
 def _skew_s(chosen: Mapping[str, Stamped]) -> float:

@@ -1,26 +1,32 @@
 """Everything that comes in on its way to an observation.
 
 An image goes from the serialized message straight into a slot of the frame pool: its header is read in place,
-and the one copy is the colour conversion. Each stream has a monitor, so that a camera that starves is told
-apart from one that is silent. The subscriptions write here from the executor's thread, the vision loop reads
-from its own; one short lock keeps the joint history whole.
+and the one copy is the colour conversion. Of a frame in a shared-memory ring only the handle comes by here,
+and its pixels stay where the camera's process wrote them. Each stream has a monitor, so that a camera that
+starves is told apart from one that is silent. The subscriptions write here from the executor's thread, the
+vision loop reads from its own; one short lock keeps the joint history whole.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
 from vla_accel_ros.engine.types import Observation
-from vla_accel_ros.sensing.cdr import image_view
+from vla_accel_ros.sensing.cdr import compressed_view, image_view
+from vla_accel_ros.sensing.compressed import decode, write_bgr
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sensing.frames import FramePool
 from vla_accel_ros.sensing.image import write_rgb
 from vla_accel_ros.sensing.joints import JointHistory
 from vla_accel_ros.sensing.rates import IMAGE_HINT, StreamMonitor
+from vla_accel_ros.sensing.ring import Handle
+from vla_accel_ros.sensing.ring_reader import RingReader
+from vla_accel_ros.sensing.sources import Sources
 from vla_accel_ros.sensing.sync import NOTHING_NEW, NotReady, Synchroniser
 
 
@@ -28,15 +34,21 @@ class Ingest:
     """The inputs of one robot. Writers: one thread; readers: one other.
 
     Attributes for diagnostics: `monitors` by stream name, `refused` messages by stream name, `waiting_for`
-    what an observation lacks (empty when there was one).
+    what an observation lacks (empty when there was one), `rings` for the cameras whose frames lie in one.
     """
 
     def __init__(self, contract: Contract) -> None:
         self._contract = contract
         self._lock = threading.Lock()
-        self.frames = FramePool(camera.name for camera in contract.cameras)
+        in_rings = [camera.name for camera in contract.cameras if camera.transport == "ring"]
+        self._pool = FramePool(camera.name for camera in contract.cameras if camera.name not in in_rings)
+        self.rings = RingReader(dict.fromkeys(in_rings, ""), copy=False)
         self._joints = JointHistory(contract.joint_names)
-        self._synchroniser = Synchroniser(contract, self.frames, self._joints)
+        self._frames = Sources(
+            {c.name: self.rings if c.name in in_rings else self._pool for c in contract.cameras}
+        )
+        self._synchroniser = Synchroniser(contract, self._frames, self._joints)
+        self._info: dict[str, tuple[int, int]] = {}
         self.instruction = ""
         self._max_age_s = min(camera.max_age_s for camera in contract.cameras)
         self._observed_ns = 0
@@ -45,7 +57,8 @@ class Ingest:
     def clear(self) -> None:
         """Forget every stamp, as at activation and after a clock jump; the instruction stays."""
         with self._lock:
-            self.frames.clear()
+            self._pool.clear()
+            self.rings.clear()
             self._joints.clear()
             self.refused: Counter[str] = Counter()
             self.waiting_for = ""
@@ -57,15 +70,52 @@ class Ingest:
 
     def image(self, camera: str, message: bytes, now_ns: int) -> None:
         """A serialized sensor_msgs/Image. Raises ValueError, one sentence, for one that cannot be used."""
-        try:
+        with self._refusing(camera):
             view = image_view(message)
-            with self.frames.write(camera, view.stamp_ns, view.height, view.width) as slot:
+            with self._pool.write(camera, view.stamp_ns, view.height, view.width) as slot:
                 if slot is not None:
                     write_rgb(view, slot)
-        except ValueError as refusal:
-            self.refused[camera] += 1
-            raise ValueError(f"camera {camera}: {refusal}") from refusal
         self.monitors[camera].seen(view.stamp_ns, now_ns)
+
+    def compressed(self, camera: str, message: bytes, now_ns: int) -> None:
+        """A serialized sensor_msgs/CompressedImage, jpeg or png. Raises ValueError as image does."""
+        with self._refusing(camera):
+            view = compressed_view(message)
+            picture = decode(view)
+            with self._pool.write(camera, view.stamp_ns, *picture.shape[:2]) as slot:
+                if slot is not None:
+                    write_bgr(picture, slot)
+        self.monitors[camera].seen(view.stamp_ns, now_ns)
+
+    def handle(self, camera: str, handle: Handle, now_ns: int) -> None:
+        """Where a frame of a ring lies. Raises ValueError as image does; a frame overwritten already is
+        counted, not refused."""
+        with self._refusing(camera):
+            self.rings.hear(camera, handle)
+        self.monitors[camera].seen(handle.stamp_ns, now_ns)
+
+    def info(self, camera: str, height: int, width: int) -> None:
+        """The size of a camera's images by its sensor_msgs/CameraInfo."""
+        self._info[camera] = (height, width)
+
+    def mismatch(self, camera: str) -> str:
+        """A sentence when CameraInfo and the newest image differ in size, else empty."""
+        lease = self._frames.newest(camera) if camera in self._info else None
+        if lease is None:
+            return ""
+        with lease:
+            size = lease.frames[camera].image.shape[:2]
+        if size == self._info[camera]:
+            return ""
+        return (
+            f"camera {camera}: images are {size[0]} x {size[1]}, its camera_info is of "
+            f"{self._info[camera][0]} x {self._info[camera][1]}: calibrate the camera at the size it sends"
+        )
+
+    def lost(self, camera: str) -> int:
+        """How many of a camera's frames came but could not be used: overwritten or damaged in the ring, or
+        without a free slot."""
+        return (self.rings if camera in self.rings.cameras else self._pool).dropped(camera)
 
     def joints(self, names: Sequence[str], positions: Sequence[float], stamp_ns: int, now_ns: int) -> None:
         """A JointState, in ROS units. Raises ValueError, one sentence, for one that cannot be used."""
@@ -102,3 +152,18 @@ class Ingest:
             if stamp_ns is None:
                 return None
             return self._contract.to_policy(self._joints.newest()).astype(np.float32), stamp_ns
+
+    def close(self) -> None:
+        """Let go of the rings; an observation still in use keeps its images."""
+        with self._lock:
+            self._synchroniser.release()
+            self.rings.close()
+
+    @contextmanager
+    def _refusing(self, camera: str) -> Iterator[None]:
+        """Count a refusal, and say whose it is."""
+        try:
+            yield
+        except ValueError as refusal:
+            self.refused[camera] += 1
+            raise ValueError(f"camera {camera}: {refusal}") from refusal

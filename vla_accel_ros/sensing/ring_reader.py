@@ -11,24 +11,20 @@ reason, not an exception, since its camera may be restarted at any time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from vla_accel_ros.sensing.frames import Frame, FramePool, Lease, NotReady, together
-from vla_accel_ros.sensing.ring import (
-    ENCODING,
-    RECORD_BYTES,
-    Handle,
-    Record,
-    fence,
-    read_header,
-    read_record,
-)
-from vla_accel_ros.sensing.segment import View, has_cuda
+from vla_accel_ros.engine.host_memory import PageLock
+from vla_accel_ros.sensing.frames import Frame, FramePool, Lease, NotReady, nearest_of, together
+from vla_accel_ros.sensing.ring import ENCODING, Handle, Record, fence
+from vla_accel_ros.sensing.ring_view import MappedRing
+from vla_accel_ros.sensing.segment import segment_path
+
+Choice = Callable[[Mapping[str, Sequence[Record]]], "dict[str, Record] | NotReady"]
 
 _TRIES = 3
 _COPIES = 4
@@ -48,7 +44,7 @@ class RingCounts:
 class RingLease(Lease):
     """Frames that lie in the rings. What is made of them counts only if they are `intact` afterwards."""
 
-    def __init__(self, reader: RingReader, rings: Mapping[str, _Ring], chosen: Mapping[str, Record]):
+    def __init__(self, reader: RingReader, rings: Mapping[str, MappedRing], chosen: Mapping[str, Record]):
         fence()
         self.frames = {
             camera: Frame(camera, record.stamp_ns, rings[camera].images[record.slot])
@@ -73,23 +69,51 @@ class RingLease(Lease):
 class RingReader:
     """A FrameSource over rings of other processes. Any threads.
 
-    rings: camera -> the name of its ring, which need not be there yet. copy: see the module. page_lock: have,
-    where there is CUDA, page-locked memory under the leases.
+    rings: camera -> the name of its ring, which need not be there yet; empty until `hear` says it.
+    copy: see the module. page_lock: have, where there is CUDA, page-locked memory under the leases.
     """
 
     def __init__(self, rings: Mapping[str, str], copy: bool = True, page_lock: bool = True):
         self._names = dict(rings)
-        self._cameras = {name: camera for camera, name in rings.items()}
+        self._cameras = {name: camera for camera, name in rings.items() if name}
         self._copy, self._page_lock = copy, page_lock
         self._pool = FramePool(rings, _COPIES, page_lock=page_lock)
         self._copied: dict[str, Record] = {}
-        self._rings: dict[str, _Ring] = {}
+        self._rings: dict[str, MappedRing] = {}
         self._counts = dict.fromkeys(rings, RingCounts())
         self._lock = threading.RLock()
+
+    @property
+    def cameras(self) -> Collection[str]:
+        """Whose frames it reads."""
+        return self._names.keys()
+
+    def follow(self, camera: str, name: str) -> None:
+        """From now on this is the camera's ring. Raises ValueError, one sentence, for a name that is none."""
+        if self._names[camera] == name:
+            return
+        segment_path(name)
+        with self._lock:
+            owner = self._cameras.get(name, camera)
+            if owner != camera:
+                raise ValueError(f"ring {name!r} is camera {owner}'s already: give each camera its own")
+            self._cameras.pop(self._names[camera], None)
+            self._rings.pop(camera, None)
+            self._names[camera], self._cameras[name] = name, camera
 
     def newest(self, camera: str) -> Lease | None:
         """The newest frame of one camera, None when there is none; `newest_set` says why."""
         lease = self.newest_set((camera,), 0.0)
+        return None if isinstance(lease, NotReady) else lease
+
+    def nearest(self, camera: str, stamp_ns: int) -> Lease | None:
+        """The frame taken nearest to that time, None when there is none."""
+
+        def choose(published: Mapping[str, Sequence[Record]]) -> dict[str, Record] | NotReady:
+            frames = published[camera]
+            return {camera: nearest_of(frames, stamp_ns)} if frames else NotReady("no frame yet")
+
+        lease = self._lease((camera,), choose)
         return None if isinstance(lease, NotReady) else lease
 
     def newest_set(self, cameras: Sequence[str], max_skew_s: float) -> Lease | NotReady:
@@ -97,15 +121,16 @@ class RingReader:
 
         NotReady, too, when a ring is missing or unusable, and when frames are overwritten faster than copied.
         """
+        return self._lease(cameras, partial(together, max_skew_s=max_skew_s))
+
+    def hear(self, camera: str, handle: Handle) -> None:
+        """A handle has come: follow its ring, and count its frame as overtaken if that is gone already.
+
+        Raises ValueError, one sentence, for a handle of no ring that can be read here.
+        """
+        self.follow(camera, handle.ring)
         with self._lock:
-            for _ in range(_TRIES):
-                lease = self._newest_set(cameras, max_skew_s)
-                if isinstance(lease, NotReady) or not self._copy:
-                    return lease
-                copied = self._copy_of(lease)
-                if copied is not _OVERTAKEN:
-                    return copied
-        return _OVERTAKEN
+            self._find(camera, handle)
 
     def take(self, handle: Handle) -> Lease | NotReady:
         """The very frame of a handle, or why it cannot be had (any more)."""
@@ -113,21 +138,19 @@ class RingReader:
             camera = self._cameras.get(handle.ring)
             if camera is None:
                 return NotReady(f"a handle is of ring {handle.ring!r}, which no camera here has")
-            ring = self._ring(camera)
-            if isinstance(ring, NotReady):
-                return ring
-            size = (ring.geometry.height, ring.geometry.width, ENCODING)
-            if (handle.height, handle.width, handle.encoding) != size:
-                return NotReady(
-                    f"a handle is of a {handle.height} x {handle.width} {handle.encoding} frame, ring "
-                    f"{handle.ring!r} holds {size[0]} x {size[1]} {ENCODING}: the camera was restarted"
-                )
-            record = Record(handle.slot, handle.sequence, handle.stamp_ns)
-            if 0 <= handle.slot < ring.geometry.slots and ring.record(handle.slot) == record:
-                lease = RingLease(self, {camera: ring}, {camera: record})
+            try:
+                lease = self._find(camera, handle)
+            except ValueError as reason:
+                return NotReady(str(reason))
+            if lease is not None:
                 return self._copy_of(lease) if self._copy else lease
-            self._overtaken([camera])
         return NotReady(f"a handle's frame is no longer in ring {handle.ring!r}: it was taken too late")
+
+    def page_lock(self, camera: str) -> PageLock:
+        """How the camera's ring lies in memory as CUDA sees it."""
+        with self._lock:
+            ring = self._rings.get(camera)
+        return PageLock("no ring yet") if ring is None else ring.page_lock
 
     def counts(self, camera: str) -> RingCounts:
         """What has become of this camera's frames so far."""
@@ -143,7 +166,7 @@ class RingReader:
         with self._lock:
             for camera in self._names:
                 ring = self._ring(camera)
-                if isinstance(ring, _Ring):
+                if isinstance(ring, MappedRing):
                     ring.clear()
 
     def close(self) -> None:
@@ -157,7 +180,19 @@ class RingReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _newest_set(self, cameras: Sequence[str], max_skew_s: float) -> RingLease | NotReady:
+    def _lease(self, cameras: Sequence[str], choose: Choice) -> Lease | NotReady:
+        """The frames that are chosen, copied where that is wanted."""
+        with self._lock:
+            for _ in range(_TRIES):
+                lease = self._in_place(cameras, choose)
+                if isinstance(lease, NotReady) or not self._copy:
+                    return lease
+                copied = self._copy_of(lease)
+                if copied is not _OVERTAKEN:
+                    return copied
+        return _OVERTAKEN
+
+    def _in_place(self, cameras: Sequence[str], choose: Choice) -> RingLease | NotReady:
         rings = {}
         for camera in cameras:
             ring = self._ring(camera)
@@ -167,18 +202,20 @@ class RingReader:
         published = {camera: ring.published() for camera, ring in rings.items()}
         for camera, ring in rings.items():
             self._count(camera, damaged=ring.take_damaged())
-        chosen = together(published, max_skew_s)
+        chosen = choose(published)
         return chosen if isinstance(chosen, NotReady) else RingLease(self, rings, chosen)
 
-    def _ring(self, camera: str) -> _Ring | NotReady:
+    def _ring(self, camera: str) -> MappedRing | NotReady:
         """The ring that now has the camera's name; opened again when that is another than last time."""
         ring = self._rings.get(camera)
         if ring is not None and ring.is_current():
             return ring
         self._rings.pop(camera, None)
         name = self._names[camera]
+        if not name:
+            return NotReady(f"no frame handle of camera {camera} yet")
         try:
-            ring = self._rings[camera] = _Ring(name, self._page_lock)
+            ring = self._rings[camera] = MappedRing(name, self._page_lock)
         except FileNotFoundError:
             return NotReady(f"camera {camera}: ring {name!r} is not there: start its camera")
         except OSError as error:
@@ -190,6 +227,23 @@ class RingReader:
             return NotReady(f"camera {camera}: {error}")
         self._count(camera, opened=1)
         return ring
+
+    def _find(self, camera: str, handle: Handle) -> RingLease | None:
+        """The handle's frame in place; None, and counted, when it is gone. Raises ValueError, see `hear`."""
+        ring = self._ring(camera)
+        if isinstance(ring, NotReady):
+            raise ValueError(ring.reason)
+        size = (ring.geometry.height, ring.geometry.width, ENCODING)
+        if (handle.height, handle.width, handle.encoding) != size:
+            raise ValueError(
+                f"a handle is of a {handle.height} x {handle.width} {handle.encoding} frame, ring "
+                f"{handle.ring!r} holds {size[0]} x {size[1]} {ENCODING}: the camera was restarted"
+            )
+        record = Record(handle.slot, handle.sequence, handle.stamp_ns)
+        if 0 <= handle.slot < ring.geometry.slots and ring.record(handle.slot) == record:
+            return RingLease(self, {camera: ring}, {camera: record})
+        self._overtaken([camera])
+        return None
 
     def _copy_of(self, lease: RingLease) -> Lease | NotReady:
         """The frames of a lease in memory of our own; _OVERTAKEN when they were overwritten meanwhile."""
@@ -234,58 +288,3 @@ class _NotCopied(Exception):
 
     def __init__(self, reason: NotReady):
         self.reason = reason
-
-
-class _Ring:
-    """One ring, mapped. Raises as View and read_header do."""
-
-    def __init__(self, name: str, page_lock: bool):
-        self._view = View(name, partial(read_header, name), writable=page_lock and has_cuda())
-        self.geometry, _ = self._view.layout
-        self._memory = self._view.mapping
-        self.page_locked = page_lock and self._memory.page_lock()
-        self._words = memoryview(self._memory).cast("Q")  # a word is loaded by one instruction
-        self.images = [self.geometry.image(self._memory, slot) for slot in range(self.geometry.slots)]
-        for image in self.images:
-            image.setflags(write=False)
-        self._cleared = 0
-        self._damage: dict[int, bytes] = {}
-        self._new_damage = 0
-
-    def is_current(self) -> bool:
-        return self._view.is_current()
-
-    def published(self) -> list[Record]:
-        """Complete frames since `clear`, newest arrival first."""
-        records = (self.record(slot) for slot in range(self.geometry.slots))
-        whole = [record for record in records if record is not None and record.sequence > self._cleared]
-        return sorted(whole, key=lambda record: -record.sequence)
-
-    def clear(self) -> None:
-        """Forget the frames that are there."""
-        self._cleared = max((record.sequence for record in self.published()), default=self._cleared)
-
-    def holds(self, record: Record) -> bool:
-        """Whether the slot still has this frame, and nobody is writing it."""
-        return self._words[self.geometry.record_at(record.slot) // 8] == record.sequence
-
-    def record(self, slot: int) -> Record | None:
-        """The slot's complete frame, if it has one."""
-        raw = self._raw(slot)
-        record = read_record(raw, slot, self.geometry)
-        if record is None or not record.damaged:
-            return record
-        # A record that is being written looks damaged, too, but not twice the same.
-        if self._raw(slot) == raw and self._damage.get(slot) != raw:
-            self._damage[slot] = raw
-            self._new_damage += 1
-        return None
-
-    def take_damaged(self) -> int:
-        """How many records were newly found damaged since the last call."""
-        found, self._new_damage = self._new_damage, 0
-        return found
-
-    def _raw(self, slot: int) -> bytes:
-        at = self.geometry.record_at(slot)
-        return self._memory[at : at + RECORD_BYTES]

@@ -21,11 +21,12 @@ import stat
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import numpy as np
+
+from vla_accel_ros.engine.host_memory import PageLock, Registration
 
 T = TypeVar("T")
 FOLDER = Path("/dev/shm")
@@ -37,37 +38,17 @@ _TRIES = 100
 class Mapping(mmap.mmap):
     """Shared memory, mapped until the last array over it is gone, and page-locked no longer than that."""
 
-    _unlock: Callable[[], object] | None = None
+    _registration: Registration | None = None
 
-    def page_lock(self) -> bool:
-        """Page-lock it for CUDA, where there is a CUDA device; False where that is not so or failed."""
-        if self._unlock is not None:
-            return True
-        if not has_cuda():
-            return False
-        import torch
-
-        address = np.frombuffer(self, np.uint8).ctypes.data
-        cudart = torch.cuda.cudart()
-        if cudart.cudaHostRegister(address, len(self), 0) != cudart.cudaError.success:
-            with suppress(RuntimeError):  # CUDA reports the refusal once more, to whatever is called next
-                _ = torch.ones(1, device="cuda") * 2
-            return False
-        self._unlock = lambda: cudart.cudaHostUnregister(address)
-        return True
+    def page_lock(self) -> PageLock:
+        """Page-lock it for CUDA where that can be, and say what came of it."""
+        if self._registration is None:
+            self._registration = Registration(np.frombuffer(self, np.uint8).ctypes.data, len(self))
+        return self._registration.lock
 
     def __del__(self) -> None:
-        if self._unlock is not None:  # here the memory is still mapped; in a weakref's callback it is not
-            self._unlock()
-
-
-def has_cuda() -> bool:
-    """Whether there is memory to page-lock for; imports torch."""
-    try:
-        import torch
-    except ImportError:
-        return False
-    return torch.cuda.is_available()
+        if self._registration is not None:  # still mapped here; in a weakref's callback it is not
+            self._registration.end()
 
 
 class Segment:

@@ -37,8 +37,9 @@ class Synchroniser:
     def observe(self, instruction: str, now_ns: int) -> Observation | NotReady:
         """The newest observation, or why there is none; NOTHING_NEW when it was had already.
 
-        The images are views of leased slots, good until the next observation or `release`. The state is the
-        joints at the oldest image's stamp, float32 [D] in the policy's units.
+        The images are views of leased slots, good until the next observation or `release`, and as long as
+        the observation is `intact`. The state is the joints at the oldest image's stamp, float32 [D] in the
+        policy's units.
         """
         if not instruction.strip():
             return NotReady("no instruction yet: publish one on the instruction topic")
@@ -54,7 +55,7 @@ class Synchroniser:
         self._lease, self._stamps = lease, stamps
         state = self.contract.to_policy(self.joints.at(min(stamps))).astype("float32")
         images = {camera.image: lease.frames[camera.name].image for camera in self.contract.cameras}
-        return Observation(images, state, instruction, min(stamps))
+        return Observation(images, state, instruction, min(stamps), lease.intact)
 
     def release(self) -> None:
         """Give the last observation's slots back."""
