@@ -1,0 +1,97 @@
+"""Chunks denoised together are the chunks that each would be alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from builders import make_config, make_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vla_accel_ros.engine.staggered import StaggeredDenoising
+from vla_accel_ros.models.packed import FlowStep
+from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.sampling import TIME_RULES, Flow, sample
+
+
+@pytest.fixture(scope="module", params=["pi0", "pi05"])
+def model(request: pytest.FixtureRequest) -> Pi:
+    return make_model(make_config(request.param))
+
+
+@torch.inference_mode()
+def make_chunk(model: Pi, seed: int) -> FlowStep:
+    """Noise, state and prefix of a chunk; prefixes differ in length."""
+    config, made = model.config, torch.Generator().manual_seed(seed)
+    length = 3 + seed % 5
+    _, kv = model.prefix(torch.randn(1, length, config.prefix.width, generator=made))
+    noise = torch.randn(1, config.horizon, config.action_dim, generator=made)
+    state = torch.randn(1, config.state_dim, generator=made) if config.kind == "pi0" else None
+    return FlowStep(noise, torch.ones(1), state, kv)
+
+
+@torch.inference_mode()
+def alone(model: Pi, chunk: FlowStep, steps: int, rule: str = "openpi") -> Flow:
+    def velocity(x: torch.Tensor, t: float) -> torch.Tensor:
+        return model.velocity(x, torch.full((1,), t), chunk.state, chunk.kv)
+
+    return sample(velocity, chunk.x, steps, rule)
+
+
+def test_once_full_every_step_finishes_a_chunk(model: Pi) -> None:
+    batch = StaggeredDenoising[int](model, steps=4)
+    finished = []
+    for number in range(8):
+        chunk = make_chunk(model, number)
+        batch.begin(number, chunk.x, chunk.state, chunk.kv)
+        finished.append([done.key for done in batch.step()])
+    assert finished == [[], [], [], [0], [1], [2], [3], [4]]
+    assert batch.under_way == (5, 6, 7)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    data=st.data(),
+    steps=st.integers(1, 5),
+    rule=st.sampled_from(TIME_RULES),
+    together=st.booleans(),
+)
+def test_any_schedule_gives_each_chunk_its_own_flow(
+    model: Pi, data: st.DataObject, steps: int, rule: str, together: bool
+) -> None:
+    """Chunks begin when they like and may be dropped; computed by themselves they are bit-equal."""
+    batch = StaggeredDenoising[int](model, steps, rule, together=together)
+    chunks: dict[int, FlowStep] = {}
+    flows: dict[int, Flow] = {}
+    for number in range(data.draw(st.integers(1, 8), label="ticks")):
+        event = data.draw(st.sampled_from(["begin", "begin", "wait", "drop"]), label="event")
+        if event == "begin" and not batch.full:
+            chunks[number] = make_chunk(model, number)
+            batch.begin(number, chunks[number].x, chunks[number].state, chunks[number].kv)
+        elif event == "drop" and batch.under_way:
+            dropped = data.draw(st.sampled_from(batch.under_way), label="dropped")
+            batch.drop(dropped)
+            del chunks[dropped]
+        flows |= dict(batch.step())
+    while batch.under_way:
+        flows |= dict(batch.step())
+
+    assert sorted(flows) == sorted(chunks)
+    for number, flow in flows.items():
+        want = alone(model, chunks[number], steps, rule)
+        if together:
+            torch.testing.assert_close(flow.actions, want.actions, atol=1e-5, rtol=1e-5)
+        else:
+            assert torch.equal(flow.actions, want.actions) and torch.equal(flow.update, want.update)
+
+
+def test_what_cannot_be(model: Pi) -> None:
+    with pytest.raises(ValueError, match="limit is 0"):
+        StaggeredDenoising(model, limit=0)
+    batch, chunk = StaggeredDenoising[int](model, steps=3, limit=1), make_chunk(model, 0)
+    assert batch.step() == []
+    batch.begin(0, chunk.x, chunk.state, chunk.kv)
+    with pytest.raises(ValueError, match="1 chunks are under way, and no more are allowed"):
+        batch.begin(1, chunk.x, chunk.state, chunk.kv)
+    with pytest.raises(KeyError, match="chunk 1 is not under way"):
+        batch.drop(1)
