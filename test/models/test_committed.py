@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
-from builders import make_config, make_model
+from builders import make_checkpoint, make_config, make_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from vla_accel_ros.models.checkpoint import load_policy
 from vla_accel_ros.models.committed import Committed, read_trained_delay
 from vla_accel_ros.models.gemma import KV, PerToken, RMSNorm
 from vla_accel_ros.models.pi import Pi
@@ -158,7 +162,19 @@ def test_actions_that_cannot_be_are_refused() -> None:
         Committed(torch.full((1, 3), float("nan")))
 
 
-def test_what_a_checkpoint_says_of_its_training() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_policy_knows_what_its_checkpoint_says_of_its_training(kind: str, tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path, make_config(kind))
+    assert load_policy(folder).trained_delay == 0
+    data = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**data, "rtc_training_max_delay": 5}))
+    assert load_policy(folder).trained_delay == 5
+    (folder / "config.json").write_text(json.dumps({**data, "rtc_training_max_delay": 9}))
+    with pytest.raises(ValueError, match=r"config\.json: rtc_training_max_delay is 9"):
+        load_policy(folder)
+
+
+def test_what_a_checkpoint_can_say_of_its_training() -> None:
     assert read_trained_delay({}, 8) == 0
     assert read_trained_delay({"rtc_training_max_delay": 7}, 8) == 7
     for value in (-1, 8, 2.0, True, "3", None):

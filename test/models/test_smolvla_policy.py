@@ -18,6 +18,7 @@ from smolvla_recording import CASES, FOLDER, SPEC, Case, make_smolvla_folder
 from torch import Tensor
 
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.models.checkpoint import load_policy
 from vla_accel_ros.models.smolvla import SmolVLA
 from vla_accel_ros.models.smolvla_checkpoint import is_smolvla, load_smolvla
 from vla_accel_ros.models.smolvla_config import SMOLVLA
@@ -261,3 +262,9 @@ def test_settings_that_are_not_known_are_refused(changes: dict[str, Any], messag
     shapes = {name: tuple(t.shape) for name, t in load_file(FOLDER / "model.safetensors").items()}
     with pytest.raises(ValueError, match=message):
         infer_smolvla(shapes, data, 12, 8)
+
+
+def test_one_door_for_every_policy(folder: Path) -> None:
+    loaded = load_policy(folder, delta_mask=np.arange(6) < 5)
+    assert isinstance(loaded, SmolVLAPolicy)
+    assert loaded.delta_mask.tolist() == [True] * 5 + [False]

@@ -94,7 +94,7 @@ class InferenceLoops:
         self._has_state_token = engine.policy.config.kind == "pi0"
         self._loops = [vision.loop("vision", self.see, self._failed("vision"))]
         self._loops.append(action.loop("action", self.act, self._failed("action")))
-        if language is not None:
+        if language is not None and engine.policy.speaks:
             self._loops.append(language.loop("language", self.speak, self._failed("language")))
 
     def start(self) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from vla_accel_ros.models.committed import read_trained_delay
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.infer_config import infer_config
 from vla_accel_ros.models.norm_stats import read_json, read_normalizers
@@ -39,7 +40,7 @@ def load_policy(
     normalize: bool = True,
     prompt_state: str = "own",
 ) -> Policy:
-    """Load the checkpoint folder `path`.
+    """Load the checkpoint folder `path`, of a pi0, pi0.5 or SmolVLA (see load_smolvla).
 
     dtype: float32 or bfloat16 (some parts stay float32, as in openpi).
     delta_mask: bool [D], see Policy; by default every action with statistics is an absolute one.
@@ -49,6 +50,10 @@ def load_policy(
     Raises ValueError, one sentence, for everything that is missing, malformed or does not fit.
     """
     folder = Path(path)
+    from vla_accel_ros.models.smolvla_checkpoint import is_smolvla, load_smolvla  # which reads this module
+
+    if is_smolvla(folder):
+        return load_smolvla(folder, device, dtype, delta_mask, normalize=normalize)
     target = find_device(device)
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype}; use torch.float32 or torch.bfloat16.")
@@ -61,7 +66,8 @@ def load_policy(
     if delta_mask is None:
         delta_mask = np.zeros(min(actions.size, config.action_dim) or config.action_dim, dtype=np.bool_)
     model = load_model(weights, config, target, dtype)
-    return Policy(model, tokenizer, state, actions, np.asarray(delta_mask), prompt_state)
+    delay = _trained_delay(folder, config.horizon)
+    return Policy(model, tokenizer, state, actions, np.asarray(delta_mask), prompt_state, delay)
 
 
 def load_model(file: Path, config: PiConfig, device: torch.device, dtype: torch.dtype = torch.float32) -> Pi:
@@ -106,6 +112,15 @@ def read_config(folder: Path) -> PiConfig:
     with open_weights(weights) as tensors:
         shapes = {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
     return infer_config(shapes, data, str(weights))
+
+
+def _trained_delay(folder: Path, horizon: int) -> int:
+    """See read_trained_delay."""
+    file = folder / "config.json"
+    try:
+        return read_trained_delay(read_json(file) if file.is_file() else {}, horizon)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
 
 
 def _compare(

@@ -48,7 +48,7 @@ class Policy:
     prompt_state: how pi0.5 writes the state into the prompt: its "own" dimensions (openpi), "padded" to
         state_dim (lerobot before 0.4.5) or "none" (trained without discrete state, such as pi05_libero).
     trained_delay: most leading actions it was trained to be given, see models.committed; 0 = none.
-    speaks: whether its language head writes text.
+    speaks: whether its language head writes text; one that does not is asked nothing.
     """
 
     model: Pi

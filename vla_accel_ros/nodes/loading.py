@@ -76,7 +76,7 @@ def check(policy: Policy, contract: Contract, model: Path) -> None:
 
 
 def warm_up(engine: Engine, contract: Contract) -> None:
-    """Observe, act on and ask about a black frame of a robot in the middle of its range."""
+    """Observe, act on and, if it speaks, ask about a black frame of a robot in the middle of its range."""
     side = engine.policy.config.vision.image_size
     middle = np.array([(joint.lower + joint.upper) / 2 for joint in contract.joints])
     black = np.zeros((side, side, 3), np.uint8)
@@ -88,6 +88,8 @@ def warm_up(engine: Engine, contract: Contract) -> None:
     )
     with engine.observe(observation) as prefix:
         engine.act(prefix)
+        if not engine.policy.speaks:
+            return
         with engine.ask(prefix, max_tokens=2) as answer:
             for _ in answer:
                 pass

@@ -25,7 +25,7 @@ from vla_accel_ros.models.smolvla_checkpoint import load_smolvla_model
 from vla_accel_ros.models.smolvla_config import SmolVLAConfig
 from vla_accel_ros.models.smolvla_sizes import infer_smolvla
 
-FOLDER = Path(__file__).parent.parent / "data" / "smolvla"
+FOLDER = Path(__file__).parent / "data" / "smolvla"
 SPEC: dict[str, Any] = json.loads((FOLDER / "recording.json").read_text())
 CASES = range(len(SPEC["tasks"]))
 

@@ -1,0 +1,28 @@
+"""A SmolVLA that lerobot saved serves a contract like any other model, but is never asked anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from smolvla_recording import make_smolvla_folder
+
+from vla_accel_ros.engine.loops import InferenceLoops, Pace, Ports
+from vla_accel_ros.models.smolvla_policy import SmolVLAPolicy
+from vla_accel_ros.nodes.loading import Load
+
+
+def test_it_is_loaded_warmed_up_and_not_asked(tmp_path, contract):
+    names = ("top", "wrist")
+    cameras = tuple(replace(camera, image=name) for camera, name in zip(contract.cameras, names, strict=True))
+    folder = make_smolvla_folder(tmp_path / "model")
+    engine = Load(folder, device="cpu", denoise_steps=2).engine(replace(contract, cameras=cameras))
+    assert isinstance(engine.policy, SmolVLAPolicy)
+    with engine.newest() as prefix:
+        assert prefix.instruction == "warm up"
+
+    def nothing(*_):
+        return None
+
+    ports = Ports(nothing, nothing, nothing, nothing, nothing, nothing)
+    loops = InferenceLoops(engine, ports, Pace(10.0), Pace(10.0), Pace(10.0))
+    assert [stats.name for stats in loops.stats()] == ["vision", "action"]
