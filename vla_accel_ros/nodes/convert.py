@@ -15,11 +15,12 @@ import numpy as np
 from builtin_interfaces.msg import Time
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from vla_accel_msgs.msg import ActionChunk, LanguageOutput, LoopStats
+from vla_accel_msgs.msg import ActionChunk, FrameHandle, LanguageOutput, LoopStats
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine import loop
 from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.sensing.ring import Handle
 
 if TYPE_CHECKING:
     from vla_accel_ros.engine.loops import Text
@@ -36,6 +37,34 @@ def stamp_ns(stamp: Time) -> int:
 def set_stamp(stamp: Time, t_ns: int) -> None:
     """Write nanoseconds into a message stamp."""
     stamp.sec, stamp.nanosec = divmod(t_ns, 1_000_000_000)
+
+
+def handle_to_message(handle: Handle, frame_id: str) -> FrameHandle:
+    """Where a frame lies, as a message. frame_id: the camera's optical frame."""
+    message = FrameHandle(
+        ring=handle.ring,
+        slot=handle.slot,
+        sequence=handle.sequence,
+        height=handle.height,
+        width=handle.width,
+        encoding=handle.encoding,
+    )
+    message.header.frame_id = frame_id
+    set_stamp(message.header.stamp, handle.stamp_ns)
+    return message
+
+
+def handle_from_message(message: FrameHandle) -> Handle:
+    """The Handle of a message; whether there is such a frame only its ring can tell."""
+    return Handle(
+        ring=message.ring,
+        slot=message.slot,
+        sequence=message.sequence,
+        stamp_ns=stamp_ns(message.header.stamp),
+        height=message.height,
+        width=message.width,
+        encoding=message.encoding,
+    )
 
 
 def chunk_to_message(chunk: Chunk, contract: Contract, inference_s: float) -> ActionChunk:

@@ -1,22 +1,21 @@
 """The lifecycle node that looks, acts and speaks: images, joints and an instruction in, action chunks out.
 
-Images arrive as raw serialized messages and are copied once. Three loops at their own rates share one engine
-(engine/loops.py); this node only opens topics, hands over what comes in, and reports: LoopStats once a second
-for each loop, and in /diagnostics the rate, age and drops of every stream, the loops' times and misses, the
-age of the newest chunk, and what an observation is waiting for. Loading, comparing with the contract and
-warming up happen in configure; a changed instruction takes effect with the next frame. Each chunk is guided
-to continue the one before while the trajectory node tells, on `motion`, that it runs in mode `rtc`.
+Images arrive by the transport that the contract gives each camera (nodes/streams.py). Three loops at their own
+rates share one engine (engine/loops.py); this node only opens topics, hands over what comes in, and reports:
+LoopStats once a second for each loop, and in /diagnostics the rate, age and drops of every stream, the loops'
+times and misses, the age of the newest chunk, and what an observation is waiting for. Loading, comparing with
+the contract and warming up happen in configure; a changed instruction takes effect with the next frame. Each
+chunk is guided to continue the one before while the trajectory node tells, on `motion`, that it runs in mode
+`rtc`.
 """
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from diagnostic_msgs.msg import DiagnosticStatus
-from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import String
 
 from vla_accel_msgs.msg import ActionChunk, LanguageOutput, LoopStats, Motion
@@ -34,6 +33,7 @@ from vla_accel_ros.nodes.loading import Load
 from vla_accel_ros.nodes.motion import execution
 from vla_accel_ros.nodes.params import INFERENCE
 from vla_accel_ros.nodes.process import run
+from vla_accel_ros.nodes.streams import Streams
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sensing.ingest import Ingest
 
@@ -79,9 +79,7 @@ class InferenceNode(ManagedNode):
         self._chunks = self.output(ActionChunk, "action_chunk", qos.COMMAND)
         self._texts = self.output(LanguageOutput, "language_output", qos.REPORT)
         self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
-        for camera in contract.cameras:
-            self.listen(Image, camera.topic, partial(self._on_image, camera.name), qos.SENSOR, raw=True)
-        self.listen(JointState, contract.joint_states.topic, self._on_joints, qos.SENSOR)
+        self._streams = Streams(self, contract, self._ingest)
         self.listen(String, "instruction", self._on_instruction, qos.LATCHED)
         self.listen(Motion, "motion", self._on_motion, qos.LATCHED)
         self.every(1.0, self._report)
@@ -133,23 +131,6 @@ class InferenceNode(ManagedNode):
         self._guiding = Guiding(chunking, value(self, "rtc"))
         return chunking
 
-    def _on_image(self, camera: str, message: bytes) -> None:
-        if not self.active:
-            return
-        try:
-            self._ingest.image(camera, message, self.now_ns())
-        except ValueError as refusal:
-            self.get_logger().error(str(refusal), throttle_duration_sec=1.0)
-
-    def _on_joints(self, message: JointState) -> None:
-        if not self.active:
-            return
-        stamp_ns = convert.stamp_ns(message.header.stamp)
-        try:
-            self._ingest.joints(message.name, message.position, stamp_ns, self.now_ns())
-        except ValueError as refusal:
-            self.get_logger().error(str(refusal), throttle_duration_sec=1.0)
-
     def _on_instruction(self, message: String) -> None:
         self._ingest.instruction = message.data
         self.get_logger().info(f"instruction: {message.data!r}")
@@ -180,9 +161,7 @@ class InferenceNode(ManagedNode):
         now_ns = self.now_ns()
         for stats in self._loops.stats():
             self._stats.publish(convert.loop_stats(stats, now_ns))
-        slow = [monitor.warning(now_ns) for monitor in self._ingest.monitors.values()]
-        if any(slow):
-            self.get_logger().warning("\n".join(filter(None, slow)), throttle_duration_sec=10.0)
+        self._streams.warn(now_ns)
 
     def _statuses(self) -> Sequence[DiagnosticStatus]:
         if self._loops is None:
@@ -194,7 +173,7 @@ class InferenceNode(ManagedNode):
         return [
             self._inference_status(now_ns),
             chunking,
-            *self._stream_statuses(now_ns),
+            *self._streams.statuses(now_ns),
             *self._loop_statuses(),
         ]
 
@@ -220,20 +199,6 @@ class InferenceNode(ManagedNode):
         }
         sentence = guiding.conflict or (f"not guided: {guiding.why_not}" if guiding.why_not else "guided")
         return status("chunking", WARN if guiding.conflict else OK, sentence, values)
-
-    def _stream_statuses(self, now_ns: int) -> list[DiagnosticStatus]:
-        lines = []
-        for name, monitor in self._ingest.monitors.items():
-            warning, age_s = monitor.warning(now_ns), monitor.age_s(now_ns)
-            values = {
-                "rate [Hz]": monitor.rate_hz(now_ns),
-                "expected [Hz]": monitor.expected_hz,
-                "age [s]": "never seen" if age_s is None else age_s,
-                "drops": monitor.drops,
-                "refused": self._ingest.refused[name],
-            }
-            lines.append(status(f"stream {name}", WARN if warning else OK, warning or "on time", values))
-        return lines
 
     def _loop_statuses(self) -> list[DiagnosticStatus]:
         assert self._loops is not None

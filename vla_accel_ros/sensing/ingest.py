@@ -23,7 +23,7 @@ from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sensing.frames import FramePool
 from vla_accel_ros.sensing.image import write_rgb
 from vla_accel_ros.sensing.joints import JointHistory
-from vla_accel_ros.sensing.rates import IMAGE_HINT, StreamMonitor
+from vla_accel_ros.sensing.rates import IMAGE_HINT, RING_HINT, StreamMonitor
 from vla_accel_ros.sensing.ring import Handle
 from vla_accel_ros.sensing.ring_reader import RingReader
 from vla_accel_ros.sensing.sources import Sources
@@ -63,8 +63,9 @@ class Ingest:
             self.refused: Counter[str] = Counter()
             self.waiting_for = ""
             cameras = self._contract.cameras
+            hints = {c.name: RING_HINT if c.transport == "ring" else IMAGE_HINT for c in cameras}
             self.monitors = {
-                c.name: StreamMonitor(c.rate_hz, f"camera {c.name}", IMAGE_HINT) for c in cameras
+                c.name: StreamMonitor(c.rate_hz, f"camera {c.name}", hints[c.name]) for c in cameras
             }
             self.monitors["joint_states"] = StreamMonitor(self._contract.joint_states.rate_hz, "joint_states")
 

@@ -13,6 +13,7 @@ IMAGE_HINT = (
     "start the node with the Fast DDS profile config/fastdds.xml (FASTDDS_DEFAULT_PROFILES_FILE, "
     "FASTRTPS_DEFAULT_PROFILES_FILE on Humble), whose shared-memory segment holds a whole image"
 )
+RING_HINT = "look at the node that writes the ring, for its handles are small and seldom lost on the way"
 _SLOW = 0.8
 
 
