@@ -216,10 +216,17 @@ class Listener:
     def _on_joints(self, message: JointState) -> None:
         if not set(self.contract.joint_names) <= set(message.name):
             return  # a driver of another part of the robot
+        if len(message.position) != len(message.name):
+            self._record(
+                "refused",
+                f"joint state has {len(message.name)} names and {len(message.position)} positions",
+            )
+            return
         order = [message.name.index(name) for name in self.contract.joint_names]
         positions = np.array(message.position)[order]
         unknown = np.full(len(message.name), np.nan)
-        velocities = (np.array(message.velocity) if len(message.velocity) else unknown)[order]
+        told = len(message.velocity) == len(message.name)
+        velocities = (np.array(message.velocity) if told else unknown)[order]
         self._record("joints", Joints(convert.stamp_ns(message.header.stamp), positions, velocities))
 
     def _on_loop(self, message: LoopStats) -> None:
