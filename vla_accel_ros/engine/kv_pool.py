@@ -38,7 +38,7 @@ class KVPool:
                 f"slots is {slots} and max_tokens {max_tokens}; a pool needs at least 1 of each."
             )
         shape = (slots, config.depth, config.kv_heads, max_tokens, config.head_dim)
-        _check_memory(shape, device, dtype)
+        check_memory(shape, device, dtype)
         self.max_tokens = max_tokens
         self.k = torch.zeros(shape, device=device, dtype=dtype)
         self.v = torch.zeros(shape, device=device, dtype=dtype)
@@ -109,7 +109,8 @@ class KVPool:
             raise ValueError(f"KV slot {slot} is held by nobody; it was released too often.")
 
 
-def _check_memory(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
+def check_memory(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
+    """Raise ValueError, in one sentence, if two tensors [slots, .., .., tokens, ..] do not fit."""
     needed = 2 * dtype.itemsize
     for size in shape:
         needed *= size

@@ -1,0 +1,146 @@
+"""Answers written together are the answers that each would be alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from builders import make_config, make_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from vla_accel_ros.engine.answers import Answers, Said
+from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.kv_store import KVStore
+from vla_accel_ros.engine.pages import PagePool
+from vla_accel_ros.models.decoding import decode
+from vla_accel_ros.models.pi import Pi
+
+MODEL: Pi = make_model(make_config("pi05"))
+CONFIG = MODEL.config.prefix
+
+
+def make_store(pages: int = 40) -> KVStore:
+    device = torch.device("cpu")
+    return KVStore(
+        KVPool(CONFIG, 16, 32, device, torch.float32), PagePool(CONFIG, pages, 3, device, torch.float32)
+    )
+
+
+@torch.inference_mode()
+def observe(store: KVStore, scene: int) -> tuple[int, int, Tensor]:
+    """A prefix in the store: slot, tokens, last hidden state. Scenes differ in length."""
+    tokens = 4 + scene % 5
+    made = torch.Generator().manual_seed(scene)
+    embeddings = torch.randn(1, tokens, CONFIG.width, generator=made)
+    slot = store.acquire()
+    hidden, _ = MODEL.prefix(embeddings, out=store.prefixes.view(slot, tokens))
+    return slot, tokens, hidden[0, -1]
+
+
+@torch.inference_mode()
+def alone(scene: int, count: int, stop: int | None, temperature: float = 0.0, seed: int = 0) -> list[int]:
+    """The same answer by models.decoding, without pool, pages or company."""
+    store = make_store()
+    slot, tokens, hidden = observe(store, scene)
+    rng = np.random.default_rng(seed)
+    past = store.prefixes.view(slot, tokens)
+    said = [int(s.tokens) for s in decode(MODEL, past, hidden[None], count, temperature=temperature, rng=rng)]
+    return said[: said.index(stop)] if stop in said else said
+
+
+def ids(said: list[Said], request: int) -> list[int]:
+    return [one.token for one in said if one.request == request and one.token is not None]
+
+
+def test_frames_join_and_leave_one_batch() -> None:
+    store = make_store()
+    answers, said, batch = Answers(MODEL, store, stop=None), [], []
+    for scene in range(6):
+        slot, tokens, hidden = observe(store, scene)
+        assert answers.begin(slot, tokens, hidden, max_tokens=3) == scene
+        store.prefixes.release(slot)
+        batch.append(len(answers.under_way))
+        said += answers.advance()
+    while answers.under_way:
+        said += answers.advance()
+    assert batch == [1, 2, 3, 3, 3, 3]
+    assert [ids(said, scene) for scene in range(6)] == [alone(scene, 3, None) for scene in range(6)]
+    assert [one.request for one in said if one.finished] == list(range(6))
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), together=st.booleans())
+def test_any_schedule_says_the_same(data: st.DataObject, together: bool) -> None:
+    """Any lengths, stops, temperatures, arrivals and cancellations."""
+    store = make_store(pages=200)
+    stop = data.draw(st.sampled_from([None, *alone(1, 4, None)]), label="stop")
+    answers = Answers(MODEL, store, stop, together)
+    wanted: dict[int, list[int]] = {}
+    said: list[Said] = []
+    for _ in range(data.draw(st.integers(1, 12), label="ticks")):
+        event = data.draw(st.sampled_from(["ask", "advance", "advance", "cancel"]), label="event")
+        if event == "ask":
+            scene, seed = data.draw(st.integers(0, 9)), data.draw(st.integers(0, 5))
+            count = data.draw(st.integers(1, 9), label="count")
+            temperature = data.draw(st.sampled_from([0.0, 0.7]), label="temperature")
+            slot, tokens, hidden = observe(store, scene)
+            request = answers.begin(
+                slot, tokens, hidden, count, temperature=temperature, rng=np.random.default_rng(seed)
+            )
+            store.prefixes.release(slot)
+            wanted[request] = alone(scene, count, stop, temperature, seed)
+        elif event == "cancel" and answers.under_way:
+            dropped = data.draw(st.sampled_from(answers.under_way), label="cancelled")
+            answers.cancel(dropped)
+            del wanted[dropped]
+        else:
+            said += answers.advance()
+    while answers.under_way:
+        said += answers.advance()
+
+    assert {request: ids(said, request) for request in wanted} == wanted
+    for request in wanted:
+        if request in {state.request for state in store._states.values()}:
+            store.remove(request)
+    assert store.prefixes.free == 16 and store.pages.unpromised == 200
+
+
+def test_tokens_are_streamed_as_they_come() -> None:
+    store, heard = make_store(), []
+    answers = Answers(MODEL, store, stop=None)
+    answers.begin(*observe(store, 3), max_tokens=3, on_token=heard.append)
+    for count in range(1, 4):
+        answers.advance()
+        assert len(heard) == count
+    assert [one.finished for one in heard] == [False, False, True]
+    assert [one.token for one in heard] == alone(3, 3, None)
+
+
+def test_an_action_on_the_same_prefix_is_not_disturbed() -> None:
+    """One prefill feeds both: the flow before and after an answer is the same to the bit."""
+    store = make_store()
+    slot, tokens, hidden = observe(store, 2)
+    made = torch.Generator().manual_seed(0)
+    noise = torch.randn(1, MODEL.config.horizon, MODEL.config.action_dim, generator=made)
+    with torch.inference_mode():
+        before = MODEL.velocity(noise, torch.ones(1), None, store.prefixes.view(slot, tokens))
+        answers = Answers(MODEL, store, stop=None)
+        answers.begin(slot, tokens, hidden, max_tokens=5)
+        while answers.under_way:
+            answers.advance()
+        after = MODEL.velocity(noise, torch.ones(1), None, store.prefixes.view(slot, tokens))
+    assert torch.equal(before, after)
+
+
+def test_what_cannot_be() -> None:
+    store = make_store()
+    answers, prefix = Answers(MODEL, store, stop=None), observe(store, 0)
+    assert answers.advance() == []
+    with pytest.raises(ValueError, match="max_tokens is 0"):
+        answers.begin(*prefix, max_tokens=0)
+    with pytest.raises(ValueError, match="temperature is -1"):
+        answers.begin(*prefix, max_tokens=2, temperature=-1)
+    with pytest.raises(KeyError, match="answer 5 is not under way"):
+        answers.cancel(5)

@@ -1,0 +1,129 @@
+"""Answers of several frames, written together (OxyGen, cross-frame continuous batching).
+
+Every forward advances all answers under way by one token, whatever their prompts, lengths and ages; weights
+are read once for all of them. When to do so, and how often per frame, is not decided here: `advance` is one
+token's work, so that whoever schedules can stop between any two. Each answer's tokens are those that it
+would have alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.kv_store import KVStore, State
+from vla_accel_ros.models.decoding import choose
+from vla_accel_ros.models.packed import Segment, Stack, forward
+from vla_accel_ros.models.pi import Pi
+
+
+class Said(NamedTuple):
+    """One token of one answer. token: None when the answer ended without one (end of text)."""
+
+    request: int
+    token: int | None
+    finished: bool
+
+
+@dataclass
+class _Answer:
+    state: State
+    hidden: Tensor  # [W], what the next token is read from
+    max_tokens: int
+    temperature: float
+    rng: np.random.Generator
+    on_token: Callable[[Said], None] | None
+
+
+class Answers:
+    """The answers of one model. Not for several threads at once.
+
+    model: whose language head continues prefixes; stop: the id that ends a text.
+    together: False computes every answer's token by itself, to the bit what it is alone (models.packed).
+    """
+
+    def __init__(self, model: Pi, store: KVStore, stop: int | None, together: bool = True) -> None:
+        self._model, self._store, self._stop, self._together = model, store, stop, together
+        self._stack: Stack = model.language_model
+        self._answers: dict[int, _Answer] = {}
+
+    @property
+    def under_way(self) -> tuple[int, ...]:
+        """Requests that are not finished, oldest first."""
+        return tuple(self._answers)
+
+    def begin(
+        self,
+        slot: int,
+        n_tokens: int,
+        hidden: Tensor,
+        max_tokens: int,
+        *,
+        temperature: float = 0.0,
+        rng: np.random.Generator | None = None,
+        on_token: Callable[[Said], None] | None = None,
+    ) -> int:
+        """Take in a request to continue a held prefix; returns its number.
+
+        hidden [W]: of the prefix's last valid token. max_tokens: 1 or more. on_token: called by advance.
+        Raises ValueError for a length or temperature that cannot be, PoolExhausted if there is no room.
+        """
+        if max_tokens < 1:
+            raise ValueError(f"max_tokens is {max_tokens}; an answer has at least 1.")
+        if not 0 <= temperature < float("inf"):
+            raise ValueError(f"temperature is {temperature}; use 0 for greedy or a positive number.")
+        state = self._store.store(slot, n_tokens, max_tokens)
+        made = np.random.default_rng(state.request) if rng is None else rng
+        hidden = hidden.clone()
+        self._answers[state.request] = _Answer(state, hidden, max_tokens, temperature, made, on_token)
+        return state.request
+
+    @torch.inference_mode()
+    def advance(self) -> list[Said]:
+        """One more token for every answer under way, oldest first."""
+        self._read()
+        answers = list(self._answers.values())
+        said = [self._say(answer, logits) for answer, logits in zip(answers, self._logits(answers))]
+        for answer, one in zip(answers, said, strict=True):
+            if one.finished:
+                del self._answers[one.request]
+                self._store.finish(one.request)
+            if answer.on_token is not None:
+                answer.on_token(one)
+        return said
+
+    def cancel(self, request: int) -> None:
+        """Break an answer off and give back what it holds. Raises KeyError if it is not under way."""
+        if request not in self._answers:
+            raise KeyError(f"answer {request} is not under way: {list(self._answers)} are")
+        del self._answers[request]
+        self._store.remove(request)
+
+    def _read(self) -> None:
+        """Let the model see what each answer said last, in one forward."""
+        speaking = [answer for answer in self._answers.values() if answer.state.tokens]
+        hidden = forward(self._stack, [self._segment(answer.state) for answer in speaking], self._together)
+        for answer, rows in zip(speaking, hidden, strict=True):
+            answer.hidden = rows[0, -1]
+
+    def _segment(self, state: State) -> Segment:
+        past = self._store.past(state)
+        token = torch.tensor([state.tokens[-1:]], device=past[0].k.device)
+        return Segment(self._model.embed_tokens(token), past, out=state.tail.grow())
+
+    def _logits(self, answers: list[_Answer]) -> list[Tensor]:
+        if self._together and answers:
+            return list(self._model.logits(torch.stack([answer.hidden for answer in answers])))
+        return [self._model.logits(answer.hidden) for answer in answers]
+
+    def _say(self, answer: _Answer, logits: Tensor) -> Said:
+        token = int(choose(logits.float()[None], answer.temperature, answer.rng))
+        if token == self._stop:
+            return Said(answer.state.request, None, True)
+        answer.state.tokens.append(token)
+        return Said(answer.state.request, token, len(answer.state.tokens) == answer.max_tokens)
