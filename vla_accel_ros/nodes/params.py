@@ -213,6 +213,29 @@ TRAJECTORY = (
     ),
 )
 
+RING = Parameter(
+    "ring",
+    False,
+    "Write each frame once into shared memory and send its handle on camera/<name>/frame.",
+    read_only=True,
+)
+RING_SLOTS = Parameter(
+    "ring_slots",
+    4,
+    "Frames in the ring; one stays whole for (ring_slots - 1) periods of the camera.",
+    minimum=2,
+    maximum=64,
+    read_only=True,
+)
+IMAGE_HZ = Parameter(
+    "image_hz",
+    -1.0,
+    "Rate of camera/<name>/image_raw, sent while somebody listens [Hz]; 0 sends none, -1 every frame.",
+    minimum=-1.0,
+    maximum=240.0,
+    read_only=True,
+)
+
 SIM_ROBOT = (
     Parameter(
         "task", "reach", "Task of the first scene.", choices=("reach", "place", "follow"), read_only=True
@@ -221,6 +244,9 @@ SIM_ROBOT = (
     Parameter("image_width", 224, "Width of both cameras [px].", minimum=16, maximum=1920, read_only=True),
     Parameter("image_height", 224, "Height of both cameras [px].", minimum=16, maximum=1080, read_only=True),
     Parameter("camera_hz", 30.0, "Rate of both cameras [Hz].", minimum=1.0, maximum=120.0, read_only=True),
+    RING,
+    RING_SLOTS,
+    IMAGE_HZ,
     Parameter(
         "joint_hz",
         125.0,

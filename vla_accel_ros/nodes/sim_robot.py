@@ -21,7 +21,7 @@ from geometry_msgs.msg import Point, Pose, Quaternion
 from rcl_interfaces.msg import ParameterType, ParameterValue
 from rcl_interfaces.srv import GetParameters
 from rclpy.node import Node
-from sensor_msgs.msg import CameraInfo, Image, JointState
+from sensor_msgs.msg import CameraInfo, JointState
 from std_msgs.msg import String
 from trajectory_msgs.msg import JointTrajectory
 
@@ -29,6 +29,7 @@ from vla_accel_msgs.msg import GroundTruth
 from vla_accel_msgs.srv import ResetScene
 from vla_accel_ros.control.trajectory import MotionState
 from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes.camera_output import CameraOutput, Outputs
 from vla_accel_ros.nodes.declare import declare, value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, Reporter, status
 from vla_accel_ros.nodes.params import SIM_ROBOT
@@ -55,7 +56,11 @@ class SimRobotNode(Node):
         self._rejected = 0
         self._busy_s, self._window = 0.0, (self._now_ns(), self._robot.time_s)
         self._joints = JointState(name=list(JOINTS))
-        self._frames = {name: _Frame(name, self._size, self._fovy(name)) for name in CAMERAS}
+        outputs = Outputs(value(self, "ring"), value(self, "ring_slots"), value(self, "image_hz"))
+        self._cameras = {
+            name: CameraOutput(self, name, outputs, camera_info(self._size, self._fovy(name)))
+            for name in CAMERAS
+        }
         self._publish()
         self._listen()
         self._reporter = Reporter(self, self._statuses, hardware_id="sim_arm")
@@ -66,13 +71,6 @@ class SimRobotNode(Node):
     def _publish(self) -> None:
         self._joints_pub = self.create_publisher(JointState, "joint_states", qos.SENSOR)
         self._truth_pub = self.create_publisher(GroundTruth, "ground_truth", qos.REPORT)
-        self._image_pubs = {
-            name: self.create_publisher(Image, f"camera/{name}/image_raw", qos.SENSOR) for name in CAMERAS
-        }
-        self._info_pubs = {
-            name: self.create_publisher(CameraInfo, f"camera/{name}/camera_info", qos.SENSOR)
-            for name in CAMERAS
-        }
 
     def _listen(self) -> None:
         for name in self._controllers.controllers:
@@ -131,13 +129,13 @@ class SimRobotNode(Node):
     def _send_images(self) -> None:
         stamp_ns = self._advance()
         stopped = {name.strip() for name in value(self, "stopped_cameras").split(",")}
-        for name, frame in self._frames.items():
+        for name, camera in self._cameras.items():
             if name not in stopped:
                 started = time.perf_counter()
-                frame.fill(self._robot.render(name), stamp_ns)
+                pixels = self._robot.render(name)
                 self._busy_s += time.perf_counter() - started
-                self._image_pubs[name].publish(frame.image)
-                self._info_pubs[name].publish(frame.info)
+                with camera.frame(stamp_ns, *self._size) as place:
+                    np.copyto(place, pixels)
 
     def _send_truth(self) -> None:
         stamp_ns = self._advance()
@@ -241,31 +239,21 @@ def choose_task(asked: str, seed: int) -> Task:
         ) from None
 
 
-class _Frame:
-    """One camera's Image and CameraInfo, refilled for every frame.
+def camera_info(size: tuple[int, int], fovy: float) -> CameraInfo:
+    """What a calibration of a simulated camera would find. size: (height, width) [px]. fovy: vertical field
+    of view [rad].
 
-    size: (height, width) [px]. fovy: vertical field of view [rad]. Pixels are square and the axis is the
-    image's centre, which with pixel centres at whole numbers is (width - 1) / 2, (height - 1) / 2.
+    Pixels are square and the axis is the image's centre, which with pixel centres at whole numbers is
+    (width - 1) / 2, (height - 1) / 2.
     """
-
-    def __init__(self, name: str, size: tuple[int, int], fovy: float) -> None:
-        height, width = size
-        self.image = Image(height=height, width=width, encoding="rgb8", step=3 * width)
-        self.image.data = array("B", bytes(3 * width * height))
-        self._pixels = np.frombuffer(self.image.data, dtype=np.uint8).reshape(height, width, 3)
-        focal = 0.5 * height / math.tan(0.5 * fovy)
-        cx, cy = 0.5 * (width - 1), 0.5 * (height - 1)
-        self.info = CameraInfo(height=height, width=width, distortion_model="plumb_bob", d=[0.0] * 5)
-        self.info.k = [focal, 0.0, cx, 0.0, focal, cy, 0.0, 0.0, 1.0]
-        self.info.r = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
-        self.info.p = [focal, 0.0, cx, 0.0, 0.0, focal, cy, 0.0, 0.0, 0.0, 1.0, 0.0]
-        self.image.header.frame_id = self.info.header.frame_id = f"{name}_camera_optical_frame"
-
-    def fill(self, pixels: np.ndarray, stamp_ns: int) -> None:
-        """Take uint8 [H, W, 3] RGB pixels of this instant."""
-        self._pixels[:] = pixels
-        convert.set_stamp(self.image.header.stamp, stamp_ns)
-        convert.set_stamp(self.info.header.stamp, stamp_ns)
+    height, width = size
+    focal = 0.5 * height / math.tan(0.5 * fovy)
+    cx, cy = 0.5 * (width - 1), 0.5 * (height - 1)
+    info = CameraInfo(height=height, width=width, distortion_model="plumb_bob", d=[0.0] * 5)
+    info.k = [focal, 0.0, cx, 0.0, focal, cy, 0.0, 0.0, 1.0]
+    info.r = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
+    info.p = [focal, 0.0, cx, 0.0, 0.0, focal, cy, 0.0, 0.0, 0.0, 1.0, 0.0]
+    return info
 
 
 def _pose(x: float, y: float, z: float, yaw: float) -> Pose:

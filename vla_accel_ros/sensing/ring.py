@@ -152,6 +152,11 @@ def _check(slot: int, record: bytes) -> int:
     return zlib.crc32(record, zlib.crc32(slot.to_bytes(4, "little")))
 
 
+def ring_name(domain: int, namespace: str, camera: str) -> str:
+    """What a camera's ring is called: d42.robot1.front, so that robots and domains of one host keep apart."""
+    return ".".join((f"d{domain}", *filter(None, namespace.split("/")), camera))
+
+
 def fence() -> None:
     """Let no access to memory move from before to behind, for this thread as others see it.
 
