@@ -62,10 +62,15 @@ def load_smolvla(
         raise ValueError(f"{folder} is not a folder; give the checkpoint's folder.")
     table = read_table(folder)
     config, data = read_smolvla_config(folder, table), read_json(folder / "config.json")
+    if not (folder / "tokenizer.json").is_file():
+        raise ValueError(
+            f"{folder} has no tokenizer.json, which lerobot does not save; copy that of "
+            f"{data.get('vlm_model_name', 'its language model')} into the folder."
+        )
     tokenizer = load_tokenizer(folder, config.vocab)
     state, actions = Normalizer.identity(), Normalizer.identity()
     if normalize:
-        state, actions = read_lerobot_normalizers(folder, known=(NEW_LINE,))
+        state, actions = read_smolvla_normalizers(folder)
     if delta_mask is None:
         delta_mask = np.zeros(min(actions.size, config.action_dim) or config.action_dim, dtype=np.bool_)
     try:
@@ -74,6 +79,11 @@ def load_smolvla(
         raise ValueError(f"{folder / 'config.json'}: {error}") from error
     model = load_smolvla_model(table, config, folder, target, dtype, progress)
     return SmolVLAPolicy(model, tokenizer, state, actions, np.asarray(delta_mask), trained_delay=delay)
+
+
+def read_smolvla_normalizers(folder: Path) -> tuple[Normalizer, Normalizer]:
+    """(state, actions) of the folder, see read_lerobot_normalizers."""
+    return read_lerobot_normalizers(folder, known=(NEW_LINE,))
 
 
 def load_smolvla_model(
