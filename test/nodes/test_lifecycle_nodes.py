@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,17 @@ def test_a_node_that_was_shut_down_by_a_manager_ends_cleanly(start, operator):
     assert change(operator, "trajectory", Transition.TRANSITION_ACTIVE_SHUTDOWN)
     assert state(operator, "trajectory") == State.PRIMARY_STATE_FINALIZED
     assert process.end() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_node_that_is_busy_loading_is_broken_off(start, tmp_path, number):
+    """A contract that never comes to its end stands for a model that takes minutes."""
+    contract = tmp_path / "slow.yaml"
+    os.mkfifo(contract)
+    process = start("inference", contract=str(contract), autostart=True)
+    with contract.open("w"):  # returns when the node has opened it, and keeps it waiting
+        assert process.end(number) == 128 + number
+    assert "broken off: the node was still busy" in process.log
 
 
 @pytest.mark.parametrize("node", ["inference", "trajectory"])

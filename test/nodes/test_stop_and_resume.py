@@ -124,6 +124,30 @@ def test_ending_the_trajectory_node_stops_the_arm_first(stack, operator):
     assert (at_rest_from_ns(operator, ended_ns) - ended_ns) * 1e-9 < STOP_S + SLACK_S + 0.5
 
 
+def test_kill_9_of_trajectory_in_motion_and_a_new_process_goes_on_from_where_the_arm_is(stack, operator):
+    stack.trajectory.kill()
+    killed_ns = operator.now_ns()
+    wait_for_rest(operator)  # at the end of the last trajectory, which the controller has
+    stack.trajectory.start()
+    wait_for_motion(operator)
+    assert commanded_acceleration(operator, killed_ns).max() <= 1.02
+    assert measured_leap(operator, killed_ns) <= 1.5
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_each_node_ends_cleanly_in_motion_with_the_arm_held_and_comes_back(stack, operator, number):
+    for node in (stack.inference, stack.trajectory):
+        ended_ns = operator.now_ns()
+        assert node.end(number) == 0
+        assert "Traceback" not in node.log and "broken off" not in node.log
+        wait_for_rest(operator)
+        assert_held(operator, 0.5)
+        node.start()
+        wait_for_motion(operator)
+        assert commanded_acceleration(operator, ended_ns).max() <= 1.02
+        assert measured_leap(operator, ended_ns) <= 1.5
+
+
 def test_a_new_instruction_reaches_the_next_frames(stack, operator):
     other = "put the red block on the white pad"
     operator.instruct(other)

@@ -1,0 +1,133 @@
+"""How long a node takes to end after a signal in the middle of motion, and how long the arm until it stands.
+
+    python bench/shutdown.py [--times N]
+
+The whole stack in separate processes, real DDS, the arm under way; one node gets the signal, then it is
+started again. "exit_s" is from the signal until the process has gone. "rest_s" is until the last joint state
+that still moved faster than a hundredth of full speed; a robot whose inference ends goes on until its images
+are too old, as the contract says. Writes bench/results/shutdown.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.operator import Operator
+from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.tools.demo import graph
+from vla_accel_ros.tools.demo.stack import Stack
+from vla_accel_ros.tools.provenance import provenance
+
+RESULT = Path(__file__).parent / "results" / "shutdown.json"
+NODES = ("inference", "trajectory")
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+MOVING_RAD_S = 0.3
+REST_RAD_S = 0.03
+STILL_NS = 500_000_000
+
+
+def speed(state: Any) -> float:
+    """Greatest |velocity| of a joint state, rad/s."""
+    return float(np.abs(state.velocities).max())
+
+
+def get_moving(stack: Stack, seed: int) -> None:
+    """A new scene, and the arm under way in it."""
+    operator = stack.operator
+    since_ns = operator.now_ns()
+    operator.instruct(stack.call(lambda: operator.reset("follow", seed)))
+    stack.wait(
+        lambda: any(j.stamp_ns > since_ns and speed(j) > MOVING_RAD_S for j in operator.joints[-20:]),
+        30.0,
+        "motion",
+    )
+
+
+def rest_s(operator: Operator, since_ns: int) -> float:
+    """From then until the arm stands still for good."""
+
+    def last_moving_ns() -> int:
+        return max(
+            (j.stamp_ns for j in operator.joints if j.stamp_ns >= since_ns and speed(j) > REST_RAD_S),
+            default=since_ns,
+        )
+
+    operator.wait(lambda: operator.measured.stamp_ns > last_moving_ns() + STILL_NS, 20.0, "standstill")
+    return (last_moving_ns() - since_ns) * 1e-9
+
+
+def ended(stack: Stack, name: str, number: signal.Signals) -> dict[str, float | int]:
+    """End one node and start it again."""
+    process = stack.processes[name].process
+    since_ns, since = stack.operator.now_ns(), time.monotonic()
+    process.send_signal(number)
+    status = process.wait(30.0)
+    exit_s = time.monotonic() - since
+    result = {"exit_s": exit_s, "rest_s": rest_s(stack.operator, since_ns), "status": status}
+    stack.processes[name].start()
+    stack.wait_until_driving()
+    return result
+
+
+def summary(runs: list[dict[str, float | int]]) -> dict[str, Any]:
+    """Median and greatest of each, and the exit statuses."""
+    found: dict[str, Any] = {"n": len(runs), "statuses": sorted({run["status"] for run in runs})}
+    for key in ("exit_s", "rest_s"):
+        values = [run[key] for run in runs]
+        found[key] = {"p50": round(float(np.median(values)), 3), "max": round(max(values), 3)}
+    return found
+
+
+def tell(sentence: str) -> None:
+    """What the stack has to say."""
+    print(sentence, file=sys.stderr)
+
+
+def measure(times: int) -> dict[str, dict[str, Any]]:
+    """node -> signal -> its summary."""
+    domain, lock = graph.claim_domain()
+    environment = graph.graph_environment(domain)
+    graph.enter(environment)
+    parameters: dict[str, dict[str, object]] = {
+        "inference": {"autostart": True, "denoise_steps": 5},
+        "trajectory": {"autostart": True},
+    }
+    runs: dict[tuple[str, str], list] = {}
+    contract = Contract.load(demo_contract())
+    with (
+        lock,
+        tempfile.TemporaryDirectory() as folder,
+        Stack(contract, parameters, Path(folder), environment, tell) as stack,
+    ):
+        stack.operator.wait(lambda: stack.operator.measured, 60.0, "joint state")
+        stack.operator.instruct(stack.operator.reset("follow", 0))
+        stack.wait_until_driving()
+        for seed, (name, number) in enumerate(itertools.product(NODES, SIGNALS * times)):
+            get_moving(stack, seed)
+            runs.setdefault((name, number.name), []).append(ended(stack, name, number))
+    return {name: {n.name: summary(runs[name, n.name]) for n in SIGNALS} for name in NODES}
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--times", type=int, default=10, help="per node and signal (default: %(default)s)")
+    arguments = parser.parse_args()
+    result = measure(arguments.times)
+    print(json.dumps(result, indent=1))
+    RESULT.write_text(json.dumps({"nodes": result, **provenance()}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
