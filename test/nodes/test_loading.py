@@ -28,13 +28,13 @@ def test_a_camera_the_model_does_not_know_is_named(tmp_path, contract):
     cameras = (contract.cameras[0], replace(contract.cameras[1], image="base_1_rgb"))
     with pytest.raises(
         ValueError,
-        match=r"cameras\.wrist\.image is 'base_1_rgb'.*give one of base_0_rgb, left_wrist_0_rgb",
+        match=r"cameras\.wrist\.image: 'base_1_rgb' is not known.*give one of base_0_rgb, left_wrist_0_rgb",
     ):
         Load(make_checkpoint(tmp_path)).engine(replace(contract, cameras=cameras))
 
 
 def test_another_number_of_joints_is_named(tmp_path, contract):
-    with pytest.raises(ValueError, match="statistics of 6 state but the contract names 5 joints"):
+    with pytest.raises(ValueError, match="statistics of 6 states but the contract has 5 joints"):
         Load(make_checkpoint(tmp_path)).engine(replace(contract, joints=contract.joints[:5]))
 
 

@@ -28,6 +28,7 @@ from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, Reporter, status
 from vla_accel_ros.nodes.environment import demo_contract, demo_model
+from vla_accel_ros.nodes.graph import GraphCheck
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.nodes.loading import Load
 from vla_accel_ros.nodes.motion import execution
@@ -35,6 +36,7 @@ from vla_accel_ros.nodes.params import INFERENCE
 from vla_accel_ros.nodes.process import run
 from vla_accel_ros.nodes.streams import Streams
 from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.sensing.graph_check import inputs
 from vla_accel_ros.sensing.ingest import Ingest
 
 
@@ -82,6 +84,8 @@ class InferenceNode(ManagedNode):
         self._streams = Streams(self, contract, self._ingest)
         self.listen(String, "instruction", self._on_instruction, qos.LATCHED)
         self.listen(Motion, "motion", self._on_motion, qos.LATCHED)
+        self._graph = GraphCheck(self, inputs(contract))
+        self._graph.refuse_wrong()
         self.every(1.0, self._report)
         self._contract = contract
 
@@ -115,7 +119,7 @@ class InferenceNode(ManagedNode):
             seed=value(self, "seed"),
             answer_tokens=value(self, "language_max_tokens"),
         )
-        engine = load.engine(contract)
+        engine = load.engine(contract, self.get_logger().warning)
         self.get_logger().info(f"loaded {load.model} on {engine.policy.device}")
         return engine
 
@@ -158,6 +162,7 @@ class InferenceNode(ManagedNode):
 
     def _report(self) -> None:
         assert self._loops is not None
+        self._graph.poll()
         now_ns = self.now_ns()
         for stats in self._loops.stats():
             self._stats.publish(convert.loop_stats(stats, now_ns))
@@ -172,6 +177,7 @@ class InferenceNode(ManagedNode):
         chunking = self._chunking_status()
         return [
             self._inference_status(now_ns),
+            self._graph.status(),
             chunking,
             *self._streams.statuses(now_ns),
             *self._loop_statuses(),

@@ -8,6 +8,7 @@ before the robot depends on time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +18,9 @@ import torch
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checkpoint import load_policy
-from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.sensing.findings import WARNING, refuse
+from vla_accel_ros.sensing.model_check import ModelFacts, judge
 
 
 @dataclass(frozen=True)
@@ -35,15 +37,22 @@ class Load:
     seed: int = 0
     answer_tokens: int = 16
 
-    def engine(self, contract: Contract) -> Engine:
-        """Load, compare and warm up. Raises ValueError, in one sentence, for what does not fit."""
+    def engine(self, contract: Contract, warn: Callable[[str], object] = lambda _: None) -> Engine:
+        """Load, compare and warm up. Raises ValueError, in one sentence, for what does not fit.
+
+        warn: gets a sentence for each thing that fits but looks wrong, such as degrees taken for radians.
+        """
         if self.torch_threads:
             torch.set_num_threads(self.torch_threads)
         device = self.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         policy = load_policy(self.model, device, getattr(torch, self.dtype), contract.delta_mask)
-        check(policy, contract, self.model)
+        found = judge(ModelFacts.of(policy, self.model), contract)
+        refuse(found)
+        for finding in found:
+            if finding.level == WARNING:
+                warn(str(finding))
         engine = Engine(
             policy,
             slots=self.kv_slots,
@@ -55,24 +64,6 @@ class Load:
         )
         warm_up(engine, contract)
         return engine
-
-
-def check(policy: Policy, contract: Contract, model: Path) -> None:
-    """Raise ValueError, in one sentence, when the model cannot serve the contract."""
-    known = policy.config.image_names
-    for camera in contract.cameras:
-        if camera.image not in known:
-            raise ValueError(
-                f"contract cameras.{camera.name}.image is {camera.image!r}, which the model in {model} does "
-                f"not know: give one of {', '.join(known)}"
-            )
-    joints = len(contract.joints)
-    for what, size in (("state", policy.state_normalizer.size), ("actions", policy.action_normalizer.size)):
-        if size and size != joints:
-            raise ValueError(
-                f"the model in {model} has statistics of {size} {what} but the contract names {joints} "
-                "joints: name the joints the policy was trained with, in its order"
-            )
 
 
 def warm_up(engine: Engine, contract: Contract) -> None:

@@ -31,11 +31,13 @@ from vla_accel_ros.nodes.controllers import ControllerCheck
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, Reporter, status
 from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.graph import GraphCheck
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.nodes.motion import MotionTopic
 from vla_accel_ros.nodes.params import TRAJECTORY
 from vla_accel_ros.nodes.process import run
 from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.sensing.graph_check import outputs, states
 from vla_accel_ros.sensing.joints import JointHistory
 
 
@@ -67,6 +69,8 @@ class TrajectoryNode(ManagedNode):
         self.serve(Trigger, "~/hold", self._on_hold)
         self.serve(Trigger, "~/resume", self._on_resume)
         self.every(1.0 / value(self, "watchdog_hz"), self._watch)
+        self._graph = GraphCheck(self, [states(contract), *outputs(contract)])
+        self._graph.refuse_wrong()
         self.every(1.0, self._report)
 
     def activate(self) -> None:
@@ -168,6 +172,7 @@ class TrajectoryNode(ManagedNode):
         return response
 
     def _report(self) -> None:
+        self._graph.poll()
         if value(self, "check_controllers"):
             self._check.poll()
         now_ns = self.now_ns()
@@ -204,7 +209,7 @@ class TrajectoryNode(ManagedNode):
         ]
         for topic, found in self._check.findings.items():
             lines.append(status(topic, WARN if found else OK, "; ".join(found) or "parameters fit"))
-        return lines
+        return [*lines, self._graph.status()]
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -1,0 +1,115 @@
+"""A model that cannot serve a contract is refused; one whose numbers look like others is warned of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import make_checkpoint, make_config
+
+from vla_accel_ros.models.checkpoint import load_policy
+from vla_accel_ros.sensing.contract import Controller, Twist
+from vla_accel_ros.sensing.findings import ERROR, OK, WARNING
+from vla_accel_ros.sensing.model_check import ModelFacts, judge
+
+SIM_POLICY = Path(__file__).resolve().parents[2] / "vla_accel_ros" / "sim" / "policy"
+
+
+def told(model, contract) -> list[tuple[str, str]]:
+    return [(finding.level, str(finding)) for finding in judge(model, contract)]
+
+
+@pytest.fixture(scope="module")
+def model() -> ModelFacts:
+    return ModelFacts.read(SIM_POLICY)
+
+
+def test_the_bundled_policy_fits_the_simulated_arm(model, contract):
+    assert told(model, contract) == [(OK, "model: pi05 fits the contract: 2 cameras, 6 numbers an action")]
+
+
+@pytest.mark.parametrize("kind", ["pi0", "pi05"])
+def test_files_say_what_the_loaded_policy_says(tmp_path, kind):
+    folder = make_checkpoint(tmp_path, make_config(kind))
+    read, loaded = ModelFacts.read(folder), ModelFacts.of(load_policy(folder), folder)
+    np.testing.assert_array_equal(read.state, loaded.state)
+    np.testing.assert_array_equal(read.actions, loaded.actions)
+    assert read.state.shape == (2, 6) and (read.state[0] < read.state[1]).all()
+    empty = np.zeros((2, 0))
+    assert replace(read, state=empty, actions=empty) == replace(loaded, state=empty, actions=empty)
+
+
+def test_cameras(model, contract):
+    front, wrist = contract.cameras
+    assert told(model, replace(contract, cameras=(front, replace(wrist, image="wrist")))) == [
+        (
+            ERROR,
+            f"cameras.wrist.image: 'wrist' is not known to the model in {SIM_POLICY}; give one of "
+            "base_0_rgb, left_wrist_0_rgb",
+        )
+    ]
+    ((level, sentence),) = told(model, replace(contract, cameras=(front,)))
+    assert (
+        level == WARNING and "also knows left_wrist_0_rgb, which no camera is; add the camera if" in sentence
+    )
+
+
+def test_numbers_of_joints(model, contract):
+    fewer = replace(contract, joints=contract.joints[:5])
+    sentence = (
+        f"the model in {SIM_POLICY} has statistics of 6 states but the contract has 5 joints; name the "
+        "joints the policy was trained with, in its order"
+    )
+    assert told(model, fewer)[0] == (ERROR, f"joints: {sentence}")
+    assert "has statistics of 6 actions but the contract has 5 numbers an action" in told(model, fewer)[1][1]
+    small = replace(model, state=np.zeros((2, 0)), actions=np.zeros((2, 0)), state_dim=32, action_dim=4)
+    assert told(small, contract) == [
+        (
+            ERROR,
+            f"actions: the model in {SIM_POLICY} takes 4 actions but the contract has 6 numbers an action; "
+            "remove those the policy was not trained with",
+        )
+    ]
+
+
+def test_a_policy_of_the_hand_wants_twists(model, contract):
+    twisted = replace(model, kind="openvla", image_names=(), state=np.zeros((2, 0)), state_dim=0, twist=True)
+    found = told(replace(twisted, actions=np.zeros((2, 7))), contract)
+    assert "takes one image but the contract names 2; keep the one" in found[0][1]
+    assert found[1][1].startswith("actions: the model in ") and "moves a hand by twists" in found[1][1]
+    arm = Controller("servo", contract.joint_names[:5], "servo_twist", 50.0, frame="base_link")
+    hand = replace(
+        contract,
+        actions="twist",
+        twist=Twist("step", 0.2, 1.0),
+        cameras=contract.cameras[:1],
+        controllers=(arm, contract.controllers[1]),
+    )
+    assert told(replace(twisted, actions=np.zeros((2, 7))), hand) == [
+        (OK, "model: openvla fits the contract: 1 cameras, 7 numbers an action")
+    ]
+
+
+@pytest.mark.parametrize(("factor", "ratio"), [(180 / math.pi, "57"), (math.pi / 180, "0.017")])
+def test_degrees_for_radians_are_warned_of(model, contract, factor, ratio):
+    ((level, sentence),) = told(replace(model, state=model.state * factor), contract)
+    assert level == WARNING and f"spanned {ratio}" in sentence and sentence.endswith("rad or deg?")
+
+
+def test_a_joint_that_never_was_where_it_may_be_is_warned_of(model, contract):
+    wrong = model.state.copy()
+    wrong[:, 2] = -wrong[::-1, 2]
+    ((level, sentence),) = told(replace(model, state=wrong), contract)
+    assert level == WARNING
+    assert sentence == (
+        "joints[2] (elbow_flex): was at -2.65 to -0.0725 in training, its limits are 0 to 2.6 in the "
+        "policy's units; check unit, sign, offset or map, and the order of joints"
+    )
+
+
+def test_a_folder_that_is_no_checkpoint_is_named(tmp_path):
+    with pytest.raises(ValueError, match=str(tmp_path)):
+        ModelFacts.read(tmp_path)
