@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from vla_accel_ros.nodes.environment import process_environment
@@ -21,10 +21,18 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class NodeProcess:
-    """One node in its own process. parameters: name -> value, as on a command line."""
+    """One node in its own process. parameters: name -> value, as on a command line. remaps: from -> to."""
 
-    def __init__(self, node: str, folder: Path, namespace: str = "", **parameters: object) -> None:
+    def __init__(
+        self,
+        node: str,
+        folder: Path,
+        namespace: str = "",
+        remaps: Mapping[str, str] | None = None,
+        **parameters: object,
+    ) -> None:
         self.node, self.namespace, self.parameters = node, namespace, parameters
+        self._remaps = remaps or {}
         self.left: set[Path] = set()
         self._log = folder / f"{namespace.strip('/') or 'root'}-{node}.log"
         self.start()
@@ -34,6 +42,8 @@ class NodeProcess:
         command = [sys.executable, "-m", f"vla_accel_ros.nodes.{self.node}", "--ros-args"]
         if self.namespace:
             command += ["-r", f"__ns:=/{self.namespace.strip('/')}"]
+        for name, other in self._remaps.items():
+            command += ["-r", f"{name}:={other}"]
         for name, value in self.parameters.items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
             # A bare empty value or one that looks like a number would change its type on the way.
