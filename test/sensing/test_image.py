@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+from dataclasses import replace
+
 import cv2
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ ALPHA = np.full((H, W, 1), 7, np.uint8)
 GRAY = RGB[..., 0]
 YUV = np.random.default_rng(1).integers(0, 256, (H, W, 2), dtype=np.uint8)
 PLANES = np.random.default_rng(2).integers(0, 256, (H * 3 // 2, W), dtype=np.uint8)
+BAYER = ("rggb", "bggr", "gbrg", "grbg")
 
 
 def yuv_to_rgb(y, u, v) -> np.ndarray:
@@ -61,6 +65,28 @@ EXPECTED = {
 }
 
 
+# What OpenCV calls each conversion of packed pixels; the planes of nv12 and nv21 are one picture to it.
+BY_OPENCV = {
+    "bgr8": cv2.COLOR_BGR2RGB,
+    "8UC3": cv2.COLOR_BGR2RGB,
+    "rgba8": cv2.COLOR_RGBA2RGB,
+    "bgra8": cv2.COLOR_BGRA2RGB,
+    "8UC4": cv2.COLOR_BGRA2RGB,
+    "mono8": cv2.COLOR_GRAY2RGB,
+    "8UC1": cv2.COLOR_GRAY2RGB,
+    "uyvy": cv2.COLOR_YUV2RGB_UYVY,
+    "yuv422": cv2.COLOR_YUV2RGB_UYVY,
+    "yuyv": cv2.COLOR_YUV2RGB_YUYV,
+    "yuv422_yuy2": cv2.COLOR_YUV2RGB_YUYV,
+    "nv12": cv2.COLOR_YUV2RGB_NV12,
+    "nv21": cv2.COLOR_YUV2RGB_NV21,
+    "bayer_rggb8": cv2.COLOR_BayerRGGB2RGB,
+    "bayer_bggr8": cv2.COLOR_BayerBGGR2RGB,
+    "bayer_gbrg8": cv2.COLOR_BayerGBRG2RGB,
+    "bayer_grbg8": cv2.COLOR_BayerGRBG2RGB,
+}
+
+
 def convert(view) -> np.ndarray:
     out = np.full((view.height, view.width, 3), 0xAA, np.uint8)
     write_rgb(view, out)
@@ -78,6 +104,47 @@ def test_becomes_rgb_bit_for_bit_with_any_row_padding(encoding, padding):
     rows = np.ascontiguousarray(source).reshape(len(source), -1)
     view = make_view(pad_rows(rows, padding), H, W, encoding, step=rows.shape[1] + padding)
     np.testing.assert_array_equal(convert(view), expected)
+
+
+@pytest.mark.parametrize("size", [(6, 10), (480, 640), (38, 22)])
+@pytest.mark.parametrize("encoding", BY_OPENCV)
+def test_is_what_opencv_makes_of_it_at_any_size(encoding, size):
+    height, width = size
+    shape = (
+        (height * 3 // 2, width) if encoding.startswith("nv") else (*size, *EXPECTED[encoding][0].shape[2:])
+    )
+    source = np.random.default_rng(3).integers(0, 256, shape, dtype=np.uint8)
+    rows = source.reshape(len(source), -1)
+    view = make_view(pad_rows(rows, 6), height, width, encoding, step=rows.shape[1] + 6)
+    np.testing.assert_array_equal(convert(view), cv2.cvtColor(source, BY_OPENCV[encoding]))
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_the_order_of_bytes_does_not_matter_where_numbers_have_one(encoding):
+    source, expected = EXPECTED[encoding]
+    rows = np.ascontiguousarray(source).reshape(len(source), -1)
+    view = replace(make_view(rows.tobytes(), H, W, encoding, step=rows.shape[1]), is_bigendian=True)
+    np.testing.assert_array_equal(convert(view), expected)
+
+
+if importlib.util.find_spec("cv_bridge"):
+
+    @pytest.mark.parametrize(
+        "encoding",
+        ["rgb8", "bgr8", "rgba8", "bgra8", "mono8", "yuv422", *(f"bayer_{p}8" for p in BAYER)],
+    )
+    def test_is_what_cv_bridge_makes_of_it(encoding):
+        """Of the encodings that it knows in every distribution."""
+        from cv_bridge import CvBridge
+        from sensor_msgs.msg import Image
+
+        source, _ = EXPECTED[encoding]
+        rows = np.ascontiguousarray(source).reshape(len(source), -1)
+        message = Image(height=H, width=W, encoding=encoding, step=rows.shape[1], data=rows.tobytes())
+        np.testing.assert_array_equal(
+            convert(make_view(rows.tobytes(), H, W, encoding, step=rows.shape[1])),
+            CvBridge().imgmsg_to_cv2(message, "rgb8"),
+        )
 
 
 @pytest.mark.parametrize("encoding", ["bayer_rggb8", "bayer_bggr8", "bayer_gbrg8", "bayer_grbg8"])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import cv2
 import numpy as np
 import pytest
 from rclpy.serialization import serialize_message
-from sensor_msgs.msg import Image
+from sensor_msgs.msg import CompressedImage, Image
 
 from vla_accel_ros.nodes.convert import set_stamp
 from vla_accel_ros.sensing.ingest import Ingest
@@ -16,6 +19,13 @@ NOW = 50 * S
 
 def image(stamp_ns: int, value: int = 0) -> bytes:
     message = Image(height=4, width=6, encoding="rgb8", step=18, data=bytes([value]) * 72)
+    set_stamp(message.header.stamp, stamp_ns)
+    return serialize_message(message)
+
+
+def compressed(stamp_ns: int, pixels: np.ndarray) -> bytes:
+    _, coded = cv2.imencode(".png", pixels[..., ::-1])
+    message = CompressedImage(format="rgb8; png compressed bgr8", data=coded.tobytes())
     set_stamp(message.header.stamp, stamp_ns)
     return serialize_message(message)
 
@@ -94,6 +104,64 @@ def test_a_message_that_cannot_be_used_is_refused_and_counted(contract):
     with pytest.raises(ValueError, match="2 names and 1 positions"):
         ingest.joints(["a", "b"], [0.0], NOW, NOW)
     assert ingest.refused == {"front": 1, "joint_states": 1}
+
+
+def test_a_compressed_image_is_an_image(contract):
+    ingest = make_ingest(contract)
+    fill(ingest, contract, NOW, NOW)
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 10, 3), np.uint8)
+    for camera in contract.cameras:
+        ingest.compressed(camera.name, compressed(NOW + 1, pixels), NOW)
+    observation = ingest.observe(NOW)
+    assert observation.stamp_ns == NOW + 1 and observation.intact()
+    np.testing.assert_array_equal(observation.images["left_wrist_0_rgb"], pixels)
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda message: message[:30], "camera front: compressed image message ends in"),
+        (lambda message: message[:-9] + bytes(9), "camera front: compressed image of 8 x 10 is damaged"),
+        (lambda message: image(NOW), "camera front: compressed image"),
+    ],
+)
+def test_a_compressed_image_that_cannot_be_decoded_is_refused_and_counted(contract, damage, sentence):
+    ingest = make_ingest(contract)
+    message = compressed(NOW, np.zeros((8, 10, 3), np.uint8))
+    with pytest.raises(ValueError, match=sentence):
+        ingest.compressed("front", damage(message), NOW)
+    assert ingest.refused["front"] == 1 and ingest.monitors["front"].age_s(NOW) is None
+
+
+def test_a_frame_without_a_free_slot_is_lost_and_counted(contract):
+    ingest = make_ingest(contract)
+    leases = []
+    for k in range(6):
+        ingest.image("front", image(NOW + k), NOW)
+        leases.append(ingest._frames.newest("front"))
+    assert ingest.lost("front") == 2
+    for lease in leases:
+        lease.release()
+
+
+def test_camera_info_of_another_size_is_told_when_there_is_an_image(contract):
+    ingest = make_ingest(contract)
+    assert ingest.mismatch("front") == ""
+    ingest.info("front", 480, 640)
+    assert ingest.mismatch("front") == ""
+    ingest.image("front", image(NOW), NOW)
+    sentence = "camera front: images are 4 x 6, its camera_info is of 480 x 640: calibrate the camera"
+    assert sentence in ingest.mismatch("front") and ingest.mismatch("wrist") == ""
+    ingest.info("front", 4, 6)
+    assert ingest.mismatch("front") == ""
+
+
+def test_a_slow_ring_is_blamed_on_its_writer_and_not_on_the_transport(contract):
+    cameras = tuple(replace(camera, transport="ring") for camera in contract.cameras)
+    ingest = make_ingest(replace(contract, cameras=cameras))
+    monitor = ingest.monitors["front"]
+    monitor.seen(NOW, NOW)
+    assert "the node that writes the ring" in monitor.warning(NOW + 3 * S)
 
 
 def test_a_starving_camera_is_warned_of_with_the_mend(contract):
