@@ -28,6 +28,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMPS = VENV / "stamps"
 REQUIREMENTS = ROOT / "requirements"
+INTERFACES = ROOT / "test" / "interfaces"  # of packages that the index does not have
 
 
 def digest(*parts: Path | str) -> str:
@@ -132,9 +133,11 @@ def _relocated(place: str, python_include: str, numpy_include: str) -> str:
     return numpy_include if "/numpy/" in place else python_include
 
 
-def build_messages() -> None:
-    """colcon builds vla_accel_msgs straight into .venv, where Python and the loader already look."""
-    work = VENV / "colcon"
+def build_interfaces(name: str, *packages: str) -> None:
+    """colcon builds interface packages straight into .venv, where Python and the loader already look."""
+    if not packages:
+        return
+    work = VENV / "colcon" / name
     shutil.rmtree(work, ignore_errors=True)
     environment = {
         **os.environ,
@@ -144,17 +147,20 @@ def build_messages() -> None:
         "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}",
     }
     colcon: list[str | Path] = [VENV / "bin" / "colcon", "--log-base", work / "log", "build"]
-    colcon += [
-        "--base-paths",
-        "msg",
-        "--build-base",
-        work / "build",
-        "--merge-install",
-        "--install-base",
-        VENV,
-    ]
+    colcon += ["--base-paths", *packages, "--build-base", work / "build"]
+    colcon += ["--merge-install", "--install-base", VENV]
     colcon += ["--event-handlers", "console_cohesion+", "--cmake-args", "-DBUILD_TESTING=OFF"]
-    run("messages", [*colcon, f"-DPython3_EXECUTABLE={PYTHON}"], environment)
+    run(name, [*colcon, f"-DPython3_EXECUTABLE={PYTHON}"], environment)
+
+
+def not_installed(packages: list[Path]) -> list[str]:
+    """Those of the interface packages whose namesakes .venv does not have from elsewhere."""
+    query = "import importlib.util, sys; print(*(n for n in sys.argv[1:] if importlib.util.find_spec(n)))"
+    names = [package.name for package in packages]
+    built = VENV / "colcon" / "interfaces" / "build"
+    found = subprocess.run([PYTHON, "-c", query, *names], check=True, capture_output=True, text=True)
+    others = {name for name in found.stdout.split() if not (built / name).is_dir()}
+    return [str(package.relative_to(ROOT)) for package in packages if package.name not in others]
 
 
 def install_package() -> None:
@@ -177,7 +183,8 @@ def main() -> None:
     )
     stage("interpreter", f"Python {platform.python_version()} in .venv", interpreter, make_venv)
     stage("wheels", "ROS 2, torch and MuJoCo (minutes, the first time)", wheels, install_wheels)
-    stage("messages", "building vla_accel_msgs", digest(wheels, ROOT / "msg"), build_messages)
+    messages = digest(wheels, ROOT / "msg")
+    stage("messages", "building vla_accel_msgs", messages, lambda: build_interfaces("messages", "msg"))
     manifests = [ROOT / name for name in ("package.xml", "pyproject.toml", "setup.cfg", "setup.py")]
     stage("package", "vla_accel_ros, editable", digest(wheels, *manifests), install_package)
     stage("opengl", "looking for a way to draw without a display", interpreter, lambda: opengl.provide(VENV))
@@ -185,6 +192,13 @@ def main() -> None:
         tools = digest(wheels, REQUIREMENTS / "test.txt")
         stage(
             "tools", "pytest, ruff and mypy", tools, lambda: install("tools", "-r", REQUIREMENTS / "test.txt")
+        )
+        packages = [path.parent for path in sorted(INTERFACES.glob("*/package.xml"))]
+        stage(
+            "interfaces",
+            f"building {', '.join(package.name for package in packages)} for the tests",
+            digest(wheels, INTERFACES),
+            lambda: build_interfaces("interfaces", *not_installed(packages)),
         )
 
 
