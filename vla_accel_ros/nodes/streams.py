@@ -29,6 +29,7 @@ class Streams:
         self._node, self._ingest = node, ingest
         self._lost = dict.fromkeys((camera.name for camera in contract.cameras), 0)
         self._told: set[str] = set()
+        self._refused_ns: dict[str, int] = {}
         for camera in contract.cameras:
             if camera.transport == "ring":
                 node.listen(FrameHandle, camera.topic, partial(self._on_handle, camera.name), qos.SENSOR)
@@ -81,14 +82,16 @@ class Streams:
         )
 
     def _on_bytes(self, camera: str, take: Callable[[str, bytes, int], None], message: bytes) -> None:
-        self._try(lambda now_ns: take(camera, message, now_ns))
+        self._try(camera, lambda now_ns: take(camera, message, now_ns))
 
     def _on_handle(self, camera: str, message: FrameHandle) -> None:
-        self._try(lambda now_ns: self._ingest.handle(camera, convert.handle_from_message(message), now_ns))
+        handle = convert.handle_from_message(message)
+        self._try(camera, lambda now_ns: self._ingest.handle(camera, handle, now_ns))
 
     def _on_joints(self, message: JointState) -> None:
         stamp_ns = convert.stamp_ns(message.header.stamp)
-        self._try(lambda now_ns: self._ingest.joints(message.name, message.position, stamp_ns, now_ns))
+        names, positions = message.name, message.position
+        self._try("joint_states", lambda now_ns: self._ingest.joints(names, positions, stamp_ns, now_ns))
 
     def _on_info(self, camera: str, message: CameraInfo) -> None:
         self._ingest.info(camera, message.height, message.width)
@@ -97,10 +100,15 @@ class Streams:
             self._told.add(camera)
             self._node.get_logger().warning(mismatch)
 
-    def _try(self, take: Callable[[int], None]) -> None:
+    def _try(self, stream: str, take: Callable[[int], None]) -> None:
+        """Take it while active. A refusal is logged once a second for each stream: rclpy's own throttle is
+        one for all that goes through a line, and would let one camera hide another."""
         if not self._node.active:
             return
+        now_ns = self._node.now_ns()
         try:
-            take(self._node.now_ns())
+            take(now_ns)
         except ValueError as refusal:
-            self._node.get_logger().error(str(refusal), throttle_duration_sec=1.0)
+            if abs(now_ns - self._refused_ns.get(stream, 0)) >= 1_000_000_000:
+                self._refused_ns[stream] = now_ns
+                self._node.get_logger().error(str(refusal))

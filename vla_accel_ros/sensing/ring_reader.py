@@ -232,7 +232,7 @@ class RingReader:
         """The handle's frame in place; None, and counted, when it is gone. Raises ValueError, see `hear`."""
         ring = self._ring(camera)
         if isinstance(ring, NotReady):
-            raise ValueError(ring.reason)
+            raise ValueError(ring.reason.removeprefix(f"camera {camera}: "))
         size = (ring.geometry.height, ring.geometry.width, ENCODING)
         if (handle.height, handle.width, handle.encoding) != size:
             raise ValueError(
