@@ -1,0 +1,229 @@
+"""The same network with fewer, larger products: what can be computed before the first observation is.
+
+Three kinds of fold, all exact in real arithmetic, each compared with the unfolded network in float32:
+projections of one input become one matrix (`fuse`, whose parts stay the model's own parameters, so no memory
+is spent twice); constant factors move into the matrix after them (norm weights, -dt); and everything that
+depends on the flow time alone is computed once for all steps, as tables. A modulated norm before a matrix,
+`(normed * (1 + scale) + shift) @ W`, is `rms * (x * (1 + scale)) @ W + shift @ W`: the second term is a table
+too, and the row factor `rms` may be applied after the product, so a norm costs no pass over its input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vla_accel_ros.models.gemma import Gemma, RMSNorm
+from vla_accel_ros.models.pi import Pi, time_embedding
+from vla_accel_ros.models.sampling import flow_times
+
+
+@dataclass(frozen=True)
+class FoldedLayer:
+    """The matrices of a Gemma layer, each [out, in], in the stack's dtype.
+
+    qkv [(heads + 2 kv_heads) * head_dim, W]; o [W, heads * head_dim]; gate_up [2 * mlp, W], the gate's rows
+    first; down [W, mlp].
+    """
+
+    qkv: Tensor
+    o: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+@dataclass(frozen=True)
+class Modulation:
+    """What the flow time does to the norms of pi0.5, float32, a row for each step.
+
+    scale, gate: [S, layers, W], of the norm before attention and of the one before the MLP;
+    bias: the shift, through the matrix that follows: [S, layers, rows of qkv] and [S, layers, 2 * mlp];
+    final: the last norm's scale [S, W], whose shift is in Expert.out_bias.
+    """
+
+    attention_scale: Tensor
+    attention_bias: Tensor
+    attention_gate: Tensor
+    mlp_scale: Tensor
+    mlp_bias: Tensor
+    mlp_gate: Tensor
+    final: Tensor
+
+
+@dataclass(frozen=True)
+class Expert:
+    """The action expert for S steps of the flow.
+
+    in_weight float32 [W, A], in_bias float32 [S, W]: an action's token, or for pi0 what goes through SiLU and
+    mlp_weight [W, W] (the stack's dtype), mlp_bias float32 [W] to be one; state_weight float32 [W, state],
+    state_bias float32 [W]: the state token of pi0;
+    out_weight float32 [A, W], out_bias float32 [S, A]: -dt of the velocity and the final norm are in them, so
+    that x += rms(h) * (h * (1 + final)) @ out_weight.T + out_bias.
+    """
+
+    layers: tuple[FoldedLayer, ...]
+    modulation: Modulation | None
+    in_weight: Tensor
+    in_bias: Tensor
+    mlp_weight: Tensor | None
+    mlp_bias: Tensor | None
+    state_weight: Tensor | None
+    state_bias: Tensor | None
+    out_weight: Tensor
+    out_bias: Tensor
+
+    @property
+    def steps(self) -> int:
+        """S"""
+        return self.in_bias.shape[0]
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """The prefix stack: its layers, not scaled by the norms, and the norms' own weights, float32 [layers, W].
+
+    Its products are large, so the norms are kernels of their own there and their weights cost nothing.
+    """
+
+    layers: tuple[FoldedLayer, ...]
+    attention_norm: Tensor
+    mlp_norm: Tensor
+    final_norm: Tensor
+
+
+def fuse(linears: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+    """One matrix [sum of out, in] and bias for layers that read the same input.
+
+    The layers' parameters become parts of it. Done twice, it returns the same memory.
+    """
+    weight = _joined([linear.weight for linear in linears])
+    if linears[0].bias is None:
+        return weight, None
+    return weight, _joined([linear.bias for linear in linears])
+
+
+def _joined(parameters: Sequence[nn.Parameter]) -> Tensor:
+    first, parts = parameters[0], [parameter.data for parameter in parameters]
+    rows = sum(part.shape[0] for part in parts)
+    ends = [part.data_ptr() + part.nbytes for part in parts]
+    starts = [part.data_ptr() for part in parts]
+    same = len({part.untyped_storage().data_ptr() for part in parts}) == 1
+    if same and ends[:-1] == starts[1:]:
+        return first.data.as_strided((rows, *first.shape[1:]), first.stride())
+    joined = torch.cat(parts)
+    for parameter, part in zip(parameters, joined.split([part.shape[0] for part in parts]), strict=True):
+        parameter.data = part
+    return joined
+
+
+def fold_prefix(stack: Gemma) -> Prefix:
+    """Fuse an unmodulated stack in place."""
+    norms = [(layer.input_layernorm.weight, layer.post_attention_layernorm.weight) for layer in stack.layers]
+    return Prefix(
+        layers=_layers(stack),
+        attention_norm=torch.stack([first.detach().float() for first, _ in norms]),
+        mlp_norm=torch.stack([second.detach().float() for _, second in norms]),
+        final_norm=stack.norm.weight.detach().float(),
+    )
+
+
+@torch.no_grad()
+def fold_expert(model: Pi, steps: int, time_rule: str = "openpi") -> Expert:
+    """Everything of `steps` Euler steps that depends on no observation.
+
+    pi0's matrices are copies, because its norms are folded into them; pi0.5 shares the model's memory.
+    Raises ValueError for what flow_times refuses.
+    """
+    device = model.embed_table.device
+    times = torch.tensor(flow_times(steps, time_rule), dtype=torch.float32, device=device)
+    stack, dt = model.expert, -1.0 / steps
+    layers = _layers(stack)
+    out_weight, out_bias = model.action_out_proj.weight.float() * dt, model.action_out_proj.bias.float() * dt
+    state_weight = state_bias = mlp_weight = mlp_bias = modulation = None
+    if model.config.kind == "pi05":
+        condition = model._modulator(times)
+        modulation, shift = _modulation(stack, layers, condition)
+        in_weight = model.action_in_proj.weight.float()
+        in_bias = model.action_in_proj.bias.float().expand(steps, -1)
+        out_biases = F.linear(shift, out_weight, out_bias)
+    else:
+        layers = tuple(_scaled(folded, layer) for folded, layer in zip(layers, stack.layers, strict=True))
+        in_weight, in_bias = _action_time_in(model, times)
+        mlp_weight = model.action_time_mlp_out.weight.to(stack.dtype)
+        mlp_bias = model.action_time_mlp_out.bias.float()
+        state_weight, state_bias = model.state_proj.weight.float(), model.state_proj.bias.float()
+        out_weight = out_weight * (1.0 + stack.norm.weight.float())
+        out_biases = out_bias.expand(steps, -1)
+    return Expert(
+        layers=layers,
+        modulation=modulation,
+        in_weight=in_weight.contiguous(),
+        in_bias=in_bias.contiguous(),
+        mlp_weight=mlp_weight,
+        mlp_bias=mlp_bias,
+        state_weight=state_weight,
+        state_bias=state_bias,
+        out_weight=out_weight.contiguous(),
+        out_bias=out_biases.contiguous(),
+    )
+
+
+def _layers(stack: Gemma) -> tuple[FoldedLayer, ...]:
+    folded = []
+    for layer in stack.layers:
+        attention, mlp = layer.self_attn, layer.mlp
+        folded.append(
+            FoldedLayer(
+                qkv=fuse((attention.q_proj, attention.k_proj, attention.v_proj))[0],
+                o=attention.o_proj.weight.detach(),
+                gate_up=fuse((mlp.gate_proj, mlp.up_proj))[0],
+                down=mlp.down_proj.weight.detach(),
+            )
+        )
+    return tuple(folded)
+
+
+def _scaled(folded: FoldedLayer, layer: nn.Module) -> FoldedLayer:
+    """A layer whose norms' factors (1 + weight) are in the matrices after them."""
+    return FoldedLayer(
+        qkv=_columns_scaled(folded.qkv, layer.input_layernorm),
+        o=folded.o,
+        gate_up=_columns_scaled(folded.gate_up, layer.post_attention_layernorm),
+        down=folded.down,
+    )
+
+
+def _columns_scaled(weight: Tensor, norm: RMSNorm) -> Tensor:
+    return (weight.float() * (1.0 + norm.weight.float())).to(weight.dtype)
+
+
+def _action_time_in(model: Pi, times: Tensor) -> tuple[Tensor, Tensor]:
+    """action_in_proj, the time embedding and action_time_mlp_in as one: weight [W, A], bias [S, W]."""
+    width = model.config.expert.width
+    of_action, of_time = model.action_time_mlp_in.weight.double().split(width, dim=1)
+    weight = of_action @ model.action_in_proj.weight.double()
+    constant = of_action @ model.action_in_proj.bias.double() + model.action_time_mlp_in.bias.double()
+    bias = time_embedding(times, width).double() @ of_time.T + constant
+    return weight.float(), bias.float()
+
+
+def _modulation(stack: Gemma, layers: Sequence[FoldedLayer], condition: Tensor) -> tuple[Modulation, Tensor]:
+    """The tables for the conditions [S, W] of the steps, and the final norm's shift [S, W]."""
+
+    def of(norm: RMSNorm) -> tuple[Tensor, Tensor, Tensor]:
+        scale, shift, gate = norm.dense(condition).float().chunk(3, dim=-1)
+        return scale, shift, gate
+
+    rows = []
+    for folded, layer in zip(layers, stack.layers, strict=True):
+        scale, shift, gate = of(layer.input_layernorm)
+        mlp_scale, mlp_shift, mlp_gate = of(layer.post_attention_layernorm)
+        bias, mlp_bias = shift @ folded.qkv.float().T, mlp_shift @ folded.gate_up.float().T
+        rows.append((scale, bias, gate, mlp_scale, mlp_bias, mlp_gate))
+    final, shift, _ = of(stack.norm)
+    tables = (torch.stack(column, dim=1).contiguous() for column in zip(*rows, strict=True))
+    return Modulation(*tables, final=final.contiguous()), shift
