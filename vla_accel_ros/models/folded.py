@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vla_accel_ros.models.gemma import Gemma, RMSNorm
+from vla_accel_ros.models.gemma import Gemma, Layer, RMSNorm
 from vla_accel_ros.models.pi import Pi, time_embedding
 from vla_accel_ros.models.sampling import flow_times
 
@@ -106,7 +107,7 @@ def fuse(linears: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
     return weight, _joined([linear.bias for linear in linears])
 
 
-def _joined(parameters: Sequence[nn.Parameter]) -> Tensor:
+def _joined(parameters: Sequence[Tensor]) -> Tensor:
     first, parts = parameters[0], [parameter.data for parameter in parameters]
     rows = sum(part.shape[0] for part in parts)
     ends = [part.data_ptr() + part.nbytes for part in parts]
@@ -122,7 +123,7 @@ def _joined(parameters: Sequence[nn.Parameter]) -> Tensor:
 
 def fold_prefix(stack: Gemma) -> Prefix:
     """Fuse an unmodulated stack in place."""
-    norms = [(layer.input_layernorm.weight, layer.post_attention_layernorm.weight) for layer in stack.layers]
+    norms = [(layer.input_layernorm.weight, layer.post_attention_layernorm.weight) for layer in _of(stack)]
     return Prefix(
         layers=_layers(stack),
         attention_norm=torch.stack([first.detach().float() for first, _ in norms]),
@@ -151,7 +152,7 @@ def fold_expert(model: Pi, steps: int, time_rule: str = "openpi") -> Expert:
         in_bias = model.action_in_proj.bias.float().expand(steps, -1)
         out_biases = F.linear(shift, out_weight, out_bias)
     else:
-        layers = tuple(_scaled(folded, layer) for folded, layer in zip(layers, stack.layers, strict=True))
+        layers = tuple(_scaled(folded, layer) for folded, layer in zip(layers, _of(stack), strict=True))
         in_weight, in_bias = _action_time_in(model, times)
         mlp_weight = model.action_time_mlp_out.weight.to(stack.dtype)
         mlp_bias = model.action_time_mlp_out.bias.float()
@@ -174,7 +175,7 @@ def fold_expert(model: Pi, steps: int, time_rule: str = "openpi") -> Expert:
 
 def _layers(stack: Gemma) -> tuple[FoldedLayer, ...]:
     folded = []
-    for layer in stack.layers:
+    for layer in _of(stack):
         attention, mlp = layer.self_attn, layer.mlp
         folded.append(
             FoldedLayer(
@@ -187,7 +188,11 @@ def _layers(stack: Gemma) -> tuple[FoldedLayer, ...]:
     return tuple(folded)
 
 
-def _scaled(folded: FoldedLayer, layer: nn.Module) -> FoldedLayer:
+def _of(stack: Gemma) -> list[Layer]:
+    return cast("list[Layer]", list(stack.layers))
+
+
+def _scaled(folded: FoldedLayer, layer: Layer) -> FoldedLayer:
     """A layer whose norms' factors (1 + weight) are in the matrices after them."""
     return FoldedLayer(
         qkv=_columns_scaled(folded.qkv, layer.input_layernorm),
@@ -219,11 +224,11 @@ def _modulation(stack: Gemma, layers: Sequence[FoldedLayer], condition: Tensor) 
         return scale, shift, gate
 
     rows = []
-    for folded, layer in zip(layers, stack.layers, strict=True):
+    for folded, layer in zip(layers, _of(stack), strict=True):
         scale, shift, gate = of(layer.input_layernorm)
         mlp_scale, mlp_shift, mlp_gate = of(layer.post_attention_layernorm)
         bias, mlp_bias = shift @ folded.qkv.float().T, mlp_shift @ folded.gate_up.float().T
         rows.append((scale, bias, gate, mlp_scale, mlp_bias, mlp_gate))
     final, shift, _ = of(stack.norm)
-    tables = (torch.stack(column, dim=1).contiguous() for column in zip(*rows, strict=True))
-    return Modulation(*tables, final=final.contiguous()), shift
+    columns = [torch.stack(column, dim=1).contiguous() for column in zip(*rows, strict=True)]
+    return Modulation(*[*columns, final.contiguous()]), shift
