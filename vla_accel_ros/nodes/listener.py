@@ -61,7 +61,7 @@ class Listener:
     """Subscribes with a node to the topics of one robot; somebody else spins the node, in one thread.
 
     contract: names the joints and topics. memory: entries kept of each record. on_image: called with (camera
-    name, message) in the spinning thread for every image; None subscribes to none.
+    name, message) in the spinning thread for every image of a raw camera; None subscribes to none.
     """
 
     def __init__(
@@ -196,7 +196,8 @@ class Listener:
             subscribe(JointTrajectory, controller.topic, self._on_trajectory, qos.REPORT)
         if on_image is not None:
             for camera in self.contract.cameras:
-                subscribe(Image, camera.topic, partial(on_image, camera.name), qos.SENSOR)
+                if camera.transport == "raw":
+                    subscribe(Image, camera.topic, partial(on_image, camera.name), qos.SENSOR)
 
     def _on_chunk(self, message: ActionChunk) -> None:
         try:
