@@ -19,7 +19,7 @@ import numpy as np
 
 from vla_accel_ros.control.trajectory import MotionState, Trajectory, check_finite, knot_velocities
 
-__all__ = ["JointLimits", "LimitReport", "check_finite", "enforce", "extremes"]
+__all__ = ["JointLimits", "LimitReport", "check_finite", "enforce", "extremes", "step_towards"]
 
 _TOLERANCE = 1e-6
 _CHASE_S = 20.0
@@ -213,11 +213,23 @@ def _lead(
             p.append(goal_p[then])
             v.append(goal_v[then])
             continue
-        velocity = _next_velocity(p[-1], v[-1], goal_p[then], goal_v[then], step, limits)
-        reached = _within(p[-1], v[-1], goal_p[then], goal_v[then], step, limits)
-        p.append(np.where(reached, goal_p[then], p[-1] + step * (v[-1] + velocity) / 2))
-        v.append(np.where(reached, goal_v[then], velocity))
+        position, velocity, _ = step_towards(p[-1], v[-1], goal_p[then], goal_v[then], step, limits)
+        p.append(position)
+        v.append(velocity)
     return np.array(p), np.array(v)
+
+
+def step_towards(
+    p: np.ndarray, v: np.ndarray, goal_p: np.ndarray, goal_v: np.ndarray, h: float, limits: JointLimits
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """One step of h seconds from (p, v), float64 [D] each, towards where the goal is then.
+
+    Returns position and velocity [D] after it, and bool [D] where that is the goal itself.
+    """
+    velocity = _next_velocity(p, v, goal_p, goal_v, h, limits)
+    reached = _within(p, v, goal_p, goal_v, h, limits)
+    position = np.where(reached, goal_p, p + h * (v + velocity) / 2)
+    return position, np.where(reached, goal_v, velocity), reached
 
 
 def _next_velocity(

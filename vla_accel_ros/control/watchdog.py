@@ -2,9 +2,9 @@
 
 Every input that motion depends on has an age limit, by its own stamp: a frame that arrives on time but was
 taken a second ago is a second old. When one is late the robot stops and holds, and goes on by itself when all
-have been fresh for a moment; an operator's hold stays until an operator resumes. A stamp further in the
-future than the limit counts as late too, so that after a clock has jumped back nothing moves before fresh
-stamps arrive. Time is given, never read.
+have been fresh for a moment; a hold, an operator's or for any other reason, stays until it is taken back. A
+stamp further in the future than the limit counts as late too, so that after a clock has jumped back nothing
+moves before fresh stamps arrive. Time is given, never read.
 """
 
 from __future__ import annotations
@@ -76,8 +76,11 @@ class Change:
     reasons: tuple[str, ...]
 
 
+OPERATOR = "held by the operator"
+
+
 class Safety:
-    """RUNNING -> STOPPING -> HOLDING -> RUNNING, by a watchdog and an operator. Starts HOLDING.
+    """RUNNING -> STOPPING -> HOLDING -> RUNNING, by a watchdog and whoever holds it. Starts HOLDING.
 
     settle_s: how long everything must have been fresh before it runs again, so that an input at the edge of
     its limit does not make the robot stutter.
@@ -89,15 +92,15 @@ class Safety:
         self.reasons: tuple[str, ...] = ()
         self._settle_ns = round(settle_s * 1e9)
         self._fresh_since_ns: int | None = None
-        self._held = False
+        self._holds: dict[str, None] = {}
 
-    def hold(self) -> None:
-        """Stop at the next step and stay stopped until `resume`."""
-        self._held = True
+    def hold(self, reason: str = OPERATOR) -> None:
+        """Stop at the next step and stay stopped until this reason is taken back by `resume`."""
+        self._holds[reason] = None
 
-    def resume(self) -> None:
-        """Take the operator's hold back; it runs when the inputs are fresh."""
-        self._held = False
+    def resume(self, reason: str = OPERATOR) -> None:
+        """Take a hold back; it runs when there is none and the inputs are fresh."""
+        self._holds.pop(reason, None)
 
     def step(self, now_ns: int, at_rest: bool) -> Change | None:
         """Look at the inputs; a change if what is allowed has changed, at most one a step.
@@ -105,7 +108,7 @@ class Safety:
         at_rest: the commanded motion has ended. On a change to STOPPING, send a stop.
         """
         late = [str(late) for late in self.watchdog.late(now_ns)]
-        self.reasons = (("held by the operator",) if self._held else ()) + tuple(late)
+        self.reasons = (*self._holds, *late)
         if self.reasons:
             self._fresh_since_ns = None
         elif self._fresh_since_ns is None or self._fresh_since_ns > now_ns:
