@@ -1,0 +1,113 @@
+"""A trajectory as a stream of positions, for a controller that does at once whatever it is told.
+
+A forward_command_controller interpolates nothing, limits nothing and never gives up, so all of that is here.
+Each tick gives the commanded path at its own time, exactly, as long as ticks come in time and paths go on
+where the last one was; the path itself is within limits. Otherwise (a late tick, a path that begins elsewhere)
+the joints are led back to the path within limits, by steps no larger than a tick in time could make, and
+after a pause in which the robot has come to a stand they start from rest. A path that ends in motion is
+braked behind its end. Nothing is commanded before the first trajectory, and its end is commanded for ever.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from vla_accel_ros.control.braking import brake
+from vla_accel_ros.control.limits import JointLimits, step_towards
+from vla_accel_ros.control.trajectory import MotionState, Trajectory
+
+# Longer than this between two ticks, and the robot has stopped at the last position it was told.
+_STOOD_S = 0.1
+# A path that goes on differs from what was commanded by rounding only.
+_ROUNDING = 1e-6
+
+
+class CommandStream:
+    """The positions to command to some joints at a rate. Time is given; one thread at a time.
+
+    limits: of these joints. period_s: between two ticks; a tick that comes after more than two is late.
+
+    Attributes for diagnostics: `counts` (late ticks; joined: trajectories that did not go on where the last
+    one was).
+    """
+
+    def __init__(self, joints: tuple[str, ...], limits: JointLimits, period_s: float) -> None:
+        if len(limits.lower) != len(joints):
+            raise ValueError(
+                f"limits are of {len(limits.lower)} joints, not {len(joints)}: give one per joint"
+            )
+        self.joints, self.counts = tuple(joints), Counter[str]()
+        self._limits, self._longest_s = limits, 2.0 * period_s
+        self.forget()
+
+    def forget(self) -> None:
+        """Command nothing until the next trajectory, and start from where that one begins."""
+        self._path: Trajectory | None = None
+        self._state: MotionState | None = None
+        self._on_path = np.zeros(len(self.joints), bool)
+
+    def follow(self, trajectory: Trajectory, now_ns: int) -> None:
+        """Take a trajectory over these joints, and maybe others, in place of the last."""
+        path = _ended(trajectory.select(self.joints), self._limits)
+        position, velocity = path.sample(now_ns)
+        if self._state is None or self._path is None:
+            self._state = MotionState(now_ns, position, velocity)
+            self._on_path[:] = True
+        else:
+            old_position, old_velocity = self._path.sample(now_ns)
+            goes_on = (np.abs(position - old_position) <= _ROUNDING) & (
+                np.abs(velocity - old_velocity) <= _ROUNDING
+            )
+            self.counts["joined"] += not goes_on.all()
+            self._on_path &= goes_on
+        self._path = path
+
+    def stop(self, now_ns: int) -> None:
+        """Brake from what was commanded last, because the path's times mean nothing now."""
+        if self._state is not None:
+            self._state = MotionState(now_ns, self._state.position, self._state.velocity)
+            self._path = brake(self.joints, self._state, self._limits)
+            self._on_path[:] = True
+
+    def tick(self, now_ns: int) -> MotionState | None:
+        """What to command now; None before the first trajectory."""
+        state, path = self._state, self._path
+        if state is None or path is None:
+            return None
+        elapsed_s = (now_ns - state.stamp_ns) * 1e-9
+        if elapsed_s <= 0.0:  # the same instant again, or a clock that was set back a little
+            return state
+        if elapsed_s > self._longest_s:
+            self.counts["late"] += 1
+            self._on_path &= path.end_ns <= state.stamp_ns  # at rest there is nothing to be late for
+        position, velocity = path.sample(now_ns)
+        if not self._on_path.all():
+            step_s = min(elapsed_s, self._longest_s)
+            moving = np.zeros_like(position) if elapsed_s > _STOOD_S else state.velocity
+            led = step_towards(state.position, moving, position, velocity, step_s, self._limits)
+            position = np.where(self._on_path, position, led[0])
+            velocity = np.where(self._on_path, velocity, led[1])
+            self._on_path |= led[2]
+        self._state = MotionState(now_ns, position, velocity)
+        return self._state
+
+    def at_rest(self, now_ns: int) -> bool:
+        """Whether nothing moves any more, or ever did."""
+        return self._path is None or bool(self._on_path.all() and now_ns >= self._path.end_ns)
+
+
+def _ended(path: Trajectory, limits: JointLimits) -> Trajectory:
+    """The path, and behind an end in motion the shortest stop."""
+    if path.velocities is None or not path.velocities[-1].any():
+        return path
+    end = MotionState(path.end_ns, path.positions[-1], path.velocities[-1])
+    tail = brake(path.joints, end, limits)
+    assert tail.velocities is not None
+    return Trajectory(
+        path.joints,
+        np.concatenate([path.times_ns, tail.times_ns[1:]]),
+        np.concatenate([path.positions, tail.positions[1:]]),
+        np.concatenate([path.velocities, tail.velocities[1:]]),
+    )
