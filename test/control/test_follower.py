@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vla_accel_ros.control.buffer import TrajectoryBuffer
-from vla_accel_ros.control.follower import ChunkFollower
+from vla_accel_ros.control.follower import MOVING, ChunkFollower
 from vla_accel_ros.control.limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.control.watchdog import Motion, Safety, Watchdog
@@ -208,6 +208,31 @@ def test_the_ages_of_what_was_sent_are_told_and_old_ones_are_misses():
     assert stats.name == "image_to_trajectory" and stats.runs == len(robot.sent)
     assert stats.p50_s == pytest.approx(0.12) and stats.p99_s == pytest.approx(0.12)
     assert stats.measured_hz == pytest.approx(10.0) and stats.misses == 0
+
+
+def test_it_begins_when_the_joints_stand_and_from_there():
+    """Of a process that was killed, the controllers still execute the last trajectory."""
+    robot = Robot()
+    for share in np.linspace(0.0, 1.0, 80):
+        robot.placed = np.array([0.5, -1.0]) * share
+        robot.run(0.01, goal=0.0)
+    assert robot.states == [] and robot.sent == []
+    assert robot.follower.safety.reasons == (MOVING,)
+    robot.run(0.6, goal=0.0)
+    assert robot.states == [Motion.RUNNING]
+    np.testing.assert_allclose(robot.sent[0].positions[0], robot.placed)
+    robot.placed = None
+    robot.run(0.5, goal=0.0)
+    assert robot.states == [Motion.RUNNING], "its own motion does not hold it"
+
+
+def test_noise_of_the_joints_does_not_keep_it_from_beginning():
+    robot = Robot()
+    noise = np.random.default_rng(0).normal(0.0, 0.004, (100, 2))
+    for sample in noise:
+        robot.placed = sample
+        robot.run(0.01, goal=0.5)
+    assert Motion.RUNNING in robot.states
 
 
 def test_after_the_clock_went_back_it_starts_over_from_the_joints():

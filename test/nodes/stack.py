@@ -23,15 +23,27 @@ class Stack:
     goal. trajectory: parameters of that node."""
 
     def __init__(
-        self, start: Callable[..., NodeProcess], folder: Path, namespace: str = "", **trajectory: object
+        self,
+        start: Callable[..., NodeProcess],
+        folder: Path,
+        namespace: str = "",
+        sim_time: bool = False,
+        **trajectory: object,
     ) -> None:
         model = make_checkpoint(folder / "random_policy", make_config(horizon=32))
-        self.robot = start("sim_robot", namespace)
+        clock = {"use_sim_time": sim_time}
+        self.robot = start("sim_robot", namespace, **clock)
         # A busy machine may deliver a trajectory late; what is later than lead_s moves no longer smoothly.
         trajectory = {"lead_s": 0.1, **trajectory}
-        self.trajectory = start("trajectory", namespace, autostart=True, **trajectory)
+        self.trajectory = start("trajectory", namespace, autostart=True, **clock, **trajectory)
         self.inference = start(
-            "inference", namespace, autostart=True, model=str(model), denoise_steps=2, language_hz=0.5
+            "inference",
+            namespace,
+            autostart=True,
+            model=str(model),
+            denoise_steps=2,
+            language_hz=0.5,
+            **clock,
         )
 
 

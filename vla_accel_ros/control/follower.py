@@ -5,7 +5,8 @@ chunk becomes a trajectory; when an input is late it sends one stop and then not
 fresh again. The commanded path, not the measured one, is what motion continues from, unless the robot was
 moved by others: measured joints that leap further than any motor could drive them, and stay there, mean
 another start (a simulator's reset, a homed encoder); a single wrong sample does not. Chunks that were
-observed before a leap are void.
+observed before a leap are void. At the beginning nothing is known of what the controllers still execute (of a
+process before this one, or of the time before a clock jump): it waits until the joints stand.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ _LEAP_OF_RANGE = 0.02
 _LEAP_SAMPLES = 5
 _MOVED_OF_RANGE = 0.05
 _AGES = 512
+_STILL_OF_RANGE = 0.01
+_STAND_NS = 200_000_000
+MOVING = "the joints are moving, and not by this node"
 
 
 class ChunkFollower:
@@ -57,11 +61,14 @@ class ChunkFollower:
         self._leaping = 0
         self._valid_from_ns: int | None = None
         self._rest_ns = 0
-        self._ready = False
+        self._ready = self._begun = False
+        self._spot: tuple[np.ndarray, int] | None = None  # (where the joints stand, since when)
 
     def felt(self, position: np.ndarray, stamp_ns: int) -> bool:
         """Take measured joints, float64 [D]; True when they say that the robot was moved by others."""
         self.safety.watchdog.seen("joint_states", stamp_ns)
+        if self._spot is None or (np.abs(position - self._spot[0]) > _STILL_OF_RANGE * self._range).any():
+            self._spot = (position, stamp_ns)
         if self._measured is None:
             self._settle(position, stamp_ns)
             return False
@@ -94,7 +101,7 @@ class ChunkFollower:
             self.safety.watchdog.seen(name, chunk.stamp_ns)
         if trajectory is None:
             return None
-        self._sent += 1
+        self._sent, self._begun = self._sent + 1, True
         age_s = (now_ns - chunk.stamp_ns) * 1e-9
         self._ages.append((now_ns, age_s))
         self._misses += age_s > self._max_age_s
@@ -103,6 +110,10 @@ class ChunkFollower:
 
     def step(self, now_ns: int) -> tuple[Change | None, Trajectory | None]:
         """Check the ages; a change of what is allowed, and the stop to send when there is one."""
+        if self._stands():
+            self.safety.resume(MOVING)
+        else:
+            self.safety.hold(MOVING)
         change = self.safety.step(now_ns, at_rest=now_ns >= self._rest_ns)
         if change is None:
             return None, None
@@ -146,13 +157,20 @@ class ChunkFollower:
         self._measured, self._felt_ns, self._leaping = position, stamp_ns, 0
         self._rest_ns, self._ready = stamp_ns, True
 
+    def _stands(self) -> bool:
+        """Whether it may begin: the joints have stood for a moment, or are moved by this."""
+        return self._begun or self._spot is None or self._felt_ns - self._spot[1] >= _STAND_NS
+
     def _resume(self) -> None:
         """Go on from the commanded position, and from the measured one in joints that moved while held.
 
+        At the beginning, from the measured one.
         What counts is the difference to the measured position when the hold began: a gripper around a block
         never is where it is commanded to be, and must not be opened for that.
         """
-        if self._measured is None or self._parked is None or not self._ready:
+        if self._measured is not None and not self._begun:
+            self.buffer.reset(self._measured)
+        if self._measured is None or self._parked is None or not self._begun:
             return
         moved = np.abs(self._measured - self._parked) > _MOVED_OF_RANGE * self._range
         if moved.any():
