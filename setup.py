@@ -67,6 +67,7 @@ setup(
             f"inference = {NAME}.nodes.inference:main",
             f"trajectory = {NAME}.nodes.trajectory:main",
             f"sim_robot = {NAME}.nodes.sim_robot:main",
+            f"camera = {NAME}.nodes.camera:main",
             f"vla = {NAME}.tools.cli:main",
         ],
     },

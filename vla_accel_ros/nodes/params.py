@@ -8,7 +8,7 @@ unless the description says "live".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Value = bool | int | float | str
 
@@ -265,8 +265,46 @@ SIM_ROBOT = (
     ),
 )
 
+CAMERA = (
+    Parameter("camera", "front", "Name of the camera; its topics are camera/<name>/...", read_only=True),
+    Parameter(
+        "source",
+        "/dev/video0",
+        "A V4L2 device or its number, a GStreamer pipeline, a URL, a video file, or a folder of pictures.",
+        read_only=True,
+    ),
+    Parameter("width", 0, "Width asked of a device [px]; 0 leaves its own.", 0, 8192, read_only=True),
+    Parameter("height", 0, "Height asked of a device [px]; 0 leaves its own.", 0, 8192, read_only=True),
+    Parameter(
+        "fps",
+        0.0,
+        "Rate asked of a device or a recording [Hz]; 0 leaves its own.",
+        0.0,
+        1000.0,
+        read_only=True,
+    ),
+    Parameter(
+        "fourcc", "", "Format asked of a device, such as MJPG or YUYV; empty: its own.", read_only=True
+    ),
+    Parameter("loop", True, "Play a file or folder over and over; false plays it once.", read_only=True),
+    Parameter("camera_info", "", "Calibration (YAML of camera_calibration); empty for none.", read_only=True),
+    replace(RING, default=True),
+    RING_SLOTS,
+    IMAGE_HZ,
+    Parameter(
+        "jpeg_hz",
+        0.0,
+        "Rate of camera/<name>/image_raw/compressed, sent while somebody listens [Hz]; 0 sends none, -1 all.",
+        minimum=-1.0,
+        maximum=240.0,
+        read_only=True,
+    ),
+    Parameter("jpeg_quality", 90, "Quality of the JPEG.", minimum=1, maximum=100, read_only=True),
+)
+
 NODES: dict[str, tuple[Parameter, ...]] = {
     "inference": INFERENCE,
     "trajectory": TRAJECTORY,
     "sim_robot": SIM_ROBOT,
+    "camera": CAMERA,
 }
