@@ -8,15 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from builtin_interfaces.msg import Duration
-from rcl_interfaces.msg import ParameterType, ParameterValue
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.nodes import convert
-from vla_accel_ros.nodes.controllers import judge
-from vla_accel_ros.sensing.contract import Controller
 
 STAMP = 12_345_678_901
 
@@ -132,35 +129,3 @@ def test_a_trajectory_with_velocities_for_some_points_is_refused():
         convert.trajectory_from_message(JointTrajectory(joint_names=["a"], points=points), 0)
     with pytest.raises(ValueError, match="no points"):
         convert.trajectory_from_message(JointTrajectory(joint_names=["a"]), 0)
-
-
-@pytest.mark.parametrize(
-    ("joints", "desired", "moving_end", "zero_end", "sentences"),
-    [
-        (["a", "b"], True, False, True, []),
-        (["b", "a"], True, True, False, []),
-        (["a", "x"], True, False, True, ["moves a, x but the contract gives it a, b"]),
-        (["a", "b"], False, False, True, ["interpolate_from_desired_state is false"]),
-        (["a", "b"], True, False, False, ["set our parameter zero_end to true"]),
-    ],
-)
-def test_a_controller_that_would_not_do_what_we_send_is_found(
-    joints, desired, moving_end, zero_end, sentences
-):
-    values = {
-        "joints": ParameterValue(type=ParameterType.PARAMETER_STRING_ARRAY, string_array_value=joints),
-        "interpolate_from_desired_state": ParameterValue(
-            type=ParameterType.PARAMETER_BOOL, bool_value=desired
-        ),
-        "allow_nonzero_velocity_at_trajectory_end": ParameterValue(
-            type=ParameterType.PARAMETER_BOOL, bool_value=moving_end
-        ),
-    }
-    found = judge(Controller("arm_controller/joint_trajectory", ("a", "b")), values, zero_end)
-    assert len(found) == len(sentences)
-    assert all(sentence in text for sentence, text in zip(sentences, found))
-
-
-def test_a_controller_without_these_parameters_is_not_judged():
-    nothing = {name: ParameterValue() for name in ("joints", "interpolate_from_desired_state")}
-    assert judge(Controller("t", ("a",)), nothing, zero_end=False) == []

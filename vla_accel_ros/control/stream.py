@@ -2,10 +2,11 @@
 
 A forward_command_controller interpolates nothing, limits nothing and never gives up, so all of that is here.
 Each tick gives the commanded path at its own time, exactly, as long as ticks come in time and paths go on
-where the last one was; the path itself is within limits. Otherwise (a late tick, a path that begins elsewhere)
-the joints are led back to the path within limits, by steps no larger than a tick in time could make, and
-after a pause in which the robot has come to a stand they start from rest. A path that ends in motion is
-braked behind its end. Nothing is commanded before the first trajectory, and its end is commanded for ever.
+where the last one was; the path itself is within limits. Otherwise (a late tick, a path that begins
+elsewhere) the joints are led back to the path within limits, by steps no larger than a tick in time could
+make, and after a pause in which the robot has come to a stand they start from rest. A path that ends in
+motion is braked behind its end. Nothing is commanded before the first trajectory, and its end is commanded
+for ever.
 """
 
 from __future__ import annotations
@@ -85,7 +86,9 @@ class CommandStream:
         position, velocity = path.sample(now_ns)
         if not self._on_path.all():
             step_s = min(elapsed_s, self._longest_s)
-            moving = np.zeros_like(position) if elapsed_s > _STOOD_S else state.velocity
+            moving = np.zeros_like(position)
+            if elapsed_s <= _STOOD_S and state.velocity is not None:
+                moving = state.velocity
             led = step_towards(state.position, moving, position, velocity, step_s, self._limits)
             position = np.where(self._on_path, position, led[0])
             velocity = np.where(self._on_path, velocity, led[1])

@@ -14,19 +14,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diagnostic_msgs.msg import DiagnosticStatus
-from rclpy.duration import Duration
 from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
-from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_msgs.msg import ActionChunk, LoopStats
 from vla_accel_msgs.msg import Motion as MotionMessage
 from vla_accel_ros.control.buffer import TrajectoryBuffer
 from vla_accel_ros.control.follower import ChunkFollower
 from vla_accel_ros.control.limits import JointLimits
-from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.control.watchdog import Change, Motion, Safety, Watchdog
 from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes.adapters.outputs import Outputs
 from vla_accel_ros.nodes.controllers import ControllerCheck
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, Reporter, status
@@ -57,11 +55,7 @@ class TrajectoryNode(ManagedNode):
         self._motion = MotionTopic(motion, value(self, "mode"), value(self, "lead_s"))
         self._begin(contract)
         self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
-        stamp = value(self, "stamp")
-        self._outputs = [
-            (self.output(JointTrajectory, c.topic, qos.COMMAND), convert.TrajectoryMessage(c.joints, stamp))
-            for c in contract.controllers
-        ]
+        self._outputs = Outputs(self, contract)
         self._check = ControllerCheck(self, contract.controllers, value(self, "zero_end"))
         self.on_release(self._check.close)
         self.listen(ActionChunk, "action_chunk", self._on_chunk, qos.COMMAND)
@@ -76,13 +70,13 @@ class TrajectoryNode(ManagedNode):
     def activate(self) -> None:
         assert self._contract is not None
         self._begin(self._contract)
+        self._outputs.begin()
+        self._outputs.open()
 
     def deactivate(self) -> None:
-        self._send(self._follower.stop(self.now_ns()))
+        self._outputs.send(self._follower.stop(self.now_ns()))
         self._motion.tell("released", ("the trajectory node is not active",), self.now_ns())
-        for publisher, _ in self._outputs:
-            # The publisher may be destroyed next, and with it a stop that has not arrived.
-            publisher.wait_for_all_acked(Duration(seconds=0.5))
+        self._outputs.close()
 
     def release(self) -> None:
         self._contract = None
@@ -90,6 +84,7 @@ class TrajectoryNode(ManagedNode):
     def clock_jumped(self) -> None:
         if self._contract is not None:
             self._begin(self._contract)
+            self._outputs.stop()
 
     def _begin(self, contract: Contract) -> None:
         """Know nothing, command nothing."""
@@ -117,7 +112,7 @@ class TrajectoryNode(ManagedNode):
         assert self._contract is not None
         try:
             chunk = convert.chunk_from_message(message, self._contract.joint_names)
-            self._send(self._follower.follow(chunk, self.now_ns()))
+            self._outputs.send(self._follower.follow(chunk, self.now_ns()))
         except ValueError as refusal:
             self._refused += 1
             self.get_logger().error(f"chunk refused: {refusal}", throttle_duration_sec=1.0)
@@ -134,11 +129,12 @@ class TrajectoryNode(ManagedNode):
         newest_ns = self._joints.newest_ns
         if newest_ns is not None and self._follower.felt(self._joints.newest(), newest_ns):
             self.get_logger().warning("the joints were moved by others: going on from where they are")
+            self._outputs.begin()
             self._motion.begin()
 
     def _watch(self) -> None:
         change, stop = self._follower.step(self.now_ns())
-        self._send(stop)
+        self._outputs.send(stop)
         if change is not None:
             self._tell(change)
         safety = self._follower.safety
@@ -148,14 +144,11 @@ class TrajectoryNode(ManagedNode):
         if change.after is Motion.STOPPING:
             self.get_logger().warning(f"stopping: {'; '.join(change.reasons)}")
         elif change.after is Motion.RUNNING:
+            self._outputs.go()
             self.get_logger().info("running")
         else:
+            self._outputs.rest()
             self.get_logger().info("holding")
-
-    def _send(self, trajectory: Trajectory | None) -> None:
-        if trajectory is not None:
-            for publisher, message in self._outputs:
-                publisher.publish(message.fill(trajectory))
 
     def _on_hold(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         self._held = True
@@ -209,7 +202,7 @@ class TrajectoryNode(ManagedNode):
         ]
         for topic, found in self._check.findings.items():
             lines.append(status(topic, WARN if found else OK, "; ".join(found) or "parameters fit"))
-        return [*lines, self._graph.status()]
+        return [*lines, *self._outputs.statuses(), self._graph.status()]
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -1,0 +1,1 @@
+"""What moves joints: one adapter per kind of controller, all behind one interface."""

@@ -1,0 +1,65 @@
+"""The interface between the motion and one controller.
+
+An adapter takes trajectories that are absolute and within limits, each in place of the one before, and makes
+its controller follow them. Everything else is for controllers that need more than messages now and then:
+those that are told where to be at a rate, and those that can be paused. An adapter decides nothing about
+motion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.sensing.contract import Controller
+
+
+class Adapter:
+    """What is sent to one controller. All calls come from the node's thread."""
+
+    def __init__(self, controller: Controller) -> None:
+        self.controller = controller
+
+    def send(self, trajectory: Trajectory, now_ns: int) -> None:
+        """Follow this one from now on; it may have other joints too."""
+        raise NotImplementedError
+
+    def felt(self, positions: Mapping[str, float]) -> None:
+        """Measured joint positions by name, as they come."""
+
+    def begin(self) -> None:
+        """Send nothing until the next trajectory: the robot is elsewhere, or driven by others."""
+
+    def stop(self, now_ns: int) -> None:
+        """Come to rest: the times of the trajectory mean nothing any more, because the clock has jumped."""
+
+    def tick(self, now_ns: int) -> None:
+        """Send what is due now."""
+
+    def open(self) -> list[str]:
+        """Make the controller listen, at activation; what could not be done, a sentence each."""
+        return []
+
+    def go(self) -> None:
+        """The robot runs again after it was held."""
+
+    def rest(self) -> None:
+        """The robot has come to rest, and is held."""
+
+    def at_rest(self, now_ns: int) -> bool:
+        """Whether there is nothing to be sent at a rate, or it has come to its end."""
+        return True
+
+    def close(self) -> None:
+        """Leave the controller alone, at deactivation: what was sent has arrived when this returns."""
+
+    def values(self) -> dict[str, object]:
+        """Numbers for diagnostics."""
+        return {}
+
+
+def positions_of(names: tuple[str, ...], positions: np.ndarray) -> dict[str, float]:
+    """float64 [D] positions by name."""
+    return dict(zip(names, positions.tolist()))

@@ -1,0 +1,53 @@
+"""forward_command_controller: positions at a rate, each done at once by the controller.
+
+All the care is in control/stream.py; here are the topic and its message, which is kept and refilled.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from rclpy.duration import Duration
+from std_msgs.msg import Float64MultiArray
+
+from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.stream import CommandStream
+from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.adapters.adapter import Adapter
+from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.sensing.contract import Controller
+
+
+class ForwardCommandAdapter(Adapter):
+    """limits: of the controller's joints, in its order."""
+
+    def __init__(self, node: ManagedNode, controller: Controller, limits: JointLimits) -> None:
+        super().__init__(controller)
+        self._publisher = node.output(Float64MultiArray, controller.topic, qos.COMMAND)
+        self._message = Float64MultiArray()
+        self._stream = CommandStream(controller.joints, limits, 1.0 / controller.rate_hz)
+
+    def send(self, trajectory: Trajectory, now_ns: int) -> None:
+        self._stream.follow(trajectory, now_ns)
+
+    def begin(self) -> None:
+        self._stream.forget()
+
+    def stop(self, now_ns: int) -> None:
+        self._stream.stop(now_ns)
+
+    def tick(self, now_ns: int) -> None:
+        state = self._stream.tick(now_ns)
+        if state is not None:
+            self._message.data = array("d", state.position.tobytes())
+            self._publisher.publish(self._message)
+
+    def at_rest(self, now_ns: int) -> bool:
+        return self._stream.at_rest(now_ns)
+
+    def close(self) -> None:
+        self._publisher.wait_for_all_acked(Duration(seconds=0.5))
+
+    def values(self) -> dict[str, object]:
+        return {name: self._stream.counts[name] for name in ("late", "joined")}

@@ -1,0 +1,114 @@
+"""All controllers of a robot together: what the trajectory node sends to.
+
+Each adapter that sends at a rate has a timer. When the node is deactivated or ends, timers no longer fire,
+and a robot that is told where to be at a rate would stop dead in its motion; so `close` sees the last stop
+to its end, all controllers in step, before it returns.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import numpy as np
+from diagnostic_msgs.msg import DiagnosticStatus
+
+from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.nodes.adapters.adapter import Adapter, positions_of
+from vla_accel_ros.nodes.adapters.forward_command import ForwardCommandAdapter
+from vla_accel_ros.nodes.adapters.joint_trajectory import JointTrajectoryAdapter
+from vla_accel_ros.nodes.declare import value
+from vla_accel_ros.nodes.diagnostics import OK, status
+from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.sensing.contract import Contract, Controller
+
+# A process that was asked to end is broken off after PATIENCE_S of nodes/process.py.
+_LONGEST_STOP_S = 1.2
+
+
+class Outputs:
+    """The adapters of a contract's controllers. Lives from configure to cleanup of its node."""
+
+    def __init__(self, node: ManagedNode, contract: Contract) -> None:
+        self._node, self._names = node, contract.joint_names
+        self.adapters = [_adapter(node, contract, controller) for controller in contract.controllers]
+        for adapter in self.adapters:
+            if adapter.controller.rate_hz:
+                node.every(1.0 / adapter.controller.rate_hz, partial(self._tick, adapter))
+
+    def send(self, trajectory: Trajectory | None) -> None:
+        """Follow this one from now on; None changes nothing."""
+        if trajectory is not None:
+            now_ns = self._node.now_ns()
+            for adapter in self.adapters:
+                adapter.send(trajectory, now_ns)
+
+    def felt(self, positions: np.ndarray) -> None:
+        """Measured joints, float64 [D] in the contract's order."""
+        by_name = positions_of(self._names, positions)
+        for adapter in self.adapters:
+            adapter.felt(by_name)
+
+    def begin(self) -> None:
+        """Send nothing until the next trajectory."""
+        for adapter in self.adapters:
+            adapter.begin()
+
+    def stop(self) -> None:
+        """Come to rest, whatever the clock says."""
+        now_ns = self._node.now_ns()
+        for adapter in self.adapters:
+            adapter.stop(now_ns)
+
+    def open(self) -> None:
+        """Make the controllers listen; a warning for each thing that could not be done."""
+        for adapter in self.adapters:
+            for sentence in adapter.open():
+                self._node.get_logger().warning(f"{adapter.controller.topic}: {sentence}")
+
+    def go(self) -> None:
+        """The robot runs again."""
+        for adapter in self.adapters:
+            adapter.go()
+
+    def rest(self) -> None:
+        """The robot is at rest, and held."""
+        for adapter in self.adapters:
+            adapter.rest()
+
+    def close(self) -> None:
+        """See the last stop to its end, and leave the controllers alone."""
+        now_ns, began_ns = self._node.now_ns(), time.monotonic_ns()
+        streams = [adapter for adapter in self.adapters if adapter.controller.rate_hz]
+        period_s = 1.0 / max((adapter.controller.rate_hz for adapter in streams), default=1.0)
+        passed_ns = 0
+        while passed_ns < _LONGEST_STOP_S * 1e9 and not all(a.at_rest(now_ns + passed_ns) for a in streams):
+            # By a clock that runs whatever becomes of ROS time, whose /clock is not heard in here.
+            passed_ns = time.monotonic_ns() - began_ns
+            for adapter in streams:
+                adapter.tick(now_ns + passed_ns)
+            time.sleep(period_s)
+        for adapter in self.adapters:
+            adapter.close()
+
+    def statuses(self) -> list[DiagnosticStatus]:
+        """A line of diagnostics for each controller that has something to tell."""
+        return [
+            status(f"{adapter.controller.topic} stream", OK, adapter.controller.kind, values)
+            for adapter in self.adapters
+            if (values := adapter.values())
+        ]
+
+    def _tick(self, adapter: Adapter) -> None:
+        adapter.tick(self._node.now_ns())
+
+
+def _adapter(node: ManagedNode, contract: Contract, controller: Controller) -> Adapter:
+    joints = {joint.name: joint for joint in contract.joints}
+    limits = JointLimits.of(joints[name] for name in controller.joints)
+    if controller.kind == "joint_trajectory":
+        return JointTrajectoryAdapter(node, controller, value(node, "stamp"))
+    if controller.kind == "forward_command":
+        return ForwardCommandAdapter(node, controller, limits)
+    raise ValueError(f"controllers kind {controller.kind!r} of {controller.topic} has no adapter")
