@@ -1,0 +1,46 @@
+"""Discrete moves: from rest to rest, as fast as the limits allow and no faster."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from motion import JOINTS, LIMITS, S, assert_within_limits
+
+from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.moves import move
+
+shares = arrays(np.float64, 3, elements=st.floats(0.0, 1.0))
+
+
+@given(shares, shares, st.floats(0.05, 1.0))
+def test_a_move_keeps_its_share_of_the_limits_and_ends_at_the_goal(begin, end, speed):
+    span = LIMITS.upper - LIMITS.lower
+    start, goal = LIMITS.lower + begin * span, LIMITS.lower + end * span
+    found = move(JOINTS, start, goal, LIMITS, speed, start_ns=5 * S)
+    share = JointLimits(LIMITS.lower, LIMITS.upper, speed * LIMITS.velocity, speed * LIMITS.acceleration)
+    assert_within_limits(found, share)
+    assert found.start_ns == 5 * S
+    np.testing.assert_array_equal(found.positions[0], start)
+    np.testing.assert_array_equal(found.positions[-1], goal)
+    assert not found.velocities[0].any() and not found.velocities[-1].any()
+
+
+def test_a_long_move_takes_what_the_slowest_joint_needs():
+    found = move(JOINTS, np.zeros(3), np.array([0.1, 1.5, 0.1]), LIMITS)
+    at_least = 1.875 * 1.5 / LIMITS.velocity[1]
+    assert at_least <= (found.end_ns - found.start_ns) * 1e-9 < 1.05 * at_least
+
+
+def test_a_move_to_where_it_is_is_short_and_still():
+    found = move(JOINTS, np.zeros(3), np.zeros(3), LIMITS)
+    assert found.end_ns == S // 5 and not found.positions.any()
+
+
+def test_a_goal_outside_the_limits_and_a_speed_that_is_none_are_refused():
+    with pytest.raises(ValueError, match=r"goal of 'b' is 2.5, not within -2 to 2: move it inside"):
+        move(JOINTS, np.zeros(3), np.array([0.0, 2.5, 0.0]), LIMITS)
+    with pytest.raises(ValueError, match="no share of the limits"):
+        move(JOINTS, np.zeros(3), np.zeros(3), LIMITS, speed=1.5)
