@@ -1,0 +1,213 @@
+"""What it costs to have two cameras' frames in the engine's process, by transport, and how old they are then.
+
+    python bench/ingest.py [--seconds S]
+
+Two processes over real DDS: one publishes as the camera node does, 30 Hz each, and one is a lifecycle node on
+the SingleThreadedExecutor with the subscriptions and the Ingest of the inference node. A frame has arrived
+when it can be leased and is intact; its age is from before it was written to that moment [ms]. CPU is in
+percent of a core: of the receiving process, and of the sending one, which also fills the frame and codes the
+JPEG. "copies" are of whole frames, from where the
+camera's process wrote them to the last place before the slot that the policy reads; a JPEG's are of its bytes.
+"load" is what the machine was busy with before, in cores.
+Writes bench/results/ingest.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from vla_accel_ros.nodes.environment import demo_contract, process_environment
+from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.sensing.ingest import Ingest
+from vla_accel_ros.tools.demo.graph import claim_domain
+from vla_accel_ros.tools.provenance import provenance
+
+RESULT = Path(__file__).parent / "results" / "ingest.json"
+SIZES = ((640, 480), (1280, 720))
+TOPICS = {"ring": "frame", "raw": "image_raw", "compressed": "image_raw/compressed"}
+COPIES = {"ring": 0, "raw": 3, "compressed": 3}
+CAMERAS = ("front", "wrist")
+RATE_HZ = 30
+WARM_UP_S = 1.5
+
+
+class Measured(Ingest):
+    """An Ingest that notes the age of each frame once it can be had. now_ns: as the node's."""
+
+    def __init__(self, contract: Contract) -> None:
+        super().__init__(contract)
+        self.ages: list[tuple[str, float]] = []
+
+    @contextmanager
+    def _refusing(self, camera: str) -> Iterator[None]:
+        with super()._refusing(camera):
+            yield
+        lease = self._frames.newest(camera)
+        if lease is not None:
+            with lease:
+                if lease.intact():
+                    age_ms = (time.time_ns() - lease.frames[camera].stamp_ns) * 1e-6
+                    self.ages.append((camera, age_ms))
+
+
+def contract_of(transport: str) -> Contract:
+    """The simulated arm's, its cameras by this transport."""
+    contract = Contract.load(demo_contract())
+    cameras = tuple(
+        replace(camera, transport=transport, topic=f"camera/{camera.name}/{TOPICS[transport]}")
+        for camera in contract.cameras
+    )
+    return replace(contract, cameras=cameras)
+
+
+def send(transport: str, width: int, height: int, seconds: float) -> None:
+    """The cameras' process: both cameras until the receiver is done; prints the part of a core it used."""
+    import rclpy
+
+    from vla_accel_ros.nodes.camera_output import CameraOutput, Outputs
+
+    outputs = {
+        "ring": Outputs(ring=True, image_hz=0.0),
+        "raw": Outputs(),
+        "compressed": Outputs(image_hz=0.0, jpeg_hz=-1.0),
+    }[transport]
+    noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+    image = cv2.normalize(cv2.GaussianBlur(noise, (0, 0), 8), None, 0, 255, cv2.NORM_MINMAX)
+    rclpy.init()
+    node = rclpy.create_node("cameras")
+    cameras = [CameraOutput(node, name, outputs) for name in CAMERAS]
+    while any(node.count_subscribers(f"camera/{name}/{TOPICS[transport]}") == 0 for name in CAMERAS):
+        time.sleep(0.01)
+    begin, used = time.monotonic(), time.process_time()
+    for frame in range(int((WARM_UP_S + seconds + 1.0) * RATE_HZ)):
+        for camera in cameras:
+            with camera.frame(time.time_ns(), height, width) as place:
+                np.copyto(place, image)
+        time.sleep(max(0.0, begin + (frame + 1) / RATE_HZ - time.monotonic()))
+    print(json.dumps({"cpu": (time.process_time() - used) / (time.monotonic() - begin)}), flush=True)
+    for camera in cameras:
+        camera.close()
+    node.destroy_node()
+    rclpy.shutdown()
+
+
+def receive(transport: str, seconds: float) -> None:
+    """The engine's process without its engine; prints what arrived in a window, and what that used."""
+    import rclpy
+    from rclpy.executors import SingleThreadedExecutor
+
+    from vla_accel_ros.nodes.lifecycle import ManagedNode
+    from vla_accel_ros.nodes.params import AUTOSTART
+    from vla_accel_ros.nodes.streams import Streams
+
+    contract = contract_of(transport)
+    ingest = Measured(contract)
+
+    class Receiver(ManagedNode):
+        """Subscribes as the inference node does."""
+
+        def configure(self) -> None:
+            Streams(self, contract, ingest)
+
+    rclpy.init()
+    node, executor = Receiver("receiver", (AUTOSTART,)), SingleThreadedExecutor()
+    executor.add_node(node)
+    node.trigger_configure()
+    node.trigger_activate()
+    while not ingest.ages:
+        executor.spin_once(timeout_sec=1.0)
+    spin(executor, WARM_UP_S)
+    ingest.ages.clear()
+    begin, used = time.monotonic(), time.process_time()
+    spin(executor, seconds)
+    elapsed, used = time.monotonic() - begin, time.process_time() - used
+    ages = [age for _, age in ingest.ages]
+    result = {
+        "hz": round(len(ages) / elapsed / len(CAMERAS), 2),
+        "cpu": round(100 * used / elapsed, 2),
+        "age_ms": {f"p{q}": round(float(np.percentile(ages, q)), 2) for q in (50, 99)},
+        "lost": sum(ingest.lost(name) for name in CAMERAS),
+    }
+    print(json.dumps(result), flush=True)
+    node.end()
+    node.destroy_node()
+    rclpy.shutdown()
+
+
+def spin(executor: Any, seconds: float) -> None:
+    """Serve callbacks for a time."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        executor.spin_once(timeout_sec=left)
+
+
+def measure(transport: str, width: int, height: int, seconds: float, domain: int) -> dict[str, Any]:
+    """Both processes, once."""
+    environment = process_environment(
+        {"ROS_DOMAIN_ID": str(domain), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "OMP_NUM_THREADS": "1"}
+    )
+
+    def start(*arguments: object) -> subprocess.Popen:
+        command = [sys.executable, __file__, *map(str, arguments), "--seconds", str(seconds)]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+    with start("--receive", transport) as receiver, start("--send", transport, width, height) as sender:
+        received, sent = (json.loads(process.communicate()[0]) for process in (receiver, sender))
+    return {
+        "transport": transport,
+        "width": width,
+        "height": height,
+        **received,
+        "sender_cpu": round(100 * sent["cpu"], 2),
+        "copies": COPIES[transport],
+    }
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows as Markdown."""
+    head = "| transport | size | Hz | CPU % | age p50 / p99 ms | sender CPU % | copies |\n|" + "---|" * 7
+    lines = [
+        f"| {r['transport']} | {r['width']}x{r['height']} | {r['hz']} | {r['cpu']} | "
+        f"{r['age_ms']['p50']} / {r['age_ms']['p99']} | {r['sender_cpu']} | {r['copies']} |"
+        for r in rows
+    ]
+    return "\n".join([head, *lines])
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--receive", metavar="TRANSPORT", help=argparse.SUPPRESS)
+    parser.add_argument("--send", nargs=3, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.receive:
+        return receive(arguments.receive, arguments.seconds)
+    if arguments.send:
+        transport, width, height = arguments.send
+        return send(transport, int(width), int(height), arguments.seconds)
+    load = round(os.getloadavg()[0], 2)
+    domain, lock = claim_domain()
+    with lock:
+        rows = [measure(t, w, h, arguments.seconds, domain) for w, h in SIZES for t in TOPICS]
+    print(table(rows))
+    RESULT.parent.mkdir(exist_ok=True)
+    result = {"rate_hz": RATE_HZ, "seconds": arguments.seconds, "load": load, "rows": rows, **provenance()}
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
