@@ -6,10 +6,9 @@ Two processes over real DDS: one publishes as the camera node does, 30 Hz each, 
 the SingleThreadedExecutor with the subscriptions and the Ingest of the inference node. A frame has arrived
 when it can be leased and is intact; its age is from before it was written to that moment [ms]. CPU is in
 percent of a core: of the receiving process, and of the sending one, which also fills the frame and codes the
-JPEG. "copies" are of whole frames, from where the
-camera's process wrote them to the last place before the slot that the policy reads; a JPEG's are of its bytes.
-"load" is what the machine was busy with before, in cores.
-Writes bench/results/ingest.json.
+JPEG. "copies" are of whole frames, from where the camera's process wrote them to the last place before the
+slot that the policy reads; a JPEG's are of its bytes. "load" is what the machine was busy with before, in
+cores. Writes bench/results/ingest.json.
 """
 
 from __future__ import annotations
