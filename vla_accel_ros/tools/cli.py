@@ -13,8 +13,9 @@ from collections.abc import Sequence
 
 from vla_accel_ros.tools import eval_demo, train_demo
 from vla_accel_ros.tools.demo import command as demo
+from vla_accel_ros.tools.doctor import command as doctor
 
-SUBCOMMANDS = (demo, train_demo, eval_demo)
+SUBCOMMANDS = (demo, doctor, train_demo, eval_demo)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

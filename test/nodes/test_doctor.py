@@ -1,0 +1,168 @@
+"""`vla doctor` on a running robot: a healthy one is well, and each planted fault is found with its mend."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from builders import make_checkpoint, make_config
+from drivers import Drivers, Fault
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from sensor_msgs.msg import CompressedImage
+
+from vla_accel_ros.nodes.environment import demo_contract, demo_model
+from vla_accel_ros.tools.cli import main
+
+S = 1_000_000_000
+Report = list[tuple[str, str, str]]
+
+
+@pytest.fixture
+def doctor(capsys, ros_domain):
+    """doctor(*arguments): the exit status, and (section, level, sentence) of every finding."""
+
+    def doctor(*arguments: object) -> tuple[int, Report]:
+        capsys.readouterr()
+        status = main(["doctor", "--json", *map(str, arguments)])
+        findings = json.loads(capsys.readouterr().out)["findings"]
+        return status, [
+            (f["section"], f["level"], f"{f['about']}: {f['what']}; {f['mend']}") for f in findings
+        ]
+
+    return doctor
+
+
+def told(report: Report, section: str, level: str, *words: str) -> None:
+    """Fail, showing the section, unless a finding of that level has all the words."""
+    there = [(at, text) for where, at, text in report if where == section]
+    assert any(at == level and all(word in text for word in words) for at, text in there), there
+
+
+def levels(report: Report, section: str) -> set[str]:
+    return {level for where, level, _ in report if where == section}
+
+
+def test_a_healthy_robot_is_well(start, operator, doctor):
+    start("sim_robot")
+    start("trajectory", autostart=True, lead_s=0.1)
+    start("inference", autostart=True, language_hz=0.0)
+    operator.wait(lambda: operator.measured, 20.0, "joint state")
+    operator.instruct(operator.reset("reach", 1))
+    operator.wait(lambda: operator.sent, 60.0, "trajectory")
+    status, report = doctor("--seconds", 2)
+    assert status == 0 and not [finding for finding in report if finding[1] == "error"], report
+    for section in ("clock", "contract", "graph", "controllers", "model"):
+        assert levels(report, section) == {"ok"}, report
+    told(report, "nodes", "ok", "/inference: is active")
+    told(report, "nodes", "ok", "/trajectory: is active")
+    told(report, "streams", "ok", "observation: ", "could be made of all streams")
+    told(report, "model", "ok", "pi05 fits the contract: 2 cameras, 6 numbers an action")
+    told(report, "machine", "ok", "3 of our nodes on this machine")
+
+
+def test_wrong_types_missing_joints_and_slow_cameras(doctor, contract):
+    cameras = {"front": Fault(type=CompressedImage), "wrist": Fault(rate_hz=12.0)}
+    joints = ("shoulder_pan", "shoulder_lift", "elbow", "wrist_flex", "wrist_roll", "gripper")
+    with Drivers(contract, cameras, joints, listen=None):
+        status, report = doctor("--contract", demo_contract(), "--model", demo_model(), "--seconds", 1)
+    assert status == 1
+    told(report, "nodes", "warning", "/inference: does not run; ros2 launch vla_accel_ros bringup.launch.py")
+    told(report, "graph", "error", "CompressedImage, not sensor_msgs/msg/Image; write transport: compressed")
+    told(
+        report, "graph", "warning", "nobody listens to /arm_controller/joint_trajectory; start its controller"
+    )
+    told(report, "streams", "error", "camera/front: nothing arrived on camera/front/image_raw")
+    told(
+        report,
+        "streams",
+        "error",
+        "no state of elbow_flex; mend the names of joints",
+        "did you mean 'elbow'?",
+    )
+    told(report, "streams", "error", "observation: none could be made: no frame of camera front")
+    told(report, "controllers", "warning", "its controller does not tell its parameters; is it running")
+    told(report, "model", "ok", "fits the contract")
+
+
+def test_clocks_encodings_qos_and_controller_parameters(doctor, contract):
+    cameras = {
+        "front": Fault(stamp=lambda now_ns: now_ns - 3 * S),
+        "wrist": Fault(encoding="16UC1"),
+    }
+    latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+    parameters = {"joints": ["a", "b"], "interpolation_method": "none"}
+    with Drivers(contract, cameras, listen=latched, parameters=parameters):
+        status, report = doctor("--contract", demo_contract(), "--seconds", 1)
+    assert status == 1
+    told(
+        report,
+        "streams",
+        "error",
+        "camera/front: is 3.0",
+        "s old on arrival, max_age_s allows 0.5; synchronise",
+    )
+    told(report, "streams", "error", "camera/wrist: camera wrist: ", "16UC1")
+    told(
+        report,
+        "graph",
+        "error",
+        "is offered durability volatile by us but /arm_controller requests transient_loc",
+    )
+    told(report, "controllers", "error", "arm_controller/joint_trajectory: the controller moves a, b but the")
+    told(report, "controllers", "error", "its interpolation_method is none, so that it jumps")
+    told(report, "model", "warning", "is not known: inference does not run; give --model")
+
+
+def test_a_model_of_other_cameras_and_simulated_time_that_stands_still(start, doctor, tmp_path):
+    model = make_checkpoint(tmp_path / "model", make_config(image_names=("base_0_rgb", "right_wrist_0_rgb")))
+    inference = start("inference", autostart=True, model=str(model))
+    trajectory = start("trajectory", autostart=True, use_sim_time=True)
+    inference.wait_for_log("cannot configure")
+    trajectory.wait_for_log("nobody publishes")
+    status, report = doctor("--seconds", 1.5)
+    assert status == 1
+    told(
+        report,
+        "nodes",
+        "warning",
+        "/inference: is unconfigured; read its log, then: ros2 lifecycle set /inference",
+    )
+    told(report, "nodes", "error", "inference: inference: cannot configure: cameras.wrist.image")
+    told(
+        report,
+        "clock",
+        "error",
+        "use_sim_time is true in trajectory but nobody publishes /clock, so that time",
+    )
+    told(
+        report,
+        "model",
+        "error",
+        "cameras.wrist.image: 'left_wrist_0_rgb' is not known to the model in ",
+        str(model),
+    )
+
+
+def test_a_robot_elsewhere_and_a_contract_that_is_none(start, doctor, tmp_path):
+    status, report = doctor("--contract", tmp_path / "none.yaml")
+    assert status == 1
+    told(report, "nodes", "error", "graph: no node but this one is in the graph of ROS_DOMAIN_ID ")
+    told(report, "contract", "error", "none.yaml", "mend it")
+    start("trajectory", "r1", autostart=True).wait_for_log("nobody publishes")
+    _, report = doctor("--contract", tmp_path / "none.yaml")
+    told(report, "nodes", "warning", "/trajectory: does not run; ", "/r1/trajectory runs: give --namespace")
+    _, report = doctor("--seconds", 1, "--namespace", "r1")
+    told(report, "nodes", "ok", "/r1/trajectory: is active")
+    told(report, "graph", "warning", "nobody publishes /r1/joint_states")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--seconds", "0"], "--seconds is 0: give 0.5 to 600"),
+        (["--domain", "900"], "--domain is 900: give 0 to 232"),
+    ],
+)
+def test_arguments_that_cannot_be(capsys, arguments, sentence):
+    assert main(["doctor", *arguments]) == 2
+    assert sentence in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""`vla doctor`: what is wrong with a running robot, and what mends it."""

@@ -1,0 +1,48 @@
+"""`vla doctor`: the subcommand. Status 0 when there is no error among the findings, 1 when there is."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from vla_accel_ros.tools.options import subcommand
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand."""
+    parser = subcommand(
+        subparsers, "doctor", "say what is wrong with a running robot, and what mends it", run
+    )
+    add = parser.add_argument
+    add("--contract", type=Path, metavar="FILE", help="of the robot (default: the running nodes')")
+    add("--model", type=Path, metavar="DIR", help="checkpoint folder (default: the running nodes')")
+    add("--namespace", default="", metavar="NS", help="of the robot (default: none)")
+    add("--seconds", type=float, default=3.0, metavar="S", help="to watch the streams (default: %(default)s)")
+    add("--domain", type=int, metavar="ID", help="ROS domain (default: ROS_DOMAIN_ID)")
+    add("--json", action="store_true", help="print JSON instead of a table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Examine, print; 1 when there is an error."""
+    if not 0.5 <= arguments.seconds <= 600.0:
+        raise ValueError(f"--seconds is {arguments.seconds:g}: give 0.5 to 600")
+    if arguments.domain is not None:
+        if not 0 <= arguments.domain <= 232:
+            raise ValueError(f"--domain is {arguments.domain}: give 0 to 232")
+        os.environ["ROS_DOMAIN_ID"] = str(arguments.domain)
+
+    from rich.console import Console
+
+    from vla_accel_ros.sensing.findings import ERROR
+    from vla_accel_ros.tools.doctor import report
+    from vla_accel_ros.tools.doctor.examine import Question, examine
+
+    question = Question(arguments.contract, arguments.model, arguments.namespace, arguments.seconds)
+    with Console(stderr=True).status("") as progress:
+        found = examine(question, lambda what: progress.update(f"{what} ..."))
+    if arguments.json:
+        print(report.as_json(found))
+    else:
+        report.show(found, Console())
+    return 1 if report.count(found, ERROR) else 0

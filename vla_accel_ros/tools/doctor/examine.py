@@ -1,0 +1,182 @@
+"""The examination: every check once, in the order in which faults hide each other.
+
+Who runs is asked first, since the nodes say which contract and model count; then the contract, the graph,
+the streams, the controllers, the machine. A check whose subject is missing is left out, never guessed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticStatus
+
+from vla_accel_ros.nodes import diagnostics
+from vla_accel_ros.nodes.environment import demo_contract, demo_model
+from vla_accel_ros.nodes.visitor import Visitor
+from vla_accel_ros.sensing import model_check
+from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.sensing.controller_check import Sender
+from vla_accel_ros.sensing.findings import Finding, error, ok, warning
+from vla_accel_ros.sensing.graph_check import inputs, outputs
+from vla_accel_ros.tools.doctor import gpu, machine, streams
+
+NODES = ("inference", "trajectory")
+_ASKED = {
+    "inference": ("contract", "model", "device", "dtype", "use_sim_time"),
+    "trajectory": ("contract", "zero_end", "stamp", "use_sim_time"),
+}
+_LEVELS = {diagnostics.ERROR: error, DiagnosticStatus.STALE: error, diagnostics.WARN: warning}
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the user asked. contract, model: None for those of the running nodes. seconds: of watching."""
+
+    contract: Path | None
+    model: Path | None
+    namespace: str
+    seconds: float
+
+
+def examine(question: Question, tell: Callable[[str], object]) -> dict[str, list[Finding]]:
+    """Findings by section. tell: hears what is being done."""
+    found: dict[str, list[Finding]] = {}
+    with Visitor(question.namespace) as visitor:
+        tell("looking for nodes")
+        there = visitor.discover([visitor.name(node) for node in NODES])
+        running = {node: visitor.name(node) for node in NODES if visitor.name(node) in there}
+        asked = {
+            node: visitor.parameters(running[node], _ASKED[node]) if node in running else {} for node in NODES
+        }
+        found["nodes"] = _nodes(visitor, there, running)
+        found["clock"] = _clock(visitor, asked)
+        contract, found["contract"] = _contract(question, asked)
+        image_bytes = 0
+        if contract is not None:
+            tell(f"watching for {question.seconds:g} s")
+            seen = visitor.watch(contract, question.seconds)
+            found["graph"] = visitor.look([*inputs(contract), *outputs(contract)])
+            image_bytes = max((a.size for several in seen.arrivals.values() for a in several), default=0)
+            found["streams"] = streams.judge(contract, seen)
+            found["controllers"] = _controllers(visitor, contract, asked["trajectory"])
+        found["nodes"] += _diagnostics(visitor.diagnostics())
+        tell("looking at the model and the machine")
+        model, found["model"] = _model(question, asked, contract)
+        environment = machine.processes()
+        memory = machine.shared_memory()
+        found["machine"] = machine.judge(visitor.rmw, os.environ, environment, memory, image_bytes)
+    inference = asked["inference"]
+    found["gpu"] = gpu.judge(
+        gpu.look(), inference.get("device", "auto"), inference.get("dtype", "float32"), _weights(model)
+    )
+    return found
+
+
+def _nodes(visitor: Visitor, there: list[str], running: dict[str, str]) -> list[Finding]:
+    if not there:
+        domain = os.environ.get("ROS_DOMAIN_ID", "0")
+        what = f"no node but this one is in the graph of ROS_DOMAIN_ID {domain}"
+        mend = "export the ROS_DOMAIN_ID and RMW_IMPLEMENTATION of the robot, and start its nodes"
+        return [error("graph", what, mend)]
+    found = []
+    for node in NODES:
+        if node not in running:
+            others = [name for name in there if name.endswith(f"/{node}")]
+            known = f"; {', '.join(others)} runs: give --namespace" if others else ""
+            mend = f"ros2 launch vla_accel_ros bringup.launch.py{known}"
+            found.append(warning(visitor.name(node), "does not run", mend))
+            continue
+        state = visitor.state(running[node])
+        if not state:
+            found.append(error(running[node], "does not answer", "it hangs, or has died: start it again"))
+        elif state != "active":
+            mend = f"read its log, then: ros2 lifecycle set {running[node]} configure, and activate"
+            found.append(warning(running[node], f"is {state}", mend))
+        else:
+            found.append(ok(running[node], "is active"))
+    return found
+
+
+def _clock(visitor: Visitor, asked: dict[str, dict[str, Any]]) -> list[Finding]:
+    wants = {node: values["use_sim_time"] for node, values in asked.items() if "use_sim_time" in values}
+    sources = visitor.publishers("/clock")
+    simulated = any(wants.values())
+    if simulated:
+        visitor.use_sim_time()
+    found = []
+    if simulated and not sources:
+        names = ", ".join(node for node, wanted in wants.items() if wanted)
+        what = f"use_sim_time is true in {names} but nobody publishes /clock, so that time stands still"
+        found.append(
+            error("use_sim_time", what, "set it to false, or start the simulator or bag with --clock")
+        )
+    if sources and not all(wants.values()):
+        names = ", ".join(node for node, wanted in wants.items() if not wanted)
+        what = f"/clock is published but use_sim_time is false in {names}"
+        found.append(warning("use_sim_time", what, "give every node the same use_sim_time"))
+    if sources > 1:
+        found.append(warning("/clock", f"has {sources} publishers", "stop all but one"))
+    return found or [ok("use_sim_time", "time comes from /clock" if simulated else "time is this machine's")]
+
+
+def _contract(question: Question, asked: dict[str, dict[str, Any]]) -> tuple[Contract | None, list[Finding]]:
+    given = {node: values["contract"] for node, values in asked.items() if "contract" in values}
+    path = question.contract or Path(next(iter(given.values()), "") or demo_contract())
+    found = []
+    if len(set(given.values())) > 1:
+        what = " but ".join(f"{node} has {path or 'the default'}" for node, path in given.items())
+        found.append(error("contract", what, "give both nodes the same contract"))
+    try:
+        contract = Contract.load(path)
+    except (ValueError, OSError) as refusal:
+        mend = (
+            "mend it" if question.contract else "mend it, or give a copy with --contract if it is elsewhere"
+        )
+        return None, [*found, error("contract", str(refusal), mend)]
+    if not given and question.contract is None:
+        what = "no running node says which contract counts; the simulated arm's is taken"
+        return contract, [warning("contract", what, "give --contract")]
+    return contract, found or [ok("contract", f"{contract.robot}, {path}")]
+
+
+def _controllers(visitor: Visitor, contract: Contract, trajectory: dict[str, Any]) -> list[Finding]:
+    speeds = {joint.name: joint.velocity for joint in contract.joints}
+    sender = Sender(trajectory.get("zero_end", True), trajectory.get("stamp", "now"), speeds)
+    found = []
+    for topic, findings in visitor.controllers(contract, sender).items():
+        if findings is None:
+            mend = "is it running, and what the contract's kind says?"
+            found.append(warning(topic, "its controller does not tell its parameters", mend))
+        else:
+            found += findings or [ok(topic, "the controller's parameters fit")]
+    return found
+
+
+def _model(
+    question: Question, asked: dict[str, dict[str, Any]], contract: Contract | None
+) -> tuple[Path | None, list[Finding]]:
+    if question.model is None and "model" not in asked["inference"]:
+        return None, [warning("model", "is not known: inference does not run", "give --model to compare one")]
+    try:
+        folder = question.model or Path(asked["inference"]["model"] or demo_model())
+        facts = model_check.ModelFacts.read(folder)
+    except (ValueError, OSError) as refusal:
+        return None, [error("model", str(refusal), "give the checkpoint's folder with --model")]
+    return folder, model_check.judge(facts, contract) if contract is not None else []
+
+
+def _diagnostics(lines: dict[str, DiagnosticStatus]) -> list[Finding]:
+    return [
+        _LEVELS[line.level](name, line.message, "see its log")
+        for name, line in sorted(lines.items())
+        if line.level in _LEVELS and name.partition(":")[0] in NODES
+    ]
+
+
+def _weights(folder: Path | None) -> int:
+    files = [] if folder is None else folder.glob("*.safetensors")
+    return sum(file.stat().st_size for file in files)

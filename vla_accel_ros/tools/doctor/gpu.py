@@ -1,0 +1,97 @@
+"""Judges the GPU that the inference node is to use: whether torch sees it, its driver, memory and formats."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+from vla_accel_ros.sensing.findings import Finding, error, ok, warning
+
+_LITTLE = 1 << 30
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What torch and the driver say.
+
+    name: empty when torch sees no CUDA device. built: the CUDA version torch was built for, empty for a CPU
+    build. driver: the newest CUDA version the driver knows, empty for none. free, total: of its memory in
+    bytes.
+    """
+
+    torch: str
+    built: str = ""
+    driver: str = ""
+    name: str = ""
+    capability: tuple[int, int] = (0, 0)
+    free: int = 0
+    total: int = 0
+    bfloat16: bool = False
+
+
+def look() -> Gpu:
+    """Ask torch and the driver."""
+    import torch
+
+    seen = Gpu(torch.__version__, torch.version.cuda or "", _driver())
+    if not torch.cuda.is_available():
+        return seen
+    free, total = torch.cuda.mem_get_info()
+    return Gpu(
+        seen.torch,
+        seen.built,
+        seen.driver,
+        torch.cuda.get_device_name(),
+        torch.cuda.get_device_capability(),
+        free,
+        total,
+        torch.cuda.is_bf16_supported(),
+    )
+
+
+def judge(gpu: Gpu, device: str, dtype: str, weights: int) -> list[Finding]:
+    """device, dtype: parameters of the inference node. weights: bytes of the checkpoint, 0 if not known."""
+    if device == "cpu":
+        return [ok("gpu", "not asked for: device is cpu")]
+    if not gpu.name:
+        return [_unseen(gpu, device)]
+    found = []
+    if dtype == "bfloat16" and not gpu.bfloat16:
+        what = f"{gpu.name} has no bfloat16 (capability {gpu.capability[0]}.{gpu.capability[1]})"
+        found.append(error("gpu", what, "set dtype to float32"))
+    if gpu.free < _LITTLE:
+        what = f"{gpu.name} has {gpu.free / 1e9:.1f} GB left of {gpu.total / 1e9:.1f} GB"
+        found.append(
+            warning("gpu", what, "normal while the model is loaded there; else end what else is using it")
+        )
+    elif weights > gpu.total:
+        what = f"the checkpoint has {weights / 1e9:.1f} GB, {gpu.name} {gpu.total / 1e9:.1f} GB"
+        found.append(error("gpu", what, "set dtype to bfloat16, or take a larger GPU"))
+    versions = f"torch {gpu.torch} for CUDA {gpu.built}, driver for CUDA {gpu.driver or '?'}"
+    left = f"{gpu.free / 1e9:.1f} GB left of {gpu.total / 1e9:.1f} GB"
+    return found or [ok("gpu", f"{gpu.name}, {left}, {versions}")]
+
+
+def _unseen(gpu: Gpu, device: str) -> Finding:
+    level = error if device == "cuda" else warning
+    if not gpu.built:
+        what = f"torch {gpu.torch} is built for the CPU"
+        return level(
+            "gpu", f"{what}, where a large model takes seconds", "install a torch that is built for CUDA"
+        )
+    if not gpu.driver:
+        what = f"torch {gpu.torch} sees no CUDA device, and there is no NVIDIA driver"
+        return level("gpu", what, "install the driver, or give the container the GPU (--gpus all)")
+    what = f"torch {gpu.torch} for CUDA {gpu.built} sees no device, the driver knows CUDA {gpu.driver}"
+    return level("gpu", what, "look at CUDA_VISIBLE_DEVICES; a newer torch may need a newer driver")
+
+
+def _driver() -> str:
+    """The newest CUDA version that the driver knows, empty where there is no driver."""
+    try:
+        version = ctypes.c_int()
+        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)):
+            return ""
+    except (OSError, AttributeError):
+        return ""
+    return f"{version.value // 1000}.{version.value % 1000 // 10}"

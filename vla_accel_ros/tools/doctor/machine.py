@@ -1,0 +1,176 @@
+"""Judges the machine below the nodes: environment, Fast DDS profile, shared memory, allocator.
+
+A process reads these when it starts, so the environments that count are those of the running nodes; they are
+read from /proc where the nodes are this user's and on this machine. The segment through which an image
+leaves belongs to its sender: a driver that was started without the profile loses images however we were
+started, and its stock-sized segment in /dev/shm gives it away.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vla_accel_ros.nodes.environment import MALLOC
+from vla_accel_ros.nodes.params import NODES
+from vla_accel_ros.sensing.findings import Finding, error, ok, warning
+
+STOCK_SEGMENT = 1 << 20
+_PROFILES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
+_DEFAULTS = {"ROS_DOMAIN_ID": "0", "RMW_IMPLEMENTATION": ""}
+_LAUNCH = "start it with our launch files, which set it, or see the README"
+
+
+@dataclass(frozen=True)
+class Process:
+    """A running node of ours: its process and the environment it was started with."""
+
+    pid: int
+    node: str
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Shared memory. size, free: of /dev/shm in bytes. small: living Fast DDS segments of the stock size."""
+
+    size: int
+    free: int
+    small: int
+
+
+def processes(proc: Path = Path("/proc")) -> list[Process]:
+    """Our nodes that run here as this user."""
+    found = []
+    for folder in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
+        try:
+            words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            node = _node(words)
+            if node:
+                entries = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+                environment = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+                found.append(Process(int(folder.name), node, environment))
+        except OSError:
+            continue  # it has ended, or is another user's
+    return found
+
+
+def shared_memory(folder: Path = Path("/dev/shm")) -> Memory:
+    """What is in /dev/shm, and how much room is left."""
+    status = os.statvfs(folder)
+    small = 0
+    for path in folder.glob("fastdds_*"):
+        if re.fullmatch(r"fastdds_[0-9a-f]{16}", path.name) and path.stat().st_size < STOCK_SEGMENT:
+            small += _is_locked(path.with_name(f"{path.name}_el"))
+    return Memory(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize, small)
+
+
+def judge(
+    rmw: str, own: Mapping[str, str], running: Sequence[Process], memory: Memory, image_bytes: int
+) -> list[Finding]:
+    """Environment and shared memory. own: this process's environment. image_bytes: of the largest image that
+    was seen, 0 for none."""
+    domain = _variable("ROS_DOMAIN_ID", own)
+    here = [process for process in running if _variable("ROS_DOMAIN_ID", process.environment) == domain]
+    found = [ok("environment", f"{rmw}, ROS_DOMAIN_ID {domain}, {len(here)} of our nodes on this machine")]
+    for process in here:
+        found += [*_middleware(process, own), *_allocator(process)]
+        if rmw.startswith("rmw_fastrtps"):
+            found += _profile(process, image_bytes)
+    if not here:
+        found.append(_elsewhere(running, domain))
+    return found + (_memory(memory, image_bytes) if rmw.startswith("rmw_fastrtps") else [])
+
+
+def _elsewhere(running: Sequence[Process], domain: str) -> Finding:
+    others = sorted({_variable("ROS_DOMAIN_ID", process.environment) for process in running})
+    if others:
+        what = f"our nodes on this machine are in ROS_DOMAIN_ID {', '.join(others)}, this shell in {domain}"
+        return warning("environment", what, f"export ROS_DOMAIN_ID={others[0]}, or give --domain")
+    what = "none of our nodes is to be seen on this machine, so that their environment is not known"
+    return warning("environment", what, "run vla doctor where they run, as the user who started them")
+
+
+def _middleware(process: Process, own: Mapping[str, str]) -> list[Finding]:
+    theirs, ours = (_variable("RMW_IMPLEMENTATION", env) for env in (process.environment, own))
+    if theirs == ours:
+        return []
+    what = f"has RMW_IMPLEMENTATION {theirs or 'unset'}, this shell {ours or 'unset'}"
+    return [warning(_about(process), what, "give every process of the robot the same")]
+
+
+def _variable(name: str, environment: Mapping[str, str]) -> str:
+    return environment.get(name) or _DEFAULTS[name]
+
+
+def _allocator(process: Process) -> list[Finding]:
+    lacking = [name for name in MALLOC if name not in process.environment]
+    if not lacking:
+        return []
+    what = f"runs without {' and '.join(lacking)}, so that every large image costs page faults"
+    return [warning(_about(process), what, _LAUNCH)]
+
+
+def _profile(process: Process, image_bytes: int) -> list[Finding]:
+    given = [process.environment[name] for name in _PROFILES if process.environment.get(name)]
+    if not given:
+        what = "runs without a Fast DDS profile, whose stock segment of 549 KB loses larger images"
+        return [warning(_about(process), what, _LAUNCH)]
+    try:
+        text = Path(given[0]).read_text(errors="replace")
+    except OSError as problem:
+        what = f"was given the Fast DDS profile {given[0]}, which cannot be read ({problem.strerror})"
+        return [error(_about(process), what, "mend the path in its environment")]
+    sizes = [int(size) for size in re.findall(r"<segment_size>\s*(\d+)\s*</segment_size>", text)]
+    if not sizes or max(sizes) < image_bytes:
+        has = f"a segment of {max(sizes)} bytes" if sizes else "no segment_size"
+        what = f"its Fast DDS profile {given[0]} has {has}, an image has {image_bytes}"
+        return [warning(_about(process), what, "raise segment_size to hold a few images")]
+    return []
+
+
+def _memory(memory: Memory, image_bytes: int) -> list[Finding]:
+    found = []
+    if memory.small and image_bytes > STOCK_SEGMENT // 2:
+        what = f"{memory.small} living processes have Fast DDS's stock segment of 549 KB"
+        mend = "start camera drivers with config/fastdds.xml, too: a segment belongs to the sender"
+        found.append(warning("shared memory", f"{what}, an image has {image_bytes / 1e3:.0f} KB", mend))
+    if memory.free < max(4 * image_bytes, 16 << 20):
+        what = f"/dev/shm has {memory.free / 1e6:.0f} MB left of {memory.size / 1e6:.0f} MB"
+        mend = "give the container a larger --shm-size, or remove what dead processes left there"
+        found.append(warning("shared memory", what, mend))
+    left, size = memory.free / 1e6, memory.size / 1e6
+    return found or [ok("shared memory", f"/dev/shm has {left:.0f} MB left of {size:.0f} MB")]
+
+
+def _about(process: Process) -> str:
+    return f"{process.node} (process {process.pid})"
+
+
+def _node(words: Sequence[str]) -> str:
+    """Which of our nodes a command line starts, empty for none: an executable of the package or a module."""
+    for word in words[:4]:
+        module = re.fullmatch(r"vla_accel_ros\.nodes\.(\w+)", word)
+        name = module[1] if module else Path(word).name if "vla_accel_ros" in Path(word).parts else ""
+        if name in NODES:
+            return name
+    return ""
+
+
+def _is_locked(path: Path) -> bool:
+    """Fast DDS locks a file beside each segment for as long as its process lives."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,148 @@
+"""Judges what was seen of the streams: rates, pauses, stamps, clocks, joints, and whether they fit together.
+
+The two usual faults look alike from a node: no images at all, and images that a transport loses. Stamps tell
+a third: a clock of another machine, or of a simulator, by which everything is too old. Figures come from
+`Watched`; nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+import numpy as np
+
+from vla_accel_ros.sensing.arrivals import Arrival, Watched
+from vla_accel_ros.sensing.contract import Contract, Stream
+from vla_accel_ros.sensing.findings import Finding, error, ok, warning
+from vla_accel_ros.sensing.rates import IMAGE_HINT, RING_HINT
+
+SLOW, FAST = 0.8, 1.5
+AHEAD_S = 0.02
+# A ROS time before 2001 is no time of this world: simulators and bags of them start at zero.
+_SIMULATED_NS = 1_000_000_000 * 10**9
+# How far a measured position may be beyond its limits, in shares of the range.
+_SLACK = 0.05
+_SYNCHRONISE = "synchronise the clocks of the machines (chrony or PTP), or have the driver stamp at capture"
+
+
+def judge(contract: Contract, seen: Watched) -> list[Finding]:
+    """Everything that can be said of the streams; an OK for each one that is well."""
+    found: list[Finding] = []
+    for camera in contract.cameras:
+        hint = RING_HINT if camera.transport == "ring" else IMAGE_HINT
+        found += _stream(f"camera/{camera.name}", camera, seen, hint)
+    driver = "raise the rate of its broadcaster, or lower rate_hz in the contract"
+    found += _stream("joint_states", contract.joint_states, seen, driver)
+    found += _joints(contract, seen)
+    found += [warning("cameras", *_parts(sentence)) for sentence in seen.mismatches]
+    return [*found, *_together(contract, seen)]
+
+
+def _stream(name: str, stream: Stream, seen: Watched, hint: str) -> list[Finding]:
+    arrivals = seen.arrivals.get(name, [])
+    refused = seen.refused.get(name, [])
+    found = [error(name, *_parts(sentence)) for sentence in dict.fromkeys(refused)]
+    if not arrivals:
+        mend = "look at the findings about its topic; is its driver publishing?"
+        return found or [error(name, f"nothing arrived on {stream.topic}", mend)]
+    rate_hz, pause_s = _rate(arrivals, seen.ended_s)
+    found += _pace(name, stream, rate_hz, pause_s, hint) + _stamps(name, stream, arrivals)
+    return found or [ok(name, f"{rate_hz:.1f} Hz, {_age_s(arrivals) * 1e3:.1f} ms old on arrival")]
+
+
+def _rate(arrivals: Sequence[Arrival], ended_s: float) -> tuple[float, float]:
+    """Messages a second from the first one to the end of watching, and the longest pause in seconds."""
+    times = np.array([arrival.steady_s for arrival in arrivals] + [ended_s])
+    span = times[-1] - times[0]
+    return (len(arrivals) / span if span > 0 else 0.0), float(np.diff(times).max())
+
+
+def _pace(name: str, stream: Stream, rate_hz: float, pause_s: float, hint: str) -> list[Finding]:
+    if pause_s > stream.max_age_s:
+        what = f"paused for {pause_s:.2f} s at {rate_hz:.1f} Hz, max_age_s allows {stream.max_age_s:g}"
+        return [error(name, f"{what}, so that the robot would be stopped", hint)]
+    if rate_hz < SLOW * stream.rate_hz:
+        return [warning(name, f"arrives at {rate_hz:.1f} Hz instead of {stream.rate_hz:g}", hint)]
+    if rate_hz > FAST * stream.rate_hz:
+        what = f"arrives at {rate_hz:.1f} Hz, the contract says {stream.rate_hz:g}"
+        return [warning(name, what, "mend rate_hz in the contract, or the rate of the driver")]
+    return []
+
+
+def _age_s(arrivals: Sequence[Arrival]) -> float:
+    return float(np.median([arrival.now_ns - arrival.stamp_ns for arrival in arrivals])) * 1e-9
+
+
+def _stamps(name: str, stream: Stream, arrivals: Sequence[Arrival]) -> list[Finding]:
+    stamps = np.array([arrival.stamp_ns for arrival in arrivals])
+    if not stamps.any():
+        return [error(name, "carries no time (its stamps are 0)", "have the driver stamp its messages")]
+    age_s, simulated = _age_s(arrivals), int(np.median(stamps)) < _SIMULATED_NS
+    if simulated != (arrivals[-1].now_ns < _SIMULATED_NS):
+        what = (
+            f"has stamps of {'simulated' if simulated else 'real'} time, {abs(age_s):.0f} s from the present"
+        )
+        return [error(name, what, "give every node the same use_sim_time, true where /clock is published")]
+    if age_s > stream.max_age_s:
+        what = f"is {age_s:.3f} s old on arrival, max_age_s allows {stream.max_age_s:g}"
+        return [error(name, what, _SYNCHRONISE)]
+    if age_s < -AHEAD_S:
+        return [error(name, f"has stamps {-age_s:.3f} s ahead of this machine's clock", _SYNCHRONISE)]
+    back = int((np.diff(stamps) < 0).sum())
+    if name != "joint_states" and back:
+        what = f"went back in time {back} times in {len(stamps)} messages"
+        return [warning(name, what, "is there a second publisher, or a bag that loops?")]
+    if age_s > 0.5 * stream.max_age_s:
+        what = f"is {age_s:.3f} s old on arrival, more than half of max_age_s = {stream.max_age_s:g}"
+        return [warning(name, what, f"find the delay, or {_SYNCHRONISE}")]
+    return []
+
+
+def _joints(contract: Contract, seen: Watched) -> list[Finding]:
+    if not seen.joints:
+        return []
+    found = []
+    absent = [joint.name for joint in contract.joints if joint.name not in seen.joints]
+    if absent:
+        near = difflib.get_close_matches(absent[0], seen.joints, n=1, cutoff=0.5)
+        others = sorted(set(seen.joints) - set(contract.joint_names))
+        known = f"; did you mean {near[0]!r}?" if near else f"; others there: {', '.join(others) or 'none'}"
+        mend = f"mend the names of joints, or start the driver that publishes them{known}"
+        found.append(error("joint_states", f"no state of {', '.join(absent)}", mend))
+    for joint in contract.joints:
+        position = seen.joints.get(joint.name, joint.lower)
+        slack = _SLACK * (joint.upper - joint.lower)
+        if not joint.lower - slack <= position <= joint.upper + slack:
+            what = f"is at {position:.3g}, its limits are {joint.lower:g} to {joint.upper:g}"
+            found.append(
+                warning(f"joint {joint.name}", what, "mend lower and upper: rad or m, whatever unit says")
+            )
+    return found
+
+
+def _together(contract: Contract, seen: Watched) -> list[Finding]:
+    found = []
+    first, *others = [f"camera/{camera.name}" for camera in contract.cameras]
+    for other in others:
+        a, b = (
+            np.sort([arrival.stamp_ns for arrival in seen.arrivals.get(name, [])]) for name in (first, other)
+        )
+        if len(a) and len(b):
+            skew_s = float(np.median(np.abs(a[:, None] - b[None]).min(axis=1))) * 1e-9
+            if skew_s > contract.max_skew_s:
+                what = (
+                    f"{first} and {other} are {skew_s:.3f} s apart, max_skew_s allows {contract.max_skew_s:g}"
+                )
+                mend = "trigger the cameras together, raise their rate, or raise max_skew_s"
+                found.append(error("max_skew_s", what, mend))
+    if seen.observations:
+        return [*found, ok("observation", f"{seen.observations} could be made of all streams")]
+    lacking = seen.waiting_for or "nothing arrived"
+    return [*found, error("observation", f"none could be made: {lacking}", "mend the streams above")]
+
+
+def _parts(sentence: str) -> tuple[str, str]:
+    """A sentence "what: mend" taken apart; its mend is empty where it has none."""
+    what, _, mend = sentence.rpartition(": ")
+    return (what, mend) if what else (sentence, "")
