@@ -59,7 +59,7 @@ def test_every_topic_and_node_can_be_called_otherwise(start, contract, tmp_path,
             f"word of the missing instruction, last {waiting.message!r}",
         )
         operator.node.create_publisher(String, "say", qos.LATCHED).publish(String(data=LEFT))
-        wait_for_motion(operator)
+        operator.wait(lambda: operator.sent, 40.0, "trajectory")
         assert not operator.chunks and not operator.motions, "these names are free"
         line = operator.wait(lambda: operator.diagnostics.get("brain: chunking"), 10.0, "diagnostics")
         operator.wait(

@@ -1,6 +1,6 @@
 """The whole stack on a clock that stands still and jumps: the arm never leaps, and goes on in the new time.
 
-Separate processes on /clock (use_sim_time), real topics, real physics, a policy of random weights, mode rtc.
+Separate processes on /clock (use_sim_time), real topics, real physics, a policy of random weights.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def moves_after(operator: Operator, count: int, low_ns: int, high_ns: int) -> No
 
 
 def test_a_clock_that_stands_still_and_jumps(start, tmp_path, operator, clock):
-    stack = Stack(start, tmp_path, sim_time=True, mode="rtc")
+    stack = Stack(start, tmp_path, sim_time=True)
     set_going(operator)
     begun = len(operator.joints)
 
