@@ -250,5 +250,5 @@ def test_memory_that_cannot_be_page_locked_is_used_as_it_is(writer, name):
     from vla_accel_ros.sensing.segment import View
 
     mapping = View(name, lambda head, size: None).mapping  # read-only, which CUDA refuses by default
-    assert not mapping.page_lock()
+    assert not mapping.page_lock().locked
     assert torch.ones(3, device="cuda").sum().item() == 3

@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vla_accel_ros.engine.intake import Intake
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.text import Answer
-from vla_accel_ros.engine.types import Chunk, Observation, Torn
+from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.models.committed import Committed
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.rtc import Guidance
@@ -84,6 +85,7 @@ class Engine:
             raise ValueError(f"step_dt_s is {step_dt_s}; give the time between two actions in seconds.")
         self.policy, self.steps, self.time_rule, self.seed = policy, steps, time_rule, seed
         self.step_dt_s = step_dt_s
+        self._intake = Intake(policy)
         config, device, dtype = policy.config, policy.device, policy.model.language_model.dtype
         self.pool = KVPool(config.prefix, slots, config.max_tokens, device, dtype)
         self._tails = KVPool(config.prefix, answers, answer_tokens, device, dtype)
@@ -102,9 +104,7 @@ class Engine:
         slot = self.pool.acquire()
         try:
             with torch.inference_mode():
-                inputs = self.policy.inputs(observation)  # has taken the pixels when it returns
-                if not observation.intact():
-                    raise Torn(f"the images of {observation.stamp_ns} were overwritten: use the next")
+                inputs = self._intake(observation)
                 embeddings = self.policy.embed(inputs)
                 n_tokens = embeddings.shape[1]
                 hidden, _ = self.policy.model.prefix(embeddings, out=self.pool.view(slot, n_tokens))

@@ -7,6 +7,7 @@ padded but the state and action vectors, whose padding belongs to the network's 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -23,6 +24,7 @@ from vla_accel_ros.models.tokenizer import Tokenizer
 if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its boundary type
     from vla_accel_ros.engine.types import Observation
 
+Upload = Callable[[np.ndarray], Tensor]
 PROMPT_STATES = ("own", "padded", "none")
 
 
@@ -91,18 +93,25 @@ class Policy:
         """D, the joints an action commands."""
         return len(self.delta_mask)
 
-    def inputs(self, observation: Observation) -> PolicyInputs:
+    def inputs(self, observation: Observation, upload: Upload | None = None) -> PolicyInputs:
         """Everything the network needs of an observation.
 
+        upload: brings an image as it is, uint8 [H, W, 3], to the device, where it is resized then; None
+        resizes it here.
         Raises ValueError naming the field if a camera is unknown or misshapen, no camera is there, the state
         has the wrong size or is not finite, or the prompt is longer than max_prompt.
         """
         names = self._cameras(observation)
         size = self.config.vision.image_size
-        pixels = np.stack([processing.resize_with_pad(observation.images[name], size) for name in names])
+        images = [observation.images[name] for name in names]
+        if upload is None:
+            resized = np.stack([processing.resize_with_pad(image, size) for image in images])
+            pixels = torch.from_numpy(resized).to(self.device)
+        else:
+            pixels = torch.stack([processing.resize_on_device(upload(image), size) for image in images])
         state = self.normalized_state(observation.state)
         return PolicyInputs(
-            images=processing.to_unit(torch.from_numpy(pixels).to(self.device)),
+            images=processing.to_unit(pixels),
             image_names=names,
             tokens=torch.tensor(self.prompt(observation.instruction, observation.state), device=self.device),
             state=state,

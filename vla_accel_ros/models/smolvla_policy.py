@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.models.policy import Policy, PolicyInputs
+from vla_accel_ros.models.policy import Policy, PolicyInputs, Upload
 from vla_accel_ros.models.smolvla import SmolVLA
 from vla_accel_ros.models.smolvla_config import SmolVLAConfig
 from vla_accel_ros.models.smolvla_processing import resize_to_corner, smolvla_prompt
@@ -40,16 +40,17 @@ class SmolVLAPolicy(Policy):
         """Where the network is."""
         return self.model.device
 
-    def inputs(self, observation: Observation) -> PolicyInputs:
+    def inputs(self, observation: Observation, upload: Upload | None = None) -> PolicyInputs:
         """Everything the network needs of an observation: images float32 [V, 3, S, S].
 
+        upload: brings an image, uint8 [H, W, 3], to the device; None copies it there.
         Raises ValueError naming the field if a camera is unknown or misshapen, no camera is there, the state
         has the wrong size or is not finite, or the prompt is longer than max_prompt.
         """
         names = self._cameras(observation)
         state = self.normalized_state(observation.state)
         tokens = self.prompt(observation.instruction, observation.state)
-        pixels = (torch.from_numpy(np.array(observation.images[name])).to(self.device) for name in names)
+        pixels = map(upload or self._copied, (observation.images[name] for name in names))
         size = self.config.vision.image_size
         return PolicyInputs(
             images=torch.stack([resize_to_corner(image, size) for image in pixels]),
@@ -57,6 +58,9 @@ class SmolVLAPolicy(Policy):
             tokens=torch.tensor(tokens, device=self.device),
             state=state,
         )
+
+    def _copied(self, image: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.array(image)).to(self.device)
 
     def embed(self, inputs: PolicyInputs) -> Tensor:
         """The prefix of one observation, [1, T, W]: images, prompt, state."""

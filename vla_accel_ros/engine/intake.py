@@ -1,0 +1,82 @@
+"""An observation on its way to the policy's device, and the moment from which its images may be overwritten.
+
+On a GPU the pixels go up as they lie: by the copy engine from page-locked memory, or not at all where the GPU
+reads the host's memory in place; resizing is done there. All of it runs on a stream of its own, beside the
+kernels of whoever acts or speaks, and is over when the call returns: only then can it be said whether the
+images were still whole. On a CPU it is the policy's own way, the plain twin.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.host_memory import mapped_pointer
+from vla_accel_ros.engine.types import Observation, Torn
+from vla_accel_ros.models.policy import Policy, PolicyInputs
+
+
+class Intake:
+    """Turns observations into a policy's inputs, in any threads."""
+
+    def __init__(self, policy: Policy):
+        self._policy = policy
+        self._stream = torch.cuda.Stream(policy.device) if policy.device.type == "cuda" else None
+
+    def __call__(self, observation: Observation) -> PolicyInputs:
+        """The inputs; the observation's images are needed no longer.
+
+        Raises ValueError for an observation the policy cannot take, Torn if its images were overwritten.
+        """
+        inputs = self._inputs(observation)
+        if not observation.intact():
+            raise Torn(f"the images of {observation.stamp_ns} were overwritten: use the next")
+        return inputs
+
+    def _inputs(self, observation: Observation) -> PolicyInputs:
+        if self._stream is None:
+            return self._policy.inputs(observation)
+        with torch.cuda.stream(self._stream):
+            inputs = self._policy.inputs(observation, self.upload)
+            taken = self._stream.record_event()
+        taken.synchronize()
+        reader = torch.cuda.current_stream(self._policy.device)
+        for tensor in (inputs.images, inputs.tokens, inputs.state):
+            tensor.record_stream(reader)
+        return inputs
+
+    def upload(self, image: np.ndarray) -> Tensor:
+        """uint8 [H, W, 3] on the GPU, under way on the current stream: a copy, or the memory itself."""
+        pointer = mapped_pointer(image) if image.flags.c_contiguous else 0
+        if pointer:
+            return torch.as_tensor(_Mapped(pointer, image), device=self._policy.device)
+        pixels = torch.from_numpy(_writable(np.ascontiguousarray(image)))
+        return pixels.to(self._policy.device, non_blocking=True)
+
+
+class _Mapped:
+    """Host memory by the GPU's address, in the form that torch takes without a copy."""
+
+    def __init__(self, pointer: int, image: np.ndarray):
+        self.image = image
+        self.__cuda_array_interface__ = {
+            "shape": image.shape,
+            "typestr": "|u1",
+            "data": (pointer, False),
+            "version": 3,
+        }
+
+
+class _Alias:
+    """A read-only array that does not say so."""
+
+    def __init__(self, array: np.ndarray):
+        self.array = array
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
+
+
+def _writable(array: np.ndarray) -> np.ndarray:
+    """The same memory, for torch, which warns of read-only arrays each time though nobody writes here."""
+    return array if array.flags.writeable else np.asarray(_Alias(array))
