@@ -1,8 +1,8 @@
 """How frames share forwards: sequentially, pipelined, by speculation, or whichever of these serves best.
 
 A frame needs K tokens: a prefill, which says the first, and K - 1 more, each a forward if nothing is shared.
-Let p be the seconds of a prefill, p + s with a draft of K - 1 rows behind it, q with K - 1 riders, d those of a
-decode, and A how many tokens of a draft are right on the mean. From the start of a frame to its last token,
+Let p be the seconds of a prefill, p + s with a draft of K - 1 rows behind it, q with K - 1 riders, d those of
+a decode, and A how many tokens of a draft are right on the mean. From the start of a frame to its last token,
 and from one frame to the next, it takes
 
     sequential                 age  p + (K - 1) d           every  p + (K - 1) d
@@ -140,7 +140,7 @@ class Mode:
         return schedule == "pipelined" or (schedule == "speculative" and self.prefer == "rate")
 
     def note(self, tokens: Sequence[int], draft: Sequence[int]) -> None:
-        """A frame is finished, for which this was the draft, whether it was used or not; () = there was none."""
+        """A frame is finished, for which this was the draft, or would have been; () = there was none."""
         if not draft:
             return
         right = 0
