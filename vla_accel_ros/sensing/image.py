@@ -49,27 +49,27 @@ _LAYOUTS = {
 ENCODINGS = tuple(_LAYOUTS)
 
 
+def check(image: ImageView) -> None:
+    """Refuse what `write_rgb` would, before there is a place: a header may claim any size, and be wrong.
+
+    Raises ValueError, one sentence, for an encoding that is not 8-bit colour, for an image without pixels,
+    for rows that are shorter than the width, and for data that is shorter than the rows.
+    """
+    _source(image)
+
+
 def write_rgb(image: ImageView, out: np.ndarray) -> None:
     """Write the image as RGB into `out`, uint8 [height, width, 3], contiguous.
 
-    Raises ValueError, one sentence, for an encoding that is not 8-bit colour, for rows that are shorter than
-    the width, for data that is shorter than the rows, and for an `out` of another size.
+    Raises ValueError as `check` does, and for an `out` of another size.
     """
-    layout = _LAYOUTS.get(image.encoding)
-    if layout is None:
-        raise ValueError(
-            f"image encoding {image.encoding!r} is not 8-bit colour: have the driver publish one of "
-            f"{', '.join(ENCODINGS)}"
-        )
+    layout, source = _source(image)
     height, width = image.height, image.width
     if out.shape != (height, width, 3) or out.dtype != np.uint8 or not out.flags.c_contiguous:
         raise ValueError(
             f"image is {height} x {width}, its place is {out.dtype} {out.shape}: "
             f"make it uint8 [{height}, {width}, 3]"
         )
-    if layout.rows == 3 or layout.channels == 2:
-        _require_even(image, both=layout.rows == 3)
-    source = _rows(image, height * layout.rows // 2, layout.channels)
     if layout.code is None:
         np.copyto(out, source)
         return
@@ -77,8 +77,23 @@ def write_rgb(image: ImageView, out: np.ndarray) -> None:
         cv2.cvtColor(source, layout.code, dst=out)
     except cv2.error as error:
         raise ValueError(
-            f"image of {height} x {width} {image.encoding} is no picture: {error.err}"
+            f"image of {height} x {width} {image.encoding} is no picture: {' '.join(error.err.split())}"
         ) from error
+
+
+def _source(image: ImageView) -> tuple[_Layout, np.ndarray]:
+    """How the pixels lie, and a view of them."""
+    layout = _LAYOUTS.get(image.encoding)
+    if layout is None:
+        raise ValueError(
+            f"image encoding {image.encoding[:40]!r} is not 8-bit colour: have the driver publish one of "
+            f"{', '.join(ENCODINGS)}"
+        )
+    if not image.height or not image.width:
+        raise ValueError(f"image of {image.height} x {image.width} {image.encoding} is no picture")
+    if layout.rows == 3 or layout.channels == 2:
+        _require_even(image, both=layout.rows == 3)
+    return layout, _rows(image, image.height * layout.rows // 2, layout.channels)
 
 
 def _rows(image: ImageView, rows: int, channels: int) -> np.ndarray:
@@ -89,7 +104,7 @@ def _rows(image: ImageView, rows: int, channels: int) -> np.ndarray:
             f"image step is {image.step}, less than the {length} bytes of {image.width} {image.encoding} "
             "pixels: mend the driver"
         )
-    needed = (rows - 1) * image.step + length if rows else 0
+    needed = (rows - 1) * image.step + length
     if len(image.data) < needed:
         raise ValueError(
             f"image has {len(image.data)} bytes of data, {rows} rows of step {image.step} need {needed}: "

@@ -21,7 +21,7 @@ from vla_accel_ros.sensing.cdr import compressed_view, image_view
 from vla_accel_ros.sensing.compressed import decode, write_bgr
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sensing.frames import FramePool
-from vla_accel_ros.sensing.image import write_rgb
+from vla_accel_ros.sensing.image import check, write_rgb
 from vla_accel_ros.sensing.joints import JointHistory
 from vla_accel_ros.sensing.rates import IMAGE_HINT, RING_HINT, StreamMonitor
 from vla_accel_ros.sensing.ring import Handle
@@ -73,6 +73,7 @@ class Ingest:
         """A serialized sensor_msgs/Image. Raises ValueError, one sentence, for one that cannot be used."""
         with self._refusing(camera):
             view = image_view(message)
+            check(view)
             with self._pool.write(camera, view.stamp_ns, view.height, view.width) as slot:
                 if slot is not None:
                     write_rgb(view, slot)
