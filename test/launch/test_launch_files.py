@@ -15,7 +15,8 @@ from vla_accel_ros.nodes.params import NODES
 ROOT = Path(__file__).resolve().parents[2]
 BRINGUP = ROOT / "launch" / "bringup.launch.py"
 DEMO = ROOT / "launch" / "demo.launch.py"
-PARAMETER_FILES = (ROOT / "config" / "params.yaml", ROOT / "config" / "sim.yaml")
+CAMERA = ROOT / "launch" / "camera.launch.py"
+PARAMETER_FILES = tuple(ROOT / "config" / name for name in ("params.yaml", "sim.yaml", "camera.yaml"))
 
 # What every ROS 2 node has without declaring it.
 EVERY_NODES = {"use_sim_time"}
@@ -43,10 +44,11 @@ def sections(path: Path) -> dict[str, dict[str, object]]:
     return found
 
 
-@pytest.mark.parametrize("path", [BRINGUP, DEMO], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [BRINGUP, DEMO, CAMERA], ids=lambda path: path.name)
 def test_every_node_is_an_executable_of_the_package_with_parameters_it_declares(path: Path) -> None:
     executables = {entry.name for entry in distribution("vla_accel_ros").entry_points}
-    for node in stand_in.start(path, model="/some/model"):
+    given = {"source": "0"} if path == CAMERA else {"model": "/some/model"}
+    for node in stand_in.start(path, **given):
         assert node.package == "vla_accel_ros"
         assert node.executable in executables
         assert node.parameters.keys() <= {parameter.name for parameter in NODES[node.name]} | EVERY_NODES
@@ -64,7 +66,7 @@ def test_bringup_starts_the_two_lifecycle_nodes_and_demo_adds_the_robot() -> Non
     assert started(DEMO) == {"sim_robot": stand_in.Node, **lifecycle}
 
 
-@pytest.mark.parametrize("path", [BRINGUP, DEMO], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [BRINGUP, DEMO, CAMERA], ids=lambda path: path.name)
 def test_every_argument_is_described_and_changes_what_is_started(path: Path) -> None:
     usual = stand_in.start(path)
     for name, argument in stand_in.declared(path).items():
@@ -73,7 +75,7 @@ def test_every_argument_is_described_and_changes_what_is_started(path: Path) -> 
         assert stand_in.start(path, **{name: other}) != usual, f"{path.name}: {name} does nothing"
 
 
-@pytest.mark.parametrize("path", [BRINGUP, DEMO], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [BRINGUP, DEMO, CAMERA], ids=lambda path: path.name)
 def test_one_namespace_and_one_log_level_for_all_nodes(path: Path) -> None:
     for node in stand_in.start(path, namespace="arm1", log_level="debug"):
         assert node.namespace == "arm1"
@@ -104,13 +106,23 @@ def test_the_mode_is_the_trajectory_nodes_and_inference_is_told_by_it(path: Path
     assert {p.name: p.default for p in NODES["inference"]}["rtc"] == "auto"
 
 
+def test_a_camera_has_a_name_a_source_and_a_calibration_over_the_parameter_file() -> None:
+    (usual,) = stand_in.start(CAMERA)
+    assert usual.name == usual.executable == "camera" and not usual.parameters
+    (wrist,) = stand_in.start(
+        CAMERA, name="wrist_camera", camera="wrist", source="2", camera_info="/wrist.yaml"
+    )
+    assert wrist.name == "wrist_camera" and wrist.respawn
+    assert wrist.parameters == {"camera": "wrist", "source": "2", "camera_info": "/wrist.yaml"}
+
+
 def test_demo_runs_the_contract_of_the_simulated_arm() -> None:
     _, *driving = stand_in.start(DEMO)
     for node in driving:
         assert node.parameters["contract"] == str(ROOT / "config" / "contracts" / "sim_arm.yaml")
 
 
-@pytest.mark.parametrize("path", [BRINGUP, DEMO], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [BRINGUP, DEMO, CAMERA], ids=lambda path: path.name)
 @pytest.mark.parametrize(
     ("distribution", "variable"),
     [("humble", "FASTRTPS"), ("jazzy", "FASTRTPS"), ("kilted", "FASTDDS"), (None, "FASTDDS")],

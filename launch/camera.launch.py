@@ -1,0 +1,62 @@
+"""One camera: whatever OpenCV can open, in shared memory for the policy and as images for viewers.
+
+Include it once for each camera, with a `name` of its own for the node. Started again when it dies.
+"""
+
+from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
+from launch.actions import DeclareLaunchArgument, OpaqueFunction
+from launch.substitutions import LaunchConfiguration
+from launch_ros.actions import Node
+from launch_ros.parameter_descriptions import ParameterValue
+
+from vla_accel_ros.nodes.environment import additional_environment, share_path
+
+RESPAWN_DELAY_S = 2.0
+OVER_THE_FILE = ("camera", "source", "camera_info")
+
+
+def generate_launch_description() -> LaunchDescription:
+    arguments = [
+        ("namespace", "", "Namespace of the robot."),
+        ("name", "camera", "Name of the node, and of its section in params_file."),
+        ("params_file", str(share_path("config/camera.yaml")), "Parameters of the camera (YAML)."),
+        ("camera", "", "Name of the camera; its topics are camera/<camera>/... Empty: as in params_file."),
+        ("source", "", "Device, pipeline, URL, video file or folder. Empty: as in params_file."),
+        ("camera_info", "", "Calibration (YAML of camera_calibration). Empty: as in params_file."),
+        ("log_level", "info", "debug, info, warn, error or fatal."),
+        (
+            "fastdds_profile",
+            "",
+            "Fast DDS profile (XML). Empty: the one in your environment, else the package's.",
+        ),
+        ("respawn", "true", f"Start the node again {RESPAWN_DELAY_S:.0f} s after it died."),
+    ]
+    declared = [
+        DeclareLaunchArgument(name, default_value=default, description=description)
+        for name, default, description in arguments
+    ]
+    return LaunchDescription([*declared, OpaqueFunction(function=camera)])
+
+
+def camera(context: LaunchContext) -> list[LaunchDescriptionEntity]:
+    def given(name: str) -> str:
+        return LaunchConfiguration(name).perform(context)
+
+    return [
+        Node(
+            package="vla_accel_ros",
+            executable="camera",
+            name=given("name"),
+            namespace=LaunchConfiguration("namespace"),
+            parameters=[
+                LaunchConfiguration("params_file"),
+                {name: ParameterValue(given(name), value_type=str) for name in OVER_THE_FILE if given(name)},
+            ],
+            ros_arguments=["--log-level", LaunchConfiguration("log_level")],
+            additional_env=additional_environment(profile=given("fastdds_profile")),
+            respawn=LaunchConfiguration("respawn"),
+            respawn_delay=RESPAWN_DELAY_S,
+            output="screen",
+            emulate_tty=True,
+        )
+    ]
