@@ -46,6 +46,9 @@ setup(
     maintainer_email=maintainer.get("email", "") if maintainer is not None else "",
     packages=find_packages(include=[NAME, f"{NAME}.*"]),
     package_data={
+        f"{NAME}.kernels": [
+            os.path.relpath(path, f"{NAME}/kernels") for path in files(f"{NAME}/kernels/tuning")
+        ],
         f"{NAME}.sim": [
             os.path.relpath(path, f"{NAME}/sim")
             for path in files(f"{NAME}/sim")

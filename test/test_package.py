@@ -29,8 +29,8 @@ KEYS = {
     "tqdm": "python3-tqdm",
     "yaml": "python3-yaml",
 }
-# Imported only where a checkpoint or a tool asks for it, with a sentence when it is not there.
-ON_DEMAND = {"sentencepiece", "transformers"}
+# Imported only where a checkpoint, a GPU or a tool asks for it, with a sentence when it is not there.
+ON_DEMAND = {"sentencepiece", "transformers", "triton"}
 
 
 def requirements(name: str) -> dict[str, str]:

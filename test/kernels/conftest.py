@@ -1,0 +1,13 @@
+"""Where there is no CUDA device the kernels are run by Triton's interpreter, on tensors of the CPU.
+
+The interpreter has to be chosen before triton is imported, which nothing outside of kernels/gpu does.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"

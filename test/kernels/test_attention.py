@@ -1,0 +1,109 @@
+"""gpu/attention.py computes what its twin does, whatever the numbers of keys, and reads no others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from drawing import DEVICE, DTYPES, Drawing, assert_near, ints, poison
+from torch import Tensor
+
+from vla_accel_ros.kernels import attention
+from vla_accel_ros.kernels.attention import combine
+from vla_accel_ros.kernels.gpu import attention as kernels
+from vla_accel_ros.kernels.tuning import Config
+
+dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+def run(
+    kernel: bool,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lengths: Tensor,
+    parts: int = 1,
+    alone: int = 0,
+    tail: tuple[Tensor, Tensor, Tensor] | tuple[()] = (),
+) -> Tensor:
+    batch, tokens, heads, head = q.shape
+    partial = poison(parts, batch, tokens, heads * head, dtype=q.dtype)
+    lse = poison(parts, batch, tokens, heads)
+    slots = ints(*(k.shape[0] - 1 - b for b in range(batch)))
+    arguments = (q, k, v, slots, lengths, partial, lse, *(tail or (None, None, None)), alone)
+    if kernel:
+        kernels.attend(*arguments, config=Config(16, 16, 16))
+    else:
+        attention.attend(*arguments)
+    return combine(partial, lse)
+
+
+def drawn(draw: Drawing, heads: int, kv_heads: int, head: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """q, a layer of a pool's k and v, and the tail's."""
+    q = draw(2, 5, heads, head, dtype=dtype)
+    k, v = (draw(3, 2, kv_heads, 70, head, dtype=dtype)[:, 1] for _ in range(2))
+    k_tail, v_tail = (draw(2, kv_heads, 21, head, dtype=dtype) for _ in range(2))
+    return q, k, v, k_tail, v_tail
+
+
+@dtypes
+@pytest.mark.parametrize("heads", [(4, 1), (6, 2), (3, 3)], ids=str)
+@pytest.mark.parametrize("head", [8, 20])
+def test_prefix_and_tail(dtype: torch.dtype, heads: tuple[int, int], head: int) -> None:
+    q, k, v, k_tail, v_tail = drawn(Drawing(head), *heads, head, dtype)
+    lengths, tail = ints(33, 70), (k_tail, v_tail, ints(5, 21))
+    twin = run(False, q, k, v, lengths, tail=tail)
+    assert_near(run(True, q, k, v, lengths, tail=tail), twin, dtype)
+
+
+@pytest.mark.parametrize("parts", [2, 4, 7])
+@pytest.mark.parametrize("lengths", [(1, 2), (16, 64), (70, 31), (0, 17)], ids=str)
+def test_any_number_of_parts_and_keys(parts: int, lengths: tuple[int, int]) -> None:
+    q, k, v, k_tail, v_tail = drawn(Drawing(7), 4, 1, 16, torch.float32)
+    tail = (k_tail, v_tail, ints(5, 6))
+    twin = run(False, q, k, v, ints(*lengths), tail=tail)
+    assert_near(run(True, q, k, v, ints(*lengths), parts, tail=tail), twin, torch.float32)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_the_state_token_sees_no_action(parts: int) -> None:
+    q, k, v, k_tail, v_tail = drawn(Drawing(8), 4, 1, 8, torch.float32)
+    lengths, tail = ints(20, 37), (k_tail, v_tail, ints(5, 5))
+    twin = run(False, q, k, v, lengths, alone=1, tail=tail)
+    ours = run(True, q, k, v, lengths, parts, alone=1, tail=tail)
+    assert_near(ours, twin, torch.float32)
+    k_tail[:, :, 1:] += 1
+    other = run(True, q, k, v, lengths, parts, alone=1, tail=tail)
+    assert torch.equal(other[:, 0], ours[:, 0])
+    assert not torch.equal(other[:, 1], ours[:, 1])
+
+
+@dtypes
+def test_without_a_tail(dtype: torch.dtype) -> None:
+    q, k, v, *_ = drawn(Drawing(9), 4, 1, 32, dtype)
+    lengths = ints(70, 3)
+    assert_near(run(True, q, k, v, lengths, 2), run(False, q, k, v, lengths), dtype)
+
+
+def test_what_lies_beyond_the_lengths_is_not_read() -> None:
+    q, k, v, k_tail, v_tail = drawn(Drawing(10), 4, 1, 8, torch.float32)
+    lengths, tail = ints(20, 37), (k_tail, v_tail, ints(4, 9))
+    before = run(True, q, k, v, lengths, 2, tail=tail)
+    for keys in (k, v):
+        keys[2, :, 20:] = float("nan")
+        keys[1, :, 37:] = float("nan")
+        keys[0] = float("nan")
+    for keys in (k_tail, v_tail):
+        keys[0, :, 4:] = float("nan")
+        keys[1, :, 9:] = float("nan")
+    assert torch.equal(run(True, q, k, v, lengths, 2, tail=tail), before)
+
+
+def test_more_than_a_thousand_keys() -> None:
+    draw = Drawing(11)
+    q, k, v = draw(1, 1, 2, 16), draw(1, 1, 1500, 16), draw(1, 1, 1500, 16)
+    partial, lse = poison(2, 1, 1, 32), poison(2, 1, 1, 2)
+    kernels.attend(q, k, v, ints(0), ints(1481), partial, lse, config=Config(16, 128, 16))
+    weights = torch.softmax((q[0].transpose(0, 1) @ k[0, :, :1481].mT) * 16**-0.5, dim=2)
+    expected = (weights @ v[0, :, :1481]).transpose(0, 1).flatten(1)
+    torch.testing.assert_close(combine(partial, lse)[0], expected, rtol=1e-4, atol=1e-5)
+    assert q.device.type == DEVICE.type

@@ -1,0 +1,94 @@
+"""gpu/flow.py and gpu/norm.py compute what their twins do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from drawing import DEVICE, DTYPES, Drawing, assert_near, ints, poison
+
+from vla_accel_ros.kernels import flow, linear, norm
+from vla_accel_ros.kernels.gpu import flow as kernels
+from vla_accel_ros.kernels.gpu import norm as norm_kernels
+from vla_accel_ros.kernels.tuning import Config
+
+dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+rows = pytest.mark.parametrize("tables", [1, 3], ids=["one time", "a time each"])
+SMALL = Config(16, 16, 16)
+
+
+@dtypes
+@rows
+@pytest.mark.parametrize("kind", ["pi0", "pi05"])
+def test_embed_actions(dtype: torch.dtype, tables: int, kind: str) -> None:
+    draw, batch, horizon, size, width = Drawing(0), 3, 7, 6, 40
+    x, weight, bias = draw(batch, horizon, size), draw(width, size), draw(tables, width)
+    more = ()
+    if kind == "pi0":
+        more = (
+            draw(width, width, dtype=dtype, spread=width**-0.5),
+            draw(width),
+            draw(batch, width, dtype=dtype),
+        )
+    twin, ours = (poison(batch, horizon + bool(more), width, dtype=dtype) for _ in range(2))
+    flow.embed_actions(x, weight, bias, twin, *more)
+    kernels.embed_actions(x, weight, bias, ours, *more, config=SMALL)
+    assert_near(ours, twin, dtype)
+
+
+@dtypes
+@rows
+@pytest.mark.parametrize("modulated", [False, True])
+def test_read_out(dtype: torch.dtype, tables: int, modulated: bool) -> None:
+    draw, batch, horizon, size, width = Drawing(1), 3, 5, 6, 40
+    hidden, weight = draw(batch, horizon + 1, width, dtype=dtype), draw(size, width)
+    bias, scale = draw(tables, size), draw(tables, width) if modulated else None
+    x = draw(batch, horizon, size)
+    twin, ours, moved, update = x.clone(), x.clone(), torch.empty_like(x), poison(*x.shape)
+    flow.read_out(hidden, weight, bias, twin, moved, scale)
+    kernels.read_out(hidden, weight, bias, ours, update, scale, config=SMALL)
+    assert_near(update, moved, torch.float32)
+    assert_near(ours, twin, torch.float32)
+
+
+@dtypes
+def test_norms(dtype: torch.dtype) -> None:
+    draw, width = Drawing(2), 37
+    x, weight, bias = draw(5, width, dtype=dtype), draw(width), draw(width)
+    twin, ours = (poison(5, width, dtype=dtype) for _ in range(2))
+    norm.rms_norm(x, weight, twin)
+    norm_kernels.rms_norm(x, weight, ours)
+    assert_near(ours, twin, dtype)
+    for y, y_bias in ((None, None), (draw(5, width, dtype=dtype), None), (draw(5, width, dtype=dtype), bias)):
+        left, right = x.clone(), x.clone()
+        norm.add_layer_norm(left, y, y_bias, weight, bias, twin)
+        norm_kernels.add_layer_norm(right, y, y_bias, weight, bias, ours)
+        assert_near(ours, twin, dtype)
+        assert_near(right, left, dtype)
+
+
+@dtypes
+def test_activations(dtype: torch.dtype) -> None:
+    draw, width = Drawing(3), 1030
+    y, bias = draw(3, width, dtype=dtype), draw(width)
+    twin, ours = y.clone(), y.clone()
+    norm.bias_gelu(twin, bias)
+    norm_kernels.bias_gelu(ours, bias)
+    assert_near(ours, twin, dtype)
+    twin, ours = (poison(1, 3, width // 2, dtype=dtype) for _ in range(2))
+    linear.glu(y[None], twin)
+    norm_kernels.glu(y[None], ours)
+    assert_near(ours, twin, dtype)
+
+
+@dtypes
+def test_place_qkv(dtype: torch.dtype) -> None:
+    draw, batch, tokens, heads, kv_heads, head = Drawing(4), 2, 5, 3, 2, 12
+    y, angles = draw(batch, tokens, (heads + 2 * kv_heads) * head, dtype=dtype), draw(20, head // 2)
+    results = []
+    for place in (linear.place_qkv, norm_kernels.place_qkv):
+        q = poison(batch, tokens, heads, head, dtype=dtype)
+        k, v = (torch.zeros(3, kv_heads, 9, head, dtype=dtype, device=DEVICE) for _ in range(2))
+        place(y, angles.cos(), angles.sin(), ints(2, 11), q, k, v, ints(2, 0), ints(3, 0))
+        results.append((q, k, v))
+    for ours, twins in zip(results[1], results[0], strict=True):
+        assert_near(ours, twins, dtype)

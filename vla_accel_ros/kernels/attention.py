@@ -1,0 +1,69 @@
+"""Attention over keys that lie in two places, in plain torch: the twin of gpu/attention.py.
+
+A prefix lies in a slot of the pool, what continues it in a small buffer beside; neither is copied to the
+other. Lengths and slots are tensors on the device, so that one captured graph serves every frame. A GPU has
+more processors than a few dozen tokens have rows: the keys are cut into P parts, and what reads the result
+combines them by their log-sum-exp (base 2). The twin fills the first part and leaves the others empty.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    slots: Tensor,
+    lengths: Tensor,
+    partial: Tensor,
+    lse: Tensor,
+    k_tail: Tensor | None = None,
+    v_tail: Tensor | None = None,
+    tails: Tensor | None = None,
+    alone: int = 0,
+) -> None:
+    """Grouped-query attention of q over k, v and the tail.
+
+    q [B, T, heads, D]; k, v [slots, kv_heads, tokens, D], of which sequence b reads the first lengths[b] at
+    slots[b]; k_tail, v_tail [B, kv_heads, tokens, D], of which it reads the first tails[b]; slots, lengths,
+    tails int32 [B]; alone: so many leading tokens of q see, of the tail, only as many leading keys (the state
+    token of pi0). partial [P, B, T, heads * D] and lse float32 [P, B, T, heads] are written.
+    """
+    batch, tokens, heads, width = q.shape
+    groups = heads // k.shape[1]
+    partial.zero_()
+    lse.fill_(-math.inf)
+    for b in range(batch):
+        keys, values = (_sequence(x, b, slots, lengths, t, tails) for x, t in ((k, k_tail), (v, v_tail)))
+        scores = q[b].transpose(0, 1).float() @ keys.repeat_interleave(groups, 0).float().transpose(1, 2)
+        scores *= width**-0.5
+        if alone and tails is not None:
+            seen = torch.ones(tokens, keys.shape[1], dtype=torch.bool, device=q.device)
+            seen[:alone, int(lengths[b]) + alone :] = False
+            scores = scores.masked_fill(~seen, -math.inf)
+        lse[0, b] = torch.logsumexp(scores, dim=2).T * math.log2(math.e)
+        weights = torch.softmax(scores, dim=2).nan_to_num_()
+        result = weights.to(values.dtype) @ values.repeat_interleave(groups, 0)
+        partial[0, b] = result.transpose(0, 1).flatten(1)
+
+
+def combine(partial: Tensor, lse: Tensor) -> Tensor:
+    """What attention over all parts is, float32 [B, T, heads * D]; partial and lse as attend writes them."""
+    weights = torch.exp2(lse - lse.amax(0).clamp(min=-1e30))
+    weights = weights / weights.sum(0).clamp(min=1e-30)
+    heads = partial.float().unflatten(3, (lse.shape[3], -1))
+    return (heads * weights[..., None]).sum(0).flatten(2)
+
+
+def _sequence(
+    x: Tensor, b: int, slots: Tensor, lengths: Tensor, tail: Tensor | None, tails: Tensor | None
+) -> Tensor:
+    prefix = x[int(slots[b]), :, : int(lengths[b])]
+    if tail is None or tails is None:
+        return prefix
+    return torch.cat((prefix, tail[b, :, : int(tails[b])]), dim=1)

@@ -1,0 +1,1 @@
+"""The Triton kernels; importing these modules needs triton."""

@@ -1,0 +1,163 @@
+"""One pass over the rows between two large products: a program takes one row, all of it at once.
+
+These run where cuBLAS does the products (encode, prefill). Their work is small against it and in L2 mostly,
+so they have no tuning: a row of a few thousand numbers is 4 or 8 warps' work.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from vla_accel_ros.kernels.linear import NORM_EPS
+
+
+@triton.jit
+def _rms_norm(x, weight, out, width, EPS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, BLOCK)
+    ok = c < width
+    wide = tl.load(x + row * width + c, mask=ok, other=0.0).to(tl.float32)
+    factor = tl.rsqrt(tl.sum(wide * wide, axis=0) / width + EPS)
+    scaled = wide * factor * (1.0 + tl.load(weight + c, mask=ok, other=0.0))
+    tl.store(out + row * width + c, scaled.to(out.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def _add_layer_norm(x, y, y_bias, weight, bias, out, width, EPS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, BLOCK)
+    ok = c < width
+    wide = tl.load(x + row * width + c, mask=ok, other=0.0).to(tl.float32)
+    if y is not None:
+        wide += tl.load(y + row * width + c, mask=ok, other=0.0).to(tl.float32)
+        if y_bias is not None:
+            wide += tl.load(y_bias + c, mask=ok, other=0.0).to(tl.float32)
+        # The residual is what is stored: its rounding is in the norm too.
+        rounded = wide.to(x.dtype.element_ty)
+        tl.store(x + row * width + c, rounded, mask=ok)
+        wide = rounded.to(tl.float32)
+    mean = tl.sum(wide, axis=0) / width
+    centred = tl.where(ok, wide - mean, 0.0)
+    factor = tl.rsqrt(tl.sum(centred * centred, axis=0) / width + EPS)
+    scaled = centred * factor * tl.load(weight + c, mask=ok, other=0.0).to(tl.float32)
+    scaled += tl.load(bias + c, mask=ok, other=0.0).to(tl.float32)
+    tl.store(out + row * width + c, scaled.to(out.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def _gelu(z):
+    # 0.5 (1 + tanh(u)) is the logistic function of 2 u.
+    return z * tl.sigmoid(1.5957691216057308 * (z + 0.044715 * z * z * z))
+
+
+@triton.jit
+def _bias_gelu(y, bias, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    ok = c < width
+    at = y + row * width + c
+    z = tl.load(at, mask=ok, other=0.0).to(tl.float32) + tl.load(bias + c, mask=ok, other=0.0).to(tl.float32)
+    tl.store(at, _gelu(z).to(y.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def _glu(y, out, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    ok = c < width
+    gate = tl.load(y + row * 2 * width + c, mask=ok, other=0.0).to(tl.float32)
+    up = tl.load(y + row * 2 * width + width + c, mask=ok, other=0.0).to(tl.float32)
+    tl.store(out + row * width + c, (_gelu(gate) * up).to(out.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def _place_qkv(
+    y, cos, sin, positions, q, k, v, slots, starts, tokens,
+    k_slot, k_head, k_token, v_slot, v_head, v_token,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    head = tl.program_id(1)
+    sequence, token = row // tokens, row % tokens
+    j = tl.arange(0, BLOCK)
+    ok = j < HALF
+    here = y + row.to(tl.int64) * ((HEADS + 2 * KV_HEADS) * 2 * HALF) + head * 2 * HALF + j
+    first = tl.load(here, mask=ok, other=0.0).to(tl.float32)
+    second = tl.load(here + HALF, mask=ok, other=0.0).to(tl.float32)
+    turns = ok & (head < HEADS + KV_HEADS)
+    at = (tl.load(positions + sequence) + token) * HALF + j
+    c = tl.load(cos + at, mask=turns, other=1.0)
+    s = tl.load(sin + at, mask=turns, other=0.0)
+    low, high = first * c - second * s, second * c + first * s
+    slot = tl.load(slots + sequence).to(tl.int64)
+    place = tl.load(starts + sequence) + token
+    if head < HEADS:
+        to = q + (row.to(tl.int64) * HEADS + head) * 2 * HALF + j
+        tl.store(to, low.to(q.dtype.element_ty), mask=ok)
+        tl.store(to + HALF, high.to(q.dtype.element_ty), mask=ok)
+    elif head < HEADS + KV_HEADS:
+        to = k + slot * k_slot + place * k_token + (head - HEADS) * k_head + j
+        tl.store(to, low.to(k.dtype.element_ty), mask=ok)
+        tl.store(to + HALF, high.to(k.dtype.element_ty), mask=ok)
+    else:
+        to = v + slot * v_slot + place * v_token + (head - HEADS - KV_HEADS) * v_head + j
+        tl.store(to, low.to(v.dtype.element_ty), mask=ok)
+        tl.store(to + HALF, high.to(v.dtype.element_ty), mask=ok)
+
+
+def rms_norm(x: Tensor, weight: Tensor, out: Tensor) -> None:
+    """See kernels.norm.rms_norm."""
+    rows, width = x.shape
+    block = triton.next_power_of_2(width)
+    _rms_norm[(rows,)](x, weight, out, width, EPS=NORM_EPS, BLOCK=block, num_warps=_warps(block))
+
+
+def add_layer_norm(
+    x: Tensor, y: Tensor | None, y_bias: Tensor | None, weight: Tensor, bias: Tensor, out: Tensor
+) -> None:
+    """See kernels.norm.add_layer_norm."""
+    rows, width = x.shape
+    block = triton.next_power_of_2(width)
+    _add_layer_norm[(rows,)](
+        x, y, y_bias, weight, bias, out, width, EPS=NORM_EPS, BLOCK=block, num_warps=_warps(block)
+    )
+
+
+def bias_gelu(y: Tensor, bias: Tensor) -> None:
+    """See kernels.norm.bias_gelu."""
+    rows, width = y.shape
+    block = min(1024, triton.next_power_of_2(width))
+    _bias_gelu[(rows, triton.cdiv(width, block))](y, bias, width, BLOCK=block, num_warps=_warps(block))
+
+
+def glu(y: Tensor, out: Tensor) -> None:
+    """See kernels.linear.glu."""
+    rows, width = out.shape[0] * out.shape[1], out.shape[2]
+    block = min(2048, triton.next_power_of_2(width))
+    _glu[(rows, triton.cdiv(width, block))](y, out, width, BLOCK=block, num_warps=_warps(block))
+
+
+def place_qkv(
+    y: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    slots: Tensor,
+    starts: Tensor,
+) -> None:
+    """See kernels.linear.place_qkv."""
+    (batch, tokens, heads, width), kv_heads = q.shape, k.shape[1]
+    _place_qkv[(batch * tokens, heads + 2 * kv_heads)](
+        y, cos, sin, positions, q, k, v, slots, starts, tokens, *k.stride()[:3], *v.stride()[:3],
+        HEADS=heads, KV_HEADS=kv_heads, HALF=width // 2, BLOCK=triton.next_power_of_2(width // 2),
+        num_warps=1,
+    )  # fmt: skip
+
+
+def _warps(block: int) -> int:
+    return max(1, min(8, block // 256))

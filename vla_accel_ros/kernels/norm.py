@@ -1,0 +1,37 @@
+"""What stands between the large products of encode and prefill, in plain torch: the twins of gpu/norm.py.
+
+There the products are cuBLAS, near its limit, and everything between two of them is one pass over the rows.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vla_accel_ros.kernels.linear import NORM_EPS
+
+
+def rms_norm(x: Tensor, weight: Tensor, out: Tensor) -> None:
+    """out = x / rms(x) * (1 + weight). x, out [M, W]; weight float32 [W]."""
+    wide = x.float()
+    out.copy_(wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPS) * (1.0 + weight))
+
+
+def add_layer_norm(
+    x: Tensor, y: Tensor | None, y_bias: Tensor | None, weight: Tensor, bias: Tensor, out: Tensor
+) -> None:
+    """x += y + y_bias in place, out = layer norm of x.
+
+    x, y, out [M, W]; y None = nothing to add; y_bias, weight, bias [W] of any float dtype.
+    """
+    if y is not None:
+        total = x.float() + y.float()
+        x.copy_(total if y_bias is None else total + y_bias.float())
+    normed = F.layer_norm(x.float(), (x.shape[1],), weight.float(), bias.float(), NORM_EPS)
+    out.copy_(normed)
+
+
+def bias_gelu(y: Tensor, bias: Tensor) -> None:
+    """y = gelu(y + bias) by its tanh form, in place. y [M, N]; bias [N]."""
+    y.copy_(F.gelu(y.float() + bias.float(), approximate="tanh"))

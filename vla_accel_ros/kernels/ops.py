@@ -1,0 +1,146 @@
+"""The kernels a stage calls, with their tuning and scratch memory, or their twins.
+
+Stages are written once against `Ops`. On a CPU it is the twins; on a GPU the Triton kernels, imported only
+then, each launched as the device's table says. An Ops belongs to one chain of launches: two stages that may
+run at the same time have one each, because kernels leave partial sums in its scratch memory.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.kernels import attention, flow, linear, norm, tuning
+from vla_accel_ros.kernels.tuning import Config, Shape, Table
+
+
+class Ops:
+    """The twins, and what a stage must know to allocate for them."""
+
+    attend = staticmethod(attention.attend)
+    rotary_qkv = staticmethod(linear.rotary_qkv)
+    place_qkv = staticmethod(linear.place_qkv)
+    gated_up = staticmethod(linear.gated_up)
+    glu = staticmethod(linear.glu)
+    project = staticmethod(linear.project)
+    project_attended = staticmethod(linear.project_attended)
+    embed_actions = staticmethod(flow.embed_actions)
+    read_out = staticmethod(flow.read_out)
+    rms_norm = staticmethod(norm.rms_norm)
+    add_layer_norm = staticmethod(norm.add_layer_norm)
+    bias_gelu = staticmethod(norm.bias_gelu)
+
+    def parts(self, rows: int, keys: int, head_dim: int, dtype: torch.dtype) -> int:
+        """Into how many parts attention of `rows` (tokens times heads that share keys) cuts the keys."""
+        return 1
+
+
+class TritonOps(Ops):
+    """The kernels. table: None = that of the device."""
+
+    def __init__(self, device: torch.device, table: Table | None = None) -> None:
+        from vla_accel_ros.kernels.gpu.launch import Scratch
+
+        self.table = tuning.load_table(device) if table is None else table
+        self.scratch = Scratch.of(device)
+        self._bind()
+
+    def parts(self, rows: int, keys: int, head_dim: int, dtype: torch.dtype) -> int:
+        return self.table.pick(Shape("attend", rows, keys, head_dim, _name(dtype))).split
+
+    def _bind(self) -> None:
+        from vla_accel_ros.kernels.gpu import attention, flow, linear, norm
+
+        pdl, scratch = self.table.pdl, {"scratch": self.scratch}
+
+        def tuned(
+            kernel: Callable[..., None], shape: Callable[..., Shape], extra: dict[str, Any]
+        ) -> Callable[..., None]:
+            def launch(*arguments: Any, **named: Any) -> None:
+                config = self.table.pick(shape(*arguments))
+                kernel(*arguments, **named, config=config, pdl=pdl, **extra)
+
+            return launch
+
+        bound = {
+            "attend": tuned(attention.attend, attend_shape, {}),
+            "rotary_qkv": tuned(linear.rotary_qkv, rotary_qkv_shape, {}),
+            "gated_up": tuned(linear.gated_up, gated_up_shape, {}),
+            "project": tuned(linear.project, project_shape, scratch),
+            "project_attended": tuned(linear.project_attended, project_attended_shape, scratch),
+            "embed_actions": tuned(flow.embed_actions, embed_actions_shape, {}),
+            "read_out": tuned(flow.read_out, read_out_shape, {}),
+            "place_qkv": norm.place_qkv,
+            "glu": norm.glu,
+            "rms_norm": norm.rms_norm,
+            "add_layer_norm": norm.add_layer_norm,
+            "bias_gelu": norm.bias_gelu,
+        }
+        for name, function in bound.items():
+            setattr(self, name, function)
+
+
+def ops_for(device: torch.device) -> Ops:
+    """The kernels on a GPU, the twins elsewhere. Raises RuntimeError on a GPU without triton."""
+    if device.type != "cuda":
+        return Ops()
+    if importlib.util.find_spec("triton") is None:
+        raise RuntimeError(
+            "the fast stages need triton, which comes with PyTorch's CUDA builds: install one, or fast=False."
+        )
+    return TritonOps(device)
+
+
+def attend_shape(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    slots: Tensor,
+    lengths: Tensor,
+    partial: Tensor,
+    lse: Tensor,
+    k_tail: Tensor | None = None,
+    *_: Any,
+) -> Shape:
+    """Keys are those that fit, because how many there are is known to the device alone."""
+    keys = k.shape[2] + (0 if k_tail is None else k_tail.shape[2])
+    return Shape("attend", q.shape[1] * q.shape[2] // k.shape[1], keys, q.shape[3], _name(q.dtype))
+
+
+def rotary_qkv_shape(x: Tensor, weight: Tensor, *_: Any) -> Shape:
+    return Shape("rotary_qkv", _rows(x), weight.shape[0] // 2, weight.shape[1], _name(weight.dtype))
+
+
+def gated_up_shape(x: Tensor, weight: Tensor, *_: Any) -> Shape:
+    return Shape("gated_up", _rows(x), weight.shape[0] // 2, weight.shape[1], _name(weight.dtype))
+
+
+def project_shape(a: Tensor, weight: Tensor, *_: Any) -> Shape:
+    return Shape("project", _rows(a), weight.shape[0], weight.shape[1], _name(weight.dtype))
+
+
+def project_attended_shape(partial: Tensor, lse: Tensor, weight: Tensor, x: Tensor, *_: Any) -> Shape:
+    return Shape("project_attended", _rows(x), weight.shape[0], weight.shape[1], _name(weight.dtype))
+
+
+def embed_actions_shape(x: Tensor, in_weight: Tensor, in_bias: Tensor, out: Tensor, *_: Any) -> Shape:
+    return Shape("embed_actions", _rows(out), out.shape[2], out.shape[2], _name(out.dtype))
+
+
+def read_out_shape(hidden: Tensor, weight: Tensor, *_: Any) -> Shape:
+    return Shape("read_out", _rows(hidden), weight.shape[0], weight.shape[1], _name(hidden.dtype))
+
+
+def _rows(x: Tensor) -> int:
+    return x.shape[0] * x.shape[1]
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+__all__ = ["Config", "Ops", "Shape", "Table", "TritonOps", "ops_for"]

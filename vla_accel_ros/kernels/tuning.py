@@ -1,0 +1,188 @@
+"""Block shapes are data: a table for each kind of device, and a safe choice for what no table has.
+
+A table maps a kernel and its sizes to a Config. It is looked for in the user's cache first, where `vla tune`
+writes what it measured on this very device with these versions, and then among the tables that come with the
+package, one for each compute capability. Rows are rounded up to a power of two, so that one entry serves
+near sizes; a smaller number of rows than any entry's takes that of the nearest. The safe choice keeps within
+the shared memory of every GPU since sm_80 and asks for about two blocks on each processor.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SHARED_BYTES = 96 << 10
+"""What a block may have on every GPU from sm_80 on (sm_86 and sm_89: 99 KiB)."""
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a kernel is cut: rows, columns and inner dimension of a tile; split: parts of the inner dimension,
+    or of the keys; warps of a block; stages of loads in flight."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    split: int = 1
+    warps: int = 4
+    stages: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("block_m", "block_n", "block_k"):
+            value = getattr(self, name)
+            if value < 16 or value & (value - 1):
+                raise ValueError(f"{name} is {value}; a tile needs a power of two of at least 16.")
+        if self.split < 1 or self.stages < 1 or self.warps not in (1, 2, 4, 8, 16):
+            raise ValueError(
+                f"{self} is no way to launch a kernel; warps are 1 to 16, split and stages at least 1."
+            )
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a kernel's speed depends on.
+
+    kernel: its name in kernels.ops; rows of its activations; columns it makes (keys, for attention); inner
+    dimension; dtype of its weights, as in "bfloat16".
+    """
+
+    kernel: str
+    rows: int
+    columns: int
+    inner: int
+    dtype: str
+
+    @property
+    def key(self) -> str:
+        """As it stands in a table: rows rounded up to a power of two."""
+        return f"{self.kernel}/{round_up(self.rows)}/{self.columns}/{self.inner}/{self.dtype}"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype.itemsize
+
+
+@dataclass
+class Table:
+    """The Configs of a kind of device, and for how many processors to choose where it has none.
+
+    pdl: whether kernels start before the one before has ended. source: where the entries are from.
+    """
+
+    processors: int
+    entries: dict[str, Config] = field(default_factory=dict)
+    pdl: bool = False
+    source: str = "safe defaults"
+
+    def pick(self, shape: Shape) -> Config:
+        """The entry of the shape, of the same with the nearest number of rows, or a safe one."""
+        if shape.key in self.entries:
+            return self.entries[shape.key]
+        name, _, *rest = shape.key.split("/")
+        near = [key for key in self.entries if key.split("/")[0] == name and key.split("/")[2:] == rest]
+        if near:
+            rows = round_up(shape.rows)
+            # The larger of two equally near ones: masked rows are wrong for no shape.
+            best = min(near, key=lambda key: (abs(_rows(key).bit_length() - rows.bit_length()), -_rows(key)))
+            return self.entries[best]
+        return safe(shape, self.processors)
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary that load understands."""
+        return {
+            "format": FORMAT,
+            "pdl": self.pdl,
+            "configs": {key: asdict(config) for key, config in sorted(self.entries.items())},
+        }
+
+
+def round_up(n: int) -> int:
+    """The power of two from 16 on that is n or more."""
+    return max(16, 1 << (n - 1).bit_length())
+
+
+def safe(shape: Shape, processors: int) -> Config:
+    """A Config that runs on every GPU since sm_80, chosen for many blocks rather than for large ones."""
+    if shape.kernel == "attend":
+        tile = 16 if shape.rows <= 16 or shape.itemsize > 2 else 32
+        block = _fitting(32, 2 * round_up(shape.inner), shape.itemsize, least=16)
+        parts = max(1, min(4, processors // max(1, -(-shape.rows // tile)), -(-shape.columns // block)))
+        return Config(tile, block, 16, split=parts, warps=4, stages=1)
+    if shape.kernel == "read_out":
+        return Config(16, 16, 256)
+    block_m = 16 if shape.rows <= 16 else 32
+    block_n = 16 if shape.columns < 64 * processors else 32
+    # Tiles a block holds at a time: of activations (one for every part of the keys) and of weights.
+    left = 5 if shape.kernel == "project_attended" else 1
+    right = 2 if shape.kernel in ("rotary_qkv", "gated_up") else 1
+    most = 64 if shape.kernel == "embed_actions" else 128
+    block_k = _fitting(most, 3 * (left * block_m + right * block_n), shape.itemsize, least=16)
+    tiles = -(-shape.rows // block_m) * -(-shape.columns // block_n)
+    split = 1
+    if shape.kernel in ("project", "project_attended"):
+        while split < 8 and tiles * split < processors and shape.inner // (2 * split) >= block_k:
+            split *= 2
+    return Config(block_m, block_n, block_k, split)
+
+
+def _fitting(most: int, per_unit: int, itemsize: int, least: int) -> int:
+    """The largest power of two up to `most` of which per_unit elements fit into shared memory."""
+    while most > least and most * per_unit * itemsize > SHARED_BYTES:
+        most //= 2
+    return most
+
+
+def load_table(device: torch.device) -> Table:
+    """The table of a CUDA device: the user's, the package's, or an empty one.
+
+    Raises ValueError naming the file if it cannot be read.
+    """
+    properties = torch.cuda.get_device_properties(device)
+    table = Table(properties.multi_processor_count)
+    cached = cache_file(device)
+    if cached.exists():
+        return read_table(cached.read_text(), str(cached), table.processors)
+    packaged = (
+        resources.files("vla_accel_ros.kernels") / "tuning" / f"sm_{properties.major}{properties.minor}.json"
+    )
+    if packaged.is_file():
+        return read_table(packaged.read_text(), packaged.name, table.processors)
+    return table
+
+
+def read_table(text: str, name: str, processors: int) -> Table:
+    """A table of its JSON. Raises ValueError naming the file."""
+    try:
+        data = json.loads(text)
+        if data["format"] != FORMAT:
+            raise ValueError(f"format {data['format']}, not {FORMAT}")
+        entries = {key: Config(**config) for key, config in data["configs"].items()}
+        return Table(processors, entries, bool(data["pdl"]), name)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"{name} is no tuning table ({error}); remove it or run `vla tune` again."
+        ) from error
+
+
+def cache_file(device: torch.device) -> Path:
+    """Where `vla tune` keeps the table of a device: named by GPU and versions, because either changes it."""
+    import triton
+
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    gpu = torch.cuda.get_device_name(device).replace(" ", "-").replace("/", "-")
+    versions = f"torch{torch.__version__}-triton{triton.__version__}".replace("/", "-")
+    return base / "vla_accel_ros" / "tuning" / f"{gpu}-{versions}.json"
+
+
+def _rows(key: str) -> int:
+    return int(key.split("/")[1])
