@@ -129,3 +129,17 @@ def test_stale_frames_and_far_joints_are_no_observation():
     see(sync, "front", 910 * MS)
     see(sync, "wrist", 910 * MS)
     assert isinstance(sync.observe(TASK, 920 * MS), Observation)
+
+
+def test_frames_that_arrive_after_newer_ones_are_no_observation_and_after_a_jump_they_are():
+    sync = make_ready()
+    feel(sync, 30 * MS, 40 * MS)
+    for camera in ("front", "wrist"):
+        see(sync, camera, 34 * MS)
+    assert sync.observe(TASK, 40 * MS).stamp_ns == 34 * MS
+    for camera in ("front", "wrist"):
+        see(sync, camera, 20 * MS)
+    late = sync.observe(TASK, 41 * MS)
+    assert isinstance(late, NotReady) and "older than those of the last observation" in late.reason
+    sync.forget()
+    assert sync.observe(TASK, 41 * MS).stamp_ns == 20 * MS

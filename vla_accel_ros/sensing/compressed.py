@@ -75,8 +75,8 @@ def read_header(view: CompressedView) -> Header:
             )
         return _jpeg_header(view.data)
     raise ValueError(
-        f"compressed image of format {view.format[:40]!r} begins with {head[:8]!r}, which is neither jpeg nor "
-        "png: have the driver publish one of these"
+        f"compressed image of format {view.format[:40]!r} begins with {head[:8]!r}, which is neither jpeg "
+        "nor png: have the driver publish one of these"
     )
 
 

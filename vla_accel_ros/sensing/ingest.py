@@ -60,6 +60,7 @@ class Ingest:
             self._pool.clear()
             self.rings.clear()
             self._joints.clear()
+            self._synchroniser.forget()
             self.refused: Counter[str] = Counter()
             self.waiting_for = ""
             cameras = self._contract.cameras

@@ -16,6 +16,7 @@ from vla_accel_ros.sensing.joints import JointHistory
 __all__ = ["NOTHING_NEW", "NotReady", "Synchroniser"]
 
 NOTHING_NEW = NotReady("no new frame since the last observation")
+_JUMP_NS = 500_000_000
 
 
 class Synchroniser:
@@ -47,7 +48,7 @@ class Synchroniser:
         if isinstance(lease, NotReady):
             return lease
         stamps = tuple(lease.frames[name].stamp_ns for name in self._names)
-        problem = NOTHING_NEW if stamps == self._stamps else self._problem(lease, min(stamps), now_ns)
+        problem = self._again(stamps) or self._problem(lease, min(stamps), now_ns)
         if problem is not None:
             lease.release()
             return problem
@@ -57,11 +58,23 @@ class Synchroniser:
         images = {camera.image: lease.frames[camera.name].image for camera in self.contract.cameras}
         return Observation(images, state, instruction, min(stamps), lease.intact)
 
+    def forget(self) -> None:
+        """Forget when the last observation was, as after a clock jump."""
+        self._stamps = None
+
     def release(self) -> None:
         """Give the last observation's slots back."""
         if self._lease is not None:
             self._lease.release()
         self._lease = None
+
+    def _again(self, stamps: tuple[int, ...]) -> NotReady | None:
+        """Frames that were observed already, or from before: the middleware may deliver out of order."""
+        if stamps == self._stamps:
+            return NOTHING_NEW
+        if self._stamps is not None and 0 < min(self._stamps) - min(stamps) < _JUMP_NS:
+            return NotReady("the newest frames to arrive are older than those of the last observation")
+        return None
 
     def _problem(self, lease: Lease, stamp_ns: int, now_ns: int) -> NotReady | None:
         for camera in self.contract.cameras:
