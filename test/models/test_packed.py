@@ -12,10 +12,8 @@ from torch import Tensor
 
 from vla_accel_ros.models.gemma import KV
 from vla_accel_ros.models.openvla import OpenVLA
-from vla_accel_ros.models.packed import FlowStep, Segment, causal, forward, velocities
+from vla_accel_ros.models.packed import FlowStep, Segment, forward, velocities
 from vla_accel_ros.models.pi import Pi
-
-CPU = torch.device("cpu")
 
 
 def rows(width: int, count: int, seed: int) -> Tensor:
@@ -43,7 +41,7 @@ def test_decodes_that_ride_in_a_prefill_are_what_they_are_alone(llama: OpenVLA) 
     width = llama.config.prefix.width
     _, first = llama.prefix(rows(width, 11, 1))
     _, second = llama.prefix(rows(width, 17, 2))
-    prefill = Segment(rows(width, 9, 3), mask=causal(9, 0, CPU), out=places(llama, 9))
+    prefill = Segment(rows(width, 9, 3), causal=True, out=places(llama, 9))
     rider = Segment(rows(width, 1, 4), (first,), out=places(llama, 1))
     another = Segment(rows(width, 1, 5), (second,), out=places(llama, 1))
 
@@ -61,7 +59,7 @@ def test_decodes_that_ride_in_a_prefill_are_what_they_are_alone(llama: OpenVLA) 
 @torch.inference_mode()
 def test_a_draft_behind_a_prompt_is_what_decoding_it_would_be(llama: OpenVLA) -> None:
     prompt, draft = rows(llama.config.prefix.width, 8, 1), rows(llama.config.prefix.width, 3, 2)
-    whole = Segment(torch.cat((prompt, draft), dim=1), mask=causal(11, 0, CPU))
+    whole = Segment(torch.cat((prompt, draft), dim=1), causal=True)
 
     (hidden,) = forward(llama.language_model.model, [whole])
 
@@ -75,7 +73,7 @@ def test_alone_is_bit_equal_to_the_model_itself(llama: OpenVLA) -> None:
     width = llama.config.prefix.width
     _, past = llama.prefix(rows(width, 11, 1))
     segments = [
-        Segment(rows(width, 9, 3), mask=causal(9, 0, CPU), out=places(llama, 9)),
+        Segment(rows(width, 9, 3), causal=True, out=places(llama, 9)),
         Segment(rows(width, 1, 4), (past,), out=places(llama, 1)),
     ]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +18,9 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.kv_store import KVStore, State
+from vla_accel_ros.models import packed
 from vla_accel_ros.models.decoding import choose
-from vla_accel_ros.models.packed import Segment, Stack, forward
+from vla_accel_ros.models.packed import Forward, Segment
 from vla_accel_ros.models.pi import Pi
 
 
@@ -45,11 +47,20 @@ class Answers:
 
     model: whose language head continues prefixes; stop: the id that ends a text.
     together: False computes every answer's token by itself, to the bit what it is alone (models.packed).
+    forward: how segments are computed, None = in plain torch.
     """
 
-    def __init__(self, model: Pi, store: KVStore, stop: int | None, together: bool = True) -> None:
+    def __init__(
+        self,
+        model: Pi,
+        store: KVStore,
+        stop: int | None,
+        together: bool = True,
+        forward: Forward | None = None,
+    ) -> None:
         self._model, self._store, self._stop, self._together = model, store, stop, together
-        self._stack: Stack = model.language_model
+        torch_forward = partial(packed.forward, model.language_model, together=together)
+        self._forward: Forward = torch_forward if forward is None else forward
         self._answers: dict[int, _Answer] = {}
 
     @property
@@ -88,7 +99,7 @@ class Answers:
         """One more token for every answer under way, oldest first."""
         self._read()
         answers = list(self._answers.values())
-        said = [self._say(answer, logits) for answer, logits in zip(answers, self._logits(answers))]
+        said = [self._say(answer, token) for answer, token in zip(answers, self._chosen(answers))]
         for answer, one in zip(answers, said, strict=True):
             if one.finished:
                 del self._answers[one.request]
@@ -107,22 +118,34 @@ class Answers:
     def _read(self) -> None:
         """Let the model see what each answer said last, in one forward."""
         speaking = [answer for answer in self._answers.values() if answer.state.tokens]
-        hidden = forward(self._stack, [self._segment(answer.state) for answer in speaking], self._together)
-        for answer, rows in zip(speaking, hidden, strict=True):
+        if not speaking:
+            return
+        ids = torch.tensor(
+            [[answer.state.tokens[-1] for answer in speaking]], device=speaking[0].hidden.device
+        )
+        words = self._model.embed_tokens(ids).split(1, dim=1)
+        segments = [
+            Segment(x, self._store.past(answer.state), out=answer.state.tail.grow())
+            for answer, x in zip(speaking, words, strict=True)
+        ]
+        for answer, rows in zip(speaking, self._forward(segments), strict=True):
             answer.hidden = rows[0, -1]
 
-    def _segment(self, state: State) -> Segment:
-        past = self._store.past(state)
-        token = torch.tensor([state.tokens[-1:]], device=past[0].k.device)
-        return Segment(self._model.embed_tokens(token), past, out=state.tail.grow())
+    def _chosen(self, answers: list[_Answer]) -> list[int]:
+        """The next id of each, read from the device once for all that are greedy."""
+        if not answers:
+            return []
+        if self._together:
+            logits = self._model.logits(torch.stack([answer.hidden for answer in answers]))
+        else:
+            logits = torch.stack([self._model.logits(answer.hidden) for answer in answers])
+        likeliest = logits.argmax(dim=-1).tolist()
+        return [
+            int(choose(row.float()[None], answer.temperature, answer.rng)) if answer.temperature else first
+            for answer, row, first in zip(answers, logits, likeliest, strict=True)
+        ]
 
-    def _logits(self, answers: list[_Answer]) -> list[Tensor]:
-        if self._together and answers:
-            return list(self._model.logits(torch.stack([answer.hidden for answer in answers])))
-        return [self._model.logits(answer.hidden) for answer in answers]
-
-    def _say(self, answer: _Answer, logits: Tensor) -> Said:
-        token = int(choose(logits.float()[None], answer.temperature, answer.rng))
+    def _say(self, answer: _Answer, token: int) -> Said:
         if token == self._stop:
             return Said(answer.state.request, None, True)
         answer.state.tokens.append(token)

@@ -15,6 +15,7 @@ import torch
 
 from vla_accel_ros.models.config import GemmaConfig
 from vla_accel_ros.models.gemma import KV
+from vla_accel_ros.models.packed import Span
 
 GIB = 1 << 30
 
@@ -103,6 +104,10 @@ class KVPool:
     def view(self, slot: int, tokens: int) -> KV:
         """The first tokens of a slot, as a batch of one: [layers, 1, kv_heads, tokens, head_dim]."""
         return KV(self.k[slot, :, None, :, :tokens], self.v[slot, :, None, :, :tokens])
+
+    def span(self, slot: int, start: int, end: int) -> Span:
+        """Tokens start to end of a slot."""
+        return Span(self.k, self.v, slot, start, end)
 
     def _held(self, slot: int) -> None:
         if not 0 <= slot < self.slots or not self._counts[slot]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from vla_accel_ros.engine.kv_pool import KVPool, PoolExhausted
 from vla_accel_ros.engine.pages import PagePool, Tail
-from vla_accel_ros.models.gemma import KV
+from vla_accel_ros.models.packed import Span
 
 
 @dataclass
@@ -91,9 +91,9 @@ class KVStore:
         with self._lock:
             return [state for state in self._states.values() if not state.finished]
 
-    def past(self, state: State) -> tuple[KV, ...]:
+    def past(self, state: State) -> tuple[Span, ...]:
         """What a state's next token looks at: its prefix and its tail, where they lie."""
-        return (self.prefixes.view(state.slot, state.n_tokens), *state.tail.parts)
+        return (self.prefixes.span(state.slot, 0, state.n_tokens), *state.tail.parts)
 
     def finish(self, request: int) -> None:
         """It needs no more space than it has; its state may be evicted from now on. Raises KeyError."""

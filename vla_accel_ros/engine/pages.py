@@ -16,7 +16,7 @@ import torch
 
 from vla_accel_ros.engine.kv_pool import PoolExhausted, check_memory
 from vla_accel_ros.models.config import GemmaConfig
-from vla_accel_ros.models.gemma import KV
+from vla_accel_ros.models.packed import Span
 
 
 class PagePool:
@@ -70,9 +70,9 @@ class PagePool:
             self._promised += promised
         return Tail(self, max_tokens, promised)
 
-    def view(self, page: int, start: int, end: int) -> KV:
-        """Tokens start to end of a page: [layers, 1, kv_heads, end - start, head_dim]."""
-        return KV(self.k[page, :, None, :, start:end], self.v[page, :, None, :, start:end])
+    def span(self, page: int, start: int, end: int) -> Span:
+        """Tokens start to end of a page."""
+        return Span(self.k, self.v, page, start, end)
 
     def _take(self) -> int:
         with self._lock:
@@ -97,14 +97,14 @@ class Tail:
     closed: bool = False
 
     @property
-    def parts(self) -> tuple[KV, ...]:
-        """What is written, in order, each [layers, 1, kv_heads, tokens, head_dim]: views, no copies."""
+    def parts(self) -> tuple[Span, ...]:
+        """What is written, in order."""
         size = self.pool.page_tokens
         ends = [min(size, self.length - first) for first in range(0, self.length, size)]
-        return tuple(self.pool.view(page, 0, end) for page, end in zip(self.pages, ends, strict=False))
+        return tuple(self.pool.span(page, 0, end) for page, end in zip(self.pages, ends, strict=False))
 
-    def grow(self) -> KV:
-        """The place of the next token, [layers, 1, kv_heads, 1, head_dim], which is part of it from now on.
+    def grow(self) -> Span:
+        """The place of the next token, which is part of it from now on.
 
         Raises ValueError for a tail that is full or closed.
         """
@@ -116,7 +116,7 @@ class Tail:
             self.pages.append(self.pool._take())
             self._promised -= 1
         self.length += 1
-        return self.pool.view(self.pages[-1], place, place + 1)
+        return self.pool.span(self.pages[-1], place, place + 1)
 
     def close(self) -> None:
         """Give everything back. Doing so twice is harmless."""

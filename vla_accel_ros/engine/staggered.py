@@ -8,7 +8,9 @@ more than one chunk's cost. Every chunk's own steps are the ordinary ones, on it
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
@@ -20,6 +22,8 @@ from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.sampling import Flow, flow_times
 
 Key = TypeVar("Key")
+Velocities = Callable[[Sequence[FlowStep]], list[Tensor]]
+"""As models.packed.velocities: float32 [1, H, A] for each step."""
 
 
 class Denoised(NamedTuple, Generic[Key]):
@@ -44,6 +48,7 @@ class StaggeredDenoising(Generic[Key]):
 
     steps, time_rule: see models.sampling. limit: most chunks at once, by default one per step.
     together: False computes every chunk's step by itself, to the bit what it is alone (models.packed).
+    flow: how velocities of several steps are computed, None = in plain torch.
     """
 
     def __init__(
@@ -53,8 +58,9 @@ class StaggeredDenoising(Generic[Key]):
         time_rule: str = "openpi",
         limit: int | None = None,
         together: bool = True,
+        flow: Velocities | None = None,
     ) -> None:
-        self._model, self._together = model, together
+        self._velocities = partial(velocities, model, together=together) if flow is None else flow
         self._times, self._dt = flow_times(steps, time_rule), -1.0 / steps
         self.limit = steps if limit is None else limit
         if self.limit < 1:
@@ -93,7 +99,8 @@ class StaggeredDenoising(Generic[Key]):
             )
             for chunk in self._chunks
         ]
-        for chunk, velocity in zip(self._chunks, self._velocities(due), strict=True):
+        made = self._velocities(due) if due else []
+        for chunk, velocity in zip(self._chunks, made, strict=True):
             chunk.update = self._dt * velocity
             chunk.x = chunk.x + chunk.update
             chunk.done += 1
@@ -106,6 +113,3 @@ class StaggeredDenoising(Generic[Key]):
         if key not in self.under_way:
             raise KeyError(f"chunk {key} is not under way: {list(self.under_way)} are")
         self._chunks = [chunk for chunk in self._chunks if chunk.key != key]
-
-    def _velocities(self, due: list[FlowStep]) -> list[Tensor]:
-        return velocities(self._model, due, self._together) if due else []

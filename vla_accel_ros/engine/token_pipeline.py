@@ -12,15 +12,16 @@ prompt to its last token, so keys and values are never moved; slots are reused, 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.kv_pool import KVPool
-from vla_accel_ros.models.gemma import KV
+from vla_accel_ros.models import packed
 from vla_accel_ros.models.openvla import OpenVLA
-from vla_accel_ros.models.packed import Segment, causal, forward
+from vla_accel_ros.models.packed import Forward, Segment
 
 
 class Finished(NamedTuple):
@@ -55,12 +56,22 @@ class TokenPipeline:
 
     model: a causal network. pool: slots of at least prompt + K - 1 tokens; K slots for the pipeline to fill.
     together: False computes every frame's rows by itself, to the bit what they are alone (models.packed).
+    forward: how segments are computed, None = in plain torch.
     """
 
-    def __init__(self, model: OpenVLA, pool: KVPool, tokens: int, together: bool = True) -> None:
+    def __init__(
+        self,
+        model: OpenVLA,
+        pool: KVPool,
+        tokens: int,
+        together: bool = True,
+        forward: Forward | None = None,
+    ) -> None:
         if tokens < 1:
             raise ValueError(f"tokens is {tokens}; a frame needs at least 1.")
-        self._model, self._pool, self._wanted, self._together = model, pool, tokens, together
+        self._model, self._pool, self._wanted = model, pool, tokens
+        stack = model.language_model.model
+        self._forward = partial(packed.forward, stack, together=together) if forward is None else forward
         self._frames: list[_Frame] = []
 
     @property
@@ -106,10 +117,10 @@ class TokenPipeline:
         self._frames.remove(found[0])
 
     def _advance(self, new: _Frame | None, embeddings: Tensor | None, draft: tuple[int, ...]) -> None:
-        segments = [self._decode(frame) for frame in self._frames]
+        segments = self._decodes()
         if new is not None and embeddings is not None:
             segments.append(self._prefill(new, embeddings, draft[: new.drafted]))
-        hidden = forward(self._model.language_model.model, segments, self._together)
+        hidden = self._forward(segments)
         if new is not None:
             hidden[-1] = hidden[-1][:, new.prompt - 1 :]
         said = self._said(hidden)
@@ -135,14 +146,20 @@ class TokenPipeline:
             ids = torch.tensor([draft], device=x.device)
             x = torch.cat((x, self._model.embed_tokens(ids).to(x.dtype)), dim=1)
         rows = x.shape[1]
-        return Segment(x, mask=causal(rows, 0, x.device), out=self._pool.view(frame.slot, rows))
+        return Segment(x, causal=True, out=self._pool.span(frame.slot, 0, rows))
 
-    def _decode(self, frame: _Frame) -> Segment:
-        ids = torch.tensor([[frame.tokens[-1]]], device=self._model.device)
-        whole = self._pool.view(frame.slot, frame.known + 1)
-        here = KV(whole.k[:, :, :, frame.known :], whole.v[:, :, :, frame.known :])
-        past = self._pool.view(frame.slot, frame.known)
-        return Segment(self._model.embed_tokens(ids), (past,), out=here)
+    def _decodes(self) -> list[Segment]:
+        if not self._frames:
+            return []
+        ids = torch.tensor([[frame.tokens[-1] for frame in self._frames]], device=self._model.device)
+        return [
+            Segment(
+                x,
+                (self._pool.span(frame.slot, 0, frame.known),),
+                out=self._pool.span(frame.slot, frame.known, frame.known + 1),
+            )
+            for frame, x in zip(self._frames, self._model.embed_tokens(ids).split(1, dim=1), strict=True)
+        ]
 
     def _said(self, hidden: list[Tensor]) -> list[list[int]]:
         """The likeliest id after each row, read from the device once."""

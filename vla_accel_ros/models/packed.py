@@ -5,7 +5,8 @@ function with other segments (answers of several frames decoded together, decode
 verified in one, chunks denoised at different times). Nothing is padded, and no keys or values are gathered:
 a segment reads its own past where it lies. A matrix product's rows may round differently with their number,
 so `together=False` computes every segment alone, to the bit what it is outside of a pack; the tests compare
-the two.
+the two. How it is computed is a parameter of whoever makes forwards (`Forward`): this module is plain torch,
+engine/packed_stage.py is fused kernels in captured graphs over the same segments.
 """
 
 from __future__ import annotations
@@ -21,26 +22,79 @@ from vla_accel_ros.models.gemma import KV, Attend, Condition, PerToken, attentio
 from vla_accel_ros.models.pi import Pi
 
 
-class Segment(NamedTuple):
-    """One request's rows.
+class Span(NamedTuple):
+    """Tokens `start` to `end` of sequence `index` of a pool: a KV that is cut out only when it is looked at.
 
-    x [1, T, width]; past: sequences that come before them, P tokens; mask bool [1, T, P + T], True = may
-    look, None = all may; start: position of the first row, None = P; out: where the keys and values go, each
-    [layers, 1, kv_heads, T, head_dim], None = nowhere; condition [1, width]: for modulated norms.
+    keys, values: of the pool, [sequences, layers, kv_heads, tokens, head_dim].
+    """
+
+    keys: Tensor
+    values: Tensor
+    index: int
+    start: int
+    end: int
+
+    @property
+    def k(self) -> Tensor:
+        """[layers, 1, kv_heads, tokens, head_dim]"""
+        return self.keys[self.index, :, None, :, self.start : self.end]
+
+    @property
+    def v(self) -> Tensor:
+        """[layers, 1, kv_heads, tokens, head_dim]"""
+        return self.values[self.index, :, None, :, self.start : self.end]
+
+
+Part = KV | Span
+"""Keys and values where they lie, each [layers, 1, kv_heads, tokens, head_dim]."""
+
+
+def tokens_of(part: Part) -> int:
+    """How many there are."""
+    return part.end - part.start if isinstance(part, Span) else part.k.shape[3]
+
+
+class Segment(NamedTuple):
+    """One request's rows, each of which sees all of its past and, of the rows, those it may.
+
+    x [1, T, width]; past: sequences that come before them, P tokens; causal: a row sees no row after it;
+    alone: so many leading rows see only each other (the state token of pi0); start: position of the first row,
+    None = P; out: where the keys and values go, T tokens, None = nowhere; condition [1, width]: for modulated
+    norms.
     """
 
     x: Tensor
-    past: tuple[KV, ...] = ()
-    mask: Tensor | None = None
+    past: tuple[Part, ...] = ()
+    causal: bool = False
+    alone: int = 0
     start: int | None = None
-    out: KV | None = None
+    out: Part | None = None
     condition: Tensor | None = None
+
+    @property
+    def first(self) -> int:
+        """Position of the first row."""
+        return sum(map(tokens_of, self.past)) if self.start is None else self.start
 
     @property
     def positions(self) -> Tensor:
         """int64 [1, T]"""
-        start = sum(kv.k.shape[3] for kv in self.past) if self.start is None else self.start
-        return torch.arange(start, start + self.x.shape[1], device=self.x.device)[None]
+        return torch.arange(self.first, self.first + self.x.shape[1], device=self.x.device)[None]
+
+    @property
+    def mask(self) -> Tensor | None:
+        """bool [1, T, P + T], True = may look; None: every row sees all."""
+        new, old = self.x.shape[1], sum(map(tokens_of, self.past))
+        if not self.alone and (new == 1 or not self.causal):
+            return None
+        seen = torch.tensor(sees(new, self.causal, self.alone), device=self.x.device)
+        return torch.arange(old + new, device=self.x.device) < (old + seen)[None, :, None]
+
+
+def sees(rows: int, causal: bool, alone: int) -> list[int]:
+    """How many of a segment's own rows each row sees, from the first on."""
+    seen = [row + 1 if causal else rows for row in range(rows)]
+    return [min(alone, count) for count in seen[:alone]] + seen[alone:]
 
 
 class Stack(Protocol):
@@ -55,11 +109,8 @@ class Stack(Protocol):
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]: ...
 
 
-def causal(new: int, old: int, device: torch.device) -> Tensor | None:
-    """The mask of `new` rows that see all `old` tokens and, of themselves, what came before."""
-    if new == 1:
-        return None
-    return torch.ones(1, new, old + new, dtype=torch.bool, device=device).tril(old)
+Forward = Callable[[Sequence[Segment]], list[Tensor]]
+"""Segments to the hidden states [1, T, width] of each after the final norm, valid until the next call."""
 
 
 def forward(stack: Stack, segments: Sequence[Segment], together: bool = True) -> list[Tensor]:
@@ -96,15 +147,16 @@ class _Apart:
 
 
 def _attend(segment: Segment, layer: int) -> Attend:
-    mask = None if segment.mask is None else segment.mask.unsqueeze(1)
-    return partial(attention, mask=mask, past=[(kv.k[layer], kv.v[layer]) for kv in segment.past])
+    mask = segment.mask
+    mask = None if mask is None else mask.unsqueeze(1)
+    return partial(attention, mask=mask, past=[(part.k[layer], part.v[layer]) for part in segment.past])
 
 
 def _alone(stack: Stack, segment: Segment) -> Tensor:
     hidden, keys, values = stack.run(
         segment.x,
         segment.positions,
-        one_sequence(segment.mask, segment.past),
+        one_sequence(segment.mask, [KV(part.k, part.v) for part in segment.past]),
         segment.condition,  # type: ignore[arg-type]  # only Gemma has modulated norms
     )
     for layer, (k, v) in enumerate(zip(keys, values, strict=True)):
@@ -149,7 +201,7 @@ def velocities(model: Pi, steps: Sequence[FlowStep], together: bool = True) -> l
     for step in steps:
         tokens, condition = model.suffix(step.x, step.t, step.state)
         assert not isinstance(condition, PerToken), "a step has one time"
-        mask = model.suffix_mask(tokens.shape[1], step.kv.k.shape[3], step.x.device)
-        segments.append(Segment(tokens, (step.kv,), mask, condition=condition))
+        alone = tokens.shape[1] - step.x.shape[1]
+        segments.append(Segment(tokens, (step.kv,), alone=alone, condition=condition))
     hidden = forward(model.expert, segments)
     return [model.read_out(rows, step.x) for rows, step in zip(hidden, steps, strict=True)]
