@@ -64,6 +64,13 @@ class ChunkFollower:
         self._ready = self._begun = False
         self._spot: tuple[np.ndarray, int] | None = None  # (where the joints stand, since when)
 
+    def begin_anew(self, now_ns: int) -> None:
+        """Start over from the next joint state, by chunks that are observed from now on: others have moved
+        the robot, with our leave.
+        """
+        self.forget()
+        self._valid_from_ns = now_ns
+
     def felt(self, position: np.ndarray, stamp_ns: int) -> bool:
         """Take measured joints, float64 [D]; True when they say that the robot was moved by others."""
         self.safety.watchdog.seen("joint_states", stamp_ns)

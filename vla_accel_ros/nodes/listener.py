@@ -193,7 +193,8 @@ class Listener:
         subscribe(JointState, self.contract.joint_states.topic, self._on_joints, qos.SENSOR)
         subscribe(DiagnosticArray, "/diagnostics", self._on_diagnostics, qos.REPORT)
         for controller in self.contract.controllers:
-            subscribe(JointTrajectory, controller.topic, self._on_trajectory, qos.REPORT)
+            if controller.kind == "joint_trajectory":
+                subscribe(JointTrajectory, controller.topic, self._on_trajectory, qos.REPORT)
         if on_image is not None:
             for camera in self.contract.cameras:
                 if camera.transport == "raw":

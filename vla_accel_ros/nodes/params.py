@@ -209,7 +209,49 @@ TRAJECTORY = (
     Parameter(
         "check_controllers",
         True,
-        "Read each controller's parameters on activation and warn when they break smooth motion.",
+        "Read each controller's parameters on activation, refuse to move where they would move the robot "
+        "wrongly and warn where they make the motion worse.",
+    ),
+    Parameter(
+        "controller_manager",
+        "controller_manager",
+        "Node of the controller manager: asked what each controller is, and to switch them.",
+    ),
+    Parameter(
+        "release_by",
+        "pause",
+        "What ~/release does when the robot stands: pause sends nothing any more, switch also has the "
+        "controller manager deactivate our controllers and activate release_to.",
+        choices=("pause", "switch"),
+    ),
+    Parameter(
+        "release_to",
+        "",
+        "Controllers, comma separated, that are active while ours are released by switch.",
+    ),
+    Parameter(
+        "move_speed", 0.3, "Share of the velocity and acceleration limits that ~/home uses.", 0.01, 1.0
+    ),
+    Parameter(
+        "move_path",
+        0.0,
+        "How far a joint may be off on its way home, for controllers with an action [rad or m]; 0 leaves it "
+        "to the controller.",
+        0.0,
+        10.0,
+    ),
+    Parameter(
+        "move_goal", 0.0, "How far off it may be in the end; 0 leaves it to the controller.", 0.0, 10.0
+    ),
+    Parameter(
+        "move_time_s", 0.0, "How much later it may be there [s]; 0 leaves it to the controller.", 0.0, 60.0
+    ),
+    Parameter(
+        "servo_gain",
+        2.0,
+        "How fast servo_joint pulls the measured joints to the commanded ones [1/s]: Servo takes velocities.",
+        0.0,
+        20.0,
     ),
 )
 

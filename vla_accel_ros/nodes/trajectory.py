@@ -1,12 +1,13 @@
-"""The lifecycle node between chunks and controllers: action_chunk and joint_states in, JointTrajectory out.
+"""The lifecycle node between chunks and controllers: action_chunk and joint_states in, commands out.
 
 Each chunk is joined to what is commanded, limited, split by controller and sent. A timer checks the ages of
-cameras (by the capture stamp of the chunks), joints and chunk against the contract; beyond a limit the arm is
-brought to a smooth stop and held, and goes on by itself when everything is fresh. ~/hold and ~/resume do the
-same by hand. A node that is deactivated or ended stops the arm first. The age from image stamp to published
-trajectory is LoopStats "image_to_trajectory" on loop_stats: p50_s and p99_s over the last 512 trajectories,
-runs counts them, misses those older than the chunk's age limit. What becomes of chunks is told on `motion`,
-so that inference guides only what is executed.
+cameras (by the capture stamp of the chunks), joints and chunk against the contract; beyond a limit the arm
+is brought to a smooth stop and held, and goes on by itself when everything is fresh. ~/hold and ~/resume do
+the same by hand, ~/release and ~/reclaim lend the robot to others, ~/home moves it there. A node that is
+deactivated or ended stops the arm first. The age from image stamp to published trajectory is LoopStats
+"image_to_trajectory" on loop_stats: p50_s and p99_s over the last 512 trajectories, runs counts them, misses
+those older than the chunk's age limit. What becomes of chunks is told on `motion`, so that inference guides
+only what is executed.
 """
 
 from __future__ import annotations
@@ -27,14 +28,20 @@ from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.adapters.outputs import Outputs
 from vla_accel_ros.nodes.controllers import ControllerCheck
 from vla_accel_ros.nodes.declare import value
-from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, Reporter, status
+from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.graph import GraphCheck
+from vla_accel_ros.nodes.home import Home
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.nodes.motion import MotionTopic
+from vla_accel_ros.nodes.motion_report import controller_lines, motion_line
+from vla_accel_ros.nodes.moves import Tolerances
 from vla_accel_ros.nodes.params import TRAJECTORY
 from vla_accel_ros.nodes.process import run
+from vla_accel_ros.nodes.release import Release
+from vla_accel_ros.nodes.standing import OPERATOR, Standing
 from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.sensing.controller_check import Sender
 from vla_accel_ros.sensing.graph_check import outputs, states
 from vla_accel_ros.sensing.joints import JointHistory
 
@@ -45,7 +52,8 @@ class TrajectoryNode(ManagedNode):
     def __init__(self) -> None:
         super().__init__("trajectory", TRAJECTORY)
         self._contract: Contract | None = None
-        self._held = False
+        self._standing = Standing(self)
+        self._wrong: list[str] = []
         self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
@@ -53,11 +61,15 @@ class TrajectoryNode(ManagedNode):
         self._reporter.hardware_id = contract.robot
         motion = self.output(MotionMessage, "motion", qos.LATCHED)
         self._motion = MotionTopic(motion, value(self, "mode"), value(self, "lead_s"))
-        self._begin(contract)
         self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
         self._outputs = Outputs(self, contract)
-        self._check = ControllerCheck(self, contract.controllers, value(self, "zero_end"))
+        self._begin(contract)
+        manager = value(self, "controller_manager")
+        speeds = {joint.name: joint.velocity for joint in contract.joints}
+        sender = Sender(value(self, "zero_end"), value(self, "stamp"), speeds)
+        self._check = ControllerCheck(self, contract.controllers, sender, manager, self._on_wrong_controller)
         self.on_release(self._check.close)
+        self._configure_moves(contract, manager)
         self.listen(ActionChunk, "action_chunk", self._on_chunk, qos.COMMAND)
         self.listen(JointState, contract.joint_states.topic, self._on_joints, qos.SENSOR)
         self.serve(Trigger, "~/hold", self._on_hold)
@@ -67,22 +79,42 @@ class TrajectoryNode(ManagedNode):
         self._graph.refuse_wrong()
         self.every(1.0, self._report)
 
+    def _configure_moves(self, contract: Contract, manager: str) -> None:
+        theirs = tuple(name.strip() for name in value(self, "release_to").split(",") if name.strip())
+        self._release = Release(self._standing, contract, value(self, "release_by"), theirs, manager)
+        tolerances = Tolerances(*(value(self, f"move_{name}") for name in ("path", "goal", "time_s")))
+        self._home = Home(
+            self._standing, contract, self._outputs.adapters, value(self, "move_speed"), tolerances
+        )
+        self.on_release(self._home.close)
+        self.serve(Trigger, "~/release", self._on_release)
+        self.serve(Trigger, "~/reclaim", self._release.reclaim)
+        self.serve(Trigger, "~/home", self._home.home)
+
     def activate(self) -> None:
         assert self._contract is not None
+        while self._wrong:
+            self._standing.resume(self._wrong.pop())
+        if value(self, "check_controllers"):
+            self._check.refuse_wrong()
         self._begin(self._contract)
         self._outputs.begin()
         self._outputs.open()
 
     def deactivate(self) -> None:
+        self._home.cancel("the trajectory node was deactivated")
+        self._standing.abandon()
         self._outputs.send(self._follower.stop(self.now_ns()))
         self._motion.tell("released", ("the trajectory node is not active",), self.now_ns())
         self._outputs.close()
 
     def release(self) -> None:
         self._contract = None
+        self._standing.forget()
 
     def clock_jumped(self) -> None:
         if self._contract is not None:
+            self._home.cancel("ROS time has jumped")
             self._begin(self._contract)
             self._outputs.stop()
 
@@ -99,11 +131,10 @@ class TrajectoryNode(ManagedNode):
             execution_horizon=value(self, "execution_horizon") or None,
         )
         safety = Safety(Watchdog(contract.max_ages_s))
-        if self._held:
-            safety.hold()
         cameras = tuple(f"camera/{camera.name}" for camera in contract.cameras)
         self._follower = ChunkFollower(buffer, safety, cameras, contract.chunk.max_age_s)
         self._joints = JointHistory(contract.joint_names)
+        self._standing.over(self._follower, self._joints, self._outputs, self._motion)
         self._refused = 0
 
     def _on_chunk(self, message: ActionChunk) -> None:
@@ -127,7 +158,10 @@ class TrajectoryNode(ManagedNode):
             self.get_logger().error(f"joint_states refused: {refusal}", throttle_duration_sec=1.0)
             return
         newest_ns = self._joints.newest_ns
-        if newest_ns is not None and self._follower.felt(self._joints.newest(), newest_ns):
+        if newest_ns is None:
+            return
+        self._outputs.felt(self._joints.newest())
+        if self._follower.felt(self._joints.newest(), newest_ns) and not self._standing.lent:
             self.get_logger().warning("the joints were moved by others: going on from where they are")
             self._outputs.begin()
             self._motion.begin()
@@ -137,8 +171,11 @@ class TrajectoryNode(ManagedNode):
         self._outputs.send(stop)
         if change is not None:
             self._tell(change)
+        self._standing.poll()
+        self._home.poll()
         safety = self._follower.safety
-        self._motion.tell(safety.state.value, safety.reasons, self.now_ns())
+        lent = self._standing.lent and safety.state is Motion.HOLDING
+        self._motion.tell("released" if lent else safety.state.value, safety.reasons, self.now_ns())
 
     def _tell(self, change: Change) -> None:
         if change.after is Motion.STOPPING:
@@ -151,18 +188,25 @@ class TrajectoryNode(ManagedNode):
             self.get_logger().info("holding")
 
     def _on_hold(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        self._held = True
-        self._follower.safety.hold()
+        self._standing.hold()
+        self._home.cancel(OPERATOR)
         response.success, response.message = True, "stopping; ~/resume goes on"
         return response
 
     def _on_resume(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        self._held, safety = False, self._follower.safety
-        safety.resume()
-        late = [str(late) for late in safety.watchdog.late(self.now_ns())]
+        self._standing.resume()
+        late = [str(late) for late in self._follower.safety.watchdog.late(self.now_ns())]
         response.success = True
         response.message = f"going on when fresh: {'; '.join(late)}" if late else "going on"
         return response
+
+    async def _on_release(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        self._home.cancel("the controllers are released to others")
+        return await self._release.release(request, response)
+
+    def _on_wrong_controller(self, sentence: str) -> None:
+        self._wrong.append(sentence)
+        self._standing.hold(sentence)
 
     def _report(self) -> None:
         self._graph.poll()
@@ -175,34 +219,14 @@ class TrajectoryNode(ManagedNode):
         if self._contract is None:
             return [status("motion", ERROR if self.trouble else OK, self.trouble or "not configured")]
         if not self.active:
-            return [status("motion", OK, "not active")]
-        follower, now_ns = self._follower, self.now_ns()
-        safety, buffer = follower.safety, follower.buffer
-        running = safety.state is Motion.RUNNING
-        stats = follower.stats(now_ns)
-        ages = {
-            f"age of {name} [s]": safety.watchdog.age_s(name, now_ns) for name in self._contract.max_ages_s
-        }
-        values = {
-            **{name: "never seen" if age is None else age for name, age in ages.items()},
-            "image_to_trajectory p50 [ms]": stats.p50_s * 1e3,
-            "image_to_trajectory p99 [ms]": stats.p99_s * 1e3,
-            "trajectories": stats.runs,
-            "chunks refused": self._refused,
-            **{f"chunks {why}": count for why, count in (buffer.counts + follower.counts).items()},
-            "limits": str(buffer.report) if buffer.report is not None else "nothing sent yet",
-        }
-        lines = [
-            status(
-                "motion",
-                OK if running else WARN,
-                "running" if running else f"{safety.state.value}: {'; '.join(safety.reasons) or 'settling'}",
-                values,
-            )
+            return [status("motion", ERROR if self.trouble else OK, self.trouble or "not active")]
+        motion = motion_line(self._follower, self._contract, self._refused, self.now_ns())
+        return [
+            motion,
+            *controller_lines(self._check),
+            *self._outputs.statuses(),
+            self._graph.status(),
         ]
-        for topic, found in self._check.findings.items():
-            lines.append(status(topic, WARN if found else OK, "; ".join(found) or "parameters fit"))
-        return [*lines, *self._outputs.statuses(), self._graph.status()]
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -1,0 +1,182 @@
+"""Discrete moves through a controller's FollowJointTrajectory action: home, approach, and whatever ends.
+
+Never for a stream of chunks: every goal preempts the one before and is judged by tolerances. Whatever
+becomes of a goal (rejected, aborted with a code, cancelled, replaced, no answer) is an outcome with one
+sentence and its mend, so that who asked can show it as it is. Nothing here waits: outcomes are futures of
+the node's executor.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from action_msgs.msg import GoalStatus
+from rclpy.action import ActionClient
+from rclpy.node import Node
+from rclpy.task import Future
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
+from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.nodes.optional import interface
+
+# What each error_code of the action means, and what to do about it.
+ERRORS = {
+    -1: ("calls the goal invalid", "look at what it says, and into its log"),
+    -2: ("has other joints than the goal", "mend controllers[].joints of the contract"),
+    -3: ("finds the goal's time in the past", "synchronise the clocks, or set use_sim_time on both sides"),
+    -4: (
+        "gave the motion up because a joint left its path tolerance",
+        "clear the way of the robot, lower move_speed, or raise constraints.<joint>.trajectory",
+    ),
+    -5: (
+        "did not come within its goal tolerance in time",
+        "clear the way of the robot, or raise constraints.<joint>.goal or constraints.goal_time",
+    ),
+}
+_GRACE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Of a goal; 0 leaves each to the controller's own parameters.
+
+    path, goal: of every joint (rad or m), on the way and at the end. time_s: how long after its time the goal
+    may be reached.
+    """
+
+    path: float = 0.0
+    goal: float = 0.0
+    time_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a goal. reached: it is where it should be. sentence: why not, or that it is."""
+
+    reached: bool
+    sentence: str
+
+
+class JointMove:
+    """Moves one controller's joints to the end of a trajectory.
+
+    action: name of its FollowJointTrajectory action. Raises ValueError when control_msgs is not installed.
+    """
+
+    def __init__(self, node: Node, action: str, tolerances: Tolerances = Tolerances()) -> None:
+        kind = interface("control_msgs", "action", "FollowJointTrajectory", f"the action {action}")
+        self._tolerance = interface("control_msgs", "msg", "JointTolerance", f"the action {action}")
+        self._kind, self._tolerances, self.action = kind, tolerances, action
+        self._client = ActionClient(node, kind, action)
+        self._goal: _Goal | None = None
+
+    def start(self, trajectory: Trajectory) -> Future:
+        """Go; the future's result is an Outcome. A goal that is under way is replaced by this one.
+
+        The trajectory begins when it arrives, whatever its times; the controller goes to its second point
+        from where it is then.
+        """
+        replaced, self._goal = self._goal, None
+        goal = _Goal(self.action, _length_s(trajectory) + self._tolerances.time_s + _GRACE_S)
+        if not self._client.server_is_ready():
+            goal.end(
+                False,
+                f"nobody offers the action {self.action}: start its controller, or mend controllers[].action",
+            )
+        else:
+            self._goal = goal
+            self._client.send_goal_async(self._message(trajectory)).add_done_callback(goal.answered)
+        if replaced is not None:
+            replaced.end(False, f"{self.action}: replaced by another move")
+        return goal.outcome
+
+    def cancel(self, why: str) -> None:
+        """Stop where it is; why: the sentence of the outcome."""
+        goal, self._goal = self._goal, None
+        if goal is not None:
+            goal.cancel(f"{self.action}: {why}")
+
+    def poll(self) -> None:
+        """Give a goal up whose controller has not told its end long after it; call now and then."""
+        if self._goal is not None and self._goal.overdue:
+            self.cancel("the controller did not tell how it ended: look whether it still runs")
+
+    def close(self) -> None:
+        """Cancel, and leave the action."""
+        self.cancel("cancelled")
+        self._client.destroy()
+
+    def _message(self, trajectory: Trajectory) -> Any:
+        message = JointTrajectory(joint_names=list(trajectory.joints))
+        for i in range(min(1, len(trajectory) - 1), len(trajectory)):
+            point = JointTrajectoryPoint(positions=trajectory.positions[i].tolist())
+            if trajectory.velocities is not None:
+                point.velocities = trajectory.velocities[i].tolist()
+            _set_duration(point.time_from_start, int(trajectory.times_ns[i]) - trajectory.start_ns)
+            message.points.append(point)
+        goal, allowed = self._kind.Goal(trajectory=message), self._tolerances
+        if allowed.path:
+            goal.path_tolerance = [self._tolerance(name=n, position=allowed.path) for n in trajectory.joints]
+        if allowed.goal:
+            goal.goal_tolerance = [self._tolerance(name=n, position=allowed.goal) for n in trajectory.joints]
+        _set_duration(goal.goal_time_tolerance, round(allowed.time_s * 1e9))
+        return goal
+
+
+class _Goal:
+    """One goal from sending to its outcome, which comes once."""
+
+    def __init__(self, action: str, longest_s: float) -> None:
+        self._action, self.outcome = action, Future()
+        self._until = time.monotonic() + longest_s
+        self._handle: Any = None
+        self._cancelled = False
+
+    @property
+    def overdue(self) -> bool:
+        return time.monotonic() > self._until and not self.outcome.done()
+
+    def end(self, reached: bool, sentence: str) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(Outcome(reached, sentence))
+
+    def cancel(self, sentence: str) -> None:
+        self._cancelled = True
+        if self._handle is not None and not self.outcome.done():
+            self._handle.cancel_goal_async()
+        self.end(False, sentence)
+
+    def answered(self, future: Future) -> None:
+        self._handle = future.result()
+        if not self._handle.accepted:
+            self.end(False, f"{self._action}: the controller rejects the goal; its log says why")
+        elif self._cancelled:
+            self._handle.cancel_goal_async()
+        else:
+            self._handle.get_result_async().add_done_callback(self._ended)
+
+    def _ended(self, future: Future) -> None:
+        answer = future.result()
+        code, words = answer.result.error_code, answer.result.error_string.strip().rstrip(".")
+        said = f" ({words})" if words else ""
+        if answer.status == GoalStatus.STATUS_SUCCEEDED and code == 0:
+            self.end(True, f"{self._action}: reached")
+        elif code in ERRORS:
+            what, mend = ERRORS[code]
+            self.end(False, f"{self._action}: the controller {what}{said}; {mend}")
+        elif answer.status == GoalStatus.STATUS_CANCELED:
+            self.end(False, f"{self._action}: cancelled by the controller or another client{said}")
+        else:
+            self.end(
+                False, f"{self._action}: the controller failed with code {code}{said}; look into its log"
+            )
+
+
+def _length_s(trajectory: Trajectory) -> float:
+    return (trajectory.end_ns - trajectory.start_ns) * 1e-9
+
+
+def _set_duration(duration: Any, ns: int) -> None:
+    duration.sec, duration.nanosec = divmod(ns, 1_000_000_000)

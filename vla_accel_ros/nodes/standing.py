@@ -1,0 +1,106 @@
+"""Brings the robot to a stand for a reason, keeps it there, and lets it go on from where it is then.
+
+What others do with the robot (an operator's hold, a move home, MoveIt) begins with a robot that stands and
+to which nothing is sent. Reasons survive what makes the motion begin anew (a clock jump, a deactivation): a
+robot that was held stays held.
+"""
+
+from __future__ import annotations
+
+from rclpy.task import Future
+
+from vla_accel_ros.control.follower import ChunkFollower
+from vla_accel_ros.control.watchdog import OPERATOR, Motion
+from vla_accel_ros.nodes.adapters.outputs import Outputs
+from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.motion import MotionTopic
+from vla_accel_ros.sensing.joints import JointHistory
+
+__all__ = ["HOMING", "OPERATOR", "RELEASED", "Standing"]
+
+RELEASED = "released to others; ~/reclaim takes the controllers back"
+HOMING = "going home"
+
+
+class Standing:
+    """The holds of a trajectory node. holds: their reasons, oldest first."""
+
+    def __init__(self, node: ManagedNode) -> None:
+        self.node, self.holds = node, dict[str, None]()
+        self._waiting: list[Future] = []
+
+    def over(
+        self, follower: ChunkFollower, joints: JointHistory, outputs: Outputs, motion: MotionTopic
+    ) -> None:
+        """Hold this motion from now on, as the one before."""
+        self._follower, self._joints, self._outputs, self._motion = follower, joints, outputs, motion
+        for reason in self.holds:
+            follower.safety.hold(reason)
+
+    def forget(self) -> None:
+        """Keep the operator's hold only: what it was lent for is over."""
+        self.holds = {reason: None for reason in self.holds if reason == OPERATOR}
+
+    @property
+    def lent(self) -> bool:
+        """Whether something else than chunks moves the robot, or is about to."""
+        return RELEASED in self.holds or HOMING in self.holds
+
+    @property
+    def measured(self) -> dict[str, float] | None:
+        """The newest joints by name; None while one is unknown."""
+        if self._joints.newest_ns is None:
+            return None
+        return dict(zip(self._joints.joints, self._joints.newest().tolist()))
+
+    def late(self, name: str) -> str:
+        """What is late of this input, a sentence; empty when it is not."""
+        late = self._follower.safety.watchdog.late(self.node.now_ns())
+        return next((str(one) for one in late if one.name == name), "")
+
+    def hold(self, reason: str = OPERATOR) -> None:
+        """Stop, and stay stopped until this reason is taken back."""
+        self.holds[reason] = None
+        self._follower.safety.hold(reason)
+
+    def resume(self, reason: str = OPERATOR) -> None:
+        """Take a reason back; motion goes on where it was commanded to."""
+        self.holds.pop(reason, None)
+        self._follower.safety.resume(reason)
+
+    async def stand(self, reason: str) -> bool:
+        """Hold, and return when the robot stands and nothing is sent; False when the node is not active."""
+        if not self.node.active:
+            return False
+        self.hold(reason)
+        if self._follower.safety.state is not Motion.HOLDING:
+            stopped: Future = Future()
+            self._waiting.append(stopped)
+            if not await stopped:
+                self.resume(reason)
+                return False
+        self._outputs.begin()
+        return True
+
+    def go_on(self, reason: str) -> None:
+        """Take a reason back; motion begins anew where the joints are, by chunks that are observed from now
+        on.
+        """
+        self._follower.begin_anew(self.node.now_ns())
+        self._outputs.begin()
+        self._motion.begin()
+        self.resume(reason)
+
+    def poll(self) -> None:
+        """Tell those who wait for a stand; call at a rate."""
+        if self._waiting and self._follower.safety.state is Motion.HOLDING:
+            self._answer(True)
+
+    def abandon(self) -> None:
+        """Tell those who wait that the node is no longer active."""
+        self._answer(False)
+
+    def _answer(self, stands: bool) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            future.set_result(stands)
