@@ -10,10 +10,12 @@ anyone's help.
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.clock import Clock, ClockType, JumpThreshold, TimeJump
 from rclpy.duration import Duration
 from rclpy.lifecycle import LifecycleNode, LifecyclePublisher, LifecycleState, TransitionCallbackReturn
@@ -82,8 +84,10 @@ class ManagedNode(LifecycleNode):
         self._closing.append(partial(self.destroy_subscription, subscription))
 
     def serve(self, kind: type, name: str, callback: Callable) -> None:
-        """A service, closed with `release`."""
-        self._closing.append(partial(self.destroy_service, self.create_service(kind, name, callback)))
+        """A service, closed with `release`. A coroutine may wait for what other callbacks bring about."""
+        group = ReentrantCallbackGroup() if inspect.iscoroutinefunction(callback) else None
+        service = self.create_service(kind, name, callback, callback_group=group)
+        self._closing.append(partial(self.destroy_service, service))
 
     def every(self, period_s: float, callback: Callable[[], None]) -> None:
         """Call while active, by a clock that no jump of ROS time stops; closed with `release`."""
