@@ -10,7 +10,7 @@ from builders import JOINTS, make_observation, make_policy
 
 from vla_accel_ros.control.buffer import TrajectoryBuffer
 from vla_accel_ros.control.limits import JointLimits
-from vla_accel_ros.control.rtc import SCHEDULES, RealTimeChunking, RtcSettings
+from vla_accel_ros.control.rtc import SCHEDULES, RealTimeChunking, RtcSettings, act_agreeing
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.types import Chunk
 
@@ -177,6 +177,26 @@ def test_where_chunks_overtake_each_other_the_committed_actions_are_the_oldest_o
         guidance = robot.engine.guidance(prefix, replace(second, actions=runs), 3, 4, "ONES")
         expected = robot.engine.act(prefix, noise=noise(S + 200 * MS), guidance=guidance)
     np.testing.assert_array_equal(third.actions, expected.actions)
+
+
+@pytest.mark.parametrize("jacobian", ["identity", "exact"])
+@pytest.mark.parametrize("mask_horizon", [0, 3, 50])
+def test_what_a_chunk_agreed_with_is_told_and_computes_it_again_to_the_bit(mask_horizon, jacobian):
+    robot = Robot(mask_horizon=mask_horizon)
+    robot.rtc = RealTimeChunking(robot.engine, robot.clock_ns, RtcSettings("linear", mask_horizon), jacobian)
+    first = robot.act(S)
+    assert first.agreement is None
+    for at_ns in (S + 100 * MS, S + 230 * MS, S + 350 * MS):
+        chunk = robot.act(at_ns)
+        told = chunk.agreement
+        assert (told.method, told.previous, told.jacobian) == ("guidance", first.request_id, jacobian)
+        assert told.actions.dtype == np.float32 and len(told.actions) <= told.end == told.delay + mask_horizon
+        # Another engine, on another day.
+        engine = Engine(POLICIES["pi05"], steps=5, step_dt_s=STEP_S)
+        with engine.observe(make_observation(at_ns % 97, stamp_ns=at_ns)) as prefix:
+            again = act_agreeing(engine, prefix, told, noise=noise(at_ns))
+        assert again.actions.tobytes() == chunk.actions.tobytes()
+        first = chunk
 
 
 @pytest.mark.parametrize(

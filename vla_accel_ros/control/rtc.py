@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.engine.types import Agreement, Chunk
 
 if TYPE_CHECKING:  # the engine is only called, so that control stays free of torch
     from vla_accel_ros.engine.engine import Engine, Prefix
@@ -118,26 +118,12 @@ class RealTimeChunking:
         """A chunk from a prefix, as Engine.act, that goes on from the chunk that is being executed."""
         with self._lock:
             age, previous = self._age, self._agreeing(prefix)
-        guidance, given, committed = None, None, None
+        agreement, committed = None, None
         if previous is not None:
-            delay = self.delay_steps(previous.step_dt_s)
-            assert delay is not None
-            rest = previous.rest(prefix.stamp_ns)
-            committed = rest[:delay]
-            if self.settings.method == "trained" and max(delay, 1) <= self._engine.policy.trained_delay:
-                given = rest[: max(delay, 1)]
-            else:
-                guidance = self._engine.guidance(
-                    prefix,
-                    previous,
-                    delay,
-                    delay + self.settings.mask_horizon,
-                    SCHEDULES[self.settings.mask],
-                    self._jacobian,
-                    state,
-                )
-            self.counts["guided" if given is None else "trained"] += 1
-        chunk = self._engine.act(prefix, state, noise, guidance=guidance, committed=given)
+            agreement = self._agreement(previous, prefix.stamp_ns)
+            committed = agreement.actions[: agreement.delay]
+            self.counts["trained" if agreement.method == "trained" else "guided"] += 1
+        chunk = act_agreeing(self._engine, prefix, agreement, state, noise)
         now_ns = self._clock_ns()
         with self._lock:
             self._measure(now_ns - chunk.stamp_ns)
@@ -167,6 +153,20 @@ class RealTimeChunking:
             self._paused, self._previous, self._age = "", None, self._age + 1
             self._delivery_s = self.settings.delivery_s + lead_s
 
+    def _agreement(self, previous: Chunk, stamp_ns: int) -> Agreement:
+        """What a chunk observed at stamp_ns must agree with."""
+        delay = self.delay_steps(previous.step_dt_s)
+        assert delay is not None
+        rest, number = previous.rest(stamp_ns).astype(np.float32), previous.request_id
+        given = max(delay, 1)
+        if self.settings.method == "trained" and given <= self._engine.policy.trained_delay:
+            return Agreement("trained", rest[:given], delay, given, "", "", 0.0, number)
+        end, schedule = delay + self.settings.mask_horizon, SCHEDULES[self.settings.mask]
+        strength = float(self._engine.steps)
+        return Agreement(
+            "guidance", rest[: max(end, 1)], delay, end, schedule, self._jacobian, strength, number
+        )
+
     def _agreeing(self, prefix: Prefix) -> Chunk | None:
         """The chunk that the next one must agree with; None, and counted why, when there is none."""
         previous = self._previous
@@ -195,6 +195,32 @@ class RealTimeChunking:
             self._ages_s = ()
         else:
             self._ages_s = (*self._ages_s, elapsed_ns * 1e-9)[-self.settings.window :]
+
+
+def act_agreeing(
+    engine: Engine,
+    prefix: Prefix,
+    agreement: Agreement | None,
+    state: np.ndarray | None = None,
+    noise: np.ndarray | None = None,
+) -> Chunk:
+    """A chunk that agrees as it is told, and says so: the same again from equal prefix, state and noise."""
+    if agreement is None:
+        return engine.act(prefix, state, noise)
+    if agreement.method == "trained":
+        return replace(engine.act(prefix, state, noise, committed=agreement.actions), agreement=agreement)
+    previous = Chunk(agreement.actions, prefix.stamp_ns, engine.step_dt_s, 0, agreement.previous, np.zeros(0))
+    guidance = engine.guidance(
+        prefix,
+        previous,
+        agreement.delay,
+        agreement.end,
+        agreement.schedule,
+        agreement.jacobian,
+        state,
+        agreement.max_weight,
+    )
+    return replace(engine.act(prefix, state, noise, guidance=guidance), agreement=agreement)
 
 
 def _behind(committed: np.ndarray | None, chunk: Chunk) -> Chunk:

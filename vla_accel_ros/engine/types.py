@@ -41,6 +41,27 @@ class Observation:
 
 
 @dataclass(frozen=True)
+class Agreement:
+    """What a chunk was made to agree with; beside prefix, state and noise all it takes to compute it again.
+
+    method: "guidance" (models.rtc) or "trained" (models.committed).
+    actions: float32 [n, D], absolute, in the contract's units, due with the chunk's first n actions.
+    delay: leading actions that are past when the chunk comes.
+    end, schedule, jacobian, max_weight: see models.rtc.Guidance; of "trained", n, "", "" and 0.
+    previous: request_id of the chunk that was being executed.
+    """
+
+    method: str
+    actions: np.ndarray
+    delay: int
+    end: int
+    schedule: str
+    jacobian: str
+    max_weight: float
+    previous: int
+
+
+@dataclass(frozen=True)
 class Chunk:
     """A piece of motion: H absolute joint targets, `step_dt_s` apart.
 
@@ -50,6 +71,7 @@ class Chunk:
     kv_version: version of the prefix it was computed from; versions only grow.
     request_id: number of the action request, unique within an engine.
     update_magnitudes: float32 [H], RMS of the last denoising update of each action, normalised units.
+    agreement: what it was made to agree with, None when it is free.
     """
 
     actions: np.ndarray
@@ -58,6 +80,7 @@ class Chunk:
     kv_version: int
     request_id: int
     update_magnitudes: np.ndarray
+    agreement: Agreement | None = None
 
     @property
     def horizon(self) -> int:

@@ -18,7 +18,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from vla_accel_msgs.msg import ActionChunk, FrameHandle, LanguageOutput, LoopStats
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine import loop
-from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.engine.types import Agreement, Chunk
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sensing.ring import Handle
 
@@ -79,7 +79,42 @@ def chunk_to_message(chunk: Chunk, contract: Contract, inference_s: float) -> Ac
     message.request_id = chunk.request_id
     message.update_magnitudes = array("f", np.asarray(chunk.update_magnitudes, dtype=np.float32).tobytes())
     message.inference_s = float(inference_s)
+    if chunk.agreement is not None:
+        _set_agreement(message, chunk.agreement)
     return message
+
+
+def _set_agreement(message: ActionChunk, agreement: Agreement) -> None:
+    message.agreement = agreement.method
+    message.agreed_actions = array("f", np.asarray(agreement.actions, dtype=np.float32).tobytes())
+    message.agreed_delay, message.agreed_end = agreement.delay, agreement.end
+    message.agreed_schedule, message.agreed_jacobian = agreement.schedule, agreement.jacobian
+    message.agreed_max_weight, message.agreed_previous = agreement.max_weight, agreement.previous
+
+
+def agreement_from_message(message: ActionChunk) -> Agreement | None:
+    """What a chunk was made to agree with, as its engine had it; None when it is free.
+
+    Raises ValueError, in one sentence, when its numbers are no whole rows.
+    """
+    if not message.agreement:
+        return None
+    if not message.action_dim or len(message.agreed_actions) % message.action_dim:
+        raise ValueError(
+            f"action_chunk {message.request_id} agrees with {len(message.agreed_actions)} numbers, which are "
+            f"no rows of {message.action_dim}"
+        )
+    actions = np.frombuffer(message.agreed_actions, dtype=np.float32)
+    return Agreement(
+        method=message.agreement,
+        actions=actions.reshape(-1, message.action_dim),
+        delay=message.agreed_delay,
+        end=message.agreed_end,
+        schedule=message.agreed_schedule,
+        jacobian=message.agreed_jacobian,
+        max_weight=message.agreed_max_weight,
+        previous=message.agreed_previous,
+    )
 
 
 def chunk_from_message(message: ActionChunk, joints: tuple[str, ...]) -> Chunk:
