@@ -14,7 +14,8 @@ from calling import change, set_parameter
 from lifecycle_msgs.msg import Transition
 from stack import Stack, set_going
 
-from vla_accel_msgs.msg import Motion
+from vla_accel_msgs.msg import ActionChunk, Motion
+from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.operator import Operator
 
 CHUNKS = 20
@@ -63,8 +64,15 @@ def test_chunks_continue_each_other_in_mode_rtc_and_only_there(start, tmp_path, 
     operator.wait(lambda: counted(operator, "guided") > 2, 30.0, "guided chunks")
     assert operator.motions[-1].mode == "rtc"
     assert chunking(operator)["message"] == "guided"
+    heard: list[ActionChunk] = []
+    operator.node.create_subscription(ActionChunk, "action_chunk", heard.append, qos.REPORT)
     guided = seam(operator)
     assert guided < 0.5 * free
+    told = [(message.request_id, convert.agreement_from_message(message)) for message in list(heard)]
+    told = [(number, agreement) for number, agreement in told if agreement is not None]
+    assert len(told) > CHUNKS / 2
+    for number, agreement in told:
+        assert agreement.previous < number and len(agreement.actions) > agreement.delay > 0
 
     operator.hold()
     operator.wait(lambda: operator.motions[-1].state == Motion.HOLDING, 20.0, "hold")
@@ -84,5 +92,6 @@ def test_a_choice_that_contradicts_the_trajectory_node_is_told(start, tmp_path, 
     model = make_checkpoint(tmp_path / "model")
     inference = start("inference", autostart=True, model=str(model), rtc="never")
     inference.wait_for_log("rtc is never, but the trajectory node runs in mode rtc")
-    line = operator.wait(lambda: chunking(operator).get("message"), 10.0, "diagnostics of the chunks")
-    assert line.startswith("rtc is never")
+    operator.wait(
+        lambda: chunking(operator).get("message", "").startswith("rtc is never"), 10.0, "word in diagnostics"
+    )
