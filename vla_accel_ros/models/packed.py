@@ -23,26 +23,26 @@ from vla_accel_ros.models.pi import Pi
 
 
 class Span(NamedTuple):
-    """Tokens `start` to `end` of sequence `index` of a pool: a KV that is cut out only when it is looked at.
+    """Tokens `start` to `end` of sequence `place` of a pool: a KV that is cut out only when it is looked at.
 
     keys, values: of the pool, [sequences, layers, kv_heads, tokens, head_dim].
     """
 
     keys: Tensor
     values: Tensor
-    index: int
+    place: int
     start: int
     end: int
 
     @property
     def k(self) -> Tensor:
         """[layers, 1, kv_heads, tokens, head_dim]"""
-        return self.keys[self.index, :, None, :, self.start : self.end]
+        return self.keys[self.place, :, None, :, self.start : self.end]
 
     @property
     def v(self) -> Tensor:
         """[layers, 1, kv_heads, tokens, head_dim]"""
-        return self.values[self.index, :, None, :, self.start : self.end]
+        return self.values[self.place, :, None, :, self.start : self.end]
 
 
 Part = KV | Span
@@ -58,9 +58,9 @@ class Segment(NamedTuple):
     """One request's rows, each of which sees all of its past and, of the rows, those it may.
 
     x [1, T, width]; past: sequences that come before them, P tokens; causal: a row sees no row after it;
-    alone: so many leading rows see only each other (the state token of pi0); start: position of the first row,
-    None = P; out: where the keys and values go, T tokens, None = nowhere; condition [1, width]: for modulated
-    norms.
+    alone: so many leading rows see only each other (the state token of pi0); start: position of the first
+    row, None = P; out: where the keys and values go, T tokens, None = nowhere; condition [1, width]: for
+    modulated norms.
     """
 
     x: Tensor

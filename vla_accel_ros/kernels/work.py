@@ -1,0 +1,149 @@
+"""Which rows of a packed forward are whose, and where the keys and values that they look at lie.
+
+The shape of a forward (rows per segment, who sees whom) is fixed when it is made, so that it can be captured;
+what changes from one to the next (addresses, lengths, positions) is one small table in device memory, renewed
+by one copy that the host does not wait for. A part of a past is an address, strides and a length: so prefixes
+in slots, tails in pages and anything else are read where they lie, and there may be any number of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+ALIGNMENT = 16
+"""Bytes; what a kernel reads at once."""
+
+OF_SEGMENT = 8
+"""Numbers per segment in the table: past tokens, position, rows to write, and where they go (5)."""
+
+OF_PART = 6
+"""Numbers per part: addresses of keys and values in layer 0, strides of layer, head and token, tokens."""
+
+
+class Part(Protocol):
+    """Keys and values where they lie: [layers, 1, kv_heads, tokens, head_dim], the last one contiguous."""
+
+    @property
+    def k(self) -> Tensor: ...
+
+    @property
+    def v(self) -> Tensor: ...
+
+
+class Where(NamedTuple):
+    """Addresses of keys and values in layer 0 [bytes], strides [elements], tokens; dtype is checked once."""
+
+    k: int
+    v: int
+    layer: int
+    head: int
+    token: int
+    tokens: int
+
+
+NOWHERE = Where(0, 0, 0, 0, 0, 0)
+
+
+def where(part: Part) -> Where:
+    """Where a part lies. Raises ValueError if its keys and values are not laid out alike."""
+    k, v = part.k, part.v
+    layer, _, head, token, last = k.stride()
+    if v.stride() != k.stride() or last != 1:
+        raise ValueError(
+            f"keys with strides {k.stride()} and values with {v.stride()}: they must be alike and end with 1"
+        )
+    return Where(k.data_ptr(), v.data_ptr(), layer, head, token, k.shape[3])
+
+
+class Shape(NamedTuple):
+    """A segment's rows; seen: how many of them each row sees, from the first on."""
+
+    rows: int
+    seen: tuple[int, ...]
+
+
+@dataclass
+class Rows:
+    """What of a segment changes from one forward to the next.
+
+    past: what comes before it; start: position of its first row; out: where its first `tokens` rows' keys and
+    values go, NOWHERE = nowhere.
+    """
+
+    past: Sequence[Part]
+    places: Sequence[Where]
+    start: int = 0
+    out: Where = NOWHERE
+    to: Part | None = None
+
+
+class Work:
+    """The metadata of packed forwards of one shape, at fixed addresses. Not for several threads at once.
+
+    block_m: rows times query heads of one key head that a block of the kernel takes; groups: query heads per
+    key head; splits: into how many pieces the keys of a row are cut; parts: most parts of all pasts together.
+    first int32 [segments + 1]: rows of segment s are first[s] to first[s + 1]; owner, within int32 [rows]:
+    whose a row is and its place there; seen int32 [rows]; tiles int32 [tiles, 2]: segment, first of its M.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[Shape],
+        parts: int,
+        groups: int,
+        device: torch.device,
+        block_m: int = 16,
+        splits: int = 1,
+    ) -> None:
+        self.shapes, self.groups, self.block_m, self.splits = tuple(shapes), groups, block_m, splits
+        self.capacity = parts
+        counts = [shape.rows for shape in shapes]
+        self.starts = [sum(counts[:index]) for index in range(len(counts) + 1)]
+        self.rows = self.starts[-1]
+        self.first = _int32(self.starts, device)
+        self.owner = _int32([s for s, count in enumerate(counts) for _ in range(count)], device)
+        self.within = _int32([row for count in counts for row in range(count)], device)
+        self.seen = _int32([seen for shape in shapes for seen in shape.seen], device)
+        self.tiles = _int32(
+            [(s, m) for s, count in enumerate(counts) for m in range(0, count * groups, block_m)], device
+        )
+        segments = len(shapes)
+        self._sizes = [segments * OF_SEGMENT, segments + 1, parts * OF_PART]
+        self._table = torch.zeros(sum(self._sizes), dtype=torch.int64, device=device)
+        self.segments, self.begin, self.parts = self._table.split(self._sizes)
+        self.now: list[Rows] = [Rows((), ()) for _ in shapes]
+
+    def point(self, rows: Sequence[Rows]) -> None:
+        """What the next forward works on; one for each segment, or fewer: the last ones look at nothing then
+        and write nowhere. Raises ValueError for too many parts and for addresses that are not aligned."""
+        idle = [Rows((), ()) for _ in range(len(self.shapes) - len(rows))]
+        self.now = [*rows, *idle]
+        segments: list[int] = []
+        begin, parts = [0], list[int]()
+        for one in self.now:
+            past = sum(place.tokens for place in one.places)
+            segments += [past, one.start, one.out.tokens, *one.out[:5]]
+            for place in one.places:
+                parts += place
+            begin.append(len(parts) // OF_PART)
+        if begin[-1] > self.capacity:
+            raise ValueError(f"{begin[-1]} parts of pasts, but there is room for {self.capacity}")
+        host = torch.tensor(segments + begin + parts, dtype=torch.int64, pin_memory=self._table.is_cuda)
+        self._table[: host.numel()].copy_(host, non_blocking=True)
+
+
+def aligned(place: Where, itemsize: int) -> Where:
+    """The place itself. Raises ValueError if a kernel could not read it 16 bytes at a time."""
+    steps = (place.k, place.v, *(stride * itemsize for stride in (place.layer, place.head, place.token)))
+    if any(step % ALIGNMENT for step in steps):
+        raise ValueError(f"keys and values at {place} are not aligned to {ALIGNMENT} bytes in every stride")
+    return place
+
+
+def _int32(values: Sequence[object], device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32, device=device)
