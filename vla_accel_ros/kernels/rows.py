@@ -22,6 +22,6 @@ def add_rms_norm(x: Tensor, y: Tensor | None, factor: Tensor, eps: float, out: T
 
 
 def gated(y: Tensor, out: Tensor, activation: str) -> None:
-    """out = activation(gate) * up; gelu by its tanh form. y [M, 2 N], the gate's columns first; out [M, N]."""
+    """out = activation(gate) * up; gelu is its tanh form. y [M, 2 N], the gate first; out [M, N]."""
     gate, up = y.float().chunk(2, dim=1)
     out.copy_((F.gelu(gate, approximate="tanh") if activation == "gelu" else F.silu(gate)) * up)
