@@ -132,7 +132,8 @@ class Follow:
         self.fail: tuple[int, str] | None = None
         self.asked: list[FollowJointTrajectory.Goal] = []
         self.cancelled = 0
-        self._running: dict[Any, tuple[Future, int, int]] = {}
+        self._newest: Any = None
+        self._running: list[tuple[Any, Future, int, int]] = []
         self._server = ActionServer(
             operator.node,
             FollowJointTrajectory,
@@ -144,20 +145,19 @@ class Follow:
 
     def tick(self, now_ns: int) -> None:
         """Complete what is due."""
-        for handle, (done, half_ns, end_ns) in list(self._running.items()):
+        running, self._running = self._running, []
+        for handle, done, half_ns, end_ns in running:
             if handle.is_cancel_requested:
-                stand = self._controller.desired(now_ns).position
-                self._controller.start(stand, now_ns)
+                if handle is self._newest:
+                    self._controller.start(self._controller.desired(now_ns).position, now_ns)
                 self.cancelled += 1
-                self._end(handle, done, "cancel")
+                done.set_result("cancel")
             elif self.fail is not None and now_ns >= half_ns:
-                self._end(handle, done, "abort")
+                done.set_result("abort")
             elif now_ns >= end_ns and not self.lost:
-                self._end(handle, done, "succeed")
-
-    def _end(self, handle: Any, done: Future, how: str) -> None:
-        del self._running[handle]
-        done.set_result(how)
+                done.set_result("succeed")
+            else:
+                self._running.append((handle, done, half_ns, end_ns))
 
     async def _execute(self, handle: Any) -> FollowJointTrajectory.Result:
         now_ns = self._operator.now_ns()
@@ -165,7 +165,8 @@ class Follow:
         trajectory = convert.trajectory_from_message(handle.request.trajectory, now_ns)
         self._controller.accept(trajectory, now_ns)
         done: Future = Future()
-        self._running[handle] = (done, (now_ns + trajectory.end_ns) // 2, trajectory.end_ns)
+        self._newest = handle
+        self._running.append((handle, done, (now_ns + trajectory.end_ns) // 2, trajectory.end_ns))
         how = await done
         result = FollowJointTrajectory.Result()
         if how == "abort" and self.fail is not None:

@@ -1,0 +1,175 @@
+"""~/home by a FollowJointTrajectory action, or through the stream: what it says, and what the robot does
+after.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from calling import call, change
+from chunks import Policy
+from lifecycle_msgs.msg import Transition
+from stand_ins import ARM, HOME, Arm, write_contract
+from std_srvs.srv import Trigger
+
+from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.operator import Operator
+from vla_accel_ros.sensing.contract import Contract
+
+ACTION = "arm_controller/follow_joint_trajectory"
+TOPIC = "arm_controller/joint_trajectory"
+
+
+@pytest.fixture
+def contract(tmp_path) -> Contract:
+    return Contract.load(write_contract(tmp_path, {"topic": TOPIC, "action": ACTION}, home=HOME))
+
+
+@pytest.fixture
+def node(start, tmp_path, operator, arm):
+    node = start(
+        "trajectory", autostart=True, contract=str(tmp_path / "contract.yaml"), move_speed=1.0, move_goal=0.03
+    )
+    operator.wait(lambda: operator.diagnostics.get("trajectory: motion"), 20.0, "diagnostics")
+    operator.wait(lambda: "late" not in operator.diagnostics["trajectory: motion"].message, 5.0, "joints")
+    return node
+
+
+@pytest.fixture
+def arm(operator) -> Arm:
+    return Arm(operator)
+
+
+@pytest.fixture
+def policy(operator) -> Policy:
+    policy = Policy(operator)
+    policy.goal = np.array([0.9, 0.5, 1.4, -0.5, 0.8, 0.5])
+    return policy
+
+
+class Going:
+    """A call of ~/home that is under way."""
+
+    def __init__(self, operator: Operator) -> None:
+        client = operator.node.create_client(Trigger, "trajectory/home")
+        assert client.wait_for_service(timeout_sec=20.0)
+        self._operator, self._future = operator, client.call_async(Trigger.Request())
+        self._future.add_done_callback(operator.changed)
+
+    def ends(self, drives=lambda condition: condition) -> Trigger.Response:
+        self._operator.wait(drives(self._future.done), 20.0, "end of ~/home")
+        return self._future.result()
+
+
+def at_home(arm: Arm) -> bool:
+    return bool(np.abs(arm.array(ARM) - np.array(list(HOME.values()))).max() < 0.01)
+
+
+def test_home_stops_the_stream_goes_there_by_the_action_and_goes_on_from_there(
+    operator, contract, arm, policy, node
+):
+    begin = arm.array(ARM)
+    operator.wait(policy.drives(lambda: np.abs(arm.array(ARM) - begin).max() > 0.2), 20.0, "motion")
+    going = Going(operator)
+    operator.wait(policy.drives(lambda: arm.goals[TOPIC].asked), 10.0, "goal")
+    count = len(operator.sent)
+    assert operator.motions[-1].state == operator.motions[-1].RELEASED
+    answer = going.ends(policy.drives)
+    assert answer.success and answer.message == "home" and at_home(arm)
+    assert len(operator.sent) == count  # while the action moved it, nothing else did
+    (goal,) = arm.goals[TOPIC].asked
+    assert [(t.name, t.position) for t in goal.goal_tolerance] == [(name, 0.03) for name in ARM]
+    assert not goal.path_tolerance
+    operator.wait(policy.drives(lambda: len(operator.sent) > count), 20.0, "trajectory after it")
+    first = next(s.trajectory for s in operator.sent[count:] if s.trajectory.joints == tuple(ARM))
+    np.testing.assert_allclose(first.positions[0], list(HOME.values()), atol=0.01)
+    assert operator.motions[-1].state == operator.motions[-1].RUNNING and not arm.rejected
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "sentence"),
+    [
+        (-1, "no points", r"calls the goal invalid \(no points\); look"),
+        (-2, "", "has other joints than the goal; mend controllers"),
+        (-3, "", "finds the goal's time in the past; synchronise the clocks"),
+        (-4, "elbow_flex 0.3", r"left its path tolerance \(elbow_flex 0.3\); clear the way"),
+        (-5, "", "did not come within its goal tolerance in time; clear the way"),
+        (-77, "vendor", r"failed with code -77 \(vendor\); look into its log"),
+    ],
+)
+def test_every_error_code_is_a_sentence_with_its_mend(operator, arm, node, code, words, sentence):
+    arm.goals[TOPIC].fail = (code, words)
+    answer = Going(operator).ends()
+    assert not answer.success and answer.message.startswith(ACTION)
+    assert re.search(sentence, answer.message)
+
+
+def test_a_goal_that_is_rejected_and_one_that_is_taken_after_it(operator, arm, node):
+    arm.goals[TOPIC].reject = True
+    answer = Going(operator).ends()
+    assert not answer.success and "rejects the goal" in answer.message
+    arm.goals[TOPIC].reject = False
+    assert Going(operator).ends().success and at_home(arm)
+
+
+def test_hold_cancels_a_goal_that_is_under_way(operator, arm, node):
+    going = Going(operator)
+    operator.wait(lambda: arm.goals[TOPIC].asked, 10.0, "goal")
+    operator.hold()
+    answer = going.ends()
+    assert not answer.success and "held by the operator" in answer.message
+    operator.wait(lambda: arm.goals[TOPIC].cancelled == 1, 5.0, "cancellation")
+    assert not at_home(arm)
+    refused = Going(operator).ends()
+    assert not refused.success and "call ~/resume first" in refused.message
+    operator.resume()
+    assert Going(operator).ends().success and at_home(arm)
+
+
+def test_a_second_call_replaces_the_first(operator, arm, node):
+    first = Going(operator)
+    operator.wait(lambda: arm.goals[TOPIC].asked, 10.0, "goal")
+    second = Going(operator)
+    answer = first.ends()
+    assert not answer.success and "replaced by another move" in answer.message
+    assert second.ends().success and at_home(arm)
+    assert len(arm.goals[TOPIC].asked) == 2
+
+
+def test_deactivation_cancels_a_goal(operator, arm, node):
+    going = Going(operator)
+    operator.wait(lambda: arm.goals[TOPIC].asked, 10.0, "goal")
+    assert change(operator, "trajectory", Transition.TRANSITION_DEACTIVATE)
+    assert "deactivated" in going.ends().message
+    operator.wait(lambda: arm.goals[TOPIC].cancelled == 1, 5.0, "cancellation")
+    refused = call(operator, Trigger, "trajectory/home", Trigger.Request())
+    assert not refused.success and "not active" in refused.message
+
+
+def test_without_an_action_home_is_streamed(start, tmp_path, ros_domain):
+    forward = {"topic": "arm_positions/commands", "kind": "forward_command", "rate_hz": 100}
+    path = write_contract(tmp_path, forward, home=HOME)
+    with Operator(Contract.load(path)) as operator:
+        arm = Arm(operator)
+        start("trajectory", autostart=True, contract=str(path), move_speed=0.5)
+        operator.wait(lambda: operator.diagnostics.get("trajectory: motion"), 20.0, "diagnostics")
+        answer = Going(operator).ends()
+        assert answer.success, answer.message
+        assert at_home(arm)
+        top = np.array([j.velocity for j in operator.contract.joints if j.name in ARM])
+        steps = np.diff([[command[name] for name in ARM] for _, command in arm.commands], axis=0)
+        assert (np.abs(steps) <= 0.5 * top * 0.02 * 1.01).all()
+
+
+def test_a_contract_without_home_says_so(start, operator_of_demo):
+    start("trajectory", autostart=True)
+    answer = call(operator_of_demo, Trigger, "trajectory/home", Trigger.Request())
+    assert not answer.success and "add home:" in answer.message
+
+
+@pytest.fixture
+def operator_of_demo(ros_domain):
+    with Operator(Contract.load(demo_contract())) as operator:
+        yield operator
