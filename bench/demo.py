@@ -1,10 +1,10 @@
 """The demo's figures, end to end over ROS 2: loop rates, age from image stamp to published trajectory,
 success, jerk.
 
-    python bench/demo.py [--episodes N]
+    python bench/demo.py [--episodes N] [--ring]
 
 Separate processes, real DDS, simulated robot in real time: these figures do depend on the machine, which is
-written down with them. Writes bench/results/demo.json.
+written down with them. Writes bench/results/demo.json; with --ring, the cameras in shared memory, demo_ring.json.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from pathlib import Path
 
 from vla_accel_ros.tools.cli import main
 
-RESULT = Path(__file__).parent / "results" / "demo.json"
+RESULTS = Path(__file__).parent / "results"
 
 if __name__ == "__main__":
-    given = sys.argv[1:] or ["--episodes", "20"]
-    sys.exit(main(["demo", "--headless", "--json", str(RESULT), *given]))
+    given = sys.argv[1:] if "--episodes" in sys.argv else ["--episodes", "20", *sys.argv[1:]]
+    result = RESULTS / ("demo_ring.json" if "--ring" in given else "demo.json")
+    sys.exit(main(["demo", "--headless", "--json", str(result), *given]))

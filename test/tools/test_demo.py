@@ -15,6 +15,7 @@ import cv2
 import pytest
 from builders import make_checkpoint
 
+from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.tools.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -152,7 +153,9 @@ def test_two_episodes_leave_figures_a_picture_and_a_film_and_nothing_else(tmp_pa
 
 
 def test_a_killed_node_comes_back_and_ctrl_c_ends_everything(tmp_path, model, ros_domain):
-    with Demo(tmp_path, ros_domain, "--episodes", "9", "--tasks", "reach", "--model", str(model)) as demo:
+    """With rings, which a killed process cannot take along."""
+    asked = ["--episodes", "9", "--tasks", "reach", "--ring"]
+    with Demo(tmp_path, ros_domain, *asked, "--model", str(model)) as demo:
         demo.read_until("episode 1/9")
         (inference,) = demo.alive("nodes.inference")
         os.kill(inference, signal.SIGKILL)
@@ -164,7 +167,9 @@ def test_a_killed_node_comes_back_and_ctrl_c_ends_everything(tmp_path, model, ro
     assert demo.shared_memory() == []
     assert demo.errors == ""
     assert any(line.startswith("│ episodes") for line in demo.lines)
-    assert sorted(path.name for path in demo.out.iterdir()) == ["logs"]
+    assert sorted(path.name for path in demo.out.iterdir()) == ["contract.yaml", "logs"]
+    contract = Contract.load(demo.out / "contract.yaml")
+    assert {camera.transport for camera in contract.cameras} == {"ring"}
     for log in (demo.out / "logs").iterdir():
         assert "Traceback" not in log.read_text()
 

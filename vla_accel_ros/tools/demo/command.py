@@ -36,6 +36,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--mode", default="blend", choices=MODES, help="how one chunk follows another (default: %(default)s)")
     add("--model", type=Path, metavar="DIR", help="checkpoint folder (default: the bundled policy)")
     add("--contract", type=Path, metavar="FILE", help="of the arm (default: the bundled one)")
+    add("--ring", action="store_true", help="read the cameras from shared memory instead of image topics")
     add("--domain", type=int, metavar="ID", help="ROS domain (default: one that nobody uses)")
 
 

@@ -17,7 +17,8 @@ class Options:
     """What the user asked for. Raises ValueError, in one sentence, for what cannot be.
 
     seconds: begin no episode after this time; without it and without `episodes`, DEMO_S. model: None for
-    the bundled policy. domain: None for one that nobody uses.
+    the bundled policy. ring: the cameras write into shared-memory rings, instead of sending images.
+    domain: None for one that nobody uses.
     """
 
     headless: bool
@@ -30,6 +31,7 @@ class Options:
     mode: str
     model: Path | None
     contract: Path
+    ring: bool
     domain: int | None
 
     def __post_init__(self) -> None:

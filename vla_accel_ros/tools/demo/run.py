@@ -20,7 +20,7 @@ from rich.live import Live
 
 from vla_accel_ros.nodes.environment import demo_model
 from vla_accel_ros.sensing.contract import Contract
-from vla_accel_ros.tools.demo import graph, picture, summary
+from vla_accel_ros.tools.demo import graph, picture, rings, summary
 from vla_accel_ros.tools.demo.film import Film
 from vla_accel_ros.tools.demo.live import REFRESH_HZ, LiveView
 from vla_accel_ros.tools.demo.options import Options
@@ -77,11 +77,15 @@ class Demo:
             self._closing.enter_context(lock)
         environment = graph.graph_environment(domain)
         graph.enter(environment)
-        shared = {"autostart": True, "contract": str(options.contract.resolve())}
+        contract = options.contract
+        if options.ring:
+            contract = rings.contract_of(options.contract, options.out / "contract.yaml")
+        shared = {"autostart": True, "contract": str(contract.resolve())}
         model = str((options.model or demo_model()).resolve())
         parameters: dict[str, dict[str, object]] = {
             "inference": {**shared, "model": model, **INFERENCE, "seed": options.seed},
             "trajectory": {**shared, "mode": options.mode},
+            "sim_robot": {"ring": options.ring},
         }
         return Stack(
             self._contract,
