@@ -169,9 +169,8 @@ class _Goal:
         elif answer.status == GoalStatus.STATUS_CANCELED:
             self.end(False, f"{self._action}: cancelled by the controller or another client{said}")
         else:
-            self.end(
-                False, f"{self._action}: the controller failed with code {code}{said}; look into its log"
-            )
+            why = f"failed with code {code}" if code else "aborted without a code"
+            self.end(False, f"{self._action}: the controller {why}{said}; look into its log")
 
 
 def _length_s(trajectory: Trajectory) -> float:
