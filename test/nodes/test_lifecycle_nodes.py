@@ -7,13 +7,16 @@ import signal
 from pathlib import Path
 
 import pytest
+import rclpy
 from builders import make_checkpoint
 from calling import change, set_parameter, state
 from lifecycle_msgs.msg import State, Transition
+from std_msgs.msg import String
 
 from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.operator import Operator
 
 CONFIGURE, ACTIVATE = Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE
 DEACTIVATE, CLEANUP = Transition.TRANSITION_DEACTIVATE, Transition.TRANSITION_CLEANUP
@@ -102,4 +105,26 @@ def test_parameters_are_validated_while_the_node_runs(start, operator):
 def test_a_publisher_with_a_qos_that_does_not_fit_is_told(start, operator):
     process = start("trajectory", autostart=True)
     operator.node.create_publisher(ActionChunk, "action_chunk", qos.SENSOR)
-    process.wait_for_log("incompatible QoS")
+    sentence = "/action_chunk is offered reliability best_effort by /operator but we request reliable"
+    process.wait_for_log(f"{sentence}, so that nothing arrives; have it offer reliability reliable")
+    operator.wait(lambda: sentence in graph(operator, "trajectory"), 10.0, "word of it in the diagnostics")
+
+
+def test_an_instruction_that_is_not_latched_is_told_until_its_publisher_has_gone(start, operator, tmp_path):
+    model = make_checkpoint(tmp_path / "model")
+    process = start("inference", autostart=True, model=str(model))
+    operator.wait(lambda: graph(operator, "inference"), 30.0, "diagnostics of the topics")
+    terminal = rclpy.create_node("terminal", context=operator.node.context)
+    terminal.create_publisher(String, "instruction", qos.REPORT)
+    sentence = "/instruction is offered durability volatile by /terminal but we request transient_local"
+    process.wait_for_log(sentence)
+    operator.wait(lambda: sentence in graph(operator, "inference"), 10.0, "word of it in the diagnostics")
+    assert "ros2 topic pub --qos-durability transient_local" in graph(operator, "inference")
+    terminal.destroy_node()
+    operator.wait(lambda: sentence not in graph(operator, "inference"), 10.0, "diagnostics without it")
+
+
+def graph(operator: Operator, node: str) -> str:
+    """What a node says about the other ends of its topics."""
+    line = operator.diagnostics.get(f"{node}: graph")
+    return "" if line is None else line.message

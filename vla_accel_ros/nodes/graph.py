@@ -66,10 +66,13 @@ def wait_for_discovery(node: Node, wanted: Sequence[Wanted], timeout_s: float = 
 
 
 class GraphCheck:
-    """The topics of a node, looked at again and again. findings: of the last look."""
+    """The topics of a node, looked at again and again. findings: of the last look.
 
-    def __init__(self, node: Node, wanted: Sequence[Wanted]) -> None:
-        self._node, self._wanted = node, wanted
+    wanted: what the contract names. others: what may have nobody at its other end, and is never refused.
+    """
+
+    def __init__(self, node: Node, wanted: Sequence[Wanted], others: Sequence[Wanted] = ()) -> None:
+        self._node, self._wanted, self._others = node, wanted, others
         self._told: set[Finding] = set()
         self.findings: list[Finding] = []
 
@@ -81,7 +84,8 @@ class GraphCheck:
 
     def poll(self) -> None:
         """Look; log what is new."""
-        self.findings = look(self._node, self._wanted)
+        spoken = [each for each in self._others if endpoints(self._node, each)[1]]
+        self.findings = look(self._node, [*self._wanted, *spoken])
         for finding in set(self.findings) - self._told:
             if finding.level == ERROR:
                 self._node.get_logger().error(str(finding))

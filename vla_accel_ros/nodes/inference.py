@@ -1,8 +1,8 @@
 """The lifecycle node that looks, acts and speaks: images, joints and an instruction in, action chunks out.
 
-Images arrive by the transport that the contract gives each camera (nodes/streams.py). Three loops at their own
-rates share one engine (engine/loops.py); this node only opens topics, hands over what comes in, and reports:
-LoopStats once a second for each loop, and in /diagnostics the rate, age and drops of every stream, the loops'
+Images arrive by the transport that the contract gives each camera (nodes/streams.py). Three loops at their
+own rates share one engine (engine/loops.py); this node only opens topics, hands over what comes in, and
+reports: LoopStats once a second for each loop, and in /diagnostics the rate, age and drops of every stream, the loops'
 times and misses, the age of the newest chunk, and what an observation is waiting for. Loading, comparing with
 the contract and warming up happen in configure; a changed instruction takes effect with the next frame. Each
 chunk is guided to continue the one before while the trajectory node tells, on `motion`, that it runs in mode
@@ -36,7 +36,7 @@ from vla_accel_ros.nodes.params import INFERENCE
 from vla_accel_ros.nodes.process import run
 from vla_accel_ros.nodes.streams import Streams
 from vla_accel_ros.sensing.contract import Contract
-from vla_accel_ros.sensing.graph_check import inputs
+from vla_accel_ros.sensing.graph_check import chunks, inputs, words
 from vla_accel_ros.sensing.ingest import Ingest
 
 
@@ -84,7 +84,7 @@ class InferenceNode(ManagedNode):
         self._streams = Streams(self, contract, self._ingest)
         self.listen(String, "instruction", self._on_instruction, qos.LATCHED)
         self.listen(Motion, "motion", self._on_motion, qos.LATCHED)
-        self._graph = GraphCheck(self, inputs(contract))
+        self._graph = GraphCheck(self, inputs(contract), [words(), chunks(ours=True)])
         self._graph.refuse_wrong()
         self.every(1.0, self._report)
         self._contract = contract

@@ -42,7 +42,7 @@ from vla_accel_ros.nodes.release import Release
 from vla_accel_ros.nodes.standing import OPERATOR, Standing
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sensing.controller_check import Sender
-from vla_accel_ros.sensing.graph_check import outputs, states
+from vla_accel_ros.sensing.graph_check import chunks, outputs, states
 from vla_accel_ros.sensing.joints import JointHistory
 
 
@@ -75,7 +75,7 @@ class TrajectoryNode(ManagedNode):
         self.serve(Trigger, "~/hold", self._on_hold)
         self.serve(Trigger, "~/resume", self._on_resume)
         self.every(1.0 / value(self, "watchdog_hz"), self._watch)
-        self._graph = GraphCheck(self, [states(contract), *outputs(contract)])
+        self._graph = GraphCheck(self, [states(contract), *outputs(contract)], [chunks(ours=False)])
         self._graph.refuse_wrong()
         self.every(1.0, self._report)
 

@@ -87,6 +87,23 @@ def outputs(contract: Contract, qos: Qos = Qos("reliable")) -> list[Wanted]:
     ]
 
 
+def words() -> Wanted:
+    """The instruction, which is latched: whoever says it once must be heard by a node that starts later."""
+    return Wanted(
+        "instruction",
+        "instruction",
+        "std_msgs/msg/String",
+        qos=Qos("reliable", "transient_local"),
+        needed=False,
+    )
+
+
+def chunks(ours: bool) -> Wanted:
+    """The topic between inference, whose it is, and trajectory."""
+    kind = "vla_accel_msgs/msg/ActionChunk"
+    return Wanted("action_chunk", "action_chunk", kind, ours=ours, qos=Qos("reliable"), needed=False)
+
+
 def judge(
     wanted: Wanted, name: str, there: Sequence[Endpoint], topics: Mapping[str, Sequence[str]]
 ) -> list[Finding]:
@@ -160,6 +177,8 @@ def _wrong_qos(wanted: Wanted, name: str, end: Endpoint, policy: str) -> tuple[s
         return f"{what}, so that it hears nothing", f"have it request {policy} {values[0]}"
     what = f"{name} is offered {policy} {values[0]} by {end.node} but we request {values[1]}"
     mend = f"set our parameter qos_overrides.{name}.subscription.{policy} to {values[0]}"
-    if policy != "reliability":
+    if policy != "reliability" or not wanted.needed:
         mend = f"have it offer {policy} {values[1]}"
+    if wanted.about == "instruction" and policy == "durability":
+        mend += " (ros2 topic pub --qos-durability transient_local)"
     return f"{what}, so that nothing arrives", mend
