@@ -133,10 +133,11 @@ def fold_prefix(stack: Gemma) -> Prefix:
 
 
 @torch.no_grad()
-def fold_expert(model: Pi, steps: int, time_rule: str = "openpi") -> Expert:
+def fold_expert(model: Pi, steps: int, time_rule: str = "openpi", like: Expert | None = None) -> Expert:
     """Everything of `steps` Euler steps that depends on no observation.
 
     pi0's matrices are copies, because its norms are folded into them; pi0.5 shares the model's memory.
+    like: the same model's for another number of steps, whose matrices are used again.
     Raises ValueError for what flow_times refuses.
     """
     device = model.embed_table.device
@@ -152,7 +153,7 @@ def fold_expert(model: Pi, steps: int, time_rule: str = "openpi") -> Expert:
         in_bias = model.action_in_proj.bias.float().expand(steps, -1)
         out_biases = F.linear(shift, out_weight, out_bias)
     else:
-        layers = tuple(_scaled(folded, layer) for folded, layer in zip(layers, _of(stack), strict=True))
+        layers = like.layers if like else tuple(map(_scaled, layers, _of(stack)))
         in_weight, in_bias = _action_time_in(model, times)
         mlp_weight = model.action_time_mlp_out.weight.to(stack.dtype)
         mlp_bias = model.action_time_mlp_out.bias.float()

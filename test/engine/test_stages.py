@@ -1,0 +1,172 @@
+"""Stages compute what the plain model computes: twins in float32 on a CPU, folded weights, one pool."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from builders import make_config, make_model
+from torch import Tensor
+
+from vla_accel_ros.engine.decoding import Decode
+from vla_accel_ros.engine.kv_pool import KVPool, PoolExhausted
+from vla_accel_ros.engine.stages import BUCKET, Stages
+from vla_accel_ros.kernels.ops import Ops
+from vla_accel_ros.models.gemma import KV
+from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.sampling import Flow, sample
+
+KINDS = ("pi0", "pi05")
+STEPS = 4
+NEAR = {"rtol": 1e-4, "atol": 2e-5}
+
+
+class Setting:
+    """A model, its stages over a pool, and observations for them."""
+
+    def __init__(self, kind: str, slots: int = 4) -> None:
+        self.config = make_config(kind)
+        self.model = make_model(self.config)
+        self.pool = KVPool(
+            self.config.prefix, slots, self.config.max_tokens, torch.device("cpu"), torch.float32
+        )
+        self.stages = Stages(self.model, self.pool)
+        self.generator = torch.Generator().manual_seed(1)
+
+    def frame(self, views: int, words: int) -> tuple[Tensor, Tensor]:
+        images = torch.rand(views, 3, 28, 28, generator=self.generator) * 2 - 1
+        return images, torch.randint(4, self.config.vocab, (words,), generator=self.generator)
+
+    def noise(self, batch: int) -> tuple[Tensor, Tensor]:
+        x = torch.randn(batch, self.config.horizon, self.config.action_dim, generator=self.generator)
+        return x, torch.randn(batch, self.config.state_dim, generator=self.generator)
+
+
+@torch.no_grad()
+def plain_prefix(model: Pi, images: Tensor, prompt: Tensor) -> tuple[Tensor, KV]:
+    embs = torch.cat((model.encode(images).flatten(0, 1), model.embed_tokens(prompt)))[None]
+    return model.prefix(embs)
+
+
+@torch.no_grad()
+def plain_actions(model: Pi, noise: Tensor, state: Tensor, kv: KV, steps: int = STEPS) -> Flow:
+    return sample(lambda x, t: model.velocity(x, torch.full((1,), t), state, kv), noise, steps)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("words", [1, 5, BUCKET, BUCKET + 1, 32])
+def test_a_prefix_is_the_plain_one(kind: str, views: int, words: int) -> None:
+    setting = Setting(kind)
+    images, prompt = setting.frame(views, words)
+    hidden, kv = plain_prefix(setting.model, images, prompt)
+    setting.pool.k.fill_(7.0)
+    (length,) = setting.stages.observe([images], [prompt], [2])
+    assert length == kv.k.shape[3]
+    ours = setting.pool.view(2, length)
+    torch.testing.assert_close(ours.k, kv.k, **NEAR)
+    torch.testing.assert_close(ours.v, kv.v, **NEAR)
+    assert (setting.pool.k[[0, 1, 3]] == 7.0).all()
+    torch.testing.assert_close(setting.stages.last_hidden(2, length), hidden[0, -1], **NEAR)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_actions_are_the_plain_ones_for_any_number_of_steps(kind: str) -> None:
+    setting = Setting(kind)
+    images, prompt = setting.frame(2, 7)
+    _, kv = plain_prefix(setting.model, images, prompt)
+    lengths = setting.stages.observe([images], [prompt], [1])
+    for steps in (1, STEPS, 10):
+        noise, state = setting.noise(1)
+        ours = setting.stages.act(noise, state, [1], lengths, steps)
+        plain = plain_actions(setting.model, noise, state, kv, steps)
+        torch.testing.assert_close(ours.actions, plain.actions, **NEAR)
+        torch.testing.assert_close(ours.update, plain.update, **NEAR)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_is_its_parts_each_with_its_own_prefix(kind: str) -> None:
+    setting = Setting(kind)
+    frames = [setting.frame(1, words) for words in (3, 9)]
+    prefixes = [plain_prefix(setting.model, *frame)[1] for frame in frames]
+    lengths = setting.stages.observe([image for image, _ in frames], [prompt for _, prompt in frames], [3, 0])
+    for slot, length, kv in zip((3, 0), lengths, prefixes, strict=True):
+        torch.testing.assert_close(setting.pool.view(slot, length).k, kv.k, **NEAR)
+    order = [1, 0, 1]
+    noise, state = setting.noise(3)
+    slots, sizes = [(3, 0)[i] for i in order], [lengths[i] for i in order]
+    ours = setting.stages.act(noise, state, slots, sizes, STEPS)
+    for row, i in enumerate(order):
+        plain = plain_actions(setting.model, noise[row : row + 1], state[row : row + 1], prefixes[i])
+        torch.testing.assert_close(ours.actions[row], plain.actions[0], **NEAR)
+
+
+def test_the_same_stage_serves_one_frame_after_another() -> None:
+    setting = Setting("pi05")
+    noise, state = setting.noise(1)
+    results = []
+    for words in (9, 2, 9):
+        setting.generator.manual_seed(words)
+        lengths = setting.stages.observe(*[[x] for x in setting.frame(1, words)], [0])
+        results.append(setting.stages.act(noise, state, [0], lengths, STEPS).actions)
+    assert torch.equal(results[0], results[2])
+    assert not torch.allclose(results[0], results[1])
+
+
+def test_threads_that_share_a_stage_do_not_mix_their_chunks() -> None:
+    setting = Setting("pi0")
+    lengths = setting.stages.observe(*[[x] for x in setting.frame(1, 4)], [0])
+    draws = [setting.noise(1) for _ in range(6)]
+    alone = [setting.stages.act(*draw, [0], lengths, STEPS).actions for draw in draws]
+    together: dict[int, Tensor] = {}
+
+    def act(index: int) -> None:
+        together[index] = setting.stages.act(*draws[index], [0], lengths, STEPS).actions
+
+    threads = [threading.Thread(target=act, args=(index,)) for index in range(len(draws))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(together[index], alone[index]) for index in range(len(draws)))
+
+
+@torch.no_grad()
+def test_text_is_decoded_as_the_plain_model_does() -> None:
+    setting = Setting("pi0")
+    model, pool = setting.model, setting.pool
+    frames = [setting.frame(1, words) for words in (3, 8)]
+    plain = [plain_prefix(model, *frame) for frame in frames]
+    lengths = [setting.stages.observe([i], [p], [slot])[0] for slot, (i, p) in enumerate(frames)]
+    decode = Decode(model, setting.stages.prefix, pool, setting.stages.tables, Ops(), batch=2, room=5)
+    tokens, tails = torch.tensor([9, 17]), [None, None]
+    for written in range(3):
+        decode.set(tokens, [0, 1], lengths, [written] * 2)
+        decode.run()
+        for row, (_, kv) in enumerate(plain):
+            embedded = model.embed_tokens(tokens[row])[None, None]
+            hidden, new = model.extend(embedded, kv, tail=tails[row])
+            old = tails[row]
+            tails[row] = new if old is None else KV(*(torch.cat(pair, dim=3) for pair in zip(old, new)))
+            torch.testing.assert_close(decode.logits[row], model.logits(hidden)[0, 0], **NEAR)
+        tokens = decode.logits.argmax(dim=1)
+
+
+def test_building_ahead_tells_its_progress_and_gives_the_slot_back() -> None:
+    setting, told = Setting("pi05", slots=1), []
+    setting.stages.build((1, 2), (3, 20, 16), (2, STEPS), (1, 2), lambda *said: told.append(said))
+    assert [done for _, done, _ in told] == list(range(8))
+    assert told[0] == ("prefix of 1 images and 16 words", 0, 8)
+    assert told[-1] == (f"{STEPS} denoising steps of 2 chunks", 7, 8)
+    assert setting.pool.acquire() == 0
+    with pytest.raises(PoolExhausted):
+        setting.stages.build((1,), (3,), (2,))
+
+
+def test_prompts_are_padded_to_buckets_but_never_beyond_what_a_slot_holds() -> None:
+    stages = Setting("pi05").stages
+    assert [stages.bucket(words) for words in (1, 16, 17, 32)] == [16, 16, 32, 32]
+    odd = make_config("pi05", max_prompt=20)
+    pool = KVPool(odd.prefix, 1, odd.max_tokens, torch.device("cpu"), torch.float32)
+    assert Stages(make_model(odd), pool).bucket(17) == 20

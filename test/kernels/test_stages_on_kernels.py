@@ -1,0 +1,97 @@
+"""Whole stages on the Triton kernels: interpreted without a GPU, captured graphs with one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from builders import make_config, make_model
+from drawing import DEVICE
+from torch import Tensor
+
+from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.stages import Stages
+from vla_accel_ros.kernels.ops import TritonOps
+from vla_accel_ros.kernels.tuning import Table
+from vla_accel_ros.models.gemma import KV
+from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.sampling import sample
+
+KINDS = ("pi0", "pi05")
+
+
+def inputs(model: Pi, views: int = 2, words: int = 7) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """images, prompt, noise, state"""
+    config, g = model.config, torch.Generator().manual_seed(2)
+    size = config.vision.image_size
+    images = torch.rand(views, 3, size, size, generator=g) * 2 - 1
+    prompt = torch.randint(4, config.vocab, (words,), generator=g)
+    noise = torch.randn(1, config.horizon, config.action_dim, generator=g)
+    state = torch.randn(1, config.state_dim, generator=g)
+    return images.to(DEVICE), prompt.to(DEVICE), noise.to(DEVICE), state.to(DEVICE)
+
+
+@torch.no_grad()
+def plain(
+    model: Pi, images: Tensor, prompt: Tensor, noise: Tensor, state: Tensor
+) -> tuple[KV, Tensor, Tensor]:
+    embs = torch.cat((model.encode(images).flatten(0, 1), model.embed_tokens(prompt)))[None]
+    hidden, kv = model.prefix(embs)
+    flow = sample(lambda x, t: model.velocity(x, torch.full((1,), t), state, kv), noise, 2)
+    return kv, hidden[0, -1], flow.actions
+
+
+def fast(
+    model: Pi, images: Tensor, prompt: Tensor, noise: Tensor, state: Tensor
+) -> tuple[KV, Tensor, Tensor]:
+    pool = KVPool(model.config.prefix, 2, model.config.max_tokens, DEVICE, model.language_model.dtype)
+    stages = Stages(model, pool, ops=lambda: TritonOps(DEVICE, Table(processors=4)))
+    (length,) = stages.observe([images], [prompt], [1])
+    # Once more: on a GPU now from the captured graphs.
+    stages.observe([images], [prompt], [1])
+    stages.act(noise + 1, state, [1], [length], 2)
+    flow = stages.act(noise, state, [1], [length], 2)
+    return pool.view(1, length), stages.last_hidden(1, length), flow.actions
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stages_on_kernels_are_the_plain_model(kind: str) -> None:
+    model = make_model(make_config(kind)).to(DEVICE)
+    given = inputs(model)
+    for ours, theirs in zip(fast(model, *given), plain(model, *given), strict=True):
+        for a, b in zip(ours, theirs) if isinstance(ours, tuple) else ((ours, theirs),):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=5e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+def test_bfloat16_is_no_farther_from_float32_than_plain_torch_is(kind: str) -> None:
+    exact = make_model(make_config(kind)).to(DEVICE)
+    given = inputs(exact)
+    _, _, reference = plain(exact, *given)
+    half = make_model(make_config(kind)).to(DEVICE).set_precision(torch.bfloat16)
+    ours, theirs = (run(half, *given)[2] for run in (fast, plain))
+    assert (ours - reference).norm() <= 1.5 * (theirs - reference).norm()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+def test_captured_is_eager_to_the_bit_and_allocates_nothing(kind: str) -> None:
+    model = make_model(make_config(kind)).to(DEVICE).set_precision(torch.bfloat16)
+    images, prompt, noise, state = inputs(model)
+    pool = KVPool(model.config.prefix, 2, model.config.max_tokens, DEVICE, torch.bfloat16)
+    stages = Stages(model, pool)
+    lengths = stages.observe([images], [prompt], [0])
+    first = stages.act(noise, state, [0], lengths, 3)
+    denoise = stages.denoise(1, 3)
+    assert denoise.captured
+    with torch.inference_mode():
+        denoise.set(noise, state if denoise.alone else None, [0], lengths)
+        denoise.body()
+        assert torch.equal(denoise.x, first.actions)
+        denoise.set(noise, state if denoise.alone else None, [0], lengths)
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_stats()["allocation.all.allocated"]
+        denoise.run()
+        torch.cuda.synchronize()
+        assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+    assert torch.equal(denoise.x, first.actions)

@@ -1,0 +1,77 @@
+"""A stage: a function of buffers that never move, captured once and replayed.
+
+On a GPU the body is recorded into a CUDA graph, so that a call is one launch without Python, allocation or
+host synchronisation in between; on a CPU a call runs the body. Inputs are copied into the buffers before a
+call and outputs out of them after it, in the current stream's order. Bodies may be run any number of times
+before they are captured: everything they write follows from their inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+WARM_UPS = 2
+
+
+class Memory:
+    """Buffers by name, each as large as its first taker says; all who take one share it.
+
+    For stages of one chain, which never run at the same time: their buffers are as many as one stage's.
+    """
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self._device, self._dtype = device, dtype
+        self._held: dict[str, Tensor] = {}
+
+    def take(self, name: str, *shape: int, most: int) -> Tensor:
+        """The first values of a buffer of `most` values, in a shape."""
+        if name not in self._held:
+            self._held[name] = torch.zeros(most, device=self._device, dtype=self._dtype)
+        return self._held[name][: math.prod(shape)].view(shape)
+
+
+class Stage(ABC):
+    """What is computed is `body`; `run` computes it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    @abstractmethod
+    def body(self) -> None:
+        """Compute the outputs of the inputs, with nothing that depends on a value on the device."""
+
+    @property
+    def captured(self) -> bool:
+        """Whether a call replays a graph."""
+        return self._graph is not None
+
+    @torch.inference_mode()
+    def capture(self) -> None:
+        """Record the graph; does nothing on a CPU or the second time. The inputs must be valid ones."""
+        if self.device.type != "cuda" or self.captured:
+            return
+        current, side = torch.cuda.current_stream(self.device), torch.cuda.Stream(self.device)
+        side.wait_stream(current)
+        # Kernels are compiled and libraries make their work spaces, neither of which can be captured.
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS):
+                self.body()
+        current.wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may use the device meanwhile.
+        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+            self.body()
+        self._graph = graph
+
+    @torch.inference_mode()
+    def run(self) -> None:
+        """Replay, or compute."""
+        if self._graph is None:
+            self.body()
+        else:
+            self._graph.replay()

@@ -1,0 +1,177 @@
+"""From patches to keys and values: two stages of large products with one pass over the rows between them.
+
+The products are cuBLAS, which is near its limit at these sizes; residuals are added by the product itself and
+norms carry the biases of the product before them. The prompt is padded to a bucket; lengths on the device
+keep what is beyond them from being read. Nobody reads the last layer but through its keys and values, so
+nothing else of it is computed; its input for the last token is kept, and `engine.decoding` makes the
+hidden state of it when somebody asks for text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vla_accel_ros.engine.graphs import Memory, Stage
+from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.kernels.ops import Ops
+from vla_accel_ros.models.folded import Prefix, fuse
+from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.vision import Layer
+
+
+class Encode(Stage):
+    """`images` images of one forward.
+
+    patches float32 [N, tokens, 3 * patch * patch]: in [-1, 1], channels first; tokens [N * tokens, W]: what
+    the prefix stack gets.
+    """
+
+    def __init__(self, model: Pi, ops: Ops, images: int) -> None:
+        super().__init__(model.embed_table.device)
+        self.ops, sizes = ops, model.config.vision
+        paligemma = model.paligemma_with_expert.paligemma.model
+        self._vision, self._projector = (
+            paligemma.vision_tower.vision_model,
+            paligemma.multi_modal_projector.linear,
+        )
+        self._layers = cast("list[Layer]", list(self._vision.encoder.layers))
+        self._qkv = [
+            fuse((a.q_proj, a.k_proj, a.v_proj)) for a in (layer.self_attn for layer in self._layers)
+        ]
+        self._heads, self._images = sizes.heads, images
+        dtype, rows = self._vision.post_layernorm.weight.dtype, images * sizes.tokens
+
+        def place(width: int) -> Tensor:
+            return torch.zeros(rows, width, device=self.device, dtype=dtype)
+
+        self._patch, self._side = sizes.patch, sizes.image_size // sizes.patch
+        self.patches = torch.zeros(images, sizes.tokens, 3 * sizes.patch**2, device=self.device)
+        self.tokens = place(model.config.prefix.width)
+        self._x, self._y, self._normed = (place(sizes.width) for _ in range(3))
+        self._qkv_out, self._fed = place(3 * sizes.width), place(sizes.mlp)
+
+    def set(self, images: Tensor) -> None:
+        """images float32 [N, 3, S, S] in [-1, 1]."""
+        side, patch = self._side, self._patch
+        cut = images.unflatten(3, (side, patch)).unflatten(2, (side, patch)).permute(0, 2, 4, 1, 3, 5)
+        self.patches.view(cut.shape).copy_(cut)
+
+    def body(self) -> None:
+        embeddings, ops = self._vision.embeddings, self.ops
+        patch = embeddings.patch_embedding
+        embedded = F.linear(self.patches, patch.weight.flatten(1), patch.bias)
+        self._x.copy_((embedded + embeddings.position_embedding.weight).flatten(0, 1))
+        y, bias = None, None
+        for layer, (weight, qkv_bias) in zip(self._layers, self._qkv, strict=True):
+            first, second, attention, mlp = layer.layer_norm1, layer.layer_norm2, layer.self_attn, layer.mlp
+            ops.add_layer_norm(self._x, y, bias, first.weight, first.bias, self._normed)
+            torch.addmm(cast(Tensor, qkv_bias), self._normed, weight.t(), out=self._qkv_out)
+            torch.mm(self._attended(), attention.out_proj.weight.t(), out=self._y)
+            y = self._y
+            ops.add_layer_norm(self._x, y, attention.out_proj.bias, second.weight, second.bias, self._normed)
+            torch.mm(self._normed, mlp.fc1.weight.t(), out=self._fed)
+            ops.bias_gelu(self._fed, mlp.fc1.bias)
+            torch.mm(self._fed, mlp.fc2.weight.t(), out=y)
+            bias = mlp.fc2.bias
+        last = self._vision.post_layernorm
+        ops.add_layer_norm(self._x, y, bias, last.weight, last.bias, self._normed)
+        torch.addmm(self._projector.bias, self._normed, self._projector.weight.t(), out=self.tokens)
+
+    def _attended(self) -> Tensor:
+        parts = self._qkv_out.unflatten(0, (self._images, -1)).unflatten(2, (3, self._heads, -1))
+        q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2).flatten(0, 1)
+
+
+class Prefill(Stage):
+    """`batch` frames, of all images that `encode` takes together, and prompts of up to `bucket` tokens.
+
+    image_tokens [images, W]: the encoder's; prompt int64 [B, bucket]; slots int32 [B]: where keys and values
+    go; lengths int32 [B]: image and prompt tokens without padding. carry [slots of the pool, W], written at
+    slots: the input of the last layer for the last token. memory: what prefills share.
+    """
+
+    def __init__(
+        self,
+        model: Pi,
+        prefix: Prefix,
+        pool: KVPool,
+        tables: tuple[Tensor, Tensor],
+        carry: Tensor,
+        ops: Ops,
+        memory: Memory,
+        encode: Encode,
+        bucket: int,
+        batch: int = 1,
+    ) -> None:
+        super().__init__(pool.k.device)
+        self.prefix, self.pool, self.carry, self.ops, sizes = prefix, pool, carry, ops, model.config.prefix
+        self.cos, self.sin = tables
+        self.image_tokens, self._table = encode.tokens, model.embed_table
+        images = encode.tokens.shape[0] // batch
+        tokens = images + bucket
+        if tokens > pool.max_tokens:
+            raise ValueError(f"a prefix of {tokens} tokens does not fit into slots of {pool.max_tokens}.")
+        self.prompt = torch.zeros(batch, bucket, dtype=torch.int64, device=self.device)
+        self.slots, self._zeros = (
+            torch.zeros(batch, dtype=torch.int32, device=self.device) for _ in range(2)
+        )
+        self.lengths = torch.full_like(self.slots, tokens)
+
+        def place(name: str, width: int) -> Tensor:
+            most = batch * pool.max_tokens * width
+            return memory.take(f"{name} {batch}", batch, tokens, width, most=most)
+
+        attended = sizes.heads * sizes.head_dim
+        self._x, self._normed = place("x", sizes.width), place("normed", sizes.width)
+        self._q = place("q", attended).unflatten(2, (sizes.heads, sizes.head_dim))
+        self._qkv = place("qkv", attended + 2 * sizes.kv_heads * sizes.head_dim)
+        self._kv = place("kv", 2 * sizes.kv_heads * sizes.head_dim)
+        self._attended = place("attended", attended)[None]
+        self._lse = torch.zeros(1, batch, tokens, sizes.heads, device=self.device)
+        self._gate_up, self._fed = place("gate and up", 2 * sizes.mlp), place("fed", sizes.mlp)
+        self._images, self._scale = images, math.sqrt(sizes.width)
+        self._batch = torch.arange(batch, device=self.device)
+
+    def set(self, prompts: Sequence[Tensor], slots: Sequence[int]) -> None:
+        """prompts int64 [t], each with t at most the bucket; slots: as many."""
+        for row, prompt in zip(self.prompt, prompts, strict=True):
+            row[: len(prompt)].copy_(prompt)
+        self.slots.copy_(torch.tensor(slots, dtype=torch.int32))
+        lengths = [self._images + len(prompt) for prompt in prompts]
+        self.lengths.copy_(torch.tensor(lengths, dtype=torch.int32))
+
+    def body(self) -> None:
+        ops, layers = self.ops, self.prefix.layers
+        self._x[:, : self._images].copy_(self.image_tokens.view(self._x.shape[0], self._images, -1))
+        torch.mul(self._table[self.prompt], self._scale, out=self._x[:, self._images :])
+        x, normed = self._x.flatten(0, 1), self._normed.flatten(0, 1)
+        for index, layer in enumerate(layers):
+            ops.rms_norm(x, self.prefix.attention_norm[index], normed)
+            if index == len(layers) - 1:
+                break
+            torch.mm(normed, layer.qkv.t(), out=self._qkv.flatten(0, 1))
+            self._place(self._qkv, self._q, index)
+            ops.attend(
+                self._q, self.pool.k[:, index], self.pool.v[:, index], self.slots, self.lengths,
+                self._attended, self._lse,
+            )  # fmt: skip
+            x.addmm_(self._attended.flatten(0, 2), layer.o.t())
+            ops.rms_norm(x, self.prefix.mlp_norm[index], normed)
+            torch.mm(normed, layer.gate_up.t(), out=self._gate_up.flatten(0, 1))
+            ops.glu(self._gate_up, self._fed)
+            x.addmm_(self._fed.flatten(0, 1), layer.down.t())
+        rows = layers[-1].qkv[-self._kv.shape[2] :]
+        torch.mm(normed, rows.t(), out=self._kv.flatten(0, 1))
+        self._place(self._kv, self._q[:, :, :0], len(layers) - 1)
+        self.carry[self.slots.long()] = self._x[self._batch, self.lengths.long() - 1]
+
+    def _place(self, y: Tensor, q: Tensor, index: int) -> None:
+        k, v = self.pool.k[:, index], self.pool.v[:, index]
+        self.ops.place_qkv(y, self.cos, self.sin, self._zeros, q, k, v, self.slots, self._zeros)

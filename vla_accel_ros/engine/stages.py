@@ -1,0 +1,185 @@
+"""The stages of one engine: which there are, what they share, and a call for each micro-request.
+
+A stage is made for the number of images, a prompt's bucket and the batch, when it is first needed or ahead of
+time by `build`. All read the same folded weights and write the same pool. Calls of one stage share its
+buffers, so each holds the stage's lock from its inputs to its outputs; on a GPU that is only as long as it
+takes to put the work in the stream. The results are the plain model's, but for rounding.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.decoding import Finish
+from vla_accel_ros.engine.denoising import Denoise
+from vla_accel_ros.engine.graphs import Memory, Stage
+from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.prefilling import Encode, Prefill
+from vla_accel_ros.kernels.ops import Ops, ops_for
+from vla_accel_ros.models.folded import Expert, fold_expert, fold_prefix
+from vla_accel_ros.models.gemma import rotary_tables
+from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.sampling import Flow
+
+BUCKET = 16
+"""Prompts are padded to a multiple of this."""
+
+S = TypeVar("S", bound=Stage)
+
+
+class Stages:
+    """encode, prefill, denoise and finish of a model over a pool of prefixes.
+
+    time_rule: of the flow, see models.sampling. ops: makes the kernels of a stage; None = those of the pool's
+    device. Raises RuntimeError on a GPU without triton.
+    """
+
+    def __init__(
+        self, model: Pi, pool: KVPool, time_rule: str = "openpi", ops: Callable[[], Ops] | None = None
+    ) -> None:
+        device, dtype, sizes = pool.k.device, pool.k.dtype, model.config.prefix
+        self.model, self.pool, self.time_rule = model, pool, time_rule
+        self._ops = ops or (lambda: ops_for(device))
+        self.prefix = fold_prefix(model.language_model)
+        self.carry = torch.zeros(pool.slots, sizes.width, device=device, dtype=dtype)
+        positions = torch.arange(pool.max_tokens + model.config.horizon + 1, device=device)[None]
+        cos, sin = rotary_tables(positions, sizes.head_dim, torch.float32)
+        half = sizes.head_dim // 2
+        self.tables = cos[0, 0, :, :half].contiguous(), sin[0, 0, :, :half].contiguous()
+        self._memory = Memory(device, dtype)
+        self._experts: dict[int, Expert] = {}
+        self._stages: dict[Hashable, Stage] = {}
+        self._chain = self._ops()
+        self._making, self._observing = threading.RLock(), threading.Lock()
+        self._locks: dict[Hashable, threading.Lock] = {}
+
+    def build(
+        self,
+        views: Iterable[int],
+        prompts: Iterable[int],
+        steps: Iterable[int],
+        batches: Iterable[int] = (1,),
+        progress: Callable[[str, int, int], None] = lambda name, done, total: None,
+    ) -> None:
+        """Make and capture stages ahead: for numbers of images, prompt lengths, steps and chunks at once.
+
+        progress: told what is made next, how many are made, of how many. A free slot of the pool is used
+        meanwhile: raises PoolExhausted if there is none.
+        """
+        config = self.model.config
+        buckets = sorted({self.bucket(length) for length in prompts})
+        made: list[tuple[str, Callable[[], object]]] = []
+        device = self.pool.k.device
+        slot = self.pool.acquire()
+        try:
+            for count in sorted(set(views)):
+                images = torch.zeros(
+                    count, 3, config.vision.image_size, config.vision.image_size, device=device
+                )
+                for bucket in buckets:
+                    prompt = torch.zeros(bucket, dtype=torch.int64, device=device)
+                    name = f"prefix of {count} images and {bucket} words"
+                    made.append((name, partial(self.observe, [images], [prompt], [slot])))
+            for number in sorted(set(steps)):
+                for batch in sorted(set(batches)):
+                    noise = torch.zeros(batch, config.horizon, config.action_dim, device=device)
+                    state = torch.zeros(batch, config.state_dim, device=device)
+                    name = f"{number} denoising steps of {batch} chunks"
+                    act = partial(self.act, noise, state, [slot] * batch, [1] * batch, number)
+                    made.append((name, act))
+            for done, (name, make) in enumerate(made):
+                progress(name, done, len(made))
+                make()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+        finally:
+            self.pool.release(slot)
+
+    def bucket(self, prompt: int) -> int:
+        """The prompt length that a stage is made for."""
+        return min(-(-max(prompt, 1) // BUCKET) * BUCKET, max(self.model.config.max_prompt, prompt))
+
+    @torch.inference_mode()
+    def observe(self, images: Sequence[Tensor], prompts: Sequence[Tensor], slots: Sequence[int]) -> list[int]:
+        """Write prefixes into pool slots; returns their lengths.
+
+        images float32 [V, 3, S, S], the same V for all; prompts int64 [t]; slots: one for each. Ordered by
+        the current stream; nothing is waited for.
+        """
+        batch, views = len(images), images[0].shape[0]
+        bucket = self.bucket(max(len(prompt) for prompt in prompts))
+        encode = self.encode(batch * views)
+        prefill = self._stage(
+            ("prefill", views, bucket, batch),
+            lambda: Prefill(
+                self.model, self.prefix, self.pool, self.tables, self.carry, self._chain, self._memory,
+                encode, bucket, batch,
+            ),
+        )  # fmt: skip
+        with self._observing:  # encode and prefill share their buffers with all others of their kind
+            encode.set(images[0] if batch == 1 else torch.cat(list(images)))
+            encode.capture()
+            encode.run()
+            prefill.set(prompts, slots)
+            prefill.capture()
+            prefill.run()
+        tokens = views * self.model.config.vision.tokens
+        return [tokens + len(prompt) for prompt in prompts]
+
+    @torch.inference_mode()
+    def act(
+        self, noise: Tensor, state: Tensor | None, slots: Sequence[int], lengths: Sequence[int], steps: int
+    ) -> Flow:
+        """Sample a chunk from each of some prefixes.
+
+        noise float32 [B, H, A]; state float32 [B, S], for pi0; slots, lengths: of the prefixes, B each.
+        """
+        key = ("denoise", len(slots), steps)
+        stage = self.denoise(len(slots), steps)
+        with self._locks[key]:
+            stage.set(noise, state if stage.alone else None, slots, lengths)
+            stage.capture()
+            stage.run()
+            return Flow(stage.x.clone(), stage.update.clone())
+
+    @torch.inference_mode()
+    def last_hidden(self, slot: int, length: int) -> Tensor:
+        """The hidden state [W] after the final norm of a prefix's last token, which text begins with."""
+        stage = self._stage(
+            ("finish",),
+            lambda: Finish(self.model, self.prefix, self.pool, self.tables, self.carry, self._ops()),
+        )
+        with self._locks["finish",]:
+            stage.set([slot], [length])
+            stage.capture()
+            stage.run()
+            return stage.hidden[0, 0].clone()
+
+    def encode(self, images: int) -> Encode:
+        """The stage of so many images."""
+        return self._stage(("encode", images), lambda: Encode(self.model, self._chain, images))
+
+    def denoise(self, batch: int, steps: int) -> Denoise:
+        """The stage of so many chunks and steps."""
+
+        def make() -> Denoise:
+            if steps not in self._experts:
+                other = next(iter(self._experts.values()), None)
+                self._experts[steps] = fold_expert(self.model, steps, self.time_rule, other)
+            expert = self._experts[steps]
+            return Denoise(self.model.config, expert, self.pool, self.tables, self._ops(), batch)
+
+        return self._stage(("denoise", batch, steps), make)
+
+    def _stage(self, key: Hashable, make: Callable[[], S]) -> S:
+        with self._making:
+            if key not in self._stages:
+                self._locks[key] = threading.Lock()
+                self._stages[key] = make()
+            return self._stages[key]  # type: ignore[return-value]
