@@ -36,7 +36,7 @@ class Drivers:
     """Publishes a contract's cameras and joints, and listens where its controllers would. A context manager.
 
     cameras: faults by name. joints: names in the joint states. listen: QoS of the controllers' topics; None
-    for no controllers. parameters: of the controller of the first topic.
+    for no controllers. parameters: of the controllers. context: in which a test may have more nodes.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class Drivers:
         listen: QoSProfile | None = qos.COMMAND,
         parameters: dict[str, object] | None = None,
     ) -> None:
-        self._context = rclpy.Context()
-        rclpy.init(context=self._context, signal_handler_options=SignalHandlerOptions.NO)
-        self._executor = SingleThreadedExecutor(context=self._context)
+        self.context = rclpy.Context()
+        rclpy.init(context=self.context, signal_handler_options=SignalHandlerOptions.NO)
+        self._executor = SingleThreadedExecutor(context=self.context)
         node = self._add("driver")
         for camera in contract.cameras:
             fault = (cameras or {}).get(camera.name, Fault())
@@ -73,10 +73,10 @@ class Drivers:
         self._thread.join()
         for node in self._executor.get_nodes():
             node.destroy_node()
-        self._context.try_shutdown()
+        self.context.try_shutdown()
 
     def _add(self, name: str) -> Node:
-        node = rclpy.create_node(name, context=self._context)
+        node = rclpy.create_node(name, context=self.context)
         self._executor.add_node(node)
         return node
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import rclpy
 from builders import make_checkpoint, make_config
 from drivers import Drivers, Fault
 from rclpy.qos import DurabilityPolicy, QoSProfile
@@ -63,10 +64,12 @@ def test_a_healthy_robot_is_well(start, operator, doctor):
 def test_wrong_types_missing_joints_and_slow_cameras(doctor, contract):
     cameras = {"front": Fault(type=CompressedImage), "wrist": Fault(rate_hz=12.0)}
     joints = ("shoulder_pan", "shoulder_lift", "elbow", "wrist_flex", "wrist_roll", "gripper")
-    with Drivers(contract, cameras, joints, listen=None):
+    with Drivers(contract, cameras, joints, listen=None) as drivers:
+        rclpy.create_node("inference", namespace="elsewhere", context=drivers.context)
         status, report = doctor("--contract", demo_contract(), "--model", demo_model(), "--seconds", 1)
     assert status == 1
     told(report, "nodes", "warning", "/inference: does not run; ros2 launch vla_accel_ros bringup.launch.py")
+    told(report, "nodes", "warning", "/elsewhere/inference runs: give --namespace")
     told(report, "graph", "error", "CompressedImage, not sensor_msgs/msg/Image; write transport: compressed")
     told(
         report, "graph", "warning", "nobody listens to /arm_controller/joint_trajectory; start its controller"
@@ -143,16 +146,18 @@ def test_a_model_of_other_cameras_and_simulated_time_that_stands_still(start, do
     )
 
 
-def test_a_robot_elsewhere_and_a_contract_that_is_none(start, doctor, tmp_path):
+def test_a_graph_of_nobody_and_a_contract_that_is_none(doctor, tmp_path):
     status, report = doctor("--contract", tmp_path / "none.yaml")
     assert status == 1
     told(report, "nodes", "error", "graph: no node but this one is in the graph of ROS_DOMAIN_ID ")
     told(report, "contract", "error", "none.yaml", "mend it")
+
+
+def test_a_robot_in_a_namespace(start, doctor):
     start("trajectory", "r1", autostart=True).wait_for_log("nobody publishes")
-    _, report = doctor("--contract", tmp_path / "none.yaml")
-    told(report, "nodes", "warning", "/trajectory: does not run; ", "/r1/trajectory runs: give --namespace")
     _, report = doctor("--seconds", 1, "--namespace", "r1")
     told(report, "nodes", "ok", "/r1/trajectory: is active")
+    told(report, "nodes", "warning", "/r1/inference: does not run")
     told(report, "graph", "warning", "nobody publishes /r1/joint_states")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,7 @@ from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import Float64MultiArray
 
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.graph import look
+from vla_accel_ros.nodes.graph import look, qos_of
 from vla_accel_ros.nodes.operator import Operator
 from vla_accel_ros.sensing.findings import OK
 from vla_accel_ros.sensing.graph_check import Qos, inputs, outputs, states
@@ -92,7 +93,7 @@ def test_qos_overridden_so_that_nothing_arrives_is_refused(driver, contract):
     node = rclpy.create_node("us", context=context)
     try:
         node.create_subscription(
-            JointState, topic, lambda _: None, qos.SENSOR, qos_overriding_options=qos.overridable()
+            JointState, topic, lambda _: None, copy(qos.SENSOR), qos_overriding_options=qos.overridable()
         )
         until(lambda: node.count_publishers(topic), 10.0, "publisher")
         assert "we request reliable, so that nothing arrives" in str(look(node, [states(contract)])[0])
@@ -100,6 +101,19 @@ def test_qos_overridden_so_that_nothing_arrives_is_refused(driver, contract):
         node.destroy_node()
         context.try_shutdown()
     assert look(driver, [states(contract, Qos("best_effort"))])[0].what == "nobody publishes /joint_states"
+
+
+def test_what_overrides_one_stream_overrides_no_other(start, operator, contract, tmp_path):
+    front, joints = f"/{contract.cameras[0].topic}", f"/{contract.joint_states.topic}"
+    override = {f"qos_overrides.{front}.subscription.reliability": "reliable"}
+    start("inference", autostart=True, model=str(make_checkpoint(tmp_path / "policy")), **override)
+
+    def reliability(topic: str) -> set[str]:
+        there = operator.node.get_subscriptions_info_by_topic(topic)
+        return {qos_of(info.qos_profile).reliability for info in there if info.node_name == "inference"}
+
+    until(lambda: reliability(front) and reliability(joints), 30.0, "subscriptions of inference")
+    assert (reliability(front), reliability(joints)) == ({"reliable"}, {"best_effort"})
 
 
 def test_a_wrong_driver_that_starts_later_is_said_in_log_and_diagnostics(start, operator, contract):

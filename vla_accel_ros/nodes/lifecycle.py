@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Callable, Iterable
+from copy import copy
 from functools import partial
 
 from rclpy.callback_groups import ReentrantCallbackGroup
@@ -78,8 +79,9 @@ class ManagedNode(LifecycleNode):
     ) -> None:
         """A subscription, closed with `release`. Parameters may override the QoS of sensor streams."""
         options = qos.overridable() if profile is qos.SENSOR else None
+        own = copy(profile)  # rclpy writes what a parameter overrides into the profile it is given
         subscription = self.create_subscription(
-            kind, topic, callback, profile, raw=raw, qos_overriding_options=options
+            kind, topic, callback, own, raw=raw, qos_overriding_options=options
         )
         self._closing.append(partial(self.destroy_subscription, subscription))
 
