@@ -2,11 +2,11 @@
 
 Images arrive by the transport that the contract gives each camera (nodes/streams.py). Three loops at their
 own rates share one engine (engine/loops.py); this node only opens topics, hands over what comes in, and
-reports: LoopStats once a second for each loop, and in /diagnostics the rate, age and drops of every stream, the loops'
-times and misses, the age of the newest chunk, and what an observation is waiting for. Loading, comparing with
-the contract and warming up happen in configure; a changed instruction takes effect with the next frame. Each
-chunk is guided to continue the one before while the trajectory node tells, on `motion`, that it runs in mode
-`rtc`.
+reports: LoopStats once a second for each loop, and in /diagnostics the rate, age and drops of every stream,
+the loops' times and misses, the age of the newest chunk, and what an observation is waiting for. Loading,
+comparing with the contract and warming up happen in configure; a changed instruction takes effect with the
+next frame. Each chunk is guided to continue the one before while the trajectory node tells, on `motion`, that
+it runs in mode `rtc`.
 """
 
 from __future__ import annotations
