@@ -65,8 +65,9 @@ def test_wrong_types_missing_joints_and_slow_cameras(doctor, contract):
     cameras = {"front": Fault(type=CompressedImage), "wrist": Fault(rate_hz=12.0)}
     joints = ("shoulder_pan", "shoulder_lift", "elbow", "wrist_flex", "wrist_roll", "gripper")
     with Drivers(contract, cameras, joints, listen=None) as drivers:
-        rclpy.create_node("inference", namespace="elsewhere", context=drivers.context)
+        elsewhere = rclpy.create_node("inference", namespace="elsewhere", context=drivers.context)
         status, report = doctor("--contract", demo_contract(), "--model", demo_model(), "--seconds", 1)
+        elsewhere.destroy_node()
     assert status == 1
     told(report, "nodes", "warning", "/inference: does not run; ros2 launch vla_accel_ros bringup.launch.py")
     told(report, "nodes", "warning", "/elsewhere/inference runs: give --namespace")
@@ -75,6 +76,7 @@ def test_wrong_types_missing_joints_and_slow_cameras(doctor, contract):
         report, "graph", "warning", "nobody listens to /arm_controller/joint_trajectory; start its controller"
     )
     told(report, "streams", "error", "camera/front: nothing arrived on camera/front/image_raw")
+    told(report, "streams", "warning", "camera/wrist: arrives at ", "instead of 30; start the node with")
     told(
         report,
         "streams",
