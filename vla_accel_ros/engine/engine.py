@@ -12,6 +12,7 @@ they run side by side, on a GPU their kernels are ordered by the stream they sha
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -21,10 +22,12 @@ from torch import Tensor
 
 from vla_accel_ros.engine.intake import Intake
 from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.stages import Progress, Stages
 from vla_accel_ros.engine.text import Answer
 from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.models.committed import Committed
-from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.policy import Policy, PolicyInputs
 from vla_accel_ros.models.rtc import Guidance
 from vla_accel_ros.models.sampling import flow_times, sample
 
@@ -66,6 +69,8 @@ class Engine:
     steps, time_rule: flow sampling, see models.sampling. step_dt_s: time between two actions.
     seed: the noise of request r is a function of (seed, r) alone.
     answers, answer_tokens: most answers being written at once, and most tokens in one.
+    fast: whether prefixes and chunks are computed by engine.stages, where the model is a pi0 or pi0.5; None =
+        on a GPU. What needs more than a chunk (guidance, committed actions) is computed by the plain model.
     """
 
     def __init__(
@@ -79,6 +84,7 @@ class Engine:
         step_dt_s: float = 1 / 30,
         answers: int = 2,
         answer_tokens: int = 64,
+        fast: bool | None = None,
     ) -> None:
         flow_times(steps, time_rule)
         if not step_dt_s > 0:
@@ -90,6 +96,9 @@ class Engine:
         self.pool = KVPool(config.prefix, slots, config.max_tokens, device, dtype)
         self._tails = KVPool(config.prefix, answers, answer_tokens, device, dtype)
         self._last_hidden = torch.zeros(slots, config.prefix.width, device=device, dtype=dtype)
+        self._stages = None
+        if isinstance(policy.model, Pi) and (device.type == "cuda" if fast is None else fast):
+            self._stages = Stages(policy.model, self.pool, time_rule)
         self._frames: list[Prefix | None] = [None] * slots
         self._versions = itertools.count()
         self._action_requests = itertools.count()
@@ -105,10 +114,7 @@ class Engine:
         try:
             with torch.inference_mode():
                 inputs = self._intake(observation)
-                embeddings = self.policy.embed(inputs)
-                n_tokens = embeddings.shape[1]
-                hidden, _ = self.policy.model.prefix(embeddings, out=self.pool.view(slot, n_tokens))
-                self._last_hidden[slot].copy_(hidden[0, -1])
+                n_tokens = self._compute(inputs, slot)
             state = np.array(observation.state, np.float32)
             version = next(self._versions)
             prefix = Prefix(
@@ -120,6 +126,30 @@ class Engine:
         except BaseException:
             self.pool.release(slot)
             raise
+
+    def _compute(self, inputs: PolicyInputs, slot: int) -> int:
+        """The prefix, into its slot; returns its tokens."""
+        if self._stages is not None:
+            return self._stages.observe([inputs.images], [inputs.tokens], [slot])[0]
+        embeddings = self.policy.embed(inputs)
+        n_tokens = embeddings.shape[1]
+        hidden, _ = self.policy.model.prefix(embeddings, out=self.pool.view(slot, n_tokens))
+        self._last_hidden[slot].copy_(hidden[0, -1])
+        return n_tokens
+
+    def prepare(
+        self,
+        views: Iterable[int],
+        prompts: Iterable[int],
+        progress: Progress = lambda name, done, total: None,
+    ) -> None:
+        """Make and capture the fast stages ahead, so that no frame waits for them. Does nothing without them.
+
+        views: numbers of cameras; prompts: numbers of tokens; progress: see Stages.build.
+        Raises PoolExhausted if every slot is held.
+        """
+        if self._stages is not None:
+            self._stages.build(views, prompts, (self.steps,), progress=progress)
 
     def newest(self) -> Prefix | None:
         """The newest prefix, held for the caller, or None before the first observation."""
@@ -173,7 +203,11 @@ class Engine:
             field_ = velocity if guidance is None else guidance.guide(velocity, start)
             if held is not None:
                 start, field_ = held.begin(start), held.hold(at)
-            flow = sample(field_, start, steps or self.steps, self.time_rule)
+            steps = steps or self.steps
+            if self._stages is not None and guidance is None and held is None:
+                flow = self._stages.act(start, robot, [prefix.slot], [prefix.n_tokens], steps)
+            else:
+                flow = sample(field_, start, steps, self.time_rule)
             update = flow.update[0, :, : policy.joints].square().mean(dim=-1).sqrt()
             actions = policy.actions(flow.actions[0], state)
             if committed is not None:
@@ -205,6 +239,8 @@ class Engine:
         tail = self._tails.acquire()
         self.pool.retain(prefix.slot)
         held = self._hold(prefix.slot)
+        if self._stages is not None:
+            self._last_hidden[prefix.slot] = self._stages.last_hidden(prefix.slot, prefix.n_tokens)
         rng = np.random.default_rng((self.seed, next(self._text_requests), 1))
         return Answer(
             self.policy,

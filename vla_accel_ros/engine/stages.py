@@ -27,6 +27,9 @@ from vla_accel_ros.models.gemma import rotary_tables
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.sampling import Flow
 
+Progress = Callable[[str, int, int], None]
+"""Told what is made next, how many are made, and of how many."""
+
 BUCKET = 16
 """Prompts are padded to a multiple of this."""
 
@@ -65,12 +68,11 @@ class Stages:
         prompts: Iterable[int],
         steps: Iterable[int],
         batches: Iterable[int] = (1,),
-        progress: Callable[[str, int, int], None] = lambda name, done, total: None,
+        progress: Progress = lambda name, done, total: None,
     ) -> None:
         """Make and capture stages ahead: for numbers of images, prompt lengths, steps and chunks at once.
 
-        progress: told what is made next, how many are made, of how many. A free slot of the pool is used
-        meanwhile: raises PoolExhausted if there is none.
+        A free slot of the pool is used meanwhile: raises PoolExhausted if there is none.
         """
         config = self.model.config
         buckets = sorted({self.bucket(length) for length in prompts})

@@ -1,0 +1,61 @@
+"""An engine with fast stages does what one without does: chunks, text, guidance; prepared ahead or not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from builders import CAMERAS, make_observation, make_policy
+
+from vla_accel_ros.engine.engine import Engine
+
+KINDS = ("pi0", "pi05")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chunks_and_text_are_those_of_the_plain_engine(kind: str) -> None:
+    policy = make_policy(kind)
+    chunks, texts = [], []
+    for fast in (False, True):
+        engine = Engine(policy, fast=fast)
+        for seed, cameras in ((0, CAMERAS), (1, CAMERAS[:1]), (2, CAMERAS)):
+            with engine.observe(make_observation(seed, cameras)) as prefix:
+                state = np.full(6, 0.1 * seed, np.float32)
+                chunks.append(engine.act(prefix, state))
+                chunks.append(engine.act(prefix, state, steps=3))
+                texts.append("".join(engine.ask(prefix, max_tokens=6)))
+    half = len(chunks) // 2
+    for plain, fast in zip(chunks[:half], chunks[half:], strict=True):
+        np.testing.assert_allclose(fast.actions, plain.actions, atol=1e-4)
+        np.testing.assert_allclose(fast.update_magnitudes, plain.update_magnitudes, atol=1e-4)
+        assert (fast.request_id, fast.stamp_ns) == (plain.request_id, plain.stamp_ns)
+    assert texts[:3] == texts[3:]
+
+
+def test_guided_chunks_are_computed_by_the_plain_model_on_the_same_prefix() -> None:
+    policy = make_policy("pi0")
+    results = []
+    for fast in (False, True):
+        engine = Engine(policy, fast=fast)
+        with engine.observe(make_observation()) as prefix:
+            previous = engine.act(prefix)
+            guidance = engine.guidance(prefix, previous, delay=2)
+            results.append(engine.act(prefix, guidance=guidance).actions)
+    np.testing.assert_allclose(results[1], results[0], atol=1e-4)
+
+
+def test_a_prepared_engine_has_all_slots_free_and_the_same_results() -> None:
+    policy, said = make_policy("pi05"), []
+    engine, other = Engine(policy, fast=True), Engine(policy, fast=True)
+    engine.prepare((1, 2), (20,), lambda name, done, total: said.append(name))
+    assert said == [
+        "prefix of 1 images and 32 words",
+        "prefix of 2 images and 32 words",
+        "10 denoising steps of 1 chunks",
+    ]
+    assert engine.pool.free == engine.pool.slots
+    results = []
+    for each in (engine, other):
+        with each.observe(make_observation()) as prefix:
+            results.append(each.act(prefix).actions)
+    np.testing.assert_array_equal(*results)
+    Engine(policy).prepare((1,), (20,))
