@@ -13,10 +13,8 @@ from torch import Tensor
 ACTIVATIONS = ("gelu", "silu")
 
 
-def add_rms_norm(x: Tensor, y: Tensor | None, factor: Tensor, eps: float, out: Tensor) -> None:
-    """x += y in place, out = x / rms(x) * factor. x, y, out [M, W]; factor float32 [W]; y None = nothing."""
-    if y is not None:
-        x.add_(y)
+def rms_norm(x: Tensor, factor: Tensor, eps: float, out: Tensor) -> None:
+    """out = x / rms(x) * factor. x, out [M, W]; factor float32 [W]."""
     wide = x.float()
     out.copy_(wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * factor)
 

@@ -8,17 +8,11 @@ from torch import Tensor
 
 
 @triton.jit
-def _add_rms_norm(x, y, factor, out, width, eps, BLOCK: tl.constexpr):
+def _rms_norm(x, factor, out, width, eps, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, BLOCK)
     ok = c < width
     wide = tl.load(x + row * width + c, mask=ok, other=0.0).to(tl.float32)
-    if y is not None:
-        wide += tl.load(y + row * width + c, mask=ok, other=0.0).to(tl.float32)
-        # What is stored is what is normed: its rounding is in both.
-        rounded = wide.to(x.dtype.element_ty)
-        tl.store(x + row * width + c, rounded, mask=ok)
-        wide = rounded.to(tl.float32)
     scale = tl.rsqrt(tl.sum(wide * wide, axis=0) / width + eps)
     normed = wide * scale * tl.load(factor + c, mask=ok, other=0.0)
     tl.store(out + row * width + c, normed.to(out.dtype.element_ty), mask=ok)
@@ -36,12 +30,12 @@ def _gated(y, out, width, GELU: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + row * width + c, (gate * tl.sigmoid(inner) * up).to(out.dtype.element_ty), mask=ok)
 
 
-def add_rms_norm(x: Tensor, y: Tensor | None, factor: Tensor, eps: float, out: Tensor) -> None:
-    """See kernels.rows.add_rms_norm; x, y and out are contiguous."""
+def rms_norm(x: Tensor, factor: Tensor, eps: float, out: Tensor) -> None:
+    """See kernels.rows.rms_norm; x and out are contiguous."""
     rows, width = x.shape
     block = triton.next_power_of_2(width)
     warps = max(1, min(16, block // 512))
-    _add_rms_norm[(rows,)](x, y, factor, out, width, eps, BLOCK=block, num_warps=warps)
+    _rms_norm[(rows,)](x, factor, out, width, eps, BLOCK=block, num_warps=warps)
 
 
 def gated(y: Tensor, out: Tensor, activation: str) -> None:

@@ -1,0 +1,125 @@
+"""Forwards of fused kernels give what the plain ones do, for any segments, and schedulers say the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from builders import make_config, make_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openvla_builders import make_openvla, make_openvla_config
+from torch import Tensor
+
+from vla_accel_ros.engine.answers import Answers
+from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.kv_store import KVStore
+from vla_accel_ros.engine.packed_stage import PackedForward
+from vla_accel_ros.engine.pages import PagePool
+from vla_accel_ros.engine.token_pipeline import TokenPipeline
+from vla_accel_ros.models.decoding import decode
+from vla_accel_ros.models.gemma import KV
+from vla_accel_ros.models.openvla import OpenVLA
+from vla_accel_ros.models.packed import Segment, Span, forward
+from vla_accel_ros.models.pi import Pi
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module", params=["gemma", "llama"])
+def model(request: pytest.FixtureRequest) -> Pi | OpenVLA:
+    return (
+        make_model(make_config("pi05")) if request.param == "gemma" else make_openvla(make_openvla_config())
+    )
+
+
+def stack(model: Pi | OpenVLA):  # type: ignore[no-untyped-def]
+    return model.language_model if isinstance(model, Pi) else model.language_model.model
+
+
+def drawn(made: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=made)
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+@torch.inference_mode()
+def test_any_segments(model: Pi | OpenVLA, data: st.DataObject) -> None:
+    made = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
+    sizes = model.config.prefix
+    pool = [drawn(made, 3, sizes.depth, sizes.kv_heads, 40, sizes.head_dim) for _ in range(2)]
+    segments, written = [], []
+    for _ in range(data.draw(st.integers(1, 5), label="segments")):
+        count = data.draw(st.one_of(st.just(1), st.integers(1, 20)), label="rows")
+        lengths = data.draw(st.lists(st.integers(1, 9), max_size=2), label="past")
+        past = tuple(Span(*pool, 2, 10 * at, 10 * at + length) for at, length in enumerate(lengths))
+        shape = sizes.depth, 1, sizes.kv_heads, count, sizes.head_dim
+        out = KV(torch.zeros(shape), torch.zeros(shape)) if data.draw(st.booleans(), label="out") else None
+        segments.append(
+            Segment(
+                drawn(made, 1, count, sizes.width), past, data.draw(st.booleans(), label="causal"), out=out
+            )
+        )
+        written.append(None if out is None else KV(out.k.clone(), out.v.clone()))
+    plain = [s._replace(out=out) for s, out in zip(segments, written, strict=True)]
+
+    fused = [rows.clone() for rows in PackedForward(stack(model), sizes, positions=64)(segments)]
+
+    for got, want in zip(fused, forward(stack(model), plain), strict=True):
+        torch.testing.assert_close(got, want, atol=2e-5, rtol=1e-5)
+    for segment, want in zip(segments, written, strict=True):
+        if segment.out is not None:
+            torch.testing.assert_close(KV(segment.out.k, segment.out.v), want, atol=2e-5, rtol=1e-5)
+
+
+def test_frames_in_a_pipeline_say_what_they_say_alone() -> None:
+    model = make_openvla(make_openvla_config())
+    sizes, tokens = model.config.prefix, 5
+    fused = PackedForward(model.language_model.model, sizes, positions=64)
+    pipeline = TokenPipeline(model, KVPool(sizes, tokens, 32, CPU, torch.float32), tokens, forward=fused)
+    made = torch.Generator().manual_seed(1)
+    prompts = [drawn(made, 1, 5 + number % 3, sizes.width) for number in range(9)]
+    finished, draft = [], ()
+    for number, prompt in enumerate(prompts):
+        finished += pipeline.step(number, prompt, draft if number % 2 else ())
+        draft = finished[-1].tokens if finished else ()
+    finished += pipeline.drain()
+    for one in finished:
+        with torch.inference_mode():
+            hidden, past = model.prefix(prompts[one.frame])
+            assert one.tokens == tuple(int(s.tokens) for s in decode(model, past, hidden[:, -1], tokens))
+    assert len(finished) == 9
+    assert fused.shapes <= 8, "riders come in powers of two"
+
+
+def test_answers_in_slots_and_pages_say_what_they_say_alone() -> None:
+    model = make_model(make_config("pi05"))
+    sizes = model.config.prefix
+    store = KVStore(KVPool(sizes, 4, 16, CPU, torch.float32), PagePool(sizes, 20, 3, CPU, torch.float32))
+    answers = Answers(model, store, stop=None, forward=PackedForward(model.language_model, sizes))
+    made, wanted, said = torch.Generator().manual_seed(2), {}, []
+    for tokens in (5, 9, 3):
+        slot = store.acquire()
+        with torch.inference_mode():
+            hidden, past = model.prefix(
+                drawn(made, 1, tokens, sizes.width), out=store.prefixes.view(slot, tokens)
+            )
+            alone = [int(s.tokens) for s in decode(model, past, hidden[:, -1], 7)]
+        wanted[answers.begin(slot, tokens, hidden[0, -1], 7)] = alone
+        said += answers.advance()
+    while answers.under_way:
+        said += answers.advance()
+    assert {request: [one.token for one in said if one.request == request] for request in wanted} == wanted
+
+
+def test_what_cannot_be() -> None:
+    model = make_model(make_config("pi05"))
+    sizes = model.config.prefix
+    fused, x = PackedForward(model.language_model, sizes, positions=8), torch.zeros(1, 9, sizes.width)
+    assert fused([]) == []
+    with pytest.raises(ValueError, match="a row has position 8, but there are 8"):
+        fused([Segment(x, causal=True)])
+    with pytest.raises(ValueError, match="a segment has a condition"):
+        fused([Segment(x, condition=torch.zeros(1, 4))])
+    pool = KVPool(sizes, 1, 8, CPU, torch.float16)
+    with pytest.raises(ValueError, match=r"keys are torch.float16 on cpu, but the stack is torch.float32"):
+        fused([Segment(x[:, :1], (pool.span(0, 0, 3),))])

@@ -1,0 +1,249 @@
+"""Packed forwards of a decoder stack as captured stages: one graph for every shape of segments.
+
+The same segments as models.packed.forward takes, and the same results but for rounding. A shape is what a
+graph is made for: long segments (a prompt, a draft behind it) padded to a multiple of 16 rows, which a causal
+one does not notice, and single rows (riders, answers) padded to a power of two with rows that look at nothing
+and write nowhere. Which memory is read and written is a table that is renewed before each replay. Products
+are cuBLAS, near its limit from a few dozen rows on; all else is two passes over the rows and two launches of
+attention a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.graphs import Stage
+from vla_accel_ros.kernels import packed_attention, rows
+from vla_accel_ros.kernels.work import NOWHERE, Rows, Shape, Where, Work, aligned, where
+from vla_accel_ros.models.config import GemmaConfig
+from vla_accel_ros.models.folded import FoldedLayer, fuse
+from vla_accel_ros.models.gemma import NORM_EPS, Gemma, rotary_tables
+from vla_accel_ros.models.llama import Llama
+from vla_accel_ros.models.packed import Part, Segment, Span, sees
+
+ROUND = 16
+"""Rows of a causal segment are padded to a multiple of this."""
+
+FULL = 2
+"""Blocks per multiprocessor at which keys are not cut into pieces."""
+
+MOST_SPLITS = 16
+
+
+@dataclass(frozen=True)
+class FusedStack:
+    """A decoder stack in few matrices. factors float32 [2 * layers + 1, W]: of the norms, in order of use."""
+
+    layers: tuple[FoldedLayer, ...]
+    factors: Tensor
+    eps: float
+    activation: str
+    sizes: GemmaConfig
+    dtype: torch.dtype
+
+
+def fuse_stack(stack: Gemma | Llama, sizes: GemmaConfig) -> FusedStack:
+    """Join a stack's matrices in place; norms must not be modulated."""
+    layers: list[FoldedLayer] = []
+    factors: list[Tensor] = []
+    stacked: list[Any] = list(stack.layers)
+    for layer in stacked:
+        attention, mlp = layer.self_attn, layer.mlp
+        layers.append(
+            FoldedLayer(
+                qkv=fuse((attention.q_proj, attention.k_proj, attention.v_proj))[0],
+                o=attention.o_proj.weight.detach(),
+                gate_up=fuse((mlp.gate_proj, mlp.up_proj))[0],
+                down=mlp.down_proj.weight.detach(),
+            )
+        )
+        factors += [layer.input_layernorm.weight, layer.post_attention_layernorm.weight]
+    weights = torch.stack([*factors, stack.norm.weight]).detach().float()
+    if isinstance(stack, Llama):
+        return FusedStack(tuple(layers), weights, stack.norm.eps, "silu", sizes, stack.dtype)
+    return FusedStack(tuple(layers), 1.0 + weights, NORM_EPS, "gelu", sizes, stack.dtype)
+
+
+class Kernels(NamedTuple):
+    """What a forward launches besides products: modules with the functions of the twins."""
+
+    attention: ModuleType
+    rows: ModuleType
+
+
+def kernels_for(device: torch.device) -> Kernels:
+    """Triton's on a GPU, their twins elsewhere. Raises ImportError on a GPU without triton."""
+    if device.type != "cuda":
+        return Kernels(packed_attention, rows)
+    from vla_accel_ros.kernels.gpu import packed_attention as gpu_attention
+    from vla_accel_ros.kernels.gpu import rows as gpu_rows
+
+    return Kernels(gpu_attention, gpu_rows)
+
+
+class PackedStage(Stage):
+    """A packed forward of one shape. x [rows, W]: what goes in; hidden [rows, W]: after the final norm."""
+
+    def __init__(
+        self, stack: FusedStack, tables: tuple[Tensor, Tensor], kernels: Kernels, work: Work
+    ) -> None:
+        device, sizes = stack.factors.device, stack.sizes
+        super().__init__(device)
+        self.stack, self.work, self._tables, self._kernels = stack, work, tables, kernels
+
+        def place(width: int) -> Tensor:
+            return torch.zeros(work.rows, width, device=device, dtype=stack.dtype)
+
+        heads = sizes.heads + 2 * sizes.kv_heads
+        self.x, self.hidden, self._residual = (place(sizes.width) for _ in range(3))
+        self._qkv, self._attended = place(heads * sizes.head_dim), place(sizes.heads * sizes.head_dim)
+        self._gate_up, self._fed = place(2 * sizes.mlp), place(sizes.mlp)
+
+    def body(self) -> None:
+        stack, sizes, x, normed = self.stack, self.stack.sizes, self._residual, self.hidden
+        attention, rows = self._kernels
+        x.copy_(self.x)
+        for index, layer in enumerate(stack.layers):
+            rows.rms_norm(x, stack.factors[2 * index], stack.eps, normed)
+            torch.mm(normed, layer.qkv.t(), out=self._qkv)
+            attention.rotary_write(self._qkv, *self._tables, self.work, index, sizes.heads)
+            attention.attend(self._qkv, self.work, index, sizes.heads, sizes.head_dim, self._attended)
+            x.addmm_(self._attended, layer.o.t())
+            rows.rms_norm(x, stack.factors[2 * index + 1], stack.eps, normed)
+            torch.mm(normed, layer.gate_up.t(), out=self._gate_up)
+            rows.gated(self._gate_up, self._fed, stack.activation)
+            x.addmm_(self._fed, layer.down.t())
+        rows.rms_norm(x, stack.factors[-1], stack.eps, normed)
+
+
+class PackedForward:
+    """A `models.packed.Forward` of one stack. Not for several threads at once.
+
+    positions: most that a row may have. capture: False computes without graphs, launch by launch.
+    A stage is made and captured when a shape comes for the first time: call once with each before it counts.
+    """
+
+    def __init__(
+        self,
+        stack: Gemma | Llama,
+        sizes: GemmaConfig,
+        positions: int = 4096,
+        kernels: Kernels | None = None,
+        capture: bool = True,
+        block_m: int = 32,
+    ) -> None:
+        self.stack = fuse_stack(stack, sizes)
+        device = self.stack.factors.device
+        cos, sin = rotary_tables(torch.arange(positions, device=device)[None], sizes.head_dim, torch.float32)
+        half = sizes.head_dim // 2
+        self._tables = cos[0, 0, :, :half].contiguous(), sin[0, 0, :, :half].contiguous()
+        self._kernels = kernels_for(device) if kernels is None else kernels
+        self._capture, self._block_m, self._positions = capture, block_m, positions
+        self._stages: dict[Hashable, PackedStage] = {}
+
+    @property
+    def shapes(self) -> int:
+        """How many graphs there are."""
+        return len(self._stages)
+
+    @torch.inference_mode()
+    def __call__(self, segments: Sequence[Segment]) -> list[Tensor]:
+        """The hidden states of each segment, valid until the next call.
+
+        Raises ValueError for conditions, rows beyond `positions`, and memory that a kernel cannot read.
+        """
+        if not segments:
+            return []
+        long = [segment for segment in segments if segment.x.shape[1] > 1]
+        single = [segment for segment in segments if segment.x.shape[1] == 1]
+        now = [self._rows(segment) for segment in (*long, *single)]
+        stage = self._stage(long, len(single), sum(len(one.past) for one in now))
+        self._fill(stage, long, single)
+        stage.work.point(now)
+        if self._capture:
+            stage.capture()
+        stage.run()
+        starts = dict(zip(map(id, (*long, *single)), stage.work.starts, strict=False))
+        return [self._of(stage, segment, starts[id(segment)]) for segment in segments]
+
+    def _of(self, stage: PackedStage, segment: Segment, start: int) -> Tensor:
+        return stage.hidden[None, start : start + segment.x.shape[1]]
+
+    def _rows(self, segment: Segment) -> Rows:
+        last = segment.first + segment.x.shape[1]
+        if segment.condition is not None:
+            raise ValueError("a segment has a condition: modulated norms are engine.staggered_stage's")
+        if last > self._positions:
+            raise ValueError(f"a row has position {last - 1}, but there are {self._positions}: give more")
+        places = [self._where(part) for part in segment.past]
+        out = NOWHERE if segment.out is None else self._where(segment.out)
+        return Rows(segment.past, places, segment.first, out, segment.out)
+
+    def _where(self, part: Part) -> Where:
+        found, memory = _span(part) if isinstance(part, Span) else where(part), part[0]
+        if memory.dtype != self.stack.dtype or memory.device != self.stack.factors.device:
+            raise ValueError(
+                f"keys are {memory.dtype} on {memory.device}, but the stack is {self.stack.dtype} on "
+                f"{self.stack.factors.device}: make the pool like the stack"
+            )
+        return aligned(found, memory.itemsize) if memory.is_cuda else found
+
+    def _stage(self, long: Sequence[Segment], single: int, parts: int) -> PackedStage:
+        padded = [(_padded(segment), segment.causal, segment.alone) for segment in long]
+        padded += [(1, False, 0)] * _power_of_two(single)
+        key = (tuple(padded), _power_of_two(max(parts, ROUND)))
+        if key not in self._stages:
+            sizes, device = self.stack.sizes, self.stack.factors.device
+            groups = sizes.heads // sizes.kv_heads
+            made = [Shape(rows, tuple(sees(rows, causal, alone))) for rows, causal, alone in padded]
+            block_m = self._block_m if long else 16
+            tiles = sum(-(-shape.rows * groups // block_m) for shape in made)
+            splits = _splits(tiles * sizes.kv_heads, device)
+            work = Work(made, key[1], groups, device, block_m, splits)
+            self._stages[key] = PackedStage(self.stack, self._tables, self._kernels, work)
+        return self._stages[key]
+
+    def _fill(self, stage: PackedStage, long: Sequence[Segment], single: Sequence[Segment]) -> None:
+        for segment, start in zip(long, stage.work.starts, strict=False):
+            stage.x[start : start + segment.x.shape[1]].copy_(segment.x[0])
+        if single:
+            first = stage.work.starts[len(long)]
+            rows = torch.cat([segment.x[0] for segment in single])
+            stage.x[first : first + len(single)].copy_(rows)
+
+
+def _span(span: Span) -> Where:
+    """As kernels.work.where, without cutting anything out."""
+    sequence, layer, head, token, _ = span.keys.stride()
+    shift = (span.place * sequence + span.start * token) * span.keys.itemsize
+    return Where(
+        span.keys.data_ptr() + shift,
+        span.values.data_ptr() + shift,
+        layer,
+        head,
+        token,
+        span.end - span.start,
+    )
+
+
+def _padded(segment: Segment) -> int:
+    """Rows beyond those of a causal segment change nothing; in others they would be seen."""
+    count = segment.x.shape[1]
+    return -(-count // ROUND) * ROUND if segment.causal else count
+
+
+def _power_of_two(count: int) -> int:
+    return 1 << (count - 1).bit_length() if count else 0
+
+
+def _splits(blocks: int, device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1
+    wanted = FULL * torch.cuda.get_device_properties(device).multi_processor_count
+    return max(1, min(MOST_SPLITS, wanted // blocks))
