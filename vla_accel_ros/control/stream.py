@@ -20,7 +20,7 @@ from vla_accel_ros.control.limits import JointLimits, step_towards
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
 
 # Longer than this between two ticks, and the robot has stopped at the last position it was told.
-_STOOD_S = 0.1
+STOOD_S = 0.1
 # A path that goes on differs from what was commanded by rounding only.
 _ROUNDING = 1e-6
 
@@ -87,7 +87,7 @@ class CommandStream:
         if not self._on_path.all():
             step_s = min(elapsed_s, self._longest_s)
             moving = np.zeros_like(position)
-            if elapsed_s <= _STOOD_S and state.velocity is not None:
+            if elapsed_s <= STOOD_S and state.velocity is not None:
                 moving = state.velocity
             led = step_towards(state.position, moving, position, velocity, step_s, self._limits)
             position = np.where(self._on_path, position, led[0])
