@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import make_checkpoint, make_config
+from smolvla_recording import make_smolvla_folder
 
 from vla_accel_ros.models.checkpoint import load_policy
 from vla_accel_ros.sensing.contract import Controller, Twist
@@ -31,9 +32,13 @@ def test_the_bundled_policy_fits_the_simulated_arm(model, contract):
     assert told(model, contract) == [(OK, "model: pi05 fits the contract: 2 cameras, 6 numbers an action")]
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
+@pytest.mark.parametrize("kind", ["pi0", "pi05", "smolvla"])
 def test_files_say_what_the_loaded_policy_says(tmp_path, kind):
-    folder = make_checkpoint(tmp_path, make_config(kind))
+    folder = tmp_path / "model"
+    if kind == "smolvla":
+        make_smolvla_folder(folder)
+    else:
+        make_checkpoint(folder, make_config(kind))
     read, loaded = ModelFacts.read(folder), ModelFacts.of(load_policy(folder), folder)
     np.testing.assert_array_equal(read.state, loaded.state)
     np.testing.assert_array_equal(read.actions, loaded.actions)

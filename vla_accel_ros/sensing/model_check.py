@@ -14,13 +14,19 @@ from pathlib import Path
 import numpy as np
 
 from vla_accel_ros.models.checkpoint import read_config
+from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.norm_stats import read_normalizers
 from vla_accel_ros.models.openvla_checkpoint import is_openvla, read_openvla_config
 from vla_accel_ros.models.openvla_stats import read_action_stats
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing import Normalizer
 from vla_accel_ros.models.shards import read_table
-from vla_accel_ros.models.smolvla_checkpoint import is_smolvla, read_smolvla_config
+from vla_accel_ros.models.smolvla_checkpoint import (
+    is_smolvla,
+    read_smolvla_config,
+    read_smolvla_normalizers,
+)
+from vla_accel_ros.models.smolvla_config import SmolVLAConfig
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sensing.findings import Finding, error, ok, warning
 
@@ -63,20 +69,20 @@ class ModelFacts:
     @classmethod
     def read(cls, folder: Path) -> ModelFacts:
         """Of a checkpoint folder. Raises ValueError, one sentence, for one that cannot be read."""
-        nothing = _range(Normalizer.identity())
+        config: PiConfig | SmolVLAConfig
         if is_openvla(folder):
             sizes, stats = read_openvla_config(folder, read_table(folder)), read_action_stats(folder)
-            actions = np.stack([stats.low, stats.high])
+            nothing, actions = _range(Normalizer.identity()), np.stack([stats.low, stats.high])
             return cls(folder, sizes.kind, (), 0, actions.shape[1], nothing, actions, twist=True)
         if is_smolvla(folder):
-            small = read_smolvla_config(folder, read_table(folder))
-            names, state, action = small.image_names, small.state_dim, small.action_dim
-            return cls(folder, small.kind, names, state, action, nothing, nothing)
-        config = read_config(folder)
-        ranges = [_range(normalizer) for normalizer in read_normalizers(folder, config.kind)]
-        return cls(
-            folder, config.kind, config.image_names, config.state_dim, config.action_dim, ranges[0], ranges[1]
-        )
+            config = read_smolvla_config(folder, read_table(folder))
+            normalizers = read_smolvla_normalizers(folder)
+        else:
+            config = read_config(folder)
+            normalizers = read_normalizers(folder, config.kind)
+        state, actions = map(_range, normalizers)
+        names = config.image_names
+        return cls(folder, config.kind, names, config.state_dim, config.action_dim, state, actions)
 
 
 def judge(model: ModelFacts, contract: Contract) -> list[Finding]:
