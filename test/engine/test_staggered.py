@@ -8,7 +8,10 @@ from builders import make_config, make_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.engine.staggered import StaggeredDenoising
+from vla_accel_ros.engine.staggered_stage import StaggeredFlow
 from vla_accel_ros.models.packed import FlowStep
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.sampling import TIME_RULES, Flow, sample
@@ -95,3 +98,30 @@ def test_what_cannot_be(model: Pi) -> None:
         batch.begin(1, chunk.x, chunk.state, chunk.kv)
     with pytest.raises(KeyError, match="chunk 1 is not under way"):
         batch.drop(1)
+
+
+@torch.inference_mode()
+def test_captured_steps_give_each_chunk_its_own_flow(model: Pi) -> None:
+    """Frames of different lengths, begun one step apart, on prefixes in a pool."""
+    sizes = model.config.prefix
+    pool = KVPool(sizes, 6, 24, torch.device("cpu"), torch.float32)
+    batch = StaggeredDenoising[int](model, 4, advance=StaggeredFlow(Stages(model, pool), 4))
+    chunks, flows = [make_chunk(model, number) for number in range(7)], {}
+    for number, chunk in enumerate(chunks):
+        slot, tokens = number % pool.slots, chunk.kv.k.shape[3]
+        whole = pool.view(slot, tokens)
+        whole.k.copy_(chunk.kv.k)
+        whole.v.copy_(chunk.kv.v)
+        batch.begin(number, chunk.x, chunk.state, pool.span(slot, 0, tokens))
+        flows |= dict(batch.step())
+    while batch.under_way:
+        flows |= dict(batch.step())
+    for number, chunk in enumerate(chunks):
+        torch.testing.assert_close(flows[number], alone(model, chunk, 4), atol=2e-5, rtol=1e-4)
+
+
+def test_captured_steps_take_prefixes_of_their_pool_only(model: Pi) -> None:
+    pool = KVPool(model.config.prefix, 1, 24, torch.device("cpu"), torch.float32)
+    chunk = make_chunk(model, 0)
+    with pytest.raises(ValueError, match="not a slot of the stages' pool"):
+        StaggeredFlow(Stages(model, pool), 4)([chunk])

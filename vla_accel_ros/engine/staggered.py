@@ -16,14 +16,19 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from vla_accel_ros.models.gemma import KV
-from vla_accel_ros.models.packed import FlowStep, velocities
+from vla_accel_ros.models.packed import FlowStep, Part, velocities
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.sampling import Flow, flow_times
 
 Key = TypeVar("Key")
-Velocities = Callable[[Sequence[FlowStep]], list[Tensor]]
-"""As models.packed.velocities: float32 [1, H, A] for each step."""
+Advance = Callable[[Sequence[FlowStep]], list[Flow]]
+"""One Euler step of each: the new x as `actions`, and what was added to it."""
+
+
+def euler(model: Pi, dt: float, together: bool, steps: Sequence[FlowStep]) -> list[Flow]:
+    """The plain Advance."""
+    updates = [dt * velocity for velocity in velocities(model, steps, together)]
+    return [Flow(step.x + update, update) for step, update in zip(steps, updates, strict=True)]
 
 
 class Denoised(NamedTuple, Generic[Key]):
@@ -38,9 +43,14 @@ class _Chunk(Generic[Key]):
     key: Key
     x: Tensor
     state: Tensor | None
-    kv: KV
+    kv: Part
+    times: list[Tensor]
     done: int = 0
     update: Tensor = field(init=False)
+
+    @property
+    def due(self) -> FlowStep:
+        return FlowStep(self.x, self.times[self.done], self.state, self.kv, self.done)
 
 
 class StaggeredDenoising(Generic[Key]):
@@ -48,7 +58,7 @@ class StaggeredDenoising(Generic[Key]):
 
     steps, time_rule: see models.sampling. limit: most chunks at once, by default one per step.
     together: False computes every chunk's step by itself, to the bit what it is alone (models.packed).
-    flow: how velocities of several steps are computed, None = in plain torch.
+    advance: how steps of several chunks are computed, None = in plain torch.
     """
 
     def __init__(
@@ -58,10 +68,12 @@ class StaggeredDenoising(Generic[Key]):
         time_rule: str = "openpi",
         limit: int | None = None,
         together: bool = True,
-        flow: Velocities | None = None,
+        advance: Advance | None = None,
     ) -> None:
-        self._velocities = partial(velocities, model, together=together) if flow is None else flow
-        self._times, self._dt = flow_times(steps, time_rule), -1.0 / steps
+        plain = partial(euler, model, -1.0 / steps, together)
+        self._advance: Advance = plain if advance is None else advance
+        self._times = flow_times(steps, time_rule)
+        self._on: dict[torch.device, list[Tensor]] = {}
         self.limit = steps if limit is None else limit
         if self.limit < 1:
             raise ValueError(f"limit is {limit}; at least 1 chunk must be allowed under way.")
@@ -77,7 +89,7 @@ class StaggeredDenoising(Generic[Key]):
         """Whether begin would refuse."""
         return len(self._chunks) >= self.limit
 
-    def begin(self, key: Key, noise: Tensor, state: Tensor | None, kv: KV) -> None:
+    def begin(self, key: Key, noise: Tensor, state: Tensor | None, kv: Part) -> None:
         """Take a chunk in; the next step is its first.
 
         noise float32 [1, H, A]; state float [1, S], normalised, for pi0, else None; kv: its prefix, which the
@@ -85,24 +97,17 @@ class StaggeredDenoising(Generic[Key]):
         """
         if self.full:
             raise ValueError(f"{len(self._chunks)} chunks are under way, and no more are allowed: step first")
-        self._chunks.append(_Chunk(key, noise.float(), state, kv))
+        device = noise.device
+        if device not in self._on:
+            self._on[device] = [torch.full((1,), time, device=device) for time in self._times]
+        self._chunks.append(_Chunk(key, noise.float(), state, kv, self._on[device]))
 
     @torch.inference_mode()
     def step(self) -> list[Denoised[Key]]:
         """Advance every chunk by one step; returns those that are finished, oldest first."""
-        due = [
-            FlowStep(
-                chunk.x,
-                torch.full((1,), self._times[chunk.done], device=chunk.x.device),
-                chunk.state,
-                chunk.kv,
-            )
-            for chunk in self._chunks
-        ]
-        made = self._velocities(due) if due else []
-        for chunk, velocity in zip(self._chunks, made, strict=True):
-            chunk.update = self._dt * velocity
-            chunk.x = chunk.x + chunk.update
+        flows = self._advance([chunk.due for chunk in self._chunks]) if self._chunks else []
+        for chunk, flow in zip(self._chunks, flows, strict=True):
+            chunk.x, chunk.update = flow
             chunk.done += 1
         finished = [chunk for chunk in self._chunks if chunk.done == len(self._times)]
         self._chunks = [chunk for chunk in self._chunks if chunk.done < len(self._times)]

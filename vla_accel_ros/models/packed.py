@@ -185,18 +185,19 @@ def _conditions(segments: Sequence[Segment], sizes: list[int]) -> Condition | No
 
 class FlowStep(NamedTuple):
     """One flow step of one chunk: x float32 [1, H, A]; t float32 [1]; state float [1, S], None for pi0.5;
-    kv: the prefix it looks at."""
+    kv: the prefix it looks at; step: which of the flow's steps it is, 0 first."""
 
     x: Tensor
     t: Tensor
     state: Tensor | None
-    kv: KV
+    kv: Part
+    step: int = 0
 
 
 def velocities(model: Pi, steps: Sequence[FlowStep], together: bool = True) -> list[Tensor]:
     """Pi.velocity of several chunks, each at its own time and on its own prefix: float32 [1, H, A] each."""
     if not together:
-        return [model.velocity(step.x, step.t, step.state, step.kv) for step in steps]
+        return [model.velocity(step.x, step.t, step.state, KV(step.kv.k, step.kv.v)) for step in steps]
     segments = []
     for step in steps:
         tokens, condition = model.suffix(step.x, step.t, step.state)
