@@ -12,11 +12,13 @@ process before this one, or of the time before a clock jump): it waits until the
 from __future__ import annotations
 
 from collections import Counter, deque
+from dataclasses import replace
 
 import numpy as np
 
 from vla_accel_ros.control.buffer import TrajectoryBuffer
 from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.control.twist import TwistBuffer
 from vla_accel_ros.control.watchdog import Change, Motion, Safety
 from vla_accel_ros.engine.loop import LoopStats
 from vla_accel_ros.engine.types import Chunk
@@ -36,15 +38,21 @@ class ChunkFollower:
     cameras: names under which the watchdog watches the images; a chunk's stamp is the age of its oldest
     image.
 
-    max_age_s: an older image behind a trajectory is a miss.
+    max_age_s: an older image behind a trajectory is a miss. twist: takes the first six columns of each chunk,
+    and the buffer those after them; all are the buffer's when None.
 
     Attributes for diagnostics: `counts` of what was not sent, beside the buffer's own.
     """
 
     def __init__(
-        self, buffer: TrajectoryBuffer, safety: Safety, cameras: tuple[str, ...], max_age_s: float
+        self,
+        buffer: TrajectoryBuffer,
+        safety: Safety,
+        cameras: tuple[str, ...],
+        max_age_s: float,
+        twist: TwistBuffer | None = None,
     ) -> None:
-        self.buffer, self.safety = buffer, safety
+        self.buffer, self.safety, self._twist = buffer, safety, twist
         self.counts: Counter[str] = Counter()
         limits = buffer.limits
         self._range, self._speed = limits.upper - limits.lower, limits.velocity
@@ -100,19 +108,20 @@ class ChunkFollower:
         """
         void = self._valid_from_ns is not None and chunk.stamp_ns < self._valid_from_ns
         self.counts["before_leap"] += void
-        trajectory = None
+        trajectory, moves = None, False
         if self.safety.state is Motion.RUNNING and self._ready and not (self._leaping or void):
-            trajectory = self.buffer.update(chunk, now_ns)
+            trajectory, moves = self._take(chunk, now_ns)
         # Only now: a refused chunk must not keep the robot moving.
         for name in ("chunk", *self._cameras):
             self.safety.watchdog.seen(name, chunk.stamp_ns)
-        if trajectory is None:
+        if not moves:
             return None
         self._sent, self._begun = self._sent + 1, True
         age_s = (now_ns - chunk.stamp_ns) * 1e-9
         self._ages.append((now_ns, age_s))
         self._misses += age_s > self._max_age_s
-        self._rest_ns = trajectory.end_ns
+        if trajectory is not None:
+            self._rest_ns = trajectory.end_ns
         return trajectory
 
     def step(self, now_ns: int) -> tuple[Change | None, Trajectory | None]:
@@ -121,7 +130,8 @@ class ChunkFollower:
             self.safety.resume(MOVING)
         else:
             self.safety.hold(MOVING)
-        change = self.safety.step(now_ns, at_rest=now_ns >= self._rest_ns)
+        still = self._twist is None or self._twist.at_rest(now_ns)
+        change = self.safety.step(now_ns, at_rest=still and now_ns >= self._rest_ns)
         if change is None:
             return None, None
         if change.after is Motion.STOPPING:
@@ -133,7 +143,10 @@ class ChunkFollower:
         return change, None
 
     def stop(self, now_ns: int) -> Trajectory | None:
-        """The stop to send now; None when nothing was ever commanded or it is at rest already."""
+        """The stop to send now; None when nothing was ever commanded or it is at rest already. The hand stops
+        by itself."""
+        if self._twist is not None:
+            self._twist.stop()
         if not self._ready or now_ns >= self._rest_ns:
             return None
         trajectory = self.buffer.stop(now_ns)
@@ -158,6 +171,15 @@ class ChunkFollower:
             idle=0,
             misses=self._misses,
         )
+
+    def _take(self, chunk: Chunk, now_ns: int) -> tuple[Trajectory | None, bool]:
+        """The trajectory of a chunk, and whether it moves anything."""
+        if self._twist is None:
+            trajectory = self.buffer.update(chunk, now_ns)
+            return trajectory, trajectory is not None
+        joints = replace(chunk, actions=np.asarray(chunk.actions)[:, 6:])
+        trajectory = self.buffer.update(joints, now_ns)
+        return trajectory, self._twist.update(chunk, now_ns) or trajectory is not None
 
     def _settle(self, position: np.ndarray, stamp_ns: int) -> None:
         self.buffer.reset(position)

@@ -46,6 +46,11 @@ class JogStream:
         self.path.follow(trajectory, now_ns)
         self._pulling = True
 
+    def stop(self, now_ns: int) -> None:
+        """Brake from what was commanded last, because the path's times mean nothing now."""
+        self.path.stop(now_ns)
+        self._tick_ns = now_ns
+
     def rest(self) -> None:
         """Pull no more: come to rest where the trajectory does, until the next one."""
         self._pulling = False

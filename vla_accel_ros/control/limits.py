@@ -64,7 +64,7 @@ class JointLimits:
     def of(cls, joints: Iterable[_Limited]) -> JointLimits:
         """The limits of a contract's joints, in their order."""
         rows = [(j.lower, j.upper, j.velocity, j.acceleration) for j in joints]
-        return cls(*np.array(rows, dtype=np.float64).T)
+        return cls(*np.array(rows, dtype=np.float64).reshape(-1, 4).T)
 
     def select(self, columns: np.ndarray) -> JointLimits:
         """The limits of some of the joints."""

@@ -87,6 +87,11 @@ class TwistBuffer:
         if self._rows is not None:
             self._rows, self._end_ns = np.zeros((1, 6)), 0
 
+    def restart(self, now_ns: int) -> None:
+        """Come to a stand in whatever time it is now: the clock has jumped."""
+        self.stop()
+        self._newest, self._tick_ns = None, now_ns
+
     def tick(self, now_ns: int) -> np.ndarray | None:
         """Linear and angular velocity, float64 [6], to command now; None before the first chunk."""
         if self._rows is None:

@@ -71,7 +71,7 @@ def chunk_to_message(chunk: Chunk, contract: Contract, inference_s: float) -> Ac
     """A Chunk in the policy's units as a message in ROS units."""
     message = ActionChunk()
     set_stamp(message.header.stamp, chunk.stamp_ns)
-    message.joint_names = list(contract.joint_names)
+    message.joint_names = list(contract.action_names)
     message.horizon, message.action_dim = chunk.actions.shape
     message.actions = array("f", contract.to_robot(chunk.actions).astype(np.float32).tobytes())
     message.step_dt_s = float(chunk.step_dt_s)

@@ -153,7 +153,6 @@ class Home:
             else:
                 future = Future()
                 self._streamed.append(_Streamed(adapter, share, future))
-                adapter.go()
                 adapter.send(share, now_ns)
             futures.append(future)
         for future in futures:

@@ -202,7 +202,7 @@ class Listener:
 
     def _on_chunk(self, message: ActionChunk) -> None:
         try:
-            chunk = convert.chunk_from_message(message, self.contract.joint_names)
+            chunk = convert.chunk_from_message(message, self.contract.action_names)
         except ValueError as refusal:
             self._record("refused", str(refusal))
         else:

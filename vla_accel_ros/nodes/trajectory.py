@@ -121,9 +121,10 @@ class TrajectoryNode(ManagedNode):
     def _begin(self, contract: Contract) -> None:
         """Know nothing, command nothing."""
         self._motion.begin()
+        joints = contract.action_joints
         buffer = TrajectoryBuffer(
-            contract.joint_names,
-            JointLimits.of(contract.joints),
+            tuple(joint.name for joint in joints),
+            JointLimits.of(joints),
             value(self, "mode"),
             blend_s=value(self, "blend_s"),
             lead_s=value(self, "lead_s"),
@@ -132,7 +133,8 @@ class TrajectoryNode(ManagedNode):
         )
         safety = Safety(Watchdog(contract.max_ages_s))
         cameras = tuple(f"camera/{camera.name}" for camera in contract.cameras)
-        self._follower = ChunkFollower(buffer, safety, cameras, contract.chunk.max_age_s)
+        self._follower = ChunkFollower(buffer, safety, cameras, contract.chunk.max_age_s, self._outputs.twist)
+        self._columns = [contract.joint_names.index(name) for name in buffer.joints]
         self._joints = JointHistory(contract.joint_names)
         self._standing.over(self._follower, self._joints, self._outputs, self._motion)
         self._refused = 0
@@ -142,7 +144,7 @@ class TrajectoryNode(ManagedNode):
             return
         assert self._contract is not None
         try:
-            chunk = convert.chunk_from_message(message, self._contract.joint_names)
+            chunk = convert.chunk_from_message(message, self._contract.action_names)
             self._outputs.send(self._follower.follow(chunk, self.now_ns()))
         except ValueError as refusal:
             self._refused += 1
@@ -160,8 +162,9 @@ class TrajectoryNode(ManagedNode):
         newest_ns = self._joints.newest_ns
         if newest_ns is None:
             return
-        self._outputs.felt(self._joints.newest())
-        if self._follower.felt(self._joints.newest(), newest_ns) and not self._standing.lent:
+        newest = self._joints.newest()
+        self._outputs.felt(newest)
+        if self._follower.felt(newest[self._columns], newest_ns) and not self._standing.lent:
             self.get_logger().warning("the joints were moved by others: going on from where they are")
             self._outputs.begin()
             self._motion.begin()
@@ -181,7 +184,6 @@ class TrajectoryNode(ManagedNode):
         if change.after is Motion.STOPPING:
             self.get_logger().warning(f"stopping: {'; '.join(change.reasons)}")
         elif change.after is Motion.RUNNING:
-            self._outputs.go()
             self.get_logger().info("running")
         else:
             self._outputs.rest()

@@ -42,9 +42,6 @@ class Adapter:
         """Make the controller listen, at activation; what could not be done, a sentence each."""
         return []
 
-    def go(self) -> None:
-        """The robot runs again after it was held."""
-
     def rest(self) -> None:
         """The robot has come to rest, and is held."""
 

@@ -15,9 +15,11 @@ from diagnostic_msgs.msg import DiagnosticStatus
 
 from vla_accel_ros.control.limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.control.twist import TwistBuffer
 from vla_accel_ros.nodes.adapters.adapter import Adapter, positions_of
 from vla_accel_ros.nodes.adapters.forward_command import ForwardCommandAdapter
 from vla_accel_ros.nodes.adapters.joint_trajectory import JointTrajectoryAdapter
+from vla_accel_ros.nodes.adapters.servo import ServoJointAdapter, ServoTwistAdapter
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import OK, status
 from vla_accel_ros.nodes.lifecycle import ManagedNode
@@ -28,11 +30,17 @@ _LONGEST_STOP_S = 1.2
 
 
 class Outputs:
-    """The adapters of a contract's controllers. Lives from configure to cleanup of its node."""
+    """The adapters of a contract's controllers. Lives from configure to cleanup of its node.
+
+    twist: what the hand is moved by, None where no servo_twist moves it.
+    """
 
     def __init__(self, node: ManagedNode, contract: Contract) -> None:
         self._node, self._names = node, contract.joint_names
-        self.adapters = [_adapter(node, contract, controller) for controller in contract.controllers]
+        self.twist = _twist(node, contract)
+        self.adapters = [
+            _adapter(node, contract, controller, self.twist) for controller in contract.controllers
+        ]
         for adapter in self.adapters:
             if adapter.controller.rate_hz:
                 node.every(1.0 / adapter.controller.rate_hz, partial(self._tick, adapter))
@@ -67,11 +75,6 @@ class Outputs:
             for sentence in adapter.open():
                 self._node.get_logger().warning(f"{adapter.controller.topic}: {sentence}")
 
-    def go(self) -> None:
-        """The robot runs again."""
-        for adapter in self.adapters:
-            adapter.go()
-
     def rest(self) -> None:
         """The robot is at rest, and held."""
         for adapter in self.adapters:
@@ -79,6 +82,7 @@ class Outputs:
 
     def close(self) -> None:
         """See the last stop to its end, and leave the controllers alone."""
+        self.rest()
         now_ns, began_ns = self._node.now_ns(), time.monotonic_ns()
         streams = [adapter for adapter in self.adapters if adapter.controller.rate_hz]
         period_s = 1.0 / max((adapter.controller.rate_hz for adapter in streams), default=1.0)
@@ -104,11 +108,30 @@ class Outputs:
         adapter.tick(self._node.now_ns())
 
 
-def _adapter(node: ManagedNode, contract: Contract, controller: Controller) -> Adapter:
+def _twist(node: ManagedNode, contract: Contract) -> TwistBuffer | None:
+    if contract.twist is None:
+        return None
+    (rate_hz,) = (c.rate_hz for c in contract.controllers if c.kind == "servo_twist")
+    return TwistBuffer(
+        contract.twist.per,
+        contract.twist.linear,
+        contract.twist.angular,
+        1.0 / rate_hz,
+        value(node, "mode"),
+        value(node, "execution_horizon") or None,
+    )
+
+
+def _adapter(
+    node: ManagedNode, contract: Contract, controller: Controller, twist: TwistBuffer | None
+) -> Adapter:
     joints = {joint.name: joint for joint in contract.joints}
     limits = JointLimits.of(joints[name] for name in controller.joints)
     if controller.kind == "joint_trajectory":
         return JointTrajectoryAdapter(node, controller, value(node, "stamp"))
     if controller.kind == "forward_command":
         return ForwardCommandAdapter(node, controller, limits)
-    raise ValueError(f"controllers kind {controller.kind!r} of {controller.topic} has no adapter")
+    if controller.kind == "servo_joint":
+        return ServoJointAdapter(node, controller, limits, value(node, "servo_gain"))
+    assert twist is not None  # a contract with servo_twist says what its twists mean
+    return ServoTwistAdapter(node, controller, twist)

@@ -1,0 +1,188 @@
+"""MoveIt Servo: velocities at a rate, of the joints (JointJog) or of the hand (TwistStamped).
+
+Servo moves the controller itself, smooths, avoids collisions and singularities, and halts by itself when
+commands are older than its timeout; each one is therefore stamped with the present. It takes one type of
+command at a time and can be paused: on activation it is told the type, it is paused while the robot is
+held or in other hands, and goes on with the first motion. A Servo without these services (they came after
+Humble) is warned about once and then only sent to.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from geometry_msgs.msg import TwistStamped
+from rclpy.duration import Duration
+from std_srvs.srv import SetBool
+
+from vla_accel_ros.control.jog import JogStream
+from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.control.twist import TwistBuffer
+from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes.adapters.adapter import Adapter
+from vla_accel_ros.nodes.asking import Asking
+from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.optional import interface
+from vla_accel_ros.sensing.contract import Controller
+from vla_accel_ros.sensing.controller_check import node_of
+
+# Zeros that are sent before the pause, so that one that gets lost does not matter.
+_ZEROS = 4
+
+
+class ServoAdapter(Adapter):
+    """What both kinds share. kind: of the command's message; command_type: Servo's name of it."""
+
+    def __init__(self, node: ManagedNode, controller: Controller, kind: Any, command_type: str) -> None:
+        super().__init__(controller)
+        self._node, self._command_type = node, command_type
+        self._message = kind()
+        self._publisher = node.output(kind, controller.topic, qos.COMMAND)
+        servo = node_of(controller)
+        self._pause_name, self._type_name = f"{servo}/pause_servo", f"{servo}/switch_command_type"
+        self._pausing = node.create_client(SetBool, self._pause_name)
+        node.on_release(lambda: node.destroy_client(self._pausing))
+        self._paused, self._resting, self._zeros = True, False, 0
+
+    def begin(self) -> None:
+        self._forget()
+        self._pause(True)
+
+    def rest(self) -> None:
+        self._resting, self._zeros = True, 0
+
+    def tick(self, now_ns: int) -> None:
+        velocity = self._next(now_ns)
+        if velocity is None or (self._paused and self._resting):
+            return
+        if self._paused:
+            self._pause(False)
+        convert.set_stamp(self._message.header.stamp, self._node.now_ns())
+        self._fill(velocity)
+        self._publisher.publish(self._message)
+        self._zeros = 0 if velocity.any() else self._zeros + 1
+        if self._resting and self._zeros >= _ZEROS:
+            self._pause(True)
+
+    def open(self) -> list[str]:
+        missing = []
+        with Asking(self._node) as ask:
+            if ask(SetBool, self._pause_name, SetBool.Request(data=True)) is None:
+                missing.append(
+                    f"{self._pause_name} does not answer, so that Servo is not paused while we hold"
+                )
+            try:
+                kind = interface("moveit_msgs", "srv", "ServoCommandType", "switch_command_type")
+            except ValueError as problem:
+                return [*missing, f"{problem}; or switch Servo to {self._command_type} yourself"]
+            request = kind.Request(command_type=getattr(kind.Request, self._command_type))
+            answer = ask(kind, self._type_name, request)
+        if answer is None or not answer.success:
+            what = "does not answer" if answer is None else "failed"
+            missing.append(f"{self._type_name} {what}: switch Servo to {self._command_type} yourself")
+        self._paused = True
+        return missing
+
+    def close(self) -> None:
+        self._publisher.wait_for_all_acked(Duration(seconds=0.5))
+        self._paused = True
+        if self._pausing.service_is_ready():
+            with Asking(self._node) as ask:
+                ask(SetBool, self._pause_name, SetBool.Request(data=True), timeout_s=0.2)
+
+    def _pause(self, paused: bool) -> None:
+        if self._paused != paused:
+            self._paused = paused
+            if self._pausing.service_is_ready():
+                self._pausing.call_async(SetBool.Request(data=paused))
+
+    def _next(self, now_ns: int) -> np.ndarray | None:
+        """The velocities to command now; None when there is nothing to say."""
+        raise NotImplementedError
+
+    def _fill(self, velocity: np.ndarray) -> None:
+        """Write them into the message."""
+        raise NotImplementedError
+
+    def _forget(self) -> None:
+        """Say nothing until there is another motion."""
+        raise NotImplementedError
+
+
+class ServoJointAdapter(ServoAdapter):
+    """limits: of the controller's joints, in its order. gain: see control/jog.py. Raises ValueError when
+    control_msgs is not installed."""
+
+    def __init__(self, node: ManagedNode, controller: Controller, limits: JointLimits, gain: float) -> None:
+        kind = interface("control_msgs", "msg", "JointJog", f"servo_joint of {controller.topic}")
+        super().__init__(node, controller, kind, "JOINT_JOG")
+        self._message.joint_names = list(controller.joints)
+        self._jog = JogStream(controller.joints, limits, 1.0 / controller.rate_hz, gain)
+
+    def send(self, trajectory: Trajectory, now_ns: int) -> None:
+        self._resting = False
+        self._jog.follow(trajectory, now_ns)
+
+    def felt(self, positions: Mapping[str, float]) -> None:
+        here = np.array([positions[name] for name in self.controller.joints])
+        self._jog.felt(here, self._node.now_ns())
+
+    def stop(self, now_ns: int) -> None:
+        self._jog.stop(now_ns)
+
+    def rest(self) -> None:
+        super().rest()
+        self._jog.rest()
+
+    def at_rest(self, now_ns: int) -> bool:
+        return self._jog.at_rest(now_ns)
+
+    def values(self) -> dict[str, object]:
+        return {name: self._jog.path.counts[name] for name in ("late", "joined")}
+
+    def _next(self, now_ns: int) -> np.ndarray | None:
+        return self._jog.tick(now_ns)
+
+    def _fill(self, velocity: np.ndarray) -> None:
+        self._message.velocities = array("d", velocity.tobytes())
+
+    def _forget(self) -> None:
+        self._jog.forget()
+
+
+class ServoTwistAdapter(ServoAdapter):
+    """buffer: what chunks of twists are put into; trajectories are for the other joints."""
+
+    def __init__(self, node: ManagedNode, controller: Controller, buffer: TwistBuffer) -> None:
+        super().__init__(node, controller, TwistStamped, "TWIST")
+        self._message.header.frame_id = controller.frame
+        self._buffer, self._accepted = buffer, 0
+
+    def send(self, trajectory: Trajectory, now_ns: int) -> None:
+        """Nothing: the hand moves by the buffer alone."""
+
+    def stop(self, now_ns: int) -> None:
+        self._buffer.restart(now_ns)
+
+    def at_rest(self, now_ns: int) -> bool:
+        return self._buffer.at_rest(now_ns)
+
+    def values(self) -> dict[str, object]:
+        return {f"chunks {why}": count for why, count in self._buffer.counts.items()}
+
+    def _next(self, now_ns: int) -> np.ndarray | None:
+        accepted = self._buffer.counts["accepted"]
+        if accepted != self._accepted:
+            self._accepted, self._resting = accepted, False
+        return self._buffer.tick(now_ns)
+
+    def _fill(self, velocity: np.ndarray) -> None:
+        linear, angular = self._message.twist.linear, self._message.twist.angular
+        linear.x, linear.y, linear.z, angular.x, angular.y, angular.z = velocity.tolist()
+
+    def _forget(self) -> None:
+        self._buffer.forget()
