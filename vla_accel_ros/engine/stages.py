@@ -115,15 +115,8 @@ class Stages:
         the current stream; nothing is waited for.
         """
         batch, views = len(images), images[0].shape[0]
-        bucket = self.bucket(max(len(prompt) for prompt in prompts))
         encode = self.encode(batch * views)
-        prefill = self._stage(
-            ("prefill", views, bucket, batch),
-            lambda: Prefill(
-                self.model, self.prefix, self.pool, self.tables, self.carry, self._chain, self._memory,
-                encode, bucket, batch,
-            ),
-        )  # fmt: skip
+        prefill = self.prefill(views, max(len(prompt) for prompt in prompts), batch)
         with self._observing:  # encode and prefill share their buffers with all others of their kind
             encode.set(images[0] if batch == 1 else torch.cat(list(images)))
             encode.capture()
@@ -166,6 +159,17 @@ class Stages:
     def encode(self, images: int) -> Encode:
         """The stage of so many images."""
         return self._stage(("encode", images), lambda: Encode(self.model, self._chain, images))
+
+    def prefill(self, views: int, prompt: int, batch: int = 1) -> Prefill:
+        """The stage of so many frames of so many images and the longest prompt."""
+        encode, bucket = self.encode(batch * views), self.bucket(prompt)
+        return self._stage(
+            ("prefill", views, bucket, batch),
+            lambda: Prefill(
+                self.model, self.prefix, self.pool, self.tables, self.carry, self._chain, self._memory,
+                encode, bucket, batch,
+            ),
+        )  # fmt: skip
 
     def denoise(self, batch: int, steps: int) -> Denoise:
         """The stage of so many chunks and steps."""

@@ -62,8 +62,9 @@ class Shape:
 
     @property
     def key(self) -> str:
-        """As it stands in a table: rows rounded up to a power of two."""
-        return f"{self.kernel}/{round_up(self.rows)}/{self.columns}/{self.inner}/{self.dtype}"
+        """As it stands in a table: rows rounded up to a power of two, any number of keys."""
+        columns = "any" if self.kernel == "attend" else self.columns
+        return f"{self.kernel}/{round_up(self.rows)}/{columns}/{self.inner}/{self.dtype}"
 
     @property
     def itemsize(self) -> int:

@@ -11,11 +11,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from vla_accel_ros.tools import eval_demo, train_demo
+from vla_accel_ros.tools import eval_demo, train_demo, tune
+from vla_accel_ros.tools.bench import command as bench
 from vla_accel_ros.tools.demo import command as demo
 from vla_accel_ros.tools.doctor import command as doctor
 
-SUBCOMMANDS = (demo, doctor, train_demo, eval_demo)
+SUBCOMMANDS = (demo, doctor, bench, tune, train_demo, eval_demo)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

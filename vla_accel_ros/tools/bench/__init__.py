@@ -1,0 +1,1 @@
+"""`vla bench`: what is measured, against what, and how it is shown."""

@@ -1,0 +1,232 @@
+"""Each kernel of a denoising step by itself, at the shapes of the published models: its error and its time.
+
+Error: against the twin in float32 on the same rounded inputs, by the norm of the difference. Time: as a
+captured chain over as many different weights as the model has layers, which no cache holds, divided by their
+number; so it includes the gap between dependent launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.kernels import attention
+from vla_accel_ros.kernels.ops import Ops, TritonOps
+from vla_accel_ros.kernels.tuning import Table
+from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.tools.bench.roofline import H200, Op, denoise
+from vla_accel_ros.tools.bench.timing import Body, times_ms
+
+LAYERS = 18
+NEAR = 1.2e-2
+"""bfloat16 products are this near to float32 at most."""
+
+
+class Piece(NamedTuple):
+    """A kernel with its arguments: of layer i; results: which of the arguments it writes, by index."""
+
+    name: str
+    arguments: Callable[[int], tuple[Any, ...]]
+    results: tuple[int, ...]
+
+
+def pieces(
+    config: PiConfig,
+    keys: int,
+    device: torch.device,
+    batch: int = 1,
+    parts: int = 4,
+    dtype: torch.dtype = torch.bfloat16,
+) -> list[Piece]:
+    """The seven kernels of the action expert for a prefix of `keys` tokens, drawn from a seed."""
+    g, half_precision = config.expert, dtype
+    generator = torch.Generator(device).manual_seed(0)
+    pi0 = config.kind == "pi0"
+    tokens, heads = config.horizon + pi0, g.heads * g.head_dim
+    half = g.head_dim // 2
+
+    def draw(*shape: int, dtype: torch.dtype = half_precision, spread: float = 1.0) -> Tensor:
+        return torch.empty(shape, device=device, dtype=dtype).normal_(0.0, spread, generator=generator)
+
+    def table(*shape: int) -> Tensor | None:
+        return None if pi0 else draw(1, *shape, dtype=torch.float32, spread=0.1)
+
+    def full(value: int) -> Tensor:
+        return torch.full((batch,), value, dtype=torch.int32, device=device)
+
+    x, a, fed = draw(batch, tokens, g.width), draw(batch, tokens, g.mlp), draw(batch, tokens, g.mlp)
+    q = draw(batch, tokens, g.heads, g.head_dim)
+    k_tail, v_tail = (draw(batch, g.kv_heads, tokens, g.head_dim) for _ in range(2))
+    pool = [draw(batch, LAYERS, g.kv_heads, keys + 37, g.head_dim) for _ in range(2)]
+    partial = draw(parts, batch, tokens, heads)
+    lse = draw(parts, batch, tokens, g.heads, dtype=torch.float32)
+    rows, zeros = torch.arange(batch, dtype=torch.int32, device=device), full(0)
+    angles = torch.rand(keys + tokens + 1, half, device=device, generator=generator) * 6
+    cos, sin = angles.cos(), angles.sin()
+    columns = heads + 2 * g.kv_heads * g.head_dim
+    qkv = [draw(columns, g.width, spread=g.width**-0.5) for _ in range(LAYERS)]
+    o = [draw(g.width, heads, spread=heads**-0.5) for _ in range(LAYERS)]
+    gate_up = [draw(2 * g.mlp, g.width, spread=g.width**-0.5) for _ in range(LAYERS)]
+    down = [draw(g.width, g.mlp, spread=g.mlp**-0.5) for _ in range(LAYERS)]
+    scale, bias, mlp_bias, gate = table(g.width), table(columns), table(2 * g.mlp), table(g.width)
+    actions = draw(batch, config.horizon, config.action_dim, dtype=torch.float32)
+    update = torch.zeros_like(actions)
+    in_weight, in_bias = (
+        draw(g.width, config.action_dim, dtype=torch.float32),
+        draw(1, g.width, dtype=torch.float32),
+    )
+    out_weight, out_bias = (
+        draw(config.action_dim, g.width, dtype=torch.float32),
+        draw(1, config.action_dim, dtype=torch.float32),
+    )
+    mlp = (
+        draw(g.width, g.width, spread=g.width**-0.5),
+        draw(g.width, dtype=torch.float32),
+        draw(batch, g.width),
+    )
+    more = mlp if pi0 else ()
+    lengths, tails = full(keys), full(tokens)
+    return [
+        Piece(
+            "rotary_qkv",
+            lambda i: (x, qkv[i], cos, sin, lengths, q, k_tail, v_tail, rows, zeros, scale, bias),
+            (5, 6, 7),
+        ),
+        Piece(
+            "attend",
+            lambda i: (
+                q,
+                pool[0][:, i],
+                pool[1][:, i],
+                rows,
+                lengths,
+                partial,
+                lse,
+                k_tail,
+                v_tail,
+                tails,
+                int(pi0),
+            ),
+            (5, 6),
+        ),
+        Piece("project_attended", lambda i: (partial, lse, o[i], x, gate), (3,)),
+        Piece("gated_up", lambda i: (x, gate_up[i], fed, scale, mlp_bias), (2,)),
+        Piece("project", lambda i: (a, down[i], x, gate), (2,)),
+        Piece("embed_actions", lambda i: (actions, in_weight, in_bias, x, *more), (3,)),
+        Piece("read_out", lambda i: (x, out_weight, out_bias, actions, update, scale), (3, 4)),
+    ]
+
+
+@torch.inference_mode()
+def errors(
+    config: PiConfig,
+    keys: int,
+    device: torch.device,
+    batch: int,
+    ops: TritonOps,
+    dtype: torch.dtype = torch.bfloat16,
+) -> Iterator[tuple[str, float]]:
+    """Name and relative error of each kernel."""
+    parts = _parts(config, keys, ops)
+    for piece in pieces(config, keys, device, batch, parts, dtype):
+        yield piece.name, error(piece, ops)
+
+
+def error(piece: Piece, ops: Ops) -> float:
+    """Relative error of a kernel's results, which are poisoned before where they are not also inputs."""
+    given = piece.arguments(3)
+    ours = [_copy(value) for value in given]
+    exact = [_wide(_copy(value)) for value in given]
+    if piece.name in ("rotary_qkv", "attend", "gated_up", "embed_actions"):
+        for index in piece.results:
+            ours[index].fill_(float("nan"))
+    getattr(ops, piece.name)(*ours)
+    getattr(Ops, piece.name)(*exact)
+    if piece.name == "attend":
+        pairs = [(attention.combine(ours[5], ours[6]), attention.combine(exact[5], exact[6]))]
+    else:
+        pairs = [(ours[index], exact[index]) for index in piece.results]
+    differences = [float((a.double() - b.double()).norm() / b.double().norm()) for a, b in pairs]
+    # A result that is not a number is as wrong as can be.
+    return max(value if value == value else float("inf") for value in differences)
+
+
+def _parts(config: PiConfig, keys: int, ops: Ops) -> int:
+    tokens, g = config.horizon + (config.kind == "pi0"), config.expert
+    return ops.parts(tokens * g.heads // g.kv_heads, keys + 37 + tokens, g.head_dim, torch.bfloat16)
+
+
+@torch.inference_mode()
+def times_us(
+    config: PiConfig,
+    keys: int,
+    device: torch.device,
+    table: Table | None = None,
+    runs: int = 50,
+    batch: int = 1,
+) -> dict[str, float]:
+    """Microseconds of each kernel, median of `runs` replays of a chain over all layers."""
+    ops = TritonOps(device, table)
+    return {
+        piece.name: chain_us(getattr(ops, piece.name), piece, device, runs)
+        for piece in pieces(config, keys, device, batch, _parts(config, keys, ops))
+    }
+
+
+def chain_us(launch: Callable[..., None], piece: Piece, device: torch.device, runs: int = 50) -> float:
+    """Microseconds of one launch of a piece, of a captured chain over all layers."""
+
+    def chain() -> None:
+        for layer in range(LAYERS):
+            launch(*piece.arguments(layer))
+
+    body = Body(chain, device)
+    return float(np.median(times_ms(body.run, runs)) * 1e3 / LAYERS)
+
+
+@torch.inference_mode()
+def layer_us(
+    config: PiConfig, keys: int, device: torch.device, batch: int, ops: TritonOps, runs: int = 50
+) -> float:
+    """Microseconds of a layer's five launches, of a captured chain over all layers."""
+    made = pieces(config, keys, device, batch, _parts(config, keys, ops))[:5]
+
+    def chain() -> None:
+        for layer in range(LAYERS):
+            for piece in made:
+                getattr(ops, piece.name)(*piece.arguments(layer))
+
+    body = Body(chain, device)
+    return float(np.median(times_ms(body.run, runs)) * 1e3 / LAYERS)
+
+
+def predicted_us(config: PiConfig, views: int, prompt: int) -> dict[str, float]:
+    """The roofline of one launch of each."""
+    names = {
+        "rotary_qkv": ("qkv",),
+        "attend": ("attention",),
+        "project_attended": ("o",),
+        "gated_up": ("gate and up",),
+        "project": ("down",),
+        "embed_actions": ("action in", "time mlp"),
+        "read_out": ("action out",),
+    }
+    ops = {op.name: op for op in denoise(config, views, prompt, steps=1)}
+    return {name: sum(_once(ops[part]) for part in parts if part in ops) for name, parts in names.items()}
+
+
+def _once(op: Op) -> float:
+    return op.us(H200) / op.count
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def _wide(value: Any) -> Any:
+    half = isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16)
+    return value.float() if half else value

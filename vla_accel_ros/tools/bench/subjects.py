@@ -1,0 +1,106 @@
+"""What is measured: one random full-size model, and the ways to run it.
+
+The same weights and inputs for all, drawn in float32 on the device, computed with there once as the measure
+of error and then rounded to bfloat16 as openpi does. Random weights take as long as trained ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.stages import Stages
+from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.sampling import flow_times
+
+STEPS = 10
+
+
+class Inputs(NamedTuple):
+    """One observation and the noise: images [V, 3, S, S], prompt int64 [t], noise [1, H, A], state [1, S]."""
+
+    images: Tensor
+    prompt: Tensor
+    noise: Tensor
+    state: Tensor
+
+
+def random_model(config: PiConfig, device: torch.device, seed: int = 0) -> Pi:
+    """float32, in evaluation mode; every parameter drawn, so that none is a trivial zero."""
+    with torch.device("meta"):
+        model = Pi(config)
+    model = model.to_empty(device=device)
+    model.tie_weights()
+    generator = torch.Generator(device).manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            spread = 0.1 if parameter.ndim == 1 else parameter[0].numel() ** -0.5
+            parameter.normal_(0.0, spread, generator=generator)
+    return model.eval()
+
+
+def random_inputs(config: PiConfig, views: int, prompt: int, device: torch.device, seed: int = 1) -> Inputs:
+    """Noise for everything."""
+    g = torch.Generator(device).manual_seed(seed)
+    size = config.vision.image_size
+    return Inputs(
+        torch.rand(views, 3, size, size, generator=g, device=device) * 2 - 1,
+        torch.randint(4, config.vocab, (prompt,), generator=g, device=device),
+        torch.randn(1, config.horizon, config.action_dim, generator=g, device=device),
+        torch.randn(1, config.state_dim, generator=g, device=device),
+    )
+
+
+def plain(model: Pi, inputs: Inputs, steps: int = STEPS) -> Callable[[], Tensor]:
+    """Images to actions [1, H, A] by the reference modules; capturable, as times are on the device ahead."""
+    device = inputs.noise.device
+    times = [torch.full((1,), t, device=device) for t in flow_times(steps)]
+
+    def run() -> Tensor:
+        images = model.encode(inputs.images).flatten(0, 1)
+        _, kv = model.prefix(torch.cat((images, model.embed_tokens(inputs.prompt)))[None])
+        x = inputs.noise
+        for t in times:
+            x = x - model.velocity(x, t, inputs.state, kv) / steps
+        return x
+
+    return run
+
+
+class Ours:
+    """The stages for one number of views, ready to be replayed one by one or all."""
+
+    def __init__(self, model: Pi, inputs: Inputs, steps: int = STEPS) -> None:
+        config, self.inputs, self.steps = model.config, inputs, steps
+        pool = KVPool(
+            config.prefix, 2, config.max_tokens, model.embed_table.device, model.language_model.dtype
+        )
+        self.stages = Stages(model, pool)
+        self.lengths = self.stages.observe([inputs.images], [inputs.prompt], [1])
+        self.actions = self._act()
+
+    def _act(self) -> Tensor:
+        state = self.inputs.state
+        return self.stages.act(self.inputs.noise, state, [1], self.lengths, self.steps).actions
+
+    def parts(self) -> dict[str, Callable[[], object]]:
+        """Each stage alone, by replay, and everything from images to actions."""
+        encode = self.stages.encode(self.inputs.images.shape[0])
+        prefill = self.stages.prefill(self.inputs.images.shape[0], len(self.inputs.prompt))
+        denoise = self.stages.denoise(1, self.steps)
+
+        def total() -> None:
+            for stage in (encode, prefill, denoise):
+                stage.run()
+
+        return {"encode": encode.run, "prefill": prefill.run, "denoise": denoise.run, "total": total}
+
+
+def relative(ours: Tensor, exact: Tensor) -> float:
+    """Norm of the difference over the norm of what is exact."""
+    return float((ours.double() - exact.double()).norm() / exact.double().norm())
