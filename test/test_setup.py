@@ -78,6 +78,11 @@ def test_exports_of_the_wheels_name_this_machines_python(script: ModuleType) -> 
     ]
 
 
+def test_only_interfaces_that_are_not_there_are_built(script: ModuleType, tmp_path: Path) -> None:
+    packages = [tmp_path / "test" / "interfaces" / name for name in ("no_such_msgs", "std_msgs")]
+    assert script.not_installed(packages) == ["test/interfaces/no_such_msgs"]
+
+
 def test_a_machine_without_wheels_is_told_to_use_colcon(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

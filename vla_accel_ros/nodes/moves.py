@@ -35,7 +35,6 @@ ERRORS = {
         "clear the way of the robot, or raise constraints.<joint>.goal or constraints.goal_time",
     ),
 }
-_GRACE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -62,15 +61,23 @@ class Outcome:
 class JointMove:
     """Moves one controller's joints to the end of a trajectory.
 
-    action: name of its FollowJointTrajectory action. Raises ValueError when control_msgs is not installed.
+    action: name of its FollowJointTrajectory action. grace_s: how much longer than its time a goal may take
+    before it is given up. Raises ValueError when control_msgs is not installed.
     """
 
-    def __init__(self, node: Node, action: str, tolerances: Tolerances = Tolerances()) -> None:
+    def __init__(
+        self, node: Node, action: str, tolerances: Tolerances = Tolerances(), grace_s: float = 5.0
+    ) -> None:
         kind = interface("control_msgs", "action", "FollowJointTrajectory", f"the action {action}")
         self._tolerance = interface("control_msgs", "msg", "JointTolerance", f"the action {action}")
         self._kind, self._tolerances, self.action = kind, tolerances, action
+        self._grace_s = grace_s
         self._client = ActionClient(node, kind, action)
         self._goal: _Goal | None = None
+
+    def ready(self) -> bool:
+        """Whether somebody offers the action."""
+        return self._client.server_is_ready()
 
     def start(self, trajectory: Trajectory) -> Future:
         """Go; the future's result is an Outcome. A goal that is under way is replaced by this one.
@@ -79,8 +86,8 @@ class JointMove:
         from where it is then.
         """
         replaced, self._goal = self._goal, None
-        goal = _Goal(self.action, _length_s(trajectory) + self._tolerances.time_s + _GRACE_S)
-        if not self._client.server_is_ready():
+        goal = _Goal(self.action, _length_s(trajectory) + self._tolerances.time_s + self._grace_s)
+        if not self.ready():
             goal.end(
                 False,
                 f"nobody offers the action {self.action}: start its controller, or mend controllers[].action",
@@ -101,7 +108,7 @@ class JointMove:
     def poll(self) -> None:
         """Give a goal up whose controller has not told its end long after it; call now and then."""
         if self._goal is not None and self._goal.overdue:
-            self.cancel("the controller did not tell how it ended: look whether it still runs")
+            self.cancel("the controller did not tell how it ended; look whether it still runs")
 
     def close(self) -> None:
         """Cancel, and leave the action."""
