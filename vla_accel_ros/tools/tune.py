@@ -71,6 +71,14 @@ CANDIDATES: dict[str, tuple[Config, ...]] = {
     ),
     "read_out": (Config(16, 16, 256, 1, 4, 3), Config(16, 16, 512, 1, 4, 2), Config(16, 16, 1024, 1, 8, 1)),
 }
+PREFIX_ATTENTION = (
+    Config(32, 64, 16, 1, 4, 2),
+    Config(32, 32, 16, 1, 4, 3),
+    Config(64, 64, 16, 1, 8, 2),
+    Config(64, 32, 16, 1, 4, 3),
+    Config(128, 32, 16, 1, 8, 3),
+    Config(128, 64, 16, 1, 8, 2),
+)
 VIEWS = 2
 
 
@@ -110,7 +118,7 @@ def tune(
     import torch
 
     from vla_accel_ros.kernels.tuning import Table
-    from vla_accel_ros.tools.bench.pieces import pieces
+    from vla_accel_ros.tools.bench.pieces import pieces, prefix_attention
 
     processors = torch.cuda.get_device_properties(device).multi_processor_count
     table = Table(processors, source="vla tune")
@@ -118,17 +126,26 @@ def tune(
     for batch in batches:
         for name in ("rotary_qkv", "gated_up", "project", "embed_actions", "read_out"):
             (piece,) = (p for p in pieces(config, keys, device, batch) if p.name == name)
-            _best(table, piece, device, say)
+            _best(table, piece, CANDIDATES[name], device, say)
         _best_attention(table, config, keys, device, batch, say)
+    for views in (1, VIEWS, 3):
+        tokens = views * config.vision.tokens + 32
+        _best(table, prefix_attention(config, tokens, device), PREFIX_ATTENTION, device, say)
     table.pdl = _pdl_helps(table, config, keys, device, batches[0], say)
     return table
 
 
-def _best(table: Table, piece: Piece, device: torch.device, say: Callable[[str], None]) -> float:
+def _best(
+    table: Table,
+    piece: Piece,
+    candidates: tuple[Config, ...],
+    device: torch.device,
+    say: Callable[[str], None],
+) -> float:
     """Enter the fastest candidate of a piece; returns its microseconds."""
     shape = _shape(piece)
     taken: dict[Config, float] = {}
-    for candidate in CANDIDATES[piece.name]:
+    for candidate in candidates:
         table.entries[shape.key] = candidate
         us = _time(table, piece, device)
         if us is not None:
@@ -162,7 +179,7 @@ def _best_attention(
             continue
         best = min(taken, key=lambda candidate: taken[candidate])
         say(f"{parts} parts: attend {taken[best]:7.2f} us  {_short(best)}")
-        total = taken[best] + _best(table, project, device, say)
+        total = taken[best] + _best(table, project, CANDIDATES["project_attended"], device, say)
         chosen = table.entries[_shape(project).key]
         results[total] = {_shape(attend).key: best, _shape(project).key: chosen}
     if not results:

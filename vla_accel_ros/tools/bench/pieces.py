@@ -121,6 +121,23 @@ def pieces(
     ]
 
 
+def prefix_attention(config: PiConfig, tokens: int, device: torch.device) -> Piece:
+    """Attention of a prefix of so many tokens over itself, as prefill launches it: in one part."""
+    g, bf16 = config.prefix, torch.bfloat16
+    q = torch.randn(1, tokens, g.heads, g.head_dim, device=device, dtype=bf16)
+    k, v = (
+        torch.randn(1, LAYERS, g.kv_heads, tokens + 37, g.head_dim, device=device, dtype=bf16)
+        for _ in range(2)
+    )
+    partial = torch.zeros(1, 1, tokens, g.heads * g.head_dim, device=device, dtype=bf16)
+    lse = torch.zeros(1, 1, tokens, g.heads, device=device)
+    slots = torch.zeros(1, dtype=torch.int32, device=device)
+    lengths = torch.full_like(slots, tokens - 3)
+    return Piece(
+        "attend", lambda i: (q, k[:, i], v[:, i], slots, lengths, partial, lse, None, None, None), (5, 6)
+    )
+
+
 @torch.inference_mode()
 def errors(
     config: PiConfig,

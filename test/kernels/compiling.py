@@ -1,0 +1,131 @@
+"""Compiles every kernel for a compute capability without a device of it; a script, because tests interpret.
+
+    python test/kernels/compiling.py CAPABILITY [TABLE.json]
+
+Launches are the bench's own, at the published sizes; instead of running, each is compiled, and a line of JSON
+says what it needs: {"kernel", "registers", "stack", "shared", "wgmma"}. stack: bytes of spilled registers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from vla_accel_ros.kernels.gpu import attention, flow, launch, linear, norm
+from vla_accel_ros.kernels.ops import TritonOps
+from vla_accel_ros.kernels.tuning import Config, Table, read_table
+from vla_accel_ros.models.config import PI0, PI05, PiConfig
+from vla_accel_ros.tools.bench import pieces
+
+POINTERS = {
+    torch.bfloat16: "*bf16",
+    torch.float32: "*fp32",
+    torch.int32: "*i32",
+    torch.uint8: "*u8",
+    torch.float16: "*fp16",
+}
+CPU = torch.device("cpu")
+
+
+class Compiled:
+    """Stands for a kernel: what it is launched with is compiled for the capability."""
+
+    def __init__(self, kernel: JITFunction, capability: int) -> None:
+        self.kernel, self.capability = kernel, capability
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return self.launch
+
+    def launch(self, *arguments: Any, **named: Any) -> None:
+        options = {
+            name: named.pop(name) for name in ("num_warps", "num_stages", "launch_pdl") if name in named
+        }
+        given = {**dict(zip(self.kernel.arg_names, arguments)), **named}
+        signature, constants, attributes = {}, {}, {}
+        for index, parameter in enumerate(self.kernel.params):
+            value, name = given[parameter.name], parameter.name
+            if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1):
+                signature[name], constants[(index,)] = "constexpr", value
+            elif isinstance(value, torch.Tensor):
+                signature[name], attributes[(index,)] = POINTERS[value.dtype], [["tt.divisibility", 16]]
+            elif isinstance(value, int):
+                signature[name] = "i32"
+                if value % 16 == 0:
+                    attributes[(index,)] = [["tt.divisibility", 16]]
+            else:
+                signature[name] = "fp32"
+        source = ASTSource(fn=self.kernel, signature=signature, constexprs=constants, attrs=attributes)
+        made = triton.compile(source, target=GPUTarget("cuda", self.capability, 32), options=options)
+        registers, stack = usage(made.asm["cubin"])
+        needs = {"registers": registers, "stack": stack, "shared": made.metadata.shared}
+        print(json.dumps({"kernel": self.kernel.__name__, **needs, "wgmma": "wgmma" in made.asm["ptx"]}))
+
+
+def usage(cubin: bytes) -> tuple[int, int]:
+    """Registers of a thread and bytes of its stack frame."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        told = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True)
+    registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", told.stdout).groups()
+    return int(registers), int(stack)
+
+
+def replace_kernels(module: ModuleType, capability: int) -> None:
+    """Make every launch of the module's kernels a compilation."""
+    helpers = {name for name in vars(launch) if isinstance(getattr(launch, name), JITFunction)}
+    called = helpers | {"_two_products", "_bias_of", "_over", "_first", "_gelu"}
+    for name, value in list(vars(module).items()):
+        if isinstance(value, JITFunction) and name not in called:
+            setattr(module, name, Compiled(value, capability))
+
+
+def every(config: PiConfig, table: Table, pdl: bool) -> None:
+    """Launch each kernel of a step once."""
+    ops = TritonOps(CPU, dataclasses.replace(table, pdl=pdl))
+    for piece in pieces.pieces(config, 900, CPU, 1, parts=ops.parts(408, 900, 256, torch.bfloat16)):
+        getattr(ops, piece.name)(*piece.arguments(0))
+
+
+def between() -> None:
+    """The kernels of encode and prefill."""
+
+    def place(*shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=torch.bfloat16)
+
+    ints, angles = torch.zeros(1, dtype=torch.int32), torch.empty(900, 128)
+    weight = torch.empty(2048)
+    norm.rms_norm(place(532, 2048), weight, place(532, 2048))
+    norm.add_layer_norm(place(512, 1152), place(512, 1152), weight, weight, weight, place(512, 1152))
+    norm.bias_gelu(place(512, 4304), place(4304))
+    norm.glu(place(1, 4, 32768), place(1, 4, 16384))
+    q, k = place(1, 532, 8, 256), place(2, 1, 900, 256)
+    norm.place_qkv(place(1, 532, 2560), angles, angles, ints, q, k, k, ints, ints)
+    attention.attend(
+        q, k, k, ints, ints, place(1, 1, 532, 2048), torch.empty(1, 1, 532, 8), config=Config(64, 32, 16)
+    )
+
+
+if __name__ == "__main__":
+    target = int(sys.argv[1])
+    chosen = read_table(Path(sys.argv[2]).read_text(), sys.argv[2], 132) if len(sys.argv) > 2 else Table(132)
+    pieces.LAYERS = 1
+    for module in (attention, flow, linear, norm):
+        replace_kernels(module, target)
+    every(PI05, chosen, pdl=target >= 90)
+    every(PI0, chosen, pdl=False)
+    between()

@@ -1,0 +1,86 @@
+"""Which Config a launch gets, and what is said of a table that cannot be read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from importlib import resources
+
+import pytest
+
+from vla_accel_ros.kernels.tuning import SHARED_BYTES, Config, Shape, Table, read_table, safe
+from vla_accel_ros.tools.tune import CANDIDATES
+
+SHAPE = Shape("project", 51, 1024, 4096, "bfloat16")
+A, B = Config(16, 32, 64), Config(64, 16, 32)
+
+
+def test_an_entry_serves_all_rows_up_to_a_power_of_two() -> None:
+    table = Table(132, {SHAPE.key: A})
+    assert SHAPE.key == "project/64/1024/4096/bfloat16"
+    assert table.pick(SHAPE) == table.pick(dataclasses.replace(SHAPE, rows=33)) == A
+
+
+def test_the_nearest_number_of_rows_serves_where_there_is_no_entry() -> None:
+    small, large = dataclasses.replace(SHAPE, rows=16), dataclasses.replace(SHAPE, rows=512)
+    table = Table(132, {small.key: A, large.key: B})
+    assert table.pick(dataclasses.replace(SHAPE, rows=32)) == A
+    assert table.pick(dataclasses.replace(SHAPE, rows=800)) == B
+    assert table.pick(dataclasses.replace(SHAPE, columns=1000)) == safe(
+        dataclasses.replace(SHAPE, columns=1000), 132
+    )
+
+
+def test_attention_has_one_entry_for_any_number_of_keys() -> None:
+    few, many = (Shape("attend", 408, keys, 256, "bfloat16") for keys in (300, 900))
+    assert few.key == many.key
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("rows", [1, 51, 816])
+@pytest.mark.parametrize("kernel", ["rotary_qkv", "gated_up", "project", "project_attended", "embed_actions"])
+@pytest.mark.parametrize("processors", [8, 132])
+def test_safe_tiles_fit_into_every_device(kernel: str, rows: int, dtype: str, processors: int) -> None:
+    shape = Shape(kernel, rows, 4096, 2048, dtype)
+    config = safe(shape, processors)
+    left = 5 if kernel == "project_attended" else 1
+    right = 2 if kernel in ("rotary_qkv", "gated_up") else 1
+    elements = config.stages * config.block_k * (left * config.block_m + right * config.block_n)
+    assert elements * shape.itemsize <= SHARED_BYTES
+
+
+def test_safe_splits_where_columns_are_too_few_for_the_processors() -> None:
+    assert safe(SHAPE, 132).split > 1
+    assert safe(SHAPE, 8).split == 1
+    assert safe(Shape("attend", 408, 900, 256, "bfloat16"), 132).split > 1
+    assert safe(Shape("attend", 4256, 900, 256, "bfloat16"), 132).split == 1
+
+
+def test_a_table_reads_what_it_wrote() -> None:
+    table = Table(132, {SHAPE.key: A, "attend/512/any/256/bfloat16": B}, pdl=True)
+    again = read_table(json.dumps(table.to_json()), "mine.json", 132)
+    assert (again.entries, again.pdl, again.source) == (table.entries, True, "mine.json")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"format": 2, "pdl": false, "configs": {}}',
+        '{"format": 1, "pdl": false, "configs": {"p/64": {"block_m": 24, "block_n": 16, "block_k": 16}}}',
+        '{"format": 1, "pdl": false, "configs": {"p/64": {"rows": 16}}}',
+    ],
+)
+def test_a_table_that_is_none_is_refused_by_its_name(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^mine\.json is no tuning table .*vla tune"):
+        read_table(text, "mine.json", 132)
+
+
+def test_tables_of_the_package_can_be_read() -> None:
+    folder = resources.files("vla_accel_ros.kernels") / "tuning"
+    names = [file.name for file in folder.iterdir() if file.name.endswith(".json")]
+    assert "sm_90.json" in names
+    for name in names:
+        table = read_table((folder / name).read_text(), name, 132)
+        assert {key.split("/")[0] for key in table.entries} <= CANDIDATES.keys()
