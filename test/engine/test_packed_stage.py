@@ -88,7 +88,7 @@ def test_frames_in_a_pipeline_say_what_they_say_alone() -> None:
             hidden, past = model.prefix(prompts[one.frame])
             assert one.tokens == tuple(int(s.tokens) for s in decode(model, past, hidden[:, -1], tokens))
     assert len(finished) == 9
-    assert fused.shapes <= 8, "riders come in powers of two"
+    assert len(fused.stages) <= 8, "riders come in powers of two"
 
 
 def test_answers_in_slots_and_pages_say_what_they_say_alone() -> None:
@@ -109,6 +109,16 @@ def test_answers_in_slots_and_pages_say_what_they_say_alone() -> None:
     while answers.under_way:
         said += answers.advance()
     assert {request: [one.token for one in said if one.request == request] for request in wanted} == wanted
+
+
+@torch.inference_mode()
+def test_padding_of_a_prompt_as_long_as_there_are_positions() -> None:
+    model = make_openvla(make_openvla_config())
+    x = drawn(torch.Generator().manual_seed(3), 1, 17, model.config.prefix.width)
+    (got,) = PackedForward(model.language_model.model, model.config.prefix, positions=17)(
+        [Segment(x, causal=True)]
+    )
+    torch.testing.assert_close(got, model.prefix(x)[0], atol=2e-5, rtol=1e-5)
 
 
 def test_what_cannot_be() -> None:

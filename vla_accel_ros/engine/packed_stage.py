@@ -35,6 +35,9 @@ FULL = 2
 
 MOST_SPLITS = 16
 
+PARTS = 4
+"""Parts of a past for which there is room without asking: longer tails are another graph."""
+
 
 @dataclass(frozen=True)
 class FusedStack:
@@ -127,6 +130,7 @@ class PackedForward:
 
     positions: most that a row may have. capture: False computes without graphs, launch by launch.
     A stage is made and captured when a shape comes for the first time: call once with each before it counts.
+    last: the stage of the last call.
     """
 
     def __init__(
@@ -140,17 +144,19 @@ class PackedForward:
     ) -> None:
         self.stack = fuse_stack(stack, sizes)
         device = self.stack.factors.device
-        cos, sin = rotary_tables(torch.arange(positions, device=device)[None], sizes.head_dim, torch.float32)
+        places = torch.arange(positions + ROUND, device=device)[None]  # rows that are padding have one, too
+        cos, sin = rotary_tables(places, sizes.head_dim, torch.float32)
         half = sizes.head_dim // 2
         self._tables = cos[0, 0, :, :half].contiguous(), sin[0, 0, :, :half].contiguous()
         self._kernels = kernels_for(device) if kernels is None else kernels
         self._capture, self._block_m, self._positions = capture, block_m, positions
         self._stages: dict[Hashable, PackedStage] = {}
+        self.last: PackedStage | None = None
 
     @property
-    def shapes(self) -> int:
-        """How many graphs there are."""
-        return len(self._stages)
+    def stages(self) -> tuple[PackedStage, ...]:
+        """One for each shape so far, in the order in which they came."""
+        return tuple(self._stages.values())
 
     @torch.inference_mode()
     def __call__(self, segments: Sequence[Segment]) -> list[Tensor]:
@@ -169,6 +175,7 @@ class PackedForward:
         if self._capture:
             stage.capture()
         stage.run()
+        self.last = stage
         starts = dict(zip(map(id, (*long, *single)), stage.work.starts, strict=False))
         return [self._of(stage, segment, starts[id(segment)]) for segment in segments]
 
@@ -197,7 +204,8 @@ class PackedForward:
     def _stage(self, long: Sequence[Segment], single: int, parts: int) -> PackedStage:
         padded = [(_padded(segment), segment.causal, segment.alone) for segment in long]
         padded += [(1, False, 0)] * _power_of_two(single)
-        key = (tuple(padded), _power_of_two(max(parts, ROUND)))
+        room = max(parts, PARTS * len(padded))
+        key = (tuple(padded), _power_of_two(room))
         if key not in self._stages:
             sizes, device = self.stack.sizes, self.stack.factors.device
             groups = sizes.heads // sizes.kv_heads

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 
 from vla_accel_ros.tools.bench import engine
+from vla_accel_ros.tools.bench.pipeline import command as pipeline
 
-SUBJECTS = (engine,)
+SUBJECTS = (engine, pipeline)
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -1,0 +1,119 @@
+"""`vla bench pipeline` runs whole on small models, and what it compares is equal."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from vla_accel_ros.tools import cli
+from vla_accel_ros.tools.bench.pipeline import sizes
+from vla_accel_ros.tools.bench.pipeline.arrivals import ARRIVALS, arrivals
+from vla_accel_ros.tools.bench.pipeline.report import table
+
+ENERGY = {"power_w", "energy_mj", "isolated_power_w", "isolated_energy_mj"}
+SYSTEMS = [
+    "HF eager",
+    "sequential",
+    "HF, one graph",
+    "naive pipe",
+    "pipelined",
+    *(f"speculative {part}%{fresh}" for part in (0, 50, 100) for fresh in ("", ", fresh")),
+]
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    file = tmp_path_factory.mktemp("bench") / "deep" / "pipeline.json"
+    assert cli.main(["bench", "pipeline", "--small", "--json", str(file)]) == 0
+    torch.set_num_threads(threads)
+    return json.loads(file.read_text())
+
+
+def assert_figures(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        for name, value in row.items():
+            if name in ENERGY:
+                assert value is None, "a CPU does not count its energy"
+            elif not isinstance(value, str):
+                assert math.isfinite(value) and value >= 0, (name, value)
+
+
+def test_the_grid_of_oxygen(document: dict[str, Any]) -> None:
+    rows = document["oxygen"]["rows"]
+    cells = [(row["steps"], row["tokens"], row["per_frame"], row["arrivals"]) for row in rows]
+    assert cells == list(sizes.small().oxygen.cells())
+    assert_figures(rows)
+    for row in rows:
+        assert row["tokens_equal"] == row["plain_tokens_equal"] == 1.0 and row["texts"] > 0
+        assert row["actions_error"] == 0.0 and row["plain_actions_error"] < 1e-5
+        assert {"bound_frames_s", "over_isolated", "over_plain", "memory_gb"} <= row.keys()
+    uniform = {row["per_frame"]: row["batch"] for row in rows if row["arrivals"] == "uniform"}
+    assert uniform == {1: 4.0, 4: 1.0}, "texts under way at once: N / k"
+    assert_figures([document["oxygen"]["beside"]])
+
+
+def test_the_grid_of_actionflow(document: dict[str, Any]) -> None:
+    rows = document["actionflow"]["rows"]
+    assert [row["system"] for row in rows] == SYSTEMS
+    found = {row["system"]: row for row in rows}
+    assert found["HF eager"].pop("over_sequential") is None
+    assert_figures(rows)
+    for row in rows:
+        assert row["tokens_equal"] == row["hf_tokens_equal"] == 1.0, row["system"]
+    assert [found[f"speculative {part}%"]["accepted"] for part in (0, 50, 100)] == [0, 1, 2]
+    (forwards,) = document["actionflow"]["forwards"]
+    assert set(forwards) == {
+        *("tokens", "prompt", "prefill_ms", "drafted_ms", "decode_ms", "packed_ms", "shift_ms")
+    }
+
+
+def test_staggered_against_sequential(document: dict[str, Any]) -> None:
+    rows = document["staggered"]["rows"]
+    assert [(row["system"], row["steps"]) for row in rows] == [("sequential", 3), ("staggered", 3)]
+    assert_figures(rows)
+    assert all(row["actions_error"] < 1e-5 for row in rows)
+
+
+def test_where_the_figures_come_from(document: dict[str, Any]) -> None:
+    assert document["plan"] == "small" and document["dtype"] == "float32"
+    assert {"machine", "versions", "date"} <= document.keys()
+
+
+def test_arrivals() -> None:
+    assert arrivals("uniform", 3, 9) == [[9], [9], [9]]
+    poisson = [len(frame) for frame in arrivals("poisson", 4000, 9)]
+    assert np.mean(poisson) == pytest.approx(1.0, abs=0.05) and max(poisson) > 2 and min(poisson) == 0
+    mixed = [length for (length,) in arrivals("random length", 1000, 10)]
+    assert set(mixed) == {2, 10} and np.mean(mixed) == pytest.approx(6.0, abs=0.3)
+    with pytest.raises(ValueError, match="arrivals are 'rush'"):
+        arrivals("rush", 1, 1)
+
+
+def test_a_table_has_dashes_for_what_is_not_there() -> None:
+    lines = table([{"system": "one", "frames_s": 1.5}, {"system": "two", "none": "no GPU"}]).splitlines()
+    assert lines[0].split() == ["system", "frames/s", "none"]
+    assert lines[1].split() == ["one", "1.5", "-"]
+    assert lines[2].split() == ["two", "-", "no", "GPU"]
+
+
+def test_the_full_and_the_quick_grid() -> None:
+    full, quick = sizes.full(), sizes.quick()
+    assert len(list(full.oxygen.cells())) == 3 * (3 + 4 + 4 + 5) * len(ARRIVALS)
+    assert len(full.actionflow.tokens) * len(full.actionflow.prompts) == 16
+    assert set(quick.oxygen.cells()) <= set(full.oxygen.cells())
+
+
+def test_without_a_gpu_it_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert cli.main(["bench", "pipeline", "--json", str(tmp_path / "no.json")]) == 1
+    assert "--small tries the command on a CPU" in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""`vla bench pipeline`: text beside action, frames in one pipeline, chunks denoised in one batch."""

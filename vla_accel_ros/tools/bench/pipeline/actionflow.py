@@ -1,0 +1,231 @@
+"""The grid of ActionFlow (section 4.3): K action tokens and prompts of L tokens, frames one after another.
+
+The language model alone, as in the paper's figures of its speed: prompts are random embeddings. A frame comes
+as soon as the last forward is done; its age runs from then to its last token on the host. `naive pipe` packs
+frames in plain torch, which gathers each rider's keys and values in every layer. Speculation is given drafts
+of which the first 0, half or all tokens are right, `fresh` finishes what is left by decodes at once. `shift`
+is what a ring buffer whose frames are moved from slot to slot would pay each frame.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.packed_stage import PackedForward
+from vla_accel_ros.engine.token_pipeline import Finished, TokenPipeline
+from vla_accel_ros.models.config import VisionConfig
+from vla_accel_ros.models.openvla import OpenVLA
+from vla_accel_ros.models.openvla_config import OpenVLAConfig
+from vla_accel_ros.tools.bench.pipeline.hugging_face import HuggingFace
+from vla_accel_ros.tools.bench.pipeline.measure import Window, equal_part, median_ms
+from vla_accel_ros.tools.bench.timing import Body
+
+PROMPTS = 3
+HALF = 0.5
+ACCEPTANCE = (0.0, HALF, 1.0)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """frames: measured of ours; peer_frames: of the slow ones."""
+
+    tokens: Sequence[int]
+    prompts: Sequence[int]
+    frames: int
+    peer_frames: int
+
+
+def random_llama(config: OpenVLAConfig, device: torch.device, dtype: torch.dtype) -> OpenVLA:
+    """The language model of a size, random; towers are there in name only."""
+    none = VisionConfig(16, 2, 16, 2, config.dino.image_size, config.dino.patch)
+    with torch.device("meta"):
+        model = OpenVLA(replace(config, dino=none, siglip=none))
+    model = model.to(dtype).to_empty(device=device)
+    generator = torch.Generator(device).manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("norm.weight"):
+                parameter.fill_(1.0)
+            else:
+                parameter.normal_(0.0, parameter[0].numel() ** -0.5, generator=generator)
+    return model.eval()
+
+
+class Bench:
+    """All systems over one model."""
+
+    def __init__(self, model: OpenVLA, grid: Grid) -> None:
+        self.model, self.grid = model, grid
+        self.device, self.dtype = model.device, model.language_model.model.dtype
+        stack, sizes = model.language_model.model, model.config.prefix
+        self.forward = PackedForward(stack, sizes, max(grid.prompts) + max(grid.tokens))
+        self.peer = HuggingFace(model)
+
+    def rows(self, tokens: int, length: int) -> Iterator[dict[str, Any]]:
+        """One for each system; what fails has the reason under `none` instead of figures."""
+        generator = torch.Generator(self.device).manual_seed(length)
+        shape = 1, length, self.model.config.prefix.width
+        prompts = [
+            torch.randn(shape, generator=generator, device=self.device).to(self.dtype) for _ in range(PROMPTS)
+        ]
+        truths = [self.peer.frame(prompt, tokens).tolist() for prompt in prompts]
+        alone = self._frames(prompts, tokens, 2 * PROMPTS, lambda pipeline: pipeline.drain())[1]
+        ours = {one.frame % PROMPTS: one.tokens for one in alone}
+        grid, found = self.grid, dict[str, float]()
+
+        def drain(pipeline: TokenPipeline) -> list[Finished]:
+            return pipeline.drain()
+
+        systems: dict[str, Callable[[], tuple[Window, list[Finished]]]] = {
+            "HF eager": lambda: self._peer(prompts, tokens, graph=False),
+            "sequential": lambda: self._frames(prompts, tokens, grid.frames, drain),
+            "HF, one graph": lambda: self._peer(prompts, tokens, graph=True),
+            "naive pipe": lambda: self._frames(prompts, tokens, grid.peer_frames, forward=False),
+            "pipelined": lambda: self._frames(prompts, tokens, grid.frames),
+        }
+        for part in ACCEPTANCE:
+            drafts = [_draft(ours[index], part, self.model.config.vocab) for index in range(PROMPTS)]
+            name = f"speculative {part:.0%}"
+            ours_frames = partial(self._frames, prompts, tokens, grid.frames, drafts=drafts)
+            systems[name], systems[f"{name}, fresh"] = ours_frames, partial(ours_frames, after=drain)
+        for name, run in systems.items():
+            row: dict[str, Any] = {"system": name, "tokens": tokens, "prompt": length}
+            try:
+                window, finished = run()
+            except (RuntimeError, TypeError, AttributeError) as error:  # of another transformers, say
+                yield {**row, "none": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
+                continue
+            found[name] = len(finished) / window.elapsed_s
+            yield {
+                **row,
+                "frames_s": round(found[name], 2),
+                **window.ages(),
+                "over_hf": _ratio(found, name, "HF eager"),
+                "over_sequential": _ratio(found, name, "sequential"),
+                "accepted": round(sum(one.accepted for one in finished) / len(finished), 2),
+                "tokens_equal": equal_part(
+                    [one.tokens for one in finished], [ours[one.frame % PROMPTS] for one in finished]
+                ),
+                "hf_tokens_equal": equal_part(
+                    [one.tokens for one in finished], [tuple(truths[one.frame % PROMPTS]) for one in finished]
+                ),
+                "memory_gb": window.memory_gb,
+                **window.energy(len(finished)),
+            }
+
+    def forwards(self, tokens: int, length: int) -> dict[str, Any]:
+        """Milliseconds of a packed forward, of the others a mode is chosen by, and of the shift not done."""
+        prompt = torch.randn(1, length, self.model.config.prefix.width, device=self.device).to(self.dtype)
+        pool = self._pool(tokens, length)
+        measured: dict[str, Any] = {"tokens": tokens, "prompt": length}
+
+        def forward(riders: int, drafted: int, new: bool) -> dict[str, float]:
+            pipeline = TokenPipeline(self.model, pool, tokens, forward=self.forward)
+            for number in range(riders):
+                pipeline.step(number, prompt)
+            if new:
+                pipeline.step(tokens, prompt, (0,) * drafted)
+            else:
+                pipeline.step()
+            for number in pipeline.in_flight:
+                pipeline.drop(number)
+            stage = self.forward.last
+            assert stage is not None
+            return median_ms(stage.run, self.device, self.grid.frames)
+
+        measured["prefill_ms"] = forward(0, 0, new=True)["p50_ms"]
+        if tokens > 1:
+            measured["drafted_ms"] = forward(0, tokens - 1, new=True)["p50_ms"]
+            measured["decode_ms"] = forward(1, 0, new=False)["p50_ms"]
+            measured["packed_ms"] = forward(tokens - 1, 0, new=True)["p50_ms"]
+            measured["shift_ms"] = median_ms(lambda: _shift(pool), self.device, 5)["p50_ms"]
+        return measured
+
+    def _pool(self, tokens: int, length: int) -> KVPool:
+        return KVPool(self.model.config.prefix, tokens, length + tokens, self.device, self.dtype)
+
+    def _frames(
+        self,
+        prompts: Sequence[Tensor],
+        tokens: int,
+        frames: int,
+        after: Callable[[TokenPipeline], list[Finished]] = lambda pipeline: [],
+        forward: bool = True,
+        drafts: Sequence[tuple[int, ...]] = ((),) * PROMPTS,
+    ) -> tuple[Window, list[Finished]]:
+        """Frames through a pipeline that is filled before they count; after: what follows each step."""
+        pool = self._pool(tokens, prompts[0].shape[1])
+        packed = self.forward if forward else None
+        pipeline = TokenPipeline(self.model, pool, tokens, forward=packed)
+        window, finished, begun = Window(self.device), list[Finished](), dict[int, float]()
+        for number in range(tokens + 2 + frames):
+            if number == tokens + 2:
+                window, finished = Window(self.device).__enter__(), []
+            begun[number] = time.perf_counter()
+            new = pipeline.step(number, prompts[number % PROMPTS], drafts[number % PROMPTS])
+            new += after(pipeline)
+            now = time.perf_counter()
+            window.ages_s += [now - begun[one.frame] for one in new]
+            finished += new
+        window.__exit__()
+        return window, finished
+
+    def _peer(self, prompts: Sequence[Tensor], tokens: int, graph: bool) -> tuple[Window, list[Finished]]:
+        window, finished = Window(self.device), list[Finished]()
+        place, result = prompts[0].clone(), torch.zeros(tokens, dtype=torch.int64, device=self.device)
+        body = Body(lambda: result.copy_(self.peer.frame(place, tokens)), self.device, capture=graph)
+        for number in range(-1, self.grid.peer_frames):
+            if number == 0:
+                window, finished = Window(self.device).__enter__(), []
+            begin = time.perf_counter()
+            place.copy_(prompts[number % PROMPTS])
+            body.run()
+            finished.append(Finished(number, tuple(result.tolist()), tokens, 0, 0))
+            window.ages_s.append(time.perf_counter() - begin)
+        window.__exit__()
+        return window, finished
+
+
+def _ratio(rates: dict[str, float], name: str, other: str) -> float | None:
+    return round(rates[name] / rates[other], 2) if other in rates else None
+
+
+def _draft(said: tuple[int, ...], part: float, vocab: int) -> tuple[int, ...]:
+    """A draft of which the first part is right and the next token is not."""
+    right = round(part * (len(said) - 1))
+    if right == len(said) - 1:
+        return said
+    return (*said[:right], (said[right] + 1) % vocab, *said[right + 1 :])
+
+
+def _shift(pool: KVPool) -> None:
+    for memory in (pool.k, pool.v):
+        for slot in range(pool.slots - 1, 0, -1):
+            memory[slot].copy_(memory[slot - 1])
+
+
+def measure(
+    config: OpenVLAConfig,
+    grid: Grid,
+    device: torch.device,
+    dtype: torch.dtype,
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Rows of systems, and `forwards`: milliseconds of each kind of forward."""
+    bench = Bench(random_llama(config, device, dtype), grid)
+    rows, forwards = [], []
+    for tokens in grid.tokens:
+        for length in grid.prompts:
+            forwards.append(bench.forwards(tokens, length))
+            for row in bench.rows(tokens, length):
+                rows.append(row)
+                say(f"K {tokens} L {length} {row['system']}: {row.get('frames_s', row.get('none'))} frames/s")
+    return {"rows": rows, "forwards": forwards}
