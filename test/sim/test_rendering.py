@@ -156,3 +156,14 @@ except RuntimeError as error:
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == rendering.FIX
+
+
+def test_torch_may_look_for_triton_after_a_picture_was_drawn() -> None:
+    """Both bring an LLVM, and the process used to end by a segmentation fault."""
+    code = (
+        "import torch\n"
+        "from vla_accel_ros.sim.robot import SimRobot\n"
+        "SimRobot((16, 16)).render('front')\n"
+        "import torch._dynamo"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -3,7 +3,8 @@
 MuJoCo reads MUJOCO_GL once, while it is imported, and fails with a stack of ctypes errors when the library is
 absent. So every module of `sim` takes mujoco from here: the choice is made first, by loading the library
 itself, and a machine that has neither gets one sentence that says what to install. A MUJOCO_GL set by the
-user is respected.
+user is respected. Mesa and Triton, which comes with torch for CUDA, each bring an LLVM: a process that loads
+Mesa's first ends by a segmentation fault when torch looks for Triton, so Triton is loaded before.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import importlib
 import os
 import sys
 import weakref
@@ -87,6 +89,9 @@ def choose(backends: dict[str, Callable[[], bool]] | None = None) -> str:
         FIX if not wanted else f"MUJOCO_GL={wanted} does not work here; unset it to let the simulator choose."
     )
 
+
+with contextlib.suppress(ImportError):
+    importlib.import_module("triton")
 
 with contextlib.suppress(NoRenderer):  # physics works without OpenGL; open_renderer will say what is missing
     choose()
