@@ -184,8 +184,10 @@ def test_what_cannot_be() -> None:
     work = Work([shape(1)], 1, 1, DEVICE)
     with pytest.raises(ValueError, match="2 parts of pasts, but there is room for 1"):
         work.point([looking(memory.page(0, 1), memory.page(1, 1))])
-    with pytest.raises(ValueError, match="not aligned to 16 bytes"):
-        aligned(Where(16, 32, 8, 8, 2, 1), itemsize=2)
+    for place in (Where(16, 32, 8, 8, 2, 1), Where(24, 32, 8, 8, 8, 1)):
+        with pytest.raises(ValueError, match="are not aligned"):
+            aligned(place)
+    assert aligned(Where(16, 32, 64, 16, 8, 1)).tokens == 1
     k, v = memory.slots[0][0, :, None], memory.pages[0][0, :, None]
     with pytest.raises(ValueError, match="must be alike"):
         where(KV(k, v))

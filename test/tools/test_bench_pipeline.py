@@ -20,10 +20,10 @@ ENERGY = {"power_w", "energy_mj", "isolated_power_w", "isolated_energy_mj"}
 SYSTEMS = [
     "HF eager",
     "sequential",
-    "HF, one graph",
     "naive pipe",
     "pipelined",
     *(f"speculative {part}%{fresh}" for part in (0, 50, 100) for fresh in ("", ", fresh")),
+    "HF, one graph",
 ]
 
 

@@ -199,7 +199,7 @@ class PackedForward:
                 f"keys are {memory.dtype} on {memory.device}, but the stack is {self.stack.dtype} on "
                 f"{self.stack.factors.device}: make the pool like the stack"
             )
-        return aligned(found, memory.itemsize) if memory.is_cuda else found
+        return aligned(found) if memory.is_cuda else found
 
     def _stage(self, long: Sequence[Segment], single: int, parts: int) -> PackedStage:
         padded = [(_padded(segment), segment.causal, segment.alone) for segment in long]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 ALIGNMENT = 16
-"""Bytes; what a kernel reads at once."""
+"""Bytes that a kernel reads at once: of an address; 8 elements: of a stride."""
 
 OF_SEGMENT = 8
 """Numbers per segment in the table: past tokens, position, rows to write, and where they go (5)."""
@@ -137,11 +137,13 @@ class Work:
         self._table[: host.numel()].copy_(host, non_blocking=True)
 
 
-def aligned(place: Where, itemsize: int) -> Where:
+def aligned(place: Where) -> Where:
     """The place itself. Raises ValueError if a kernel could not read it 16 bytes at a time."""
-    steps = (place.k, place.v, *(stride * itemsize for stride in (place.layer, place.head, place.token)))
-    if any(step % ALIGNMENT for step in steps):
-        raise ValueError(f"keys and values at {place} are not aligned to {ALIGNMENT} bytes in every stride")
+    if place.k % ALIGNMENT or place.v % ALIGNMENT or any(stride % 8 for stride in place[2:5]):
+        raise ValueError(
+            f"keys and values at {place} are not aligned: addresses must be multiples of {ALIGNMENT} bytes "
+            "and strides of 8 elements, so a head_dim must be a multiple of 8"
+        )
     return place
 
 

@@ -22,7 +22,7 @@ from vla_accel_ros.kernels.work import OF_PART, OF_SEGMENT, Work
 EMPTY = -1e30
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["layer"])
 def _rotary_write(
     qkv, cos, sin, segments, owner, within, layer, OF_SEGMENT: tl.constexpr, HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr, HALF: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -48,13 +48,14 @@ def _rotary_write(
     tl.store(here + HALF, high, mask=ok & turns)
 
     writes = place < tl.load(entry + 2)
-    k = tl.load(entry + 3).to(tl.pointer_type(qkv.dtype.element_ty))
-    v = tl.load(entry + 4).to(tl.pointer_type(qkv.dtype.element_ty))
+    # Work's addresses and strides are aligned: said here, because a compiler cannot see it.
+    k = tl.multiple_of(tl.load(entry + 3).to(tl.pointer_type(qkv.dtype.element_ty)), 16)
+    v = tl.multiple_of(tl.load(entry + 4).to(tl.pointer_type(qkv.dtype.element_ty)), 16)
     is_key = (head >= HEADS) & (head < HEADS + KV_HEADS)
     is_value = head >= HEADS + KV_HEADS
     kv_head = tl.where(is_key, head - HEADS, head - HEADS - KV_HEADS)
-    of_token = layer * tl.load(entry + 5) + place * tl.load(entry + 7)
-    to = of_token + kv_head[:, None] * tl.load(entry + 6) + j[None, :]
+    of_token = tl.multiple_of(layer * tl.load(entry + 5) + place * tl.load(entry + 7), 8)
+    to = of_token + kv_head[:, None] * tl.multiple_of(tl.load(entry + 6), 8) + j[None, :]
     tl.store(k + to, low, mask=ok & is_key[:, None] & writes)
     tl.store(k + to + HALF, high, mask=ok & is_key[:, None] & writes)
     tl.store(v + to, low, mask=ok & is_value[:, None] & writes)
@@ -88,7 +89,7 @@ def _over(
     return top, total, result
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["layer", "rows"])
 def _attend(
     qkv, out, partial, lse, segments, begin, parts, first, seen, tiles, layer, rows, scale,
     OF_SEGMENT: tl.constexpr, OF_PART: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,

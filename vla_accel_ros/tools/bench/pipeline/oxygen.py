@@ -1,4 +1,5 @@
-"""The grid of OxyGen (sections 4.2 to 4.6): denoising steps S, texts of N tokens, k of them a frame, arrivals.
+"""The grid of OxyGen (sections 4.2 to 4.6): denoising steps S, texts of N tokens, k of these a frame, and how
+requests arrive.
 
 A row is a cell. Frames a second count chunks of actions, actions a second what is in them. Beside ours stand
 the same stages one request after another, plain torch likewise, and the bound that batching could reach at
