@@ -1,0 +1,28 @@
+"""The kernels of packed forwards compile for the devices we name, within what they have."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("compiling_packed.py")
+
+
+@pytest.mark.parametrize(("capability", "shared_kb"), [("80", 163), ("90", 227)])
+def test_kernels_compile_and_fit(capability: str, shared_kb: int) -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    command = [sys.executable, str(SCRIPT), capability]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280)
+    assert done.returncode == 0, done.stderr
+    needs = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [need["kernel"] for need in needs] == [
+        *("_rms_norm", "_rotary_write", "_attend", "_gated"),
+        *("_rms_norm", "_rotary_write", "_attend", "_combine", "_gated"),
+    ]
+    for need in needs:
+        assert need["shared"] <= shared_kb << 10 and need["stack"] == 0, need
