@@ -185,6 +185,7 @@ class Engine:
         """
         policy, model, config = self.policy, self.policy.model, self.policy.config
         request = next(self._action_requests)
+        given = state if self.policy.config.kind == "pi0" else None
         state = self.origin(prefix, state)
         if committed is not None and guidance is not None:
             raise ValueError("act was given guidance and committed; they are two ways to agree, give one.")
@@ -199,7 +200,7 @@ class Engine:
             def velocity(x: Tensor, t: float) -> Tensor:
                 return at(x, torch.full((1,), t, device=x.device))
 
-            start = self._noise(request) if noise is None else self._given_noise(noise)
+            start = self._given_noise(self.noise(request) if noise is None else noise)
             field_ = velocity if guidance is None else guidance.guide(velocity, start)
             if held is not None:
                 start, field_ = held.begin(start), held.hold(at)
@@ -219,6 +220,7 @@ class Engine:
                 kv_version=prefix.version,
                 request_id=request,
                 update_magnitudes=update.cpu().numpy(),
+                state=None if given is None else np.array(given, np.float32),
             )
 
     def ask(self, prefix: Prefix, *, max_tokens: int = 16, temperature: float = 0.0) -> Answer:
@@ -284,10 +286,13 @@ class Engine:
         """The state that the network is given, and that relative actions are relative to."""
         return prefix.state if state is None or self.policy.config.kind != "pi0" else state
 
-    def _noise(self, request: int) -> Tensor:
-        shape = (1, self.policy.config.horizon, self.policy.config.action_dim)
-        drawn = np.random.default_rng((self.seed, request, 0)).standard_normal(shape, dtype=np.float32)
-        return torch.from_numpy(drawn).to(self.policy.device)
+    def noise(self, request: int) -> np.ndarray:
+        """The noise of action request number `request`, float32 [H, A]: a function of it and the seed alone.
+
+        Given to `act`, it makes that request's chunk again.
+        """
+        shape = (self.policy.config.horizon, self.policy.config.action_dim)
+        return np.random.default_rng((self.seed, request, 0)).standard_normal(shape, dtype=np.float32)
 
     def _given_noise(self, noise: np.ndarray | Tensor) -> Tensor:
         shape = (self.policy.config.horizon, self.policy.config.action_dim)

@@ -56,6 +56,7 @@ class Ports:
     feel: (state float [D], stamp_ns) of the newest joints, or None; for models with a state token.
     on_chunk: gets each chunk and the seconds its action request took. on_text: gets each piece of an answer.
     on_error: gets (loop name, exception); the loops go on.
+    on_prefix: gets each prefix and the observation it was computed from, whose images are still lent.
     """
 
     observe: Callable[[], Observation | None]
@@ -64,6 +65,7 @@ class Ports:
     on_chunk: Callable[[Chunk, float], None]
     on_text: Callable[[Text], None]
     on_error: Callable[[str, Exception], None]
+    on_prefix: Callable[[Prefix, Observation], None] = lambda prefix, observation: None
 
 
 class InferenceLoops:
@@ -124,7 +126,9 @@ class InferenceLoops:
             return False
         try:
             with self._way.taken():
-                self._engine.observe(observation).release()
+                prefix = self._engine.observe(observation)
+            with prefix:
+                self._ports.on_prefix(prefix, observation)
         except Torn:
             return False
         finally:

@@ -31,6 +31,7 @@ class Observation:
     stamp_ns: capture time of the oldest image, in nanoseconds of the ROS clock.
     intact: whether the images are still those that were observed. They may lie in memory that the cameras'
         processes write; who has taken the pixels asks then, and throws away what came of a no.
+    stamps_ns: image name -> its capture time, where that is known.
     """
 
     images: Mapping[str, np.ndarray]
@@ -38,6 +39,7 @@ class Observation:
     instruction: str
     stamp_ns: int
     intact: Callable[[], bool] = field(default=_always, repr=False, compare=False)
+    stamps_ns: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Chunk:
     request_id: number of the action request, unique within an engine.
     update_magnitudes: float32 [H], RMS of the last denoising update of each action, normalised units.
     agreement: what it was made to agree with, None when it is free.
+    state: float32 [D], the joints that the network was given with the request; None when it had them with the
+        images.
     """
 
     actions: np.ndarray
@@ -81,6 +85,7 @@ class Chunk:
     request_id: int
     update_magnitudes: np.ndarray
     agreement: Agreement | None = None
+    state: np.ndarray | None = None
 
     @property
     def horizon(self) -> int:

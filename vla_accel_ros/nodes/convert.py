@@ -15,15 +15,18 @@ import numpy as np
 from builtin_interfaces.msg import Time
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from vla_accel_msgs.msg import ActionChunk, FrameHandle, LanguageOutput, LoopStats
+from vla_accel_msgs.msg import ActionChunk, FrameHandle, LanguageOutput, LoopStats, Observed
+from vla_accel_msgs.msg import Session as SessionMessage
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine import loop
-from vla_accel_ros.engine.types import Agreement, Chunk
+from vla_accel_ros.engine.types import Agreement, Chunk, Observation
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sensing.ring import Handle
 
 if TYPE_CHECKING:
+    from vla_accel_ros.engine.engine import Prefix
     from vla_accel_ros.engine.loops import Text
+    from vla_accel_ros.engine.session import Session
 
 # Longer than any message should be under way.
 KEEP_S = 1.0
@@ -79,6 +82,8 @@ def chunk_to_message(chunk: Chunk, contract: Contract, inference_s: float) -> Ac
     message.request_id = chunk.request_id
     message.update_magnitudes = array("f", np.asarray(chunk.update_magnitudes, dtype=np.float32).tobytes())
     message.inference_s = float(inference_s)
+    if chunk.state is not None:
+        message.state = array("f", np.asarray(chunk.state, dtype=np.float32).tobytes())
     if chunk.agreement is not None:
         _set_agreement(message, chunk.agreement)
     return message
@@ -152,6 +157,30 @@ def chunk_from_message(message: ActionChunk, joints: tuple[str, ...]) -> Chunk:
         request_id=message.request_id,
         update_magnitudes=np.frombuffer(message.update_magnitudes, dtype=np.float32),
     )
+
+
+def observed_to_message(
+    prefix: Prefix, observation: Observation, contract: Contract, session: str
+) -> Observed:
+    """What a prefix was computed from. session: the id of its engine's."""
+    message = Observed(session=session, kv_version=prefix.version, instruction=prefix.instruction)
+    set_stamp(message.header.stamp, prefix.stamp_ns)
+    message.cameras = [camera.name for camera in contract.cameras if camera.image in observation.stamps_ns]
+    message.stamps = [Time() for _ in message.cameras]
+    images = {camera.name: camera.image for camera in contract.cameras}
+    for name, stamp in zip(message.cameras, message.stamps):
+        set_stamp(stamp, observation.stamps_ns[images[name]])
+    message.state = array("f", np.asarray(prefix.state, dtype=np.float32).tobytes())
+    return message
+
+
+def session_to_message(session: Session, now_ns: int) -> SessionMessage:
+    """What an engine is; the fields of both have the same names."""
+    message = SessionMessage()
+    set_stamp(message.header.stamp, now_ns)
+    for name, told in vars(session).items():
+        setattr(message, name, list(told) if isinstance(told, tuple) else told)
+    return message
 
 
 def text_to_message(text: Text) -> LanguageOutput:

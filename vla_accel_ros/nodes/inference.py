@@ -2,11 +2,11 @@
 
 Images arrive by the transport that the contract gives each camera (nodes/streams.py). Three loops at their
 own rates share one engine (engine/loops.py); this node only opens topics, hands over what comes in, and
-reports: LoopStats once a second for each loop, and in /diagnostics the rate, age and drops of every stream,
-the loops' times and misses, the age of the newest chunk, and what an observation is waiting for. Loading,
-comparing with the contract and warming up happen in configure; a changed instruction takes effect with the
-next frame. Each chunk is guided to continue the one before while the trajectory node tells, on `motion`, that
-it runs in mode `rtc`.
+reports: `session` and `observed`, from which every chunk can be computed again; LoopStats once a second for
+each loop; and in /diagnostics the rate, age and drops of every stream, the loops' times and misses, the age
+of the newest chunk, and what an observation is waiting for. Loading, comparing with the contract and warming
+up happen in configure; a changed instruction takes effect with the next frame. Each chunk is guided to
+continue the one before while the trajectory node tells, on `motion`, that it runs in mode `rtc`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from pathlib import Path
 from diagnostic_msgs.msg import DiagnosticStatus
 from std_msgs.msg import String
 
-from vla_accel_msgs.msg import ActionChunk, LanguageOutput, LoopStats, Motion
+from vla_accel_msgs.msg import ActionChunk, LanguageOutput, LoopStats, Motion, Observed
 from vla_accel_ros.control.guiding import Guiding
 from vla_accel_ros.control.rtc import RealTimeChunking, RtcSettings
-from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.engine import Engine, Prefix
 from vla_accel_ros.engine.loops import InferenceLoops, Pace, Ports, Text
+from vla_accel_ros.engine.session import session_of
 from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.declare import value
@@ -34,6 +35,7 @@ from vla_accel_ros.nodes.loading import Load
 from vla_accel_ros.nodes.motion import execution
 from vla_accel_ros.nodes.params import INFERENCE
 from vla_accel_ros.nodes.process import run
+from vla_accel_ros.nodes.session import SessionTopic
 from vla_accel_ros.nodes.streams import Streams
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sensing.graph_check import chunks, inputs, words
@@ -68,6 +70,7 @@ class InferenceNode(ManagedNode):
             self._on_chunk,
             self._on_text,
             self._on_error,
+            self._on_prefix,
         )
         self._loops = InferenceLoops(
             engine,
@@ -79,6 +82,7 @@ class InferenceNode(ManagedNode):
             self._chunking(engine).act,
         )
         self._chunks = self.output(ActionChunk, "action_chunk", qos.COMMAND)
+        self._observed = self.output(Observed, "observed", qos.REPORT)
         self._texts = self.output(LanguageOutput, "language_output", qos.REPORT)
         self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
         self._streams = Streams(self, contract, self._ingest)
@@ -87,6 +91,7 @@ class InferenceNode(ManagedNode):
         self._graph = GraphCheck(self, inputs(contract), [words(), chunks(ours=True)])
         self._graph.refuse_wrong()
         self.every(1.0, self._report)
+        self._tell_session(engine, contract)
         self._contract = contract
 
     def activate(self) -> None:
@@ -123,6 +128,20 @@ class InferenceNode(ManagedNode):
         self.get_logger().info(f"loaded {load.model} on {engine.policy.device}")
         return engine
 
+    def _tell_session(self, engine: Engine, contract: Contract) -> None:
+        """Say what chunks are computed with."""
+        topics = {camera.name: self.resolve_topic_name(camera.topic) for camera in contract.cameras}
+        session = session_of(
+            engine,
+            model=value(self, "model") or demo_model(),
+            contract=value(self, "contract") or demo_contract(),
+            urdf=contract.urdf,
+            topics=topics,
+            torch_threads=value(self, "torch_threads"),
+            answer_tokens=value(self, "language_max_tokens"),
+        )
+        self._session = SessionTopic(self, session)
+
     def _chunking(self, engine: Engine) -> RealTimeChunking:
         settings = RtcSettings(
             value(self, "rtc_mask"),
@@ -146,6 +165,11 @@ class InferenceNode(ManagedNode):
 
     def _observe(self) -> Observation | None:
         return self._ingest.observe(self.now_ns())
+
+    def _on_prefix(self, prefix: Prefix, observation: Observation) -> None:
+        assert self._contract is not None
+        session = self._session.session.id
+        self._observed.publish(convert.observed_to_message(prefix, observation, self._contract, session))
 
     def _on_chunk(self, chunk: Chunk, inference_s: float) -> None:
         assert self._contract is not None

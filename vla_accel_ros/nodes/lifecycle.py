@@ -5,12 +5,13 @@ rclpy swallows what a transition callback raises. Here a subclass writes plain `
 parameter: one sentence in the log, FAILURE, the state stays), anything else is a fault (traceback in the
 log, ERROR, everything released). Self-start calls the transitions from a timer of the node's own executor,
 so it needs neither a second thread nor a service call to itself, and a respawned process comes back without
-anyone's help.
+anyone's help. What it was configured with it tells on the latched topic `parameters`.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import traceback
 from collections.abc import Callable, Iterable
 from copy import copy
@@ -21,6 +22,7 @@ from rclpy.clock import Clock, ClockType, JumpThreshold, TimeJump
 from rclpy.duration import Duration
 from rclpy.lifecycle import LifecycleNode, LifecyclePublisher, LifecycleState, TransitionCallbackReturn
 from rclpy.qos import QoSProfile
+from std_msgs.msg import String
 
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.declare import declare, value
@@ -106,7 +108,10 @@ class ManagedNode(LifecycleNode):
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         return self._attempt(
-            "configure", self.configure, lambda: super(ManagedNode, self).on_configure(state)
+            "configure",
+            self.configure,
+            self._tell_parameters,
+            lambda: super(ManagedNode, self).on_configure(state),
         )
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -128,6 +133,15 @@ class ManagedNode(LifecycleNode):
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
         return self._attempt("recover", lambda: self._rest(state), self._close)
+
+    def _tell_parameters(self) -> None:
+        """Tell what the node was configured with: {"node": its name, "parameters": all of them}."""
+        publisher = self.create_publisher(String, "parameters", qos.LATCHED)
+        self.on_release(partial(self.destroy_publisher, publisher))
+        declared = self.get_parameters_by_prefix("")
+        values = {name: parameter.value for name, parameter in declared.items()}
+        told = {"node": self.get_fully_qualified_name(), "parameters": values}
+        publisher.publish(String(data=json.dumps(told, sort_keys=True, default=str)))
 
     def _close(self) -> None:
         while self._closing:

@@ -56,7 +56,8 @@ class Synchroniser:
         self._lease, self._stamps = lease, stamps
         state = self.contract.to_policy(self.joints.at(min(stamps))).astype("float32")
         images = {camera.image: lease.frames[camera.name].image for camera in self.contract.cameras}
-        return Observation(images, state, instruction, min(stamps), lease.intact)
+        stamps_ns = {camera.image: lease.frames[camera.name].stamp_ns for camera in self.contract.cameras}
+        return Observation(images, state, instruction, min(stamps), lease.intact, stamps_ns)
 
     def forget(self) -> None:
         """Forget when the last observation was, as after a clock jump."""

@@ -1,0 +1,156 @@
+"""What an engine is, as far as its numbers depend on it: enough to make the same one again.
+
+A chunk is a function of an observation, the number of its request, and of this. Equal sessions give equal
+bits; where two differ, `differences` says in what, so that whoever compares chunks knows what to look at
+first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import uuid
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import vla_accel_ros
+from vla_accel_ros.engine.engine import Engine
+
+# What may differ without any effect on the numbers.
+_OF_THE_PLACE = ("id", "model", "contract", "urdf", "cameras", "topics")
+
+
+@dataclass(frozen=True)
+class Session:
+    """See msg/Session.msg, which has the same fields. checksum: empty while it is not known."""
+
+    id: str
+    model: str
+    checksum: str
+    contract: str
+    urdf: str
+    cameras: tuple[str, ...]
+    topics: tuple[str, ...]
+    device: str
+    device_name: str
+    dtype: str
+    torch_threads: int
+    kv_slots: int
+    denoise_steps: int
+    time_rule: str
+    seed: int
+    answer_tokens: int
+    versions: tuple[str, ...]
+    build: str
+
+    def differences(self, other: Session) -> list[str]:
+        """What may make the numbers of the other one others, a phrase each: "seed 0, here 1"."""
+        found = []
+        for name in (field.name for field in fields(self) if field.name not in _OF_THE_PLACE):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine == theirs:
+                continue
+            if isinstance(mine, tuple):
+                mine, theirs = ", ".join(sorted({*mine} - {*theirs})), ", ".join(sorted({*theirs} - {*mine}))
+            label = {"build": "code of vla_accel_ros", "checksum": "checkpoint"}.get(name, name)
+            found.append(f"{label} {_short(mine)}, here {_short(theirs)}")
+        return found
+
+
+def session_of(
+    engine: Engine,
+    *,
+    model: str | Path,
+    contract: str | Path,
+    urdf: Path | None,
+    topics: dict[str, str],
+    torch_threads: int,
+    answer_tokens: int,
+    checksum: str = "",
+) -> Session:
+    """The session of an engine that was just made.
+
+    model: its checkpoint's folder. contract, urdf: the files. topics: camera -> where its images come from.
+    torch_threads, answer_tokens: as they were asked for. Raises OSError when a file cannot be read.
+    """
+    device = engine.policy.device
+    return Session(
+        id=uuid.uuid4().hex,
+        model=str(model),
+        checksum=checksum,
+        contract=Path(contract).read_text(),
+        urdf="" if urdf is None else urdf.read_text(),
+        cameras=tuple(topics),
+        topics=tuple(topics.values()),
+        device=device.type,
+        device_name=device_name(device),
+        dtype=str(engine.policy.model.language_model.dtype).removeprefix("torch."),
+        torch_threads=torch_threads,
+        kv_slots=engine.pool.slots,
+        denoise_steps=engine.steps,
+        time_rule=engine.time_rule,
+        seed=engine.seed,
+        answer_tokens=answer_tokens,
+        versions=versions(device),
+        build=build(),
+    )
+
+
+def device_name(device: torch.device) -> str:
+    """What computes: a GPU's name, or a processor's and which of its instructions torch uses."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{_processor()}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def versions(device: torch.device) -> tuple[str, ...]:
+    """Of what the numbers depend on, "name version" each."""
+    found = [f"vla_accel_ros {_version()}", f"python {platform.python_version()}"]
+    found += [f"torch {torch.__version__}", f"numpy {np.__version__}"]
+    if device.type == "cuda":
+        found += [f"cuda {torch.version.cuda}", f"cudnn {torch.backends.cudnn.version()}"]
+        try:
+            import triton
+        except ImportError:
+            return tuple(found)
+        found.append(f"triton {triton.__version__}")
+    return tuple(found)
+
+
+@cache
+def build() -> str:
+    """SHA-256 over the code and the data of this package, as they lie on the disk."""
+    root = Path(vla_accel_ros.__file__).parent
+    total = hashlib.sha256()
+    for folder in ("engine", "kernels", "models", "control", "sensing"):
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in (".py", ".json"):
+                total.update(f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes())
+    return total.hexdigest()
+
+
+def _version() -> str:
+    try:
+        return metadata.version("vla_accel_ros")
+    except metadata.PackageNotFoundError:  # run from its sources
+        return "of its sources"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def _short(value: object) -> str:
+    """A checksum by its first digits; others as they are."""
+    text = str(value) or "unknown"
+    return text[:12] if len(text) == 64 else text

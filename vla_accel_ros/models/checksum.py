@@ -1,0 +1,48 @@
+"""Which checkpoint it is: one SHA-256 over all files that a policy is made of.
+
+Names and contents count, times and places do not, so that a copy is the same checkpoint. What says nothing
+about the policy (hidden files, notes in Markdown) is left out. Gigabytes take seconds, so it can be broken
+off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+_BLOCK = 1 << 22
+
+
+def checksum(folder: str | Path, stop: Callable[[], bool] = lambda: False) -> str:
+    """64 hexadecimal digits of a checkpoint folder; empty when `stop` said True meanwhile.
+
+    Raises OSError when a file cannot be read, ValueError when there is none.
+    """
+    root = Path(folder)
+    files = sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file())
+    files = [path for path in files if path.suffix != ".md" and not _hidden(path)]
+    if not files:
+        raise ValueError(f"{folder} has no file of a checkpoint; give the checkpoint's folder.")
+    total = hashlib.sha256()
+    for path in files:
+        content = _digest(root / path, stop)
+        if not content:
+            return ""
+        total.update(f"{path.as_posix()}\0{content}\n".encode())
+    return total.hexdigest()
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _digest(path: Path, stop: Callable[[], bool]) -> str:
+    content, block = hashlib.sha256(), bytearray(_BLOCK)
+    with path.open("rb", buffering=0) as file:
+        while not stop():
+            n = file.readinto(block)
+            if not n:
+                return content.hexdigest()
+            content.update(memoryview(block)[:n])
+    return ""
