@@ -57,7 +57,8 @@ def test_the_grid_of_oxygen(document: dict[str, Any]) -> None:
         assert {"bound_frames_s", "over_isolated", "over_plain", "memory_gb"} <= row.keys()
     uniform = {row["per_frame"]: row["batch"] for row in rows if row["arrivals"] == "uniform"}
     assert uniform == {1: 4.0, 4: 1.0}, "texts under way at once: N / k"
-    assert_figures([document["oxygen"]["beside"]])
+    assert_figures([document["oxygen"]["beside"], document["oxygen"]["parts_ms"]])
+    assert {"observe", "act", "last hidden", "decode 4", "head 1"} <= document["oxygen"]["parts_ms"].keys()
 
 
 def test_the_grid_of_actionflow(document: dict[str, Any]) -> None:
@@ -70,9 +71,9 @@ def test_the_grid_of_actionflow(document: dict[str, Any]) -> None:
         assert row["tokens_equal"] == row["hf_tokens_equal"] == 1.0, row["system"]
     assert [found[f"speculative {part}%"]["accepted"] for part in (0, 50, 100)] == [0, 1, 2]
     (forwards,) = document["actionflow"]["forwards"]
-    assert set(forwards) == {
-        *("tokens", "prompt", "prefill_ms", "drafted_ms", "decode_ms", "packed_ms", "shift_ms")
-    }
+    assert_figures([forwards])
+    assert {"prefill_ms", "drafted_ms", "decode_ms", "packed_ms", "shift_ms"} <= forwards.keys()
+    assert {"packed_by_64_ms", "packed_to_rows_ms", "packed_to_products_ms"} <= forwards.keys()
 
 
 def test_staggered_against_sequential(document: dict[str, Any]) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -74,10 +73,10 @@ def fuse_stack(stack: Gemma | Llama, sizes: GemmaConfig) -> FusedStack:
 
 
 class Kernels(NamedTuple):
-    """What a forward launches besides products: modules with the functions of the twins."""
+    """What a forward launches besides products: what has the functions of the twins."""
 
-    attention: ModuleType
-    rows: ModuleType
+    attention: Any
+    rows: Any
 
 
 def kernels_for(device: torch.device) -> Kernels:

@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.kv_pool import KVPool
-from vla_accel_ros.engine.packed_stage import PackedForward
+from vla_accel_ros.engine.packed_stage import Kernels, PackedForward, kernels_for
 from vla_accel_ros.engine.token_pipeline import Finished, TokenPipeline
 from vla_accel_ros.models.config import VisionConfig
 from vla_accel_ros.models.openvla import OpenVLA
@@ -31,6 +32,13 @@ from vla_accel_ros.tools.bench.timing import Body
 PROMPTS = 3
 HALF = 0.5
 ACCEPTANCE = (0.0, HALF, 1.0)
+
+
+def _nothing(*_: object) -> None:
+    """Stands for a kernel, to see what the others take."""
+
+
+NOTHING = SimpleNamespace(rotary_write=_nothing, attend=_nothing, rms_norm=_nothing, gated=_nothing)
 
 
 @dataclass(frozen=True)
@@ -124,32 +132,48 @@ class Bench:
             }
 
     def forwards(self, tokens: int, length: int) -> dict[str, Any]:
-        """Milliseconds of a packed forward, of the others a mode is chosen by, and of the shift not done."""
-        prompt = torch.randn(1, length, self.model.config.prefix.width, device=self.device).to(self.dtype)
-        pool = self._pool(tokens, length)
+        """Milliseconds of a packed forward and its parts, of the forwards a mode is chosen by, and of the shift
+        that is not done."""
         measured: dict[str, Any] = {"tokens": tokens, "prompt": length}
-
-        def forward(riders: int, drafted: int, new: bool) -> dict[str, float]:
-            pipeline = TokenPipeline(self.model, pool, tokens, forward=self.forward)
-            for number in range(riders):
-                pipeline.step(number, prompt)
-            if new:
-                pipeline.step(tokens, prompt, (0,) * drafted)
-            else:
-                pipeline.step()
-            for number in pipeline.in_flight:
-                pipeline.drop(number)
-            stage = self.forward.last
-            assert stage is not None
-            return median_ms(stage.run, self.device, self.grid.frames)
-
-        measured["prefill_ms"] = forward(0, 0, new=True)["p50_ms"]
+        measured["prefill_ms"] = self._forward_ms(tokens, length, 0, 0)
         if tokens > 1:
-            measured["drafted_ms"] = forward(0, tokens - 1, new=True)["p50_ms"]
-            measured["decode_ms"] = forward(1, 0, new=False)["p50_ms"]
-            measured["packed_ms"] = forward(tokens - 1, 0, new=True)["p50_ms"]
-            measured["shift_ms"] = median_ms(lambda: _shift(pool), self.device, 5)["p50_ms"]
+            measured["drafted_ms"] = self._forward_ms(tokens, length, 0, tokens - 1)
+            measured["decode_ms"] = self._forward_ms(tokens, length, 1, None)
+            measured["packed_ms"] = self._forward_ms(tokens, length, tokens - 1, 0)
+            stack, sizes = self.model.language_model.model, self.model.config.prefix
+            make = partial(PackedForward, stack, sizes, max(self.grid.prompts) + max(self.grid.tokens))
+            for block_m in (16, 64):
+                ms = self._forward_ms(tokens, length, tokens - 1, 0, make(block_m=block_m))
+                measured[f"packed_by_{block_m}_ms"] = ms
+            whole = kernels_for(self.device)
+            for name, left in (("rows", (NOTHING, whole.rows)), ("products", (NOTHING, NOTHING))):
+                ms = self._forward_ms(tokens, length, tokens - 1, 0, make(kernels=Kernels(*left)))
+                measured[f"packed_to_{name}_ms"] = ms
+            measured["shift_ms"] = median_ms(partial(_shift, self._pool(tokens, length)), self.device, 5)[
+                "p50_ms"
+            ]
         return measured
+
+    def _forward_ms(
+        self,
+        tokens: int,
+        length: int,
+        riders: int,
+        drafted: int | None,
+        forward: PackedForward | None = None,
+    ) -> float:
+        """The median of replays, with a new frame and its draft (None = without) and so many riders."""
+        prompt = torch.randn(1, length, self.model.config.prefix.width, device=self.device).to(self.dtype)
+        forward = self.forward if forward is None else forward
+        pipeline = TokenPipeline(self.model, self._pool(tokens, length), tokens, forward=forward)
+        for number in range(riders):
+            pipeline.step(number, prompt)
+        if drafted is None:
+            pipeline.step()
+        else:
+            pipeline.step(tokens, prompt, (0,) * drafted)
+        assert forward.last is not None
+        return median_ms(forward.last.run, self.device, self.grid.frames)["p50_ms"]
 
     def _pool(self, tokens: int, length: int) -> KVPool:
         return KVPool(self.model.config.prefix, tokens, length + tokens, self.device, self.dtype)

@@ -64,7 +64,7 @@ def measure(
     dtype: torch.dtype,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Rows of cells, and `beside`: the action rate with and without text in its slack."""
+    """Rows of cells; `beside`: the action rate with and without text in its slack; `parts_ms`: of a frame."""
     model = random_model(config, device).set_precision(dtype)
     inputs = [random_inputs(config, grid.views, grid.prompt, device, seed) for seed in range(OBSERVATIONS)]
     longest = max(grid.tokens)
@@ -81,7 +81,7 @@ def measure(
         say(f"S {steps} N {tokens} k {k} {kind}: {rows[-1]['frames_s']} frames/s")
     beside: dict[str, Any] = {"steps": grid.steps[0], "tokens": longest, "texts": most}
     beside |= shared.beside(grid.frames * 2, grid.steps[0], longest, SHARE)
-    return {"rows": rows, "beside": beside}
+    return {"rows": rows, "beside": beside, "parts_ms": shared.parts_ms(grid.steps[0])}
 
 
 def _reference(shared: Shared, inputs: Sequence[Inputs], grid: Grid, steps: int, tokens: int) -> Reference:

@@ -8,7 +8,8 @@ for the text, and the text token by token. `Plain` is that in plain torch.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -110,6 +111,28 @@ class Shared:
                 self.answers.advance()
                 self.answers.advance()
         self.clear()
+
+    def parts_ms(self, steps: int) -> dict[str, float]:
+        """Medians of what a frame is made of; `decode B`: a forward of that many texts, without the head."""
+        one, slot = self.inputs[0], self.store.acquire()
+        (length,) = self.stages.observe([one.images], [one.prompt], [slot])
+        calls: dict[str, Callable[[], object]] = {
+            "observe": lambda: self.stages.observe([one.images], [one.prompt], [slot]),
+            "act": lambda: self.stages.act(one.noise, one.state, [slot], [length], steps),
+            "last hidden": lambda: self.stages.last_hidden(slot, length),
+        }
+        calls |= {f"decode {stage.work.rows}": stage.run for stage in self.forward.stages}
+        for rows in (1, self.most):
+            hidden = torch.zeros(rows, self.model.config.prefix.width, device=self.device)
+            hidden = hidden.to(self.model.language_model.dtype)
+            calls[f"head {rows}"] = partial(self._head, hidden)
+        taken = {name: median_ms(call, self.device, 20)["p50_ms"] for name, call in calls.items()}
+        self.store.prefixes.release(slot)
+        return taken
+
+    @torch.inference_mode()
+    def _head(self, hidden: Tensor) -> Tensor:
+        return self.model.logits(hidden).argmax(dim=-1)
 
     def beside(self, frames: int, steps: int, tokens: int, share: float) -> dict[str, float]:
         """Texts only in the time that `share` of the actions' rate leaves, as many under way as fit.
