@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,9 +12,21 @@ from openvla_builders import make_openvla, make_openvla_config
 from torch import Tensor
 
 from vla_accel_ros.engine.kv_pool import KVPool
-from vla_accel_ros.engine.mode import MODES, PREFERENCES, SCHEDULES, Frames, Mode, Times, best, expected
+from vla_accel_ros.engine.mode import (
+    MODES,
+    PREFERENCES,
+    SCHEDULES,
+    Frames,
+    Mode,
+    Times,
+    best,
+    expected,
+    measure,
+)
 from vla_accel_ros.engine.token_pipeline import Finished, TokenPipeline
+from vla_accel_ros.models import packed
 from vla_accel_ros.models.decoding import decode
+from vla_accel_ros.models.packed import Segment
 
 MODEL = make_openvla(make_openvla_config())
 SERVER = Times(prefill_s=0.008, drafted_s=0.0081, packed_s=0.0082, decode_s=0.0036)
@@ -150,6 +164,24 @@ def test_auto_learns_from_frames_that_were_not_drafted() -> None:
     for number in range(12):
         frames.take(number, prompt(0))
     assert mode.schedule() == "speculative"
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 4])
+def test_times_are_measured_one_kind_of_forward_each(tokens: int) -> None:
+    """On a machine whose forward takes a second and a hundredth for each row."""
+    now = [0.0]
+
+    def forward(segments: Sequence[Segment]) -> list[Tensor]:
+        now[0] += 1.0 + 0.01 * sum(segment.x.shape[1] for segment in segments)
+        return packed.forward(MODEL.language_model.model, segments)
+
+    pool = KVPool(MODEL.config.prefix, tokens, 16, torch.device("cpu"), torch.float32)
+    pipeline = TokenPipeline(MODEL, pool, tokens, forward=forward)
+    times = measure(pipeline, prompt(0), clock=lambda: now[0])
+    rest = tokens - 1
+    wanted = (1.09, 1.09 + 0.01 * rest, 1.09 + 0.01 * rest, 1.01 if rest else 1.09)
+    assert tuple(vars(times).values()) == pytest.approx(wanted)
+    assert pool.free == tokens
 
 
 def test_what_cannot_be() -> None:

@@ -17,7 +17,9 @@ because whether a draft would have been right can be seen when the frame is fini
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -50,6 +52,32 @@ class Times:
         for name, value in vars(self).items():
             if not 0 < value < float("inf"):
                 raise ValueError(f"{name} is {value}; a forward takes a positive number of seconds.")
+
+
+def measure(pipeline: TokenPipeline, prompt: Tensor, clock: Callable[[], float], repeats: int = 5) -> Times:
+    """The medians of an empty pipeline's forwards for prompts like this one [1, T, W], when they are warm."""
+    rest = pipeline.tokens - 1
+    frames = itertools.count()
+
+    def taken(riders: int, new: bool, draft: tuple[int, ...] = ()) -> float:
+        seconds = []
+        for _ in range(2 + repeats):
+            for _ in range(riders):
+                pipeline.step(next(frames), prompt)
+            begin = clock()
+            if new:
+                pipeline.step(next(frames), prompt, draft)
+            else:
+                pipeline.step()
+            seconds.append(clock() - begin)
+            for frame in pipeline.in_flight:
+                pipeline.drop(frame)
+        return statistics.median(seconds[2:])
+
+    prefill = taken(0, new=True)
+    if not rest:
+        return Times(prefill, prefill, prefill, prefill)
+    return Times(prefill, taken(0, True, (0,) * rest), taken(rest, True), taken(1, False))
 
 
 class Expected(NamedTuple):

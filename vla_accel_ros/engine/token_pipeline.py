@@ -75,6 +75,11 @@ class TokenPipeline:
         self._frames: list[_Frame] = []
 
     @property
+    def tokens(self) -> int:
+        """K, of a frame."""
+        return self._wanted
+
+    @property
     def in_flight(self) -> tuple[int, ...]:
         """Numbers of the frames that have tokens to come, oldest first."""
         return tuple(frame.number for frame in self._frames)

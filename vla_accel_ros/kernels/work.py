@@ -113,7 +113,9 @@ class Work:
             [(s, m) for s, count in enumerate(counts) for m in range(0, count * groups, block_m)], device
         )
         segments = len(shapes)
-        self._sizes = [segments * OF_SEGMENT, segments + 1, parts * OF_PART]
+        # An even number, so that all of the table is aligned alike and one kernel serves every number.
+        begins = segments + 1 + (segments + 1) % 2
+        self._sizes = [segments * OF_SEGMENT, begins, parts * OF_PART]
         self._table = torch.zeros(sum(self._sizes), dtype=torch.int64, device=device)
         self.segments, self.begin, self.parts = self._table.split(self._sizes)
         self.now: list[Rows] = [Rows((), ()) for _ in shapes]
@@ -133,6 +135,7 @@ class Work:
             begin.append(len(parts) // OF_PART)
         if begin[-1] > self.capacity:
             raise ValueError(f"{begin[-1]} parts of pasts, but there is room for {self.capacity}")
+        begin += [begin[-1]] * (self._sizes[1] - len(begin))
         host = torch.tensor(segments + begin + parts, dtype=torch.int64, pin_memory=self._table.is_cuda)
         self._table[: host.numel()].copy_(host, non_blocking=True)
 

@@ -132,7 +132,7 @@ class Bench:
             }
 
     def forwards(self, tokens: int, length: int) -> dict[str, Any]:
-        """Milliseconds of a packed forward and its parts, of the forwards a mode is chosen by, and of the shift
+        """Milliseconds of a packed forward and its parts, of the forwards a mode is chosen by, and of a shift
         that is not done."""
         measured: dict[str, Any] = {"tokens": tokens, "prompt": length}
         measured["prefill_ms"] = self._forward_ms(tokens, length, 0, 0)
