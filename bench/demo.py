@@ -4,7 +4,8 @@ success, jerk.
     python bench/demo.py [--episodes N] [--ring]
 
 Separate processes, real DDS, simulated robot in real time: these figures do depend on the machine, which is
-written down with them. Writes bench/results/demo.json; with --ring, the cameras in shared memory, demo_ring.json.
+written down with them. Writes bench/results/demo.json, or demo_ring.json with --ring, which reads the cameras
+from shared memory.
 """
 
 from __future__ import annotations
