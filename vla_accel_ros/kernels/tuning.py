@@ -14,9 +14,10 @@ import os
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:  # a table is data; only who asks for a device's needs torch
+    import torch
 
 SHARED_BYTES = 96 << 10
 """What a block may have on every GPU from sm_80 on (sm_86 and sm_89: 99 KiB)."""
@@ -69,6 +70,8 @@ class Shape:
     @property
     def itemsize(self) -> int:
         """Bytes of an element."""
+        import torch
+
         dtype: torch.dtype = getattr(torch, self.dtype)
         return dtype.itemsize
 
@@ -148,6 +151,8 @@ def load_table(device: torch.device) -> Table:
 
     Raises ValueError naming the file if it cannot be read.
     """
+    import torch
+
     properties = torch.cuda.get_device_properties(device)
     table = Table(properties.multi_processor_count)
     cached = cache_file(device)
@@ -177,6 +182,7 @@ def read_table(text: str, name: str, processors: int) -> Table:
 
 def cache_file(device: torch.device) -> Path:
     """Where `vla tune` keeps the table of a device: named by GPU and versions, because either changes it."""
+    import torch
     import triton
 
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
