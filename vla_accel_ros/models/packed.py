@@ -127,7 +127,7 @@ def forward(stack: Stack, segments: Sequence[Segment], together: bool = True) ->
     hidden, keys, values = stack.run(
         torch.cat([segment.x for segment in segments], dim=1),
         torch.cat([segment.positions for segment in segments], dim=1),
-        partial(_Apart, segments, sizes),
+        _Apart(segments, sizes),
         _conditions(segments, sizes),  # type: ignore[arg-type]  # only Gemma has modulated norms
     )
     for layer, (k, v) in enumerate(zip(keys, values, strict=True)):
@@ -136,20 +136,23 @@ def forward(stack: Stack, segments: Sequence[Segment], together: bool = True) ->
 
 
 class _Apart:
-    """The attention of one layer in which every segment sees its own past and its own rows."""
+    """Attention in which every segment sees its own past and its own rows; called for each layer."""
 
-    def __init__(self, segments: Sequence[Segment], sizes: list[int], layer: int) -> None:
-        self._segments, self._sizes, self._layer = segments, sizes, layer
+    def __init__(self, segments: Sequence[Segment], sizes: list[int]) -> None:
+        self._segments, self._sizes = segments, sizes
+        masks = [segment.mask for segment in segments]
+        self._masks = [None if mask is None else mask.unsqueeze(1) for mask in masks]
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        rows = zip(self._segments, *(x.split(self._sizes, dim=2) for x in (q, k, v)), strict=True)
-        return torch.cat([_attend(segment, self._layer)(*own) for segment, *own in rows], dim=2)
+    def __call__(self, layer: int) -> Attend:
+        return partial(self._attend, layer)
 
-
-def _attend(segment: Segment, layer: int) -> Attend:
-    mask = segment.mask
-    mask = None if mask is None else mask.unsqueeze(1)
-    return partial(attention, mask=mask, past=[(part.k[layer], part.v[layer]) for part in segment.past])
+    def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        read = []
+        queries, keys, values = (x.split(self._sizes, dim=2) for x in (q, k, v))
+        for index, segment in enumerate(self._segments):
+            past = [(part.k[layer], part.v[layer]) for part in segment.past]
+            read.append(attention(queries[index], keys[index], values[index], self._masks[index], past))
+        return torch.cat(read, dim=2)
 
 
 def _alone(stack: Stack, segment: Segment) -> Tensor:

@@ -9,7 +9,9 @@ is 1 if they are not.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,14 +46,23 @@ def run(arguments: argparse.Namespace) -> int:
     device = torch.device("cpu" if arguments.small else "cuda")
     dtype = torch.float32 if arguments.small else torch.bfloat16
     document: dict[str, Any] = {"plan": plan.name, "dtype": str(dtype).removeprefix("torch."), **provenance()}
+    failed = []
     for part in arguments.parts:
-        document[part] = _part(part, plan, device, dtype)
+        try:
+            document[part] = _part(part, plan, device, dtype)
+        except Exception as error:  # the other tables are worth having
+            traceback.print_exc()
+            failed.append(f"{part}: {error}")
+            document[part] = {"rows": [], "none": str(error)}
         print(_table(part, document), flush=True)
         if arguments.json:  # a run that is broken off leaves what it has
             arguments.json.parent.mkdir(parents=True, exist_ok=True)
             arguments.json.write_text(json.dumps(document, indent=1) + "\n")
+        gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
+    if failed:
+        raise RuntimeError(f"not all was measured: {'; '.join(failed)}")
     unequal = [f"{part} {row}" for part in arguments.parts for row in _unequal(document[part])]
     if arguments.small and unequal:
         raise RuntimeError(f"tokens differ from those alone: {'; '.join(unequal)}")
