@@ -30,7 +30,7 @@ KEYS = {
     "yaml": "python3-yaml",
 }
 # Imported only where a checkpoint, a GPU or a tool asks for it, with a sentence when it is not there.
-ON_DEMAND = {"sentencepiece", "transformers", "triton"}
+ON_DEMAND = {"sentencepiece", "tensorstore", "transformers", "triton"}
 
 
 def requirements(name: str) -> dict[str, str]:

@@ -12,7 +12,6 @@ from builders import make_observation, make_policy
 from vla_accel_ros.engine.host_memory import Registration, has_cuda, mapped_pointer
 from vla_accel_ros.engine.intake import Intake
 from vla_accel_ros.engine.types import Torn
-from vla_accel_ros.models.processing import resize_on_device, resize_with_pad
 
 LARGE = (60, 90)
 
@@ -29,14 +28,6 @@ def page_aligned(height: int, width: int) -> tuple[np.ndarray, Registration]:
     image = memory[start : start + height * width * 3].reshape(height, width, 3)
     image[:] = np.random.default_rng(0).integers(0, 256, image.shape, np.uint8)
     return image, Registration(image.ctypes.data, -(-image.nbytes // 4096) * 4096, mapped=True)
-
-
-@pytest.mark.parametrize("size", [(28, 28), (480, 640), (37, 20), (20, 53), (29, 29), (1, 100)])
-def test_resizing_where_the_image_lies_is_within_one_level(size):
-    image = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
-    expected = resize_with_pad(image, 28).astype(int)
-    found = resize_on_device(torch.from_numpy(image), 28).numpy().astype(int)
-    assert found.shape == (28, 28, 3) and np.abs(found - expected).max() <= 1
 
 
 def test_an_upload_gives_the_inputs_that_the_policy_makes_itself():

@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.models.checkpoint import load_model
 from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.pi_weights import load_pi_model
+from vla_accel_ros.models.shards import read_headers
 
 FOLDER = Path(os.environ.get("VLA_ORACLES") or Path(__file__).parent.parent / "data" / "oracles")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -52,9 +53,8 @@ class Oracle:
         spec = json.loads((FOLDER / f"{name}.json").read_text())
         arrays = read_arrays(name, device)
         config = _config(spec, arrays)
-        model = load_model(
-            FOLDER / f"{name}.safetensors", config, torch.device(device), DTYPES[spec["dtype"]]
-        )
+        file = FOLDER / f"{name}.safetensors"
+        model = load_pi_model(read_headers(file), config, file, torch.device(device), DTYPES[spec["dtype"]])
         return cls(name, spec, arrays, config, model)
 
     def __getitem__(self, key: str) -> Tensor:

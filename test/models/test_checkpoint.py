@@ -15,9 +15,10 @@ from builders import JOINTS, make_checkpoint, make_config, make_model, make_stat
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from vla_accel_ros.models.checkpoint import EMBED_TOKENS, LM_HEAD, UNUSED, load_policy, read_config
+from vla_accel_ros.models.checkpoint import describe, load_policy
 from vla_accel_ros.models.config import PI05, VisionConfig
 from vla_accel_ros.models.infer_config import infer_config
+from vla_accel_ros.models.pi_weights import EMBED_TOKENS, LM_HEAD, UNUSED
 
 KINDS = ("pi0", "pi05")
 
@@ -88,8 +89,8 @@ def test_the_tied_tensor_must_be_one(folder: Path) -> None:
 
 
 def test_the_experts_unused_head_is_let_in_and_left_out(folder: Path) -> None:
-    edit_weights(folder, lambda tensors: tensors.update({next(iter(UNUSED)): torch.zeros(3, 3)}))
-    assert not UNUSED & set(load_policy(folder).model.state_dict())
+    edit_weights(folder, lambda tensors: tensors.update({UNUSED: torch.zeros(3, 3)}))
+    assert UNUSED not in load_policy(folder).model.state_dict()
 
 
 def test_everything_wrong_with_the_weights_is_in_one_error(folder: Path) -> None:
@@ -107,15 +108,6 @@ def test_everything_wrong_with_the_weights_is_in_one_error(folder: Path) -> None
         "unexpected ['extra.bias', 'extra.weight']",
         "misshapen ['action_out_proj.bias [5] instead of [8]']",
     )
-
-
-def test_lerobots_names_are_explained(folder: Path) -> None:
-    def prefix(tensors: dict[str, Tensor]) -> None:
-        for name in list(tensors):
-            tensors[f"model.{name}"] = tensors.pop(name)
-
-    edit_weights(folder, prefix)
-    refused(folder, "lerobot", "remove the leading `model.`")
 
 
 def test_bfloat16_keeps_what_openpi_keeps_in_float32(folder: Path) -> None:
@@ -137,12 +129,12 @@ def test_sizes_are_inferred_without_our_config(kind: str, tmp_path: Path) -> Non
     config = make_config(kind, vision=vision, horizon=10, image_names=PI05.image_names)
     folder = make_checkpoint(tmp_path, config)
     (folder / "config.json").write_text(json.dumps({"action_dim": 8, "action_horizon": 10}))
-    inferred = read_config(folder)
+    inferred = describe(folder).config
     assert inferred == make_config(
         kind, vision=vision, horizon=10, image_names=PI05.image_names, max_prompt=48 if kind == "pi0" else 200
     )
     (folder / "config.json").unlink()
-    assert read_config(folder).horizon == 50
+    assert describe(folder).config.horizon == 50
 
 
 def test_published_shapes_are_inferred_as_the_presets() -> None:
@@ -153,7 +145,7 @@ def test_published_shapes_are_inferred_as_the_presets() -> None:
             for name, (count, shape, _) in published[kind].items()
             for index in range(count)
         }
-        config = infer_config(shapes, {}, "model.safetensors")
+        config = infer_config(shapes, "model.safetensors")
         assert config.kind == kind
         assert config.vision == PI05.vision
         assert (config.prefix, config.expert) == (PI05.prefix, PI05.expert)
@@ -205,9 +197,9 @@ def test_several_statistics_need_a_name(folder: Path) -> None:
         json.dumps({"norm_stats": {"state": make_stats(joints=4), "actions": make_stats(joints=4)}})
     )
     refused(folder, "assets has 2 norm_stats.json and no asset was named", "['arm', 'maker/other']")
-    refused(folder, "the asset 'leg' is not there", asset="leg")
-    assert load_policy(folder, asset="maker/other").joints == 4
-    assert load_policy(folder, asset="arm").joints == JOINTS
+    refused(folder, "the asset 'leg' is not there", statistics="leg")
+    assert load_policy(folder, statistics="maker/other").joints == 4
+    assert load_policy(folder, statistics="arm").joints == JOINTS
 
 
 @pytest.mark.parametrize(

@@ -20,15 +20,17 @@ from openvla_builders import (
 from PIL import Image
 
 from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.models.checkpoint import load_policy
 from vla_accel_ros.models.decoding import decode
-from vla_accel_ros.models.openvla_checkpoint import load_openvla
 from vla_accel_ros.models.openvla_config import SPACE_TOKEN
 from vla_accel_ros.models.openvla_policy import OpenVLAPolicy
+
+NO_STATE = np.zeros(0)
 
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> OpenVLAPolicy:
-    return load_openvla(make_openvla_folder(tmp_path_factory.mktemp("openvla")))
+    return load_policy(make_openvla_folder(tmp_path_factory.mktemp("openvla")))
 
 
 def words(tokens: list[int]) -> list[str]:
@@ -52,7 +54,7 @@ def test_the_prompt_ends_with_the_space_token(policy: OpenVLAPolicy) -> None:
 
 def test_the_space_token_of_the_published_model(tmp_path_factory: pytest.TempPathFactory) -> None:
     config = make_openvla_config(vocab=32064, action_vocab=32000, bins=256, space_token=SPACE_TOKEN)
-    policy = load_openvla(make_openvla_folder(tmp_path_factory.mktemp("openvla"), config))
+    policy = load_policy(make_openvla_folder(tmp_path_factory.mktemp("openvla"), config))
     assert policy.prompt("lift")[-1] == 29871
     assert policy.action_tokens.to_values(np.array([31999])) == -1 + 1 / 255
 
@@ -62,7 +64,7 @@ def test_the_space_token_is_appended_if_it_is_not_there(tmp_path_factory: pytest
     colon = make_llama_tokenizer().token_to_id(":")
     for space in (colon, None):
         config = make_openvla_config(space_token=space)
-        policy = load_openvla(make_openvla_folder(tmp_path_factory.mktemp("openvla"), config))
+        policy = load_policy(make_openvla_folder(tmp_path_factory.mktemp("openvla"), config))
         assert words(policy.prompt("lift"))[-3:] == ["\n", "Out", ":"]
 
 
@@ -94,7 +96,7 @@ def test_wrong_observations_are_refused(policy: OpenVLAPolicy) -> None:
     def seen(**images: np.ndarray) -> Observation:
         return Observation(images, good.state, good.instruction, 0)
 
-    refused(policy, seen(), "observation.images has []", f"'{CAMERA}'")
+    refused(policy, seen(), "observation.images has []", "takes one image")
     refused(policy, seen(**{CAMERA: image, "wrist": image}), f"['{CAMERA}', 'wrist']")
     refused(policy, seen(**{CAMERA: image.astype(np.float32)}), f"observation.images['{CAMERA}'] is float32")
     refused(policy, seen(**{CAMERA: image[:0]}), "[0, 64, 3]")
@@ -111,7 +113,7 @@ def test_a_whole_action(policy: OpenVLAPolicy) -> None:
         steps = decode(model, past, hidden[:, -1], policy.joints)
         tokens = torch.stack([step.tokens for step in steps], dim=1)
     assert tokens.shape == (1, ACTIONS)
-    action = policy.actions(tokens)
+    action = policy.actions(tokens, NO_STATE)
     assert action.dtype == np.float32
     assert action.shape == (1, ACTIONS)
     stats = policy.stats
@@ -123,4 +125,4 @@ def test_a_whole_action(policy: OpenVLAPolicy) -> None:
 @given(st.lists(st.integers(WORD_IDS + 1, WORD_IDS + 15), min_size=ACTIONS, max_size=ACTIONS))
 def test_action_tokens_come_back(policy: OpenVLAPolicy, tokens: list[int]) -> None:
     ids = torch.tensor([tokens])
-    assert torch.equal(policy.raw_actions(policy.actions(ids)), ids)
+    assert torch.equal(policy.raw_actions(policy.actions(ids, NO_STATE), NO_STATE), ids)

@@ -18,9 +18,9 @@ from smolvla_recording import CASES, FOLDER, SPEC, Case, make_smolvla_folder
 from torch import Tensor
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.models.checkpoint import load_policy
+from vla_accel_ros.models.checkpoint import find_format, load_policy
+from vla_accel_ros.models.formats import Contents
 from vla_accel_ros.models.smolvla import SmolVLA
-from vla_accel_ros.models.smolvla_checkpoint import is_smolvla, load_smolvla
 from vla_accel_ros.models.smolvla_config import SMOLVLA
 from vla_accel_ros.models.smolvla_policy import SmolVLAPolicy
 from vla_accel_ros.models.smolvla_processing import resize_to_corner
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def policy(request: pytest.FixtureRequest, folder: Path) -> SmolVLAPolicy:
-    return load_smolvla(folder, request.param)
+    return load_policy(folder, request.param)
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_an_unknown_camera_is_named(policy: SmolVLAPolicy) -> None:
 
 
 def test_bfloat16_moves_near_float32(folder: Path) -> None:
-    case, half = Case(0), load_smolvla(folder, dtype=torch.bfloat16)
+    case, half = Case(0), load_policy(folder, dtype=torch.bfloat16)
     engine = Engine(half, steps=SPEC["num_steps"], time_rule="lerobot")
     with engine.observe(case.observation) as prefix:
         chunk = engine.act(prefix, noise=case["noise"].numpy())
@@ -133,10 +133,10 @@ def test_bfloat16_moves_near_float32(folder: Path) -> None:
 
 def test_what_training_for_committed_actions_says_of_itself(tmp_path: Path) -> None:
     path = make_smolvla_folder(tmp_path / "folder", rtc_training_max_delay=3)
-    assert load_smolvla(path).trained_delay == 3
+    assert load_policy(path).trained_delay == 3
     path = make_smolvla_folder(tmp_path / "other", rtc_training_max_delay=8)
     with pytest.raises(ValueError, match=r"config\.json: rtc_training_max_delay is 8"):
-        load_smolvla(path)
+        load_policy(path)
 
 
 @given(height=st.integers(1, 40), width=st.integers(1, 40), level=st.integers(0, 255))
@@ -155,11 +155,10 @@ def test_a_plain_image_stays_plain_and_black_is_added_on_two_sides(
 
 
 def test_a_folder_is_told_by_its_content(folder: Path, tmp_path: Path) -> None:
-    assert is_smolvla(FOLDER)
-    assert is_smolvla(folder)
-    assert not is_smolvla(tmp_path)
+    assert find_format(Contents.of(FOLDER)).name == "SmolVLA"
+    assert find_format(Contents.of(folder)).name == "SmolVLA"
     (tmp_path / "config.json").write_text('{"type": "pi0"}')
-    assert not is_smolvla(tmp_path)
+    assert find_format(Contents.of(tmp_path)).name == "lerobot"
 
 
 def test_the_published_sizes_are_inferred() -> None:
@@ -248,7 +247,7 @@ def test_a_broken_folder_is_refused(tmp_path: Path, change: Callable[[Path], obj
     path = make_smolvla_folder(tmp_path / "folder")
     change(path)
     with pytest.raises(ValueError, match=message):
-        load_smolvla(path)
+        load_policy(path)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import make_checkpoint, make_config
-from smolvla_recording import make_smolvla_folder
 
-from vla_accel_ros.models.checkpoint import load_policy
 from vla_accel_ros.sensing.contract import Controller, Twist
 from vla_accel_ros.sensing.findings import ERROR, OK, WARNING
 from vla_accel_ros.sensing.model_check import ModelFacts, judge
@@ -30,21 +27,6 @@ def model() -> ModelFacts:
 
 def test_the_bundled_policy_fits_the_simulated_arm(model, contract):
     assert told(model, contract) == [(OK, "model: pi05 fits the contract: 2 cameras, 6 numbers an action")]
-
-
-@pytest.mark.parametrize("kind", ["pi0", "pi05", "smolvla"])
-def test_files_say_what_the_loaded_policy_says(tmp_path, kind):
-    folder = tmp_path / "model"
-    if kind == "smolvla":
-        make_smolvla_folder(folder)
-    else:
-        make_checkpoint(folder, make_config(kind))
-    read, loaded = ModelFacts.read(folder), ModelFacts.of(load_policy(folder), folder)
-    np.testing.assert_array_equal(read.state, loaded.state)
-    np.testing.assert_array_equal(read.actions, loaded.actions)
-    assert read.state.shape == (2, 6) and (read.state[0] < read.state[1]).all()
-    empty = np.zeros((2, 0))
-    assert replace(read, state=empty, actions=empty) == replace(loaded, state=empty, actions=empty)
 
 
 def test_cameras(model, contract):

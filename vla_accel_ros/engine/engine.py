@@ -12,7 +12,7 @@ they run side by side, on a GPU their kernels are ordered by the stream they sha
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -20,16 +20,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vla_accel_ros.engine.acting import How, Seen, Settings, acting
 from vla_accel_ros.engine.intake import Intake
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.stages import Progress, Stages
 from vla_accel_ros.engine.text import Answer
 from vla_accel_ros.engine.types import Chunk, Observation
-from vla_accel_ros.models.committed import Committed
+from vla_accel_ros.models.decoding import Sampling
 from vla_accel_ros.models.pi import Pi
-from vla_accel_ros.models.policy import Policy, PolicyInputs
+from vla_accel_ros.models.policies import FLOW, AnyPolicy
+from vla_accel_ros.models.policy import PolicyInputs
 from vla_accel_ros.models.rtc import Guidance
-from vla_accel_ros.models.sampling import flow_times, sample
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,11 @@ class Prefix:
 
 
 class Engine:
-    """A policy that runs.
+    """A policy that runs, of any family (models.policies).
 
     slots: prefixes alive at once; four are the newest, one being computed, one acted on, one asked about.
-    steps, time_rule: flow sampling, see models.sampling. step_dt_s: time between two actions.
+    steps, time_rule: flow sampling, see models.sampling; None is the rule of whoever trained the policy.
+    step_dt_s: time between two actions.
     seed: the noise of request r is a function of (seed, r) alone.
     answers, answer_tokens: most answers being written at once, and most tokens in one.
     fast: whether prefixes and chunks are computed by engine.stages, where the model is a pi0 or pi0.5; None =
@@ -75,10 +77,10 @@ class Engine:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: AnyPolicy,
         slots: int = 4,
         steps: int = 10,
-        time_rule: str = "openpi",
+        time_rule: str | None = None,
         seed: int = 0,
         *,
         step_dt_s: float = 1 / 30,
@@ -86,19 +88,19 @@ class Engine:
         answer_tokens: int = 64,
         fast: bool | None = None,
     ) -> None:
-        flow_times(steps, time_rule)
         if not step_dt_s > 0:
             raise ValueError(f"step_dt_s is {step_dt_s}; give the time between two actions in seconds.")
-        self.policy, self.steps, self.time_rule, self.seed = policy, steps, time_rule, seed
-        self.step_dt_s = step_dt_s
+        self.policy, self.steps, self.seed, self.step_dt_s = policy, steps, seed, step_dt_s
+        self.time_rule = time_rule or policy.time_rule
         self._intake = Intake(policy)
-        config, device, dtype = policy.config, policy.device, policy.model.language_model.dtype
+        config, device, dtype = policy.config, policy.device, policy.kv_dtype
         self.pool = KVPool(config.prefix, slots, config.max_tokens, device, dtype)
         self._tails = KVPool(config.prefix, answers, answer_tokens, device, dtype)
         self._last_hidden = torch.zeros(slots, config.prefix.width, device=device, dtype=dtype)
         self._stages = None
         if isinstance(policy.model, Pi) and (device.type == "cuda" if fast is None else fast):
-            self._stages = Stages(policy.model, self.pool, time_rule)
+            self._stages = Stages(policy.model, self.pool, self.time_rule)
+        self._acting = acting(policy, Settings(steps, self.time_rule, seed), self._stages)
         self._frames: list[Prefix | None] = [None] * slots
         self._versions = itertools.count()
         self._action_requests = itertools.count()
@@ -172,85 +174,78 @@ class Engine:
         guidance: Guidance | None = None,
         committed: np.ndarray | None = None,
     ) -> Chunk:
-        """Sample a chunk of motion from a prefix.
+        """A chunk of motion from a prefix: sampled, or the likeliest action of a policy that acts by tokens.
 
-        state: float [D], the newest joint state, for pi0 (None = the observation's); the others have their
-        state in the prefix and ignore this. Relative actions are relative to the state the network was given.
+        state: float [D], the newest joint state, for a policy that can be given one (policy.feels; None = the
+        observation's); the others have their state in the prefix and ignore this. Relative actions are
+        relative to the state the network was given.
         noise: float [H, A] instead of the request's own. steps: instead of the engine's.
         guidance: agreement with the previous chunk, see models.rtc and Engine.guidance.
         committed: float [d, D], absolute, instead of guidance: the leading actions, which the robot executes
             meanwhile. The chunk begins with exactly them and continues them. Only for policies that were
             trained to be given that many (policy.trained_delay, see models.committed).
-        Raises ValueError for what does not fit the policy, or for both guidance and committed.
+        Raises ValueError for what does not fit the policy, or for both guidance and committed; a policy that
+        acts by tokens takes none of noise, steps, guidance and committed.
         """
-        policy, model, config = self.policy, self.policy.model, self.policy.config
         request = next(self._action_requests)
-        given = state if self.policy.config.kind == "pi0" else None
-        state = self.origin(prefix, state)
-        if committed is not None and guidance is not None:
-            raise ValueError("act was given guidance and committed; they are two ways to agree, give one.")
-        held = None if committed is None else Committed.of(policy, committed, state)
-        with self._reading(prefix), _gradients(guidance):
-            robot = policy.normalized_state(state)[None] if config.kind == "pi0" else None
+        given = state if self.policy.feels else None
+        origin = self.origin(prefix, state)
+        with self._reading(prefix):
             kv = self.pool.view(prefix.slot, prefix.n_tokens)
+            seen = Seen(kv, prefix.slot, self._last_hidden[prefix.slot], origin)
+            actions, updates = self._acting(seen, How(request, noise, steps, guidance, committed))
+        return Chunk(
+            actions=actions,
+            stamp_ns=prefix.stamp_ns,
+            step_dt_s=self.step_dt_s,
+            kv_version=prefix.version,
+            request_id=request,
+            update_magnitudes=updates,
+            state=None if given is None else np.array(given, np.float32),
+        )
 
-            def at(x: Tensor, t: Tensor) -> Tensor:
-                return model.velocity(x, t, robot, kv)
-
-            def velocity(x: Tensor, t: float) -> Tensor:
-                return at(x, torch.full((1,), t, device=x.device))
-
-            start = self._given_noise(self.noise(request) if noise is None else noise)
-            field_ = velocity if guidance is None else guidance.guide(velocity, start)
-            if held is not None:
-                start, field_ = held.begin(start), held.hold(at)
-            steps = steps or self.steps
-            if self._stages is not None and guidance is None and held is None:
-                flow = self._stages.act(start, robot, [prefix.slot], [prefix.n_tokens], steps)
-            else:
-                flow = sample(field_, start, steps, self.time_rule)
-            update = flow.update[0, :, : policy.joints].square().mean(dim=-1).sqrt()
-            actions = policy.actions(flow.actions[0], state)
-            if committed is not None:
-                actions[: len(committed)] = committed
-            return Chunk(
-                actions=actions,
-                stamp_ns=prefix.stamp_ns,
-                step_dt_s=self.step_dt_s,
-                kv_version=prefix.version,
-                request_id=request,
-                update_magnitudes=update.cpu().numpy(),
-                state=None if given is None else np.array(given, np.float32),
-            )
-
-    def ask(self, prefix: Prefix, *, max_tokens: int = 16, temperature: float = 0.0) -> Answer:
+    def ask(
+        self,
+        prefix: Prefix,
+        *,
+        max_tokens: int = 16,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+    ) -> Answer:
         """Let the language head continue the prefix's own prompt: an iterator of text, computed when read.
 
         The answer holds the prefix and a place for its own keys and values until it ends or is closed: newer
-        frames do not disturb it, nor it them or an action. temperature 0 is greedy.
-        Raises ValueError for a length or temperature that cannot be or a policy that does not speak,
-        PoolExhausted if too many are open.
+        frames do not disturb it, nor it them or an action. It ends at the end of the text, at a text that is
+        in `stop` (which is not part of it), or at max_tokens.
+        temperature, top_k, top_p: see models.decoding.Sampling; 0 is greedy. seed: of the draws, instead of
+        the request's own.
+        Raises ValueError for what cannot be or a policy that has no language head, PoolExhausted if too many
+        are open.
         """
-        if not self.policy.speaks:
+        if not self.policy.decodes:
             raise ValueError(f"a {self.policy.config.kind} policy has no language head; ask it nothing.")
         if not 1 <= max_tokens <= self._tails.max_tokens:
             raise ValueError(f"max_tokens is {max_tokens}; the engine takes 1 to {self._tails.max_tokens}.")
-        if not 0 <= temperature < float("inf"):
-            raise ValueError(f"temperature is {temperature}; use 0 for greedy or a positive number.")
+        sampling = Sampling(temperature, top_k, top_p)
+        if not all(stop):
+            raise ValueError("stop has an empty text, which ends every answer at once; leave it out.")
         self._check_held(prefix)
         tail = self._tails.acquire()
         self.pool.retain(prefix.slot)
-        held = self._hold(prefix.slot)
+        held, request = self._hold(prefix.slot), next(self._text_requests)
         if self._stages is not None:
             self._last_hidden[prefix.slot] = self._stages.last_hidden(prefix.slot, prefix.n_tokens)
-        rng = np.random.default_rng((self.seed, next(self._text_requests), 1))
         return Answer(
             self.policy,
             past=self.pool.view(prefix.slot, prefix.n_tokens),
             tail=self._tails.view(tail, max_tokens),
             last_hidden=self._last_hidden[prefix.slot],
-            temperature=temperature,
-            rng=rng,
+            sampling=sampling,
+            rng=np.random.default_rng((self.seed, request, 1) if seed is None else seed),
+            stop=stop,
             on_close=(held.release, lambda: self._tails.release(tail)),
         )
 
@@ -270,9 +265,12 @@ class Engine:
         delay: actions of the new chunk that will be past when it comes (inference time in steps, rounded up).
         execution: actions after which it is free, by default all that the previous chunk covers.
         max_weight: greatest strength of the correction; by default the engine's steps, see models.rtc.
-        Raises ValueError if the previous chunk ends before the new one begins, or begins after it.
+        Raises ValueError if the previous chunk ends before the new one begins, or begins after it, or the
+        policy acts by tokens, which nothing guides.
         """
-        rest = previous.rest(prefix.stamp_ns)[: self.policy.config.horizon]
+        if self.policy.acts != FLOW:
+            raise ValueError(f"a {self.policy.config.kind} policy acts by tokens, which cannot be guided.")
+        rest = previous.rest(prefix.stamp_ns)[: self._acting.horizon]
         if not len(rest):
             raise ValueError(
                 f"the previous chunk, of {previous.horizon} actions, ends before the new one begins; "
@@ -284,21 +282,14 @@ class Engine:
 
     def origin(self, prefix: Prefix, state: np.ndarray | None = None) -> np.ndarray:
         """The state that the network is given, and that relative actions are relative to."""
-        return prefix.state if state is None or self.policy.config.kind != "pi0" else state
+        return prefix.state if state is None or not self.policy.feels else state
 
-    def noise(self, request: int) -> np.ndarray:
+    def noise(self, request: int) -> np.ndarray | None:
         """The noise of action request number `request`, float32 [H, A]: a function of it and the seed alone.
 
-        Given to `act`, it makes that request's chunk again.
+        Given to `act`, it makes that request's chunk again. None where nothing is random.
         """
-        shape = (self.policy.config.horizon, self.policy.config.action_dim)
-        return np.random.default_rng((self.seed, request, 0)).standard_normal(shape, dtype=np.float32)
-
-    def _given_noise(self, noise: np.ndarray | Tensor) -> Tensor:
-        shape = (self.policy.config.horizon, self.policy.config.action_dim)
-        if tuple(noise.shape) != shape:
-            raise ValueError(f"noise has shape {list(noise.shape)}; the policy takes {list(shape)}.")
-        return torch.as_tensor(noise, dtype=torch.float32, device=self.policy.device)[None]
+        return self._acting.noise(request)
 
     def _hold(self, slot: int) -> Prefix:
         """A handle of its own for a slot that was just retained."""
@@ -317,9 +308,3 @@ class Engine:
     def _check_held(self, prefix: Prefix) -> None:
         if prefix._released[0]:
             raise ValueError(f"prefix {prefix.version} was released; hold it until the last request on it.")
-
-
-def _gradients(guidance: Guidance | None) -> torch.inference_mode | torch.no_grad:
-    """Inference mode, unless the guidance needs a derivative of the network."""
-    exact = guidance is not None and guidance.jacobian == "exact"
-    return torch.no_grad() if exact else torch.inference_mode()

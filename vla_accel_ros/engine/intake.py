@@ -14,13 +14,14 @@ from torch import Tensor
 
 from vla_accel_ros.engine.host_memory import mapped_pointer
 from vla_accel_ros.engine.types import Observation, Torn
-from vla_accel_ros.models.policy import Policy, PolicyInputs
+from vla_accel_ros.models.policies import AnyPolicy
+from vla_accel_ros.models.policy import PolicyInputs
 
 
 class Intake:
     """Turns observations into a policy's inputs, in any threads."""
 
-    def __init__(self, policy: Policy):
+    def __init__(self, policy: AnyPolicy):
         self._policy = policy
         self._stream = torch.cuda.Stream(policy.device) if policy.device.type == "cuda" else None
 

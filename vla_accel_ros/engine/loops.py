@@ -93,7 +93,7 @@ class InferenceLoops:
         self._stopping = threading.Event()
         self._acted, self._asked = self._present(), self._present()
         self._felt_ns = 0
-        self._has_state_token = engine.policy.config.kind == "pi0"
+        self._has_state_token = engine.policy.feels
         self._loops = [vision.loop("vision", self.see, self._failed("vision"))]
         self._loops.append(action.loop("action", self.act, self._failed("action")))
         if language is not None and engine.policy.speaks:

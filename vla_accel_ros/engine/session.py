@@ -89,7 +89,7 @@ def session_of(
         topics=tuple(topics.values()),
         device=device.type,
         device_name=device_name(device),
-        dtype=str(engine.policy.model.language_model.dtype).removeprefix("torch."),
+        dtype=str(engine.policy.kv_dtype).removeprefix("torch."),
         torch_threads=torch_threads,
         kv_slots=engine.pool.slots,
         denoise_steps=engine.steps,

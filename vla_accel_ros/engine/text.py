@@ -1,7 +1,8 @@
 """An answer being written: the language head continues a prefix, token by token, as the reader asks.
 
 The generated tokens' keys and values are kept apart from the prefix, because that one is shared with the
-actions. What is yielded is text, not tokens: a piece is held back while it ends in the middle of a character.
+actions. The first token is read off the prefix's last one, which is valid because absent cameras and padding
+are never in a prefix. What is yielded is text, not tokens (models.detokenising).
 """
 
 from __future__ import annotations
@@ -13,47 +14,58 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vla_accel_ros.models.decoding import Sampling, decode
+from vla_accel_ros.models.detokenising import TextStream
 from vla_accel_ros.models.gemma import KV
-from vla_accel_ros.models.policy import Policy
-
-INCOMPLETE = "\ufffd"
+from vla_accel_ros.models.policies import AnyPolicy
 
 
 class Answer(Iterator[str]):
     """Pieces of text, whose concatenation is the answer. tokens: what was generated so far.
 
-    Ends at the end-of-sequence token or when its place for keys and values is full. Gives back what it holds
-    when it ends, is closed, leaves a `with` block or is no longer referred to. One thread reads it.
+    Ends at the end-of-sequence token, at a text of `stop`, or when its place for keys and values is full.
+    Gives back what it holds when it ends, is closed, leaves a `with` block or is no longer referred to. One
+    thread reads it.
     """
 
     def __init__(
         self,
-        policy: Policy,
+        policy: AnyPolicy,
         past: KV,
         tail: KV,
         last_hidden: Tensor,
-        temperature: float,
+        sampling: Sampling,
         rng: np.random.Generator,
+        stop: Sequence[str],
         on_close: Sequence[Callable[[], None]],
     ) -> None:
-        self.tokens: list[int] = []
-        self._policy, self._past, self._tail, self._rng = policy, past, tail, rng
-        self._hidden = last_hidden
-        self._temperature = temperature
-        self._text = ""
         self._on_close = list(on_close)
+        self._eos = policy.tokenizer.eos
+        self._written = TextStream(policy.tokenizer, stop)
+        self._steps = decode(
+            policy.model,
+            past,
+            last_hidden[None],
+            tail.k.shape[3],
+            rng=rng,
+            room=tail,
+            sampling=sampling,
+        )
+
+    @property
+    def tokens(self) -> list[int]:
+        """Ids generated so far, without the one that ends the text."""
+        return self._written.tokens
 
     def __next__(self) -> str:
-        while self._on_close and len(self.tokens) < self._tail.k.shape[3]:
+        while self._on_close and not self._written.ended:
             token = self._next_token()
-            if token == self._policy.tokenizer.eos:
+            if token is None or token == self._eos:
                 break
-            self.tokens.append(token)
-            text = self._policy.tokenizer.decode(self.tokens)
-            if text.endswith(INCOMPLETE) or text == self._text:
-                continue
-            return self._piece(text)
-        rest = self._piece(self._policy.tokenizer.decode(self.tokens)) if self._on_close else ""
+            piece = self._written.push(token)
+            if piece:
+                return piece
+        rest = self._written.finish() if self._on_close else ""
         self.close()
         if rest:
             return rest
@@ -75,28 +87,7 @@ class Answer(Iterator[str]):
     def __del__(self) -> None:
         self.close()
 
-    def _piece(self, text: str) -> str:
-        """What text has beyond what was already said."""
-        said, self._text = len(self._text), text
-        return text[said:]
-
     @torch.inference_mode()
-    def _next_token(self) -> int:
-        model, done = self._policy.model, len(self.tokens)
-        if done:
-            token = torch.tensor([[self.tokens[-1]]], device=self._policy.device)
-            tail = None if done == 1 else _tokens(self._tail, 0, done - 1)
-            hidden, _ = model.extend(
-                model.embed_tokens(token), self._past, tail=tail, out=_tokens(self._tail, done - 1, done)
-            )
-            self._hidden = hidden[0, 0]
-        logits = model.logits(self._hidden).float()
-        if not self._temperature:
-            return int(logits.argmax())
-        # Adding Gumbel noise and taking the largest is a draw from the softmax.
-        scores = logits.double().cpu().numpy() / self._temperature
-        return int((scores + self._rng.gumbel(size=scores.shape)).argmax())
-
-
-def _tokens(kv: KV, start: int, end: int) -> KV:
-    return KV(kv.k[:, :, :, start:end], kv.v[:, :, :, start:end])
+    def _next_token(self) -> int | None:
+        step = next(self._steps, None)
+        return None if step is None else int(step.tokens)

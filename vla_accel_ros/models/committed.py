@@ -20,7 +20,7 @@ from torch import Tensor
 from vla_accel_ros.models.sampling import Velocity
 
 if TYPE_CHECKING:
-    from vla_accel_ros.models.policy import Policy
+    from vla_accel_ros.models.policies import AnyPolicy
 
 FIELD = "rtc_training_max_delay"
 """What lerobot calls it in `config.json`; for any other checkpoint it can be written there by hand."""
@@ -44,7 +44,7 @@ class Committed:
             raise ValueError("committed.actions must be finite; give what the robot executes.")
 
     @classmethod
-    def of(cls, policy: Policy, actions: np.ndarray, state: np.ndarray) -> Committed:
+    def of(cls, policy: AnyPolicy, actions: np.ndarray, state: np.ndarray) -> Committed:
         """Absolute joint targets float [d, D]; state: what relative actions are relative to.
 
         Raises ValueError if they do not fit the policy, or it was not trained to be given that many.

@@ -1,14 +1,13 @@
 """A model's sizes, read off the shapes of its tensors, for checkpoints that come without ours.
 
-openpi's converted checkpoints do not say whether they are pi0 or pi0.5 nor how large they are; their tensors
-do, but for three numbers: key/value heads (1 in every published model), vision heads (72 channels each in
-So400m) and the horizon (openpi's `action_horizon`, 50 if it is not there).
+openpi's and lerobot's checkpoints do not say how large they are, nor do openpi's say whether they are pi0 or
+pi0.5; their tensors do, but for key/value heads (1 in every published model) and vision heads (72 channels
+each in So400m). What no tensor tells (horizon, longest prompt, cameras) is given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from vla_accel_ros.models.config import IMAGE_NAMES, PI0, PI05, GemmaConfig, PiConfig, VisionConfig
 
@@ -20,8 +19,14 @@ VISION_HEAD_DIM = 72
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def infer_config(shapes: Shapes, data: Mapping[str, Any], source: str) -> PiConfig:
-    """Sizes of the checkpoint with these tensors. data: openpi's config.json, may be empty; source: its name.
+def infer_config(
+    shapes: Shapes,
+    source: str,
+    horizon: int = PI0.horizon,
+    max_prompt: int | None = None,
+    image_names: tuple[str, ...] = IMAGE_NAMES,
+) -> PiConfig:
+    """Sizes of the checkpoint with these tensors. source: its name; max_prompt: openpi's if None.
 
     Raises ValueError if the tensors do not say.
     """
@@ -46,9 +51,9 @@ def infer_config(shapes: Shapes, data: Mapping[str, Any], source: str) -> PiConf
             vocab=_vocab(shapes),
             action_dim=action_dim,
             state_dim=action_dim if pi05 else shapes["state_proj.weight"][1],
-            horizon=int(data.get("action_horizon", PI0.horizon)),
-            max_prompt=(PI05 if pi05 else PI0).max_prompt,
-            image_names=IMAGE_NAMES,
+            horizon=horizon,
+            max_prompt=max_prompt or (PI05 if pi05 else PI0).max_prompt,
+            image_names=image_names,
         )
     except KeyError as error:
         raise ValueError(

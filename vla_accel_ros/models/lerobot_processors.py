@@ -64,6 +64,51 @@ def read_lerobot_normalizers(folder: Path, known: Collection[str] = ()) -> tuple
     )
 
 
+RELATIVE, ABSOLUTE = "relative_actions_processor", "absolute_actions_processor"
+
+
+def read_relative(folder: Path, width: int) -> np.ndarray | None:
+    """bool [D], which actions of a policy are relative to the state; None if the folder does not say.
+
+    width: D. lerobot has said so since 0.5.1. A joint is excluded by a part of its name.
+    Raises ValueError if the two files disagree or a field is malformed.
+    """
+    before = [step for step in _steps(folder / BEFORE) if step.name == RELATIVE]
+    after = [step for step in _steps(folder / AFTER) if step.name == ABSOLUTE]
+    if not before and not after:
+        return None
+    enabled = [step.config.get("enabled", False) for step in (*before, *after)]
+    if len(before) != 1 or len(after) != 1 or enabled[0] is not enabled[1]:
+        raise ValueError(
+            f"{folder / BEFORE} and {folder / AFTER} must have one step {RELATIVE} and one {ABSOLUTE}, both "
+            "enabled or none; copy them again."
+        )
+    if not enabled[0]:
+        return np.zeros(width, np.bool_)
+    names, excluded = (before[0].config.get(field) or [] for field in ("action_names", "exclude_joints"))
+    if not all(
+        isinstance(some, list) and all(isinstance(n, str) for n in some) for some in (names, excluded)
+    ):
+        raise ValueError(
+            f"{folder / BEFORE}, {RELATIVE}: action_names and exclude_joints must be lists of names."
+        )
+    tokens = [name.lower() for name in excluded if name]
+    relative = np.ones(width, np.bool_)
+    for index, name in enumerate(names[:width]):
+        relative[index] = not any(token in name.lower() for token in tokens)
+    return relative
+
+
+def normalisation_modes(folder: Path) -> str:
+    """How state and actions are mapped, in words."""
+    modes = []
+    for file, name, kind in ((BEFORE, NORMALIZER, "STATE"), (AFTER, UNNORMALIZER, "ACTION")):
+        found = [step for step in _steps(folder / file) if step.name == name]
+        norm_map = found[0].config.get("norm_map") if found else None
+        modes.append(str(norm_map.get(kind, "IDENTITY")) if isinstance(norm_map, dict) else "IDENTITY")
+    return f"state {modes[0]}, actions {modes[1]} (lerobot's names), epsilon {EPS:g}"
+
+
 def _steps(file: Path) -> list[Step]:
     if not file.is_file():
         raise ValueError(

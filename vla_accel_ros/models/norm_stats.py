@@ -20,8 +20,7 @@ def read_normalizers(folder: Path, kind: str, asset: str | None = None) -> tuple
 
     Raises ValueError if there are no statistics, several and no name, or a number that cannot be.
     """
-    assets = folder / "assets"
-    found = {str(file.parent.relative_to(assets)): file for file in sorted(assets.glob("**/norm_stats.json"))}
+    assets, found = folder / "assets", _files(folder)
     if asset is None and len(found) == 1:
         asset = next(iter(found))
     if asset is None or asset not in found:
@@ -33,6 +32,16 @@ def read_normalizers(folder: Path, kind: str, asset: str | None = None) -> tuple
     data = read_json(found[asset])
     stats = data.get("norm_stats", data)
     return _normalizer(stats, "state", kind, found[asset]), _normalizer(stats, "actions", kind, found[asset])
+
+
+def statistics_names(folder: Path) -> tuple[str, ...]:
+    """Every `asset` that read_normalizers could be given."""
+    return tuple(_files(folder))
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    assets = folder / "assets"
+    return {str(file.parent.relative_to(assets)): file for file in sorted(assets.glob("**/norm_stats.json"))}
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A published OpenVLA folder in, an OpenVLAPolicy out; refused as a whole if anything is wrong with it.
+"""A published folder of an OpenVLA, and the weights of one.
 
 Layout: `config.json` (sizes, and under norm_stats the statistics of every data set trained on),
 `model.safetensors` or shards with their index, `tokenizer.json` or `tokenizer.model`; and, if they are there,
@@ -11,54 +11,50 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from vla_accel_ros.models.checkpoint import DTYPES, find_device
-from vla_accel_ros.models.norm_stats import read_json
+from vla_accel_ros.models.description import Description, Missing
+from vla_accel_ros.models.formats import OURS, Contents, Format
 from vla_accel_ros.models.openvla import OpenVLA, is_unused
 from vla_accel_ros.models.openvla_config import OpenVLAConfig
 from vla_accel_ros.models.openvla_policy import OpenVLAPolicy
 from vla_accel_ros.models.openvla_sizes import infer_openvla
-from vla_accel_ros.models.openvla_stats import read_action_stats, read_pixel_norm
-from vla_accel_ros.models.shards import Progress, Stored, check_table, read_table, stream
+from vla_accel_ros.models.openvla_stats import read_action_stats, read_pixel_norm, statistics_names
+from vla_accel_ros.models.options import Options, Progress
+from vla_accel_ros.models.shards import Stored, check_table
+from vla_accel_ros.models.streaming import fill, on_meta, read
 from vla_accel_ros.models.tokenizer import load_tokenizer
 
 
-def is_openvla(folder: str | Path) -> bool:
-    """Whether a folder's config.json says that it is an OpenVLA. Raises ValueError if that is not JSON."""
-    file = Path(folder) / "config.json"
-    data = read_json(file) if file.is_file() else {}
-    ours = data.get("vla_accel_ros")
-    return data.get("model_type") == "openvla" or (isinstance(ours, dict) and ours.get("kind") == "openvla")
+def holds(contents: Contents) -> bool:
+    """Whether config.json says that it is an OpenVLA, or the tensors have its names."""
+    said = contents.config.get("model_type") == "openvla" or contents.kind == "openvla"
+    return said or "vision_backbone.featurizer.pos_embed" in contents.tensors
 
 
-def load_openvla(
-    path: str | Path,
-    device: str | torch.device = "cpu",
-    dtype: torch.dtype = torch.float32,
-    *,
-    dataset: str | None = None,
-    progress: Progress | None = None,
-) -> OpenVLAPolicy:
-    """Load the folder `path`.
-
-    dtype: float32 or bfloat16, of every parameter, as in the reference.
-    dataset: whose statistics to un-normalise with, needed if there are several (openvla's `unnorm_key`).
-    progress: called with (bytes read, bytes in all) after every tensor.
-    Raises ValueError, one sentence, for everything that is missing, malformed or does not fit.
-    """
-    folder = Path(path)
-    target = find_device(device)
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype is {dtype}; use torch.float32 or torch.bfloat16.")
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder; give the checkpoint's folder.")
-    table = read_table(folder)
-    config = read_openvla_config(folder, table)
+def load(contents: Contents, options: Options) -> OpenVLAPolicy:
+    """See checkpoint.load_policy. dtype is that of every parameter, as in the reference."""
+    folder, config = contents.folder, read_openvla_config(contents)
     tokenizer = load_tokenizer(folder, config.vocab)
-    stats, pixels = read_action_stats(folder, dataset), read_pixel_norm(folder)
-    model = load_openvla_model(table, config, folder, target, dtype, progress)
-    return OpenVLAPolicy(model, tokenizer, stats, pixels)
+    stats, pixels = read_action_stats(folder, options.statistics), read_pixel_norm(folder)
+    mask = options.actions(None, stats.size, str(folder))
+    model = load_openvla_model(
+        contents.table, config, contents.weights, options.device, options.dtype, options.progress
+    )
+    return OpenVLAPolicy(model, tokenizer, stats, pixels, mask)
+
+
+def empty_openvla(config: OpenVLAConfig, dtype: torch.dtype = torch.float32) -> OpenVLA:
+    """A model of these sizes on `meta`."""
+    with on_meta():
+        return OpenVLA(config).to(dtype)
+
+
+def check_openvla(table: Mapping[str, Stored], config: OpenVLAConfig, where: Path) -> None:
+    """Raise one ValueError with everything that does not fit."""
+    shapes = {name: tuple(parameter.shape) for name, parameter in empty_openvla(config).named_parameters()}
+    check_table(table, shapes, lambda name: is_unused(name, config), where)
 
 
 def load_openvla_model(
@@ -73,23 +69,52 @@ def load_openvla_model(
 
     where: the folder or file that errors name. Raises ValueError listing everything that does not fit.
     """
-    with torch.device("meta"):
-        model = OpenVLA(config)
-    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    check_table(table, shapes, lambda name: is_unused(name, config), where)
-    model.load_state_dict(stream(table, dict.fromkeys(shapes, dtype), device, progress), assign=True)
+    check_openvla(table, config, where)
+    model = empty_openvla(config, dtype)
+    names = [name for name, _ in model.named_parameters()]
+    fill(model, read(table, names), device, sum(table[name].bytes for name in names), str(where), progress)
     return model.requires_grad_(False).eval()
 
 
-def read_openvla_config(folder: Path, table: Mapping[str, Stored]) -> OpenVLAConfig:
+def read_openvla_config(contents: Contents) -> OpenVLAConfig:
     """The sizes: "vla_accel_ros" of `config.json` if it is there, else what the rest and the shapes tell."""
-    file = folder / "config.json"
-    data = read_json(file)
-    ours = data.get("vla_accel_ros")
+    ours = contents.config.get(OURS)
     try:
         if ours is not None:
             return OpenVLAConfig.from_json(ours)
-        return infer_openvla({name: stored.shape for name, stored in table.items()}, data)
+        return infer_openvla({name: stored.shape for name, stored in contents.table.items()}, contents.config)
     except (TypeError, ValueError) as error:
-        field = "" if ours is None else ", field vla_accel_ros"
-        raise ValueError(f"{file}{field}: {error}") from error
+        field = "" if ours is None else f", field {OURS}"
+        raise ValueError(f"{contents.folder / 'config.json'}{field}: {error}") from error
+
+
+def describe(contents: Contents, statistics: str | None) -> Description:
+    """See models.description."""
+    folder, config, missing = contents.folder, read_openvla_config(contents), Missing()
+    stats = missing.read(read_action_stats, folder, statistics)
+    missing.read(read_pixel_norm, folder)
+    missing.read(load_tokenizer, folder, config.vocab)
+    missing.read(lambda: check_openvla(contents.table, config, contents.weights))
+    raw = [] if stats is None else np.flatnonzero(~stats.mask).tolist()
+    notes = [
+        "what an action means is that of the data set: for most, the displacement of the hand, and the "
+        "gripper"
+    ]
+    if raw:
+        notes.append(f"actions {raw} are not normalised: a gripper's, from -1 to 1 as the network says it")
+    return Description(
+        folder,
+        "OpenVLA, safetensors",
+        config,
+        contents.tensors,
+        actions=np.zeros((2, 0)) if stats is None else stats.range(),
+        normalisation="none" if stats is None else "quantiles 1 and 99 % of the actions",
+        twist=True,
+        any_camera=True,
+        statistics=statistics_names(folder),
+        notes=tuple(notes),
+        missing=tuple(missing.sentences),
+    )
+
+
+FORMAT = Format("OpenVLA", holds, describe, load)

@@ -9,7 +9,7 @@ When and how often it runs is the engine's business.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from vla_accel_ros.models.openvla import OpenVLA
 from vla_accel_ros.models.openvla_config import OpenVLAConfig
 from vla_accel_ros.models.openvla_processing import ActionStats, ActionTokens, PixelNorm, openvla_prompt
-from vla_accel_ros.models.policy import PolicyInputs
+from vla_accel_ros.models.policy import PolicyInputs, Upload, state_origin
 from vla_accel_ros.models.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its boundary type
@@ -27,12 +27,33 @@ if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its
 
 @dataclass(frozen=True)
 class OpenVLAPolicy:
-    """model, and what it was trained with. stats: of the data set whose robot is driven."""
+    """model, and what it was trained with. stats: of the data set whose robot is driven.
+
+    delta_mask: bool [D], True where an action is relative to the observation's state, as Policy's: for a
+        network that was fine-tuned on joints. A hand's displacements are no such actions.
+    acts, decodes, speaks, trained_delay: see Policy. Its words are its actions, so there is nothing to ask.
+    """
 
     model: OpenVLA
     tokenizer: Tokenizer
     stats: ActionStats
     pixels: PixelNorm
+    delta_mask: np.ndarray
+
+    acts: ClassVar[str] = "tokens"
+    decodes: ClassVar[bool] = True
+    speaks: ClassVar[bool] = False
+    feels: ClassVar[bool] = False
+    time_rule: ClassVar[str] = "openpi"  # no flow, no times
+    trained_delay: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        if self.delta_mask.shape != (self.stats.size,) or self.delta_mask.dtype != np.bool_:
+            given = f"{self.delta_mask.dtype} {list(self.delta_mask.shape)}"
+            raise ValueError(
+                f"delta_mask is {given}; these statistics are of {self.stats.size} numbers, so give "
+                f"bool [{self.stats.size}]."
+            )
 
     @property
     def config(self) -> OpenVLAConfig:
@@ -45,6 +66,16 @@ class OpenVLAPolicy:
         return self.model.device
 
     @property
+    def kv_dtype(self) -> torch.dtype:
+        """Of the keys and values."""
+        return self.model.language_model.model.dtype
+
+    @property
+    def image_size(self) -> int:
+        """S, the side of the square that the network sees."""
+        return self.config.dino.image_size
+
+    @property
     def joints(self) -> int:
         """D, the numbers of an action, and the tokens to generate for one."""
         return self.stats.size
@@ -54,17 +85,19 @@ class OpenVLAPolicy:
         """Ids as numbers in [-1, 1]."""
         return ActionTokens(self.config.action_vocab, self.config.bins)
 
-    def inputs(self, observation: Observation) -> PolicyInputs:
+    def inputs(self, observation: Observation, upload: Upload | None = None) -> PolicyInputs:
         """Everything the network needs of an observation: images float32 [1, 6, S, S]; state is empty.
 
+        upload: brings the image, uint8 [H, W, 3], to the device, where it is resized; None copies it.
         Raises ValueError naming the field if the camera is unknown, absent or misshapen, or the prompt is
         longer than max_prompt.
         """
-        image = torch.from_numpy(np.ascontiguousarray(self._image(observation)))
-        pixels = self.pixels.pixels(image.to(self.device), self.config.dino.image_size)
+        image = self._image(observation)
+        there = torch.from_numpy(np.array(image)).to(self.device) if upload is None else upload(image)
+        pixels = self.pixels.pixels(there, self.image_size)
         return PolicyInputs(
             images=pixels[None],
-            image_names=self.config.image_names,
+            image_names=tuple(observation.images),
             tokens=torch.tensor(self.prompt(observation.instruction), device=self.device),
             state=torch.zeros(0, device=self.device),
         )
@@ -82,24 +115,33 @@ class OpenVLAPolicy:
             )
         return tokens
 
-    def actions(self, tokens: Tensor) -> np.ndarray:
-        """Generated ids int64 [..., D] -> actions float32 [..., D] in the robot's units."""
-        values = self.action_tokens.to_values(tokens.cpu().numpy())
-        return self.stats.unnormalize(values).astype(np.float32)
+    def embed(self, inputs: PolicyInputs) -> Tensor:
+        """The prefix of one observation, [1, T, W]: the image after the prompt's first token."""
+        return self.model.embed(self.model.encode(inputs.images), inputs.tokens[None])
 
-    def raw_actions(self, actions: np.ndarray) -> Tensor:
+    def actions(self, raw: Tensor, state: np.ndarray) -> np.ndarray:
+        """Generated ids int64 [..., D] -> actions float32 [..., D] in the robot's units.
+
+        state: [D'], the observation's own, added to delta dimensions.
+        """
+        values = self.action_tokens.to_values(raw.cpu().numpy())
+        return (self.stats.unnormalize(values) + self._origin(state)).astype(np.float32)
+
+    def raw_actions(self, actions: np.ndarray, state: np.ndarray) -> Tensor:
         """The inverse of actions: float [..., D] -> the nearest ids int64 [..., D], on the device."""
-        ids = self.action_tokens.from_values(self.stats.normalize(np.asarray(actions, np.float64)))
-        return torch.from_numpy(ids).to(self.device)
+        own = np.asarray(actions, np.float64) - self._origin(state)
+        return torch.from_numpy(self.action_tokens.from_values(self.stats.normalize(own))).to(self.device)
+
+    def _origin(self, state: np.ndarray) -> np.ndarray:
+        return state_origin(self.delta_mask, state)
 
     def _image(self, observation: Observation) -> np.ndarray:
-        name = self.config.image_names[0]
-        if set(observation.images) != {name}:
+        if len(observation.images) != 1:
             raise ValueError(
-                f"observation.images has {sorted(observation.images)}; the policy takes exactly '{name}', so "
-                "name one camera so."
+                f"observation.images has {sorted(observation.images)}; the policy takes one image, so keep "
+                "the one it was trained with."
             )
-        image = observation.images[name]
+        ((name, image),) = observation.images.items()
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
             given = f"{image.dtype} {list(image.shape)}"
             raise ValueError(f"observation.images['{name}'] is {given}; give uint8 [H, W, 3].")

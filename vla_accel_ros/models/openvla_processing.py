@@ -25,7 +25,7 @@ class PixelNorm:
     std: tuple[float, ...] = (0.229, 0.224, 0.225, 0.5, 0.5, 0.5)
 
     def pixels(self, image: Tensor, size: int) -> Tensor:
-        """uint8 [H, W, 3] -> float32 [6, size, size], on the image's device."""
+        """uint8 [H, W, 3] -> float32 [6, size, size], on the image's device; Pillow's pixels to the bit."""
         unit = resize_bicubic(image, size).permute(2, 0, 1).float() / 255.0
         mean, std = (torch.tensor(x, device=image.device)[:, None, None] for x in (self.mean, self.std))
         return (unit.repeat(2, 1, 1) - mean) / std
@@ -80,6 +80,10 @@ class ActionStats:
     def size(self) -> int:
         """D, the numbers of an action."""
         return len(self.low)
+
+    def range(self) -> np.ndarray:
+        """float64 [2, D]: what the lowest and the highest token stand for."""
+        return np.stack([self.unnormalize(np.full(self.size, edge)) for edge in (-1.0, 1.0)])
 
     def unnormalize(self, x: np.ndarray) -> np.ndarray:
         """[..., D] in [-1, 1] -> float64 [..., D] in the robot's units."""

@@ -20,12 +20,8 @@ def read_action_stats(folder: Path, dataset: str | None = None) -> ActionStats:
 
     Raises ValueError if there are none, several and no name, or a number that cannot be.
     """
-    file, where = folder / "dataset_statistics.json", ""
-    data: Any = read_json(file) if file.is_file() else None
-    if data is None:
-        file, where = folder / "config.json", "norm_stats."
-        data = read_json(file).get("norm_stats")
-    known = sorted(data) if isinstance(data, dict) else []
+    file, where, data = _statistics(folder)
+    known = sorted(data)
     if dataset is None and len(known) == 1:
         dataset = known[0]
     if dataset is None or dataset not in known:
@@ -46,6 +42,21 @@ def read_action_stats(folder: Path, dataset: str | None = None) -> ActionStats:
     if len(below):
         raise ValueError(f"{where}.q99[{below[0]}] is below q01; compute the statistics again.")
     return ActionStats(low, high, mask)
+
+
+def statistics_names(folder: Path) -> tuple[str, ...]:
+    """Every `dataset` that read_action_stats could be given."""
+    return tuple(sorted(_statistics(folder)[2]))
+
+
+def _statistics(folder: Path) -> tuple[Path, str, dict[str, Any]]:
+    """The file that has them, what stands before a data set's name in it, and the data sets."""
+    file, where = folder / "dataset_statistics.json", ""
+    data: Any = read_json(file) if file.is_file() else None
+    if data is None:
+        file, where = folder / "config.json", "norm_stats."
+        data = read_json(file).get("norm_stats")
+    return file, where, data if isinstance(data, dict) else {}
 
 
 def read_pixel_norm(folder: Path) -> PixelNorm:

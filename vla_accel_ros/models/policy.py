@@ -1,13 +1,14 @@
 """A policy: the network with everything that stands between it and a robot's own units.
 
 It turns an Observation into what the network eats and raw network actions into joint targets, and nothing
-else: when and how often the network runs is the engine's business. Absent cameras stay absent; nothing is
-padded but the state and action vectors, whose padding belongs to the network's shape.
+else: when and how often the network runs is the engine's business. Images go to the device as they are, 8
+bits a channel, and are resized and normalised there. Absent cameras stay absent; nothing is padded but the
+state and action vectors, whose padding belongs to the network's shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from vla_accel_ros.models import processing
 from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.conventions import OPENPI, Conventions
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.processing import Normalizer
 from vla_accel_ros.models.tokenizer import Tokenizer
@@ -50,7 +52,10 @@ class Policy:
     prompt_state: how pi0.5 writes the state into the prompt: its "own" dimensions (openpi), "padded" to
         state_dim (lerobot before 0.4.5) or "none" (trained without discrete state, such as pi05_libero).
     trained_delay: most leading actions it was trained to be given, see models.committed; 0 = none.
-    speaks: whether its language head writes text; one that does not is asked nothing.
+    conventions: of who trained it.
+    acts: what an action is made of, "flow" steps or "tokens"; see engine.policies.
+    decodes: whether its language head continues a prefix at all; speaks: whether that says something beside
+        the actions, so that it is worth asking.
     """
 
     model: Pi
@@ -60,7 +65,10 @@ class Policy:
     delta_mask: np.ndarray
     prompt_state: str = "own"
     trained_delay: int = 0
+    conventions: Conventions = OPENPI
 
+    acts: ClassVar[str] = "flow"
+    decodes: ClassVar[bool] = True
     speaks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -89,6 +97,26 @@ class Policy:
         return self.model.embed_table.device
 
     @property
+    def kv_dtype(self) -> torch.dtype:
+        """Of the keys and values."""
+        return self.model.language_model.dtype
+
+    @property
+    def image_size(self) -> int:
+        """S, the side of the square that the network sees."""
+        return self.config.vision.image_size
+
+    @property
+    def time_rule(self) -> str:
+        """How whoever trained it reads the time of a flow step, see models.sampling."""
+        return self.conventions.time_rule
+
+    @property
+    def feels(self) -> bool:
+        """Whether a newer state than the prefix's can be given with every action."""
+        return self.config.kind == "pi0"
+
+    @property
     def joints(self) -> int:
         """D, the joints an action commands."""
         return len(self.delta_mask)
@@ -96,22 +124,15 @@ class Policy:
     def inputs(self, observation: Observation, upload: Upload | None = None) -> PolicyInputs:
         """Everything the network needs of an observation.
 
-        upload: brings an image as it is, uint8 [H, W, 3], to the device, where it is resized then; None
-        resizes it here.
+        upload: brings an image as it is, uint8 [H, W, 3], to the device, where it is resized; None copies it.
         Raises ValueError naming the field if a camera is unknown or misshapen, no camera is there, the state
         has the wrong size or is not finite, or the prompt is longer than max_prompt.
         """
         names = self._cameras(observation)
-        size = self.config.vision.image_size
-        images = [observation.images[name] for name in names]
-        if upload is None:
-            resized = np.stack([processing.resize_with_pad(image, size) for image in images])
-            pixels = torch.from_numpy(resized).to(self.device)
-        else:
-            pixels = torch.stack([processing.resize_on_device(upload(image), size) for image in images])
+        images = list(map(upload or self._copied, (observation.images[name] for name in names)))
         state = self.normalized_state(observation.state)
         return PolicyInputs(
-            images=processing.to_unit(pixels),
+            images=self._resized(images),
             image_names=names,
             tokens=torch.tensor(self.prompt(observation.instruction, observation.state), device=self.device),
             state=state,
@@ -125,8 +146,10 @@ class Policy:
     def prompt(self, instruction: str, state: np.ndarray) -> list[int]:
         """Token ids of the prompt. state [D], not normalised; pi0 has no state in the prompt."""
         if self.config.kind == "pi0" or self.prompt_state == "none":
-            text = processing.clean(instruction)
-            tokens = [*self.tokenizer.encode(text, bos=True), *self.tokenizer.encode("\n")]
+            first, *rest = self.conventions.words(instruction)
+            tokens = self.tokenizer.encode(first, bos=True)
+            for text in rest:
+                tokens += self.tokenizer.encode(text)
         else:
             normal = self.state_normalizer.normalize(np.asarray(state, np.float64))
             if self.prompt_state == "padded":
@@ -135,8 +158,8 @@ class Policy:
             tokens = self.tokenizer.encode(text, bos=True)
         if len(tokens) > self.config.max_prompt:
             raise ValueError(
-                f"the prompt {text!r} has {len(tokens)} tokens; the policy takes {self.config.max_prompt}, "
-                "so shorten the instruction."
+                f"the prompt of {instruction!r} has {len(tokens)} tokens; the policy takes "
+                f"{self.config.max_prompt}, so shorten the instruction."
             )
         return tokens
 
@@ -164,16 +187,20 @@ class Policy:
         raw[:, : self.joints] = self.action_normalizer.normalize(relative)
         return torch.from_numpy(raw).to(self.device)
 
+    def _copied(self, image: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.array(image)).to(self.device)
+
+    def _resized(self, images: Sequence[Tensor]) -> Tensor:
+        """uint8 [H, W, 3] each -> float32 [V, 3, S, S]; those of one size are done at once."""
+        done: dict[int, Tensor] = {}
+        for shape in dict.fromkeys(image.shape for image in images):
+            alike = [index for index, image in enumerate(images) if image.shape == shape]
+            together = torch.stack([images[index] for index in alike])
+            done |= zip(alike, self.conventions.resize(together, self.image_size))
+        return torch.stack([done[index] for index in range(len(images))])
+
     def _origin(self, state: np.ndarray) -> np.ndarray:
-        """float64 [D]: the state where an action is relative to it, 0 elsewhere."""
-        origin = np.zeros(self.joints)
-        relative = np.flatnonzero(self.delta_mask)
-        if len(relative) and relative[-1] >= len(state):
-            raise ValueError(
-                f"delta_mask makes action {relative[-1]} relative, but the state has {len(state)} values."
-            )
-        origin[relative] = np.asarray(state, np.float64)[relative]
-        return origin
+        return state_origin(self.delta_mask, state)
 
     def _cameras(self, observation: Observation) -> tuple[str, ...]:
         known = self.config.image_names
@@ -201,3 +228,15 @@ class Policy:
         if not np.isfinite(state).all():
             joint = int(np.flatnonzero(~np.isfinite(state))[0])
             raise ValueError(f"observation.state[{joint}] is {state[joint]}; the joint state must be finite.")
+
+
+def state_origin(delta_mask: np.ndarray, state: np.ndarray) -> np.ndarray:
+    """float64 [D]: the state where an action is relative to it, 0 elsewhere."""
+    origin = np.zeros(len(delta_mask))
+    relative = np.flatnonzero(delta_mask)
+    if len(relative) and relative[-1] >= len(state):
+        raise ValueError(
+            f"delta_mask makes action {relative[-1]} relative, but the state has {len(state)} values."
+        )
+    origin[relative] = np.asarray(state, np.float64)[relative]
+    return origin

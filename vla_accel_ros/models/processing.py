@@ -24,7 +24,7 @@ def resize_with_pad(image: np.ndarray, size: int) -> np.ndarray:
     height, width = image.shape[:2]
     if height == width == size:
         return image
-    inner, (top, left) = _fitted(height, width, size)
+    inner, (top, left) = fitted(height, width, size)
     pixels = torch.from_numpy(np.array(image, order="C")).permute(2, 0, 1)[None]
     resized = F.interpolate(pixels, size=inner, mode="bilinear", antialias=True)[0].permute(1, 2, 0).numpy()
     padded = np.zeros((size, size, 3), dtype=np.uint8)
@@ -32,23 +32,7 @@ def resize_with_pad(image: np.ndarray, size: int) -> np.ndarray:
     return padded
 
 
-def resize_on_device(image: Tensor, size: int) -> Tensor:
-    """As resize_with_pad, uint8 [H, W, 3] -> [size, size, 3], where the image lies; within one level of it.
-
-    The arithmetic is float32: a GPU has no integer kernel that rounds between the two passes as Pillow does.
-    """
-    height, width = image.shape[:2]
-    if height == width == size:
-        return image
-    inner, (top, left) = _fitted(height, width, size)
-    pixels = image.permute(2, 0, 1)[None].float()
-    resized = F.interpolate(pixels, size=inner, mode="bilinear", antialias=True)[0].permute(1, 2, 0)
-    padded = torch.zeros((size, size, 3), dtype=torch.uint8, device=image.device)
-    padded[top : top + inner[0], left : left + inner[1]] = resized.round_().clamp_(0, 255).to(torch.uint8)
-    return padded
-
-
-def _fitted(height: int, width: int, size: int) -> tuple[tuple[int, int], tuple[int, int]]:
+def fitted(height: int, width: int, size: int) -> tuple[tuple[int, int], tuple[int, int]]:
     """Height and width of a picture fitted into the square, and where its first row and column are."""
     ratio = max(width / size, height / size)
     inner = max(1, int(height / ratio)), max(1, int(width / ratio))

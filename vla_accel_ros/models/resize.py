@@ -1,14 +1,16 @@
-"""Pillow's bicubic resize, to the bit, on any device.
+"""Pillow's resizes, to the bit, on any device.
 
-OpenVLA was measured on what Pillow makes of an image, and torch's antialiased interpolation differs from it
-by a level here and there. Pillow's way is integers: weights of 22 fractional bits, one pass along the rows
-and then one along the columns, each rounded to 8 bits (ImagingResample; antialiased, because the kernel
-widens with the scale). Integers add up alike in any order, so a GPU gives the same pixels. From version 13 on
-Pillow takes the columns of a tall image first; here it is always the rows, as when OpenVLA was made.
+OpenVLA was measured on what Pillow's bicubic makes of an image and openpi on its bilinear, and torch's
+antialiased interpolation differs from both by a level here and there. Pillow's way is integers: weights of 22
+fractional bits, one pass along the rows and then one along the columns, each rounded to 8 bits
+(ImagingResample; antialiased, because the kernel widens with the scale). Integers add up alike in any order,
+so a GPU gives the same pixels. From version 13 on Pillow takes the columns of a tall image first; here it is
+always the rows, as when these models were made.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -16,46 +18,66 @@ import torch
 from torch import Tensor
 
 FRACTION_BITS = 22
-SUPPORT = 2.0
 A = -0.5
 
 
-def resize_bicubic(image: Tensor, size: int) -> Tensor:
-    """uint8 [H, W, C] -> uint8 [size, size, C]; the aspect is not kept. Equal to Pillow's BICUBIC."""
-    return _along_columns(_along_columns(image.transpose(0, 1), size).transpose(0, 1), size)
+def resize_bicubic(images: Tensor, height: int, width: int | None = None) -> Tensor:
+    """uint8 [..., H, W, C] -> uint8 [..., height, width, C], a square by default; the aspect is not kept."""
+    return _resize(images, height, width or height, "bicubic")
 
 
-def _along_columns(image: Tensor, size: int) -> Tensor:
-    """Resize the first dimension of uint8 [N, M, C] to `size`."""
+def resize_bilinear(images: Tensor, height: int, width: int | None = None) -> Tensor:
+    """As resize_bicubic, with Pillow's BILINEAR."""
+    return _resize(images, height, width or height, "bilinear")
+
+
+def _resize(images: Tensor, height: int, width: int, kernel: str) -> Tensor:
+    rows = _along_first(images.movedim(-2, 0), width, kernel).movedim(0, -2)
+    return _along_first(rows.movedim(-3, 0), height, kernel).movedim(0, -3)
+
+
+def _along_first(image: Tensor, size: int, kernel: str) -> Tensor:
+    """Resize the first dimension of uint8 [N, ...] to `size`."""
     if image.shape[0] == size:
         return image
     image = image.contiguous()
-    rows, weights = (torch.from_numpy(a).to(image.device) for a in _taps(image.shape[0], size))
+    rows, weights = (torch.from_numpy(a).to(image.device) for a in _taps(image.shape[0], size, kernel))
     total = torch.full(
         (size, *image.shape[1:]), 1 << (FRACTION_BITS - 1), dtype=torch.int32, device=image.device
     )
     for row, weight in zip(rows, weights, strict=True):
-        total.addcmul_(image[row].int(), weight[:, None, None])
+        total.addcmul_(image[row].int(), weight.view(-1, *[1] * (image.ndim - 1)))
     return (total >> FRACTION_BITS).clamp(0, 255).to(torch.uint8)
 
 
-@lru_cache(maxsize=16)
-def _taps(before: int, after: int) -> tuple[np.ndarray, np.ndarray]:
+@lru_cache(maxsize=32)
+def _taps(before: int, after: int, kernel: str) -> tuple[np.ndarray, np.ndarray]:
     """Which input rows make an output row, and their weights: int64 and int32 [taps, after], zero-padded."""
+    weigh, support = KERNELS[kernel]
     scale = before / after
     widen = max(1.0, scale)
     centre = (np.arange(after) + 0.5) * scale
-    first = np.maximum((centre - SUPPORT * widen + 0.5).astype(np.int64), 0)
-    last = np.minimum((centre + SUPPORT * widen + 0.5).astype(np.int64), before)
+    first = np.maximum((centre - support * widen + 0.5).astype(np.int64), 0)
+    last = np.minimum((centre + support * widen + 0.5).astype(np.int64), before)
     rows = first + np.arange((last - first).max())[:, None]
-    weights = np.where(rows < last, _kernel((rows - centre + 0.5) / widen), 0.0)
+    weights = np.where(rows < last, weigh((rows - centre + 0.5) / widen), 0.0)
     weights /= weights.sum(axis=0)
     fixed = np.trunc(weights * (1 << FRACTION_BITS) + np.where(weights < 0, -0.5, 0.5)).astype(np.int32)
     return np.minimum(rows, before - 1), fixed
 
 
-def _kernel(x: np.ndarray) -> np.ndarray:
+def _bicubic(x: np.ndarray) -> np.ndarray:
     x = np.abs(x)
     near = ((A + 2.0) * x - (A + 3.0)) * x * x + 1
     far = (((x - 5) * x + 8) * x - 4) * A
     return np.where(x < 1.0, near, np.where(x < 2.0, far, 0.0))
+
+
+def _bilinear(x: np.ndarray) -> np.ndarray:
+    return np.maximum(1.0 - np.abs(x), 0.0)
+
+
+KERNELS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float]] = {
+    "bicubic": (_bicubic, 2.0),
+    "bilinear": (_bilinear, 1.0),
+}

@@ -1,31 +1,26 @@
-"""The safetensors files of a folder as one table of tensors, and a stream of what they hold.
+"""The safetensors files of a folder as one table of tensors.
 
 A checkpoint is one `model.safetensors`, or several with an index that says which tensor is in which. Names,
 shapes and types are read from the headers and compared with the model before a weight is touched, so that all
-that is wrong is said at once. Weights then come one at a time through a mapping that is dropped after every
-gigabyte: pages that were read count as the host's memory until then. Pickled files are never opened.
+that is wrong is said at once. Only files of the folder itself are opened, and pickled ones never: an index or
+a link that leads elsewhere is refused, but for the links by which Hugging Face's cache holds its files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from vla_accel_ros.models.norm_stats import read_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
-WINDOW = 1 << 30
-"""Bytes that are read through one mapping of a file, but for a tensor that is larger."""
-
-Progress = Callable[[int, int], None]
-"""(bytes read so far, bytes in all)"""
+PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
 
 @dataclass(frozen=True)
@@ -52,15 +47,15 @@ def open_weights(file: Path) -> Any:
 
 def read_table(folder: Path) -> dict[str, Stored]:
     """Every tensor of a folder, from the headers alone. Raises ValueError if a file is missing or broken."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder; give the checkpoint's folder.")
     if (folder / SINGLE).is_file():
-        return read_headers(folder / SINGLE)
+        return read_headers(inside(folder, folder / SINGLE))
     if not (folder / INDEX).is_file():
-        found = [
-            p.name for p in folder.iterdir() if p.suffix in (".safetensors", ".bin", ".pt", ".pth", ".pkl")
-        ]
+        found = sorted(p.name for p in folder.iterdir() if p.suffix in (".safetensors", *PICKLED))
         raise ValueError(
-            f"{folder} has no {SINGLE} and no {INDEX} (but {sorted(found)}); save the weights as "
-            "safetensors, since pickled files are never opened."
+            f"{folder} has no {SINGLE} and no {INDEX} (but {found}); save the weights as safetensors, since "
+            "pickled files are never opened."
         )
     where = _index(folder / INDEX)
     absent = sorted(name for name in set(where.values()) if not (folder / name).is_file())
@@ -69,9 +64,20 @@ def read_table(folder: Path) -> dict[str, Stored]:
     return {
         name: stored
         for shard in sorted(set(where.values()))
-        for name, stored in read_headers(folder / shard).items()
+        for name, stored in read_headers(inside(folder, folder / shard)).items()
         if where.get(name, shard) == shard
     }
+
+
+def inside(folder: Path, file: Path) -> Path:
+    """The file, if it lies in the folder, or where the folder is a snapshot of Hugging Face's cache, among
+    that one's blobs. Raises ValueError if a link leads elsewhere."""
+    target, homes = file.resolve(), [folder.resolve()]
+    if folder.resolve().parent.name == "snapshots":
+        homes.append(folder.resolve().parent.parent / "blobs")
+    if not any(target.is_relative_to(home) for home in homes):
+        raise ValueError(f"{file} is a link to {target}, outside of its folder; copy the file itself.")
+    return file
 
 
 def check_table(
@@ -99,49 +105,6 @@ def check_table(
             f"misshapen {misshapen}, not floating point {mistyped}; make config.json and the weights of "
             "one model."
         )
-
-
-def stream(
-    table: Mapping[str, Stored],
-    dtypes: Mapping[str, torch.dtype],
-    device: torch.device,
-    progress: Progress | None = None,
-) -> dict[str, Tensor]:
-    """The tensors named in dtypes, in those dtypes, on the device; each is a copy of its own.
-
-    Raises ValueError naming every one that holds a number that is not finite.
-    """
-    loaded: dict[str, Tensor] = {}
-    broken: list[str] = []
-    done, total = 0, sum(table[name].bytes for name in dtypes)
-    for names in _windows(table, dtypes):
-        with open_weights(table[names[0]].file) as tensors:
-            for name in names:
-                loaded[name] = tensors.get_tensor(name).to(device, dtypes[name], copy=True)
-                if not bool(loaded[name].isfinite().all()):
-                    broken.append(name)
-                done += table[name].bytes
-                if progress is not None:
-                    progress(done, total)
-    if broken:
-        files = sorted({str(table[name].file) for name in broken})
-        raise ValueError(
-            f"{', '.join(files)}: not every number is finite in {broken}; copy or train it again."
-        )
-    return loaded
-
-
-def _windows(table: Mapping[str, Stored], names: Iterable[str]) -> Iterator[list[str]]:
-    """Lists of tensors of one file that are WINDOW bytes together, in the order of files and names."""
-    window: list[str] = []
-    for name in sorted(names, key=lambda name: (table[name].file, name)):
-        together = sum(table[other].bytes for other in window) + table[name].bytes
-        if window and (table[name].file != table[window[0]].file or together > WINDOW):
-            yield window
-            window = []
-        window.append(name)
-    if window:
-        yield window
 
 
 def read_headers(file: Path) -> dict[str, Stored]:

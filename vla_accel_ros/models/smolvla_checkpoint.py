@@ -10,75 +10,56 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import torch
 
-from vla_accel_ros.models.checkpoint import DTYPES, find_device
-from vla_accel_ros.models.committed import read_trained_delay
-from vla_accel_ros.models.lerobot_processors import read_lerobot_normalizers
-from vla_accel_ros.models.norm_stats import read_json
+from vla_accel_ros.models.conventions import LEROBOT
+from vla_accel_ros.models.description import Description, Missing, trained_range
+from vla_accel_ros.models.formats import OURS, Contents, Format
+from vla_accel_ros.models.lerobot_processors import normalisation_modes, read_lerobot_normalizers
+from vla_accel_ros.models.options import Options, Progress
+from vla_accel_ros.models.pi_checkpoint import trained_delay
 from vla_accel_ros.models.processing import Normalizer
-from vla_accel_ros.models.shards import Progress, Stored, check_table, read_table, stream
+from vla_accel_ros.models.shards import Stored, check_table
 from vla_accel_ros.models.smolvla import UNUSED, SmolVLA
 from vla_accel_ros.models.smolvla_config import SmolVLAConfig
 from vla_accel_ros.models.smolvla_policy import SmolVLAPolicy
 from vla_accel_ros.models.smolvla_sizes import infer_smolvla
-from vla_accel_ros.models.tokenizer import load_tokenizer
+from vla_accel_ros.models.streaming import fill, on_meta, read
+from vla_accel_ros.models.tokenizer import Tokenizer, load_tokenizer
 
 ROOT = "model."
 NEW_LINE = "smolvla_new_line_processor"
 
 
-def is_smolvla(folder: str | Path) -> bool:
-    """Whether a folder's config.json says that it is a SmolVLA. Raises ValueError if that is not JSON."""
-    file = Path(folder) / "config.json"
-    data = read_json(file) if file.is_file() else {}
-    ours = data.get("vla_accel_ros")
-    return data.get("type") == "smolvla" or (isinstance(ours, dict) and ours.get("kind") == "smolvla")
+def holds(contents: Contents) -> bool:
+    """Whether config.json says that it is a SmolVLA, or the tensors have its names."""
+    said = contents.config.get("type") == "smolvla" or contents.kind == "smolvla"
+    return said or any(name.startswith(ROOT + "vlm_with_expert.") for name in contents.tensors)
 
 
-def load_smolvla(
-    path: str | Path,
-    device: str | torch.device = "cpu",
-    dtype: torch.dtype = torch.float32,
-    delta_mask: np.ndarray | None = None,
-    *,
-    normalize: bool = True,
-    progress: Progress | None = None,
-) -> SmolVLAPolicy:
-    """Load the folder `path`.
-
-    dtype: float32 or bfloat16 (some parts stay float32, as in lerobot).
-    delta_mask: bool [D], see Policy; by default every action of the policy is an absolute one.
-    normalize: False for a policy without statistics, whose numbers are in the units of its training.
-    progress: called with (bytes read, bytes in all) after every tensor.
-    Raises ValueError, one sentence, for everything that is missing, malformed or does not fit.
-    """
-    folder = Path(path)
-    target = find_device(device)
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype is {dtype}; use torch.float32 or torch.bfloat16.")
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder; give the checkpoint's folder.")
-    table = read_table(folder)
-    config, data = read_smolvla_config(folder, table), read_json(folder / "config.json")
-    if not (folder / "tokenizer.json").is_file():
-        raise ValueError(
-            f"{folder} has no tokenizer.json, which lerobot does not save; copy that of "
-            f"{data.get('vlm_model_name', 'its language model')} into the folder."
-        )
-    tokenizer = load_tokenizer(folder, config.vocab)
+def load(contents: Contents, options: Options) -> SmolVLAPolicy:
+    """See checkpoint.load_policy."""
+    folder, config = contents.folder, read_smolvla_config(contents)
+    tokenizer = _tokenizer(contents, config)
     state, actions = Normalizer.identity(), Normalizer.identity()
-    if normalize:
+    if options.normalize:
         state, actions = read_smolvla_normalizers(folder)
-    if delta_mask is None:
-        delta_mask = np.zeros(min(actions.size, config.action_dim) or config.action_dim, dtype=np.bool_)
-    try:
-        delay = read_trained_delay(data, config.horizon)
-    except ValueError as error:
-        raise ValueError(f"{folder / 'config.json'}: {error}") from error
-    model = load_smolvla_model(table, config, folder, target, dtype, progress)
-    return SmolVLAPolicy(model, tokenizer, state, actions, np.asarray(delta_mask), trained_delay=delay)
+    width = min(actions.size, config.action_dim) or config.action_dim
+    mask = options.actions(None, width, str(folder))
+    delay = trained_delay(folder, contents.config, config.horizon)
+    model = load_smolvla_model(
+        contents.table, config, contents.weights, options.device, options.dtype, options.progress
+    )
+    return SmolVLAPolicy(model, tokenizer, state, actions, mask, trained_delay=delay, conventions=LEROBOT)
+
+
+def _tokenizer(contents: Contents, config: SmolVLAConfig) -> Tokenizer:
+    if not (contents.folder / "tokenizer.json").is_file():
+        raise ValueError(
+            f"{contents.folder} has no tokenizer.json, which lerobot does not save; copy that of "
+            f"{contents.config.get('vlm_model_name', 'its language model')} into the folder."
+        )
+    return load_tokenizer(contents.folder, config.vocab)
 
 
 def read_smolvla_normalizers(folder: Path) -> tuple[Normalizer, Normalizer]:
@@ -98,26 +79,57 @@ def load_smolvla_model(
 
     where: the folder or file that errors name. Raises ValueError listing everything that does not fit.
     """
-    with torch.device("meta"):
+    check_smolvla(table, config, where)
+    with on_meta():
         model = SmolVLA(config).set_precision(dtype)
-    parameters = {ROOT + name: parameter for name, parameter in model.named_parameters()}
-    shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    check_table(table, shapes, lambda name: name == ROOT + UNUSED, where)
-    dtypes = {name: parameter.dtype for name, parameter in parameters.items()}
-    loaded = stream(table, dtypes, device, progress)
-    model.load_state_dict({name.removeprefix(ROOT): tensor for name, tensor in loaded.items()}, assign=True)
+    names = [ROOT + name for name, _ in model.named_parameters()]
+    values = ((name.removeprefix(ROOT), value) for name, value in read(table, names))
+    fill(model, values, device, sum(table[name].bytes for name in names), str(where), progress)
     return model.requires_grad_(False).eval()
 
 
-def read_smolvla_config(folder: Path, table: Mapping[str, Stored]) -> SmolVLAConfig:
+def check_smolvla(table: Mapping[str, Stored], config: SmolVLAConfig, where: Path) -> None:
+    """Raise one ValueError with everything that does not fit."""
+    with on_meta():
+        model = SmolVLA(config)
+    shapes = {ROOT + name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    check_table(table, shapes, lambda name: name == ROOT + UNUSED, where)
+
+
+def read_smolvla_config(contents: Contents) -> SmolVLAConfig:
     """The sizes: "vla_accel_ros" of `config.json` if it is there, else what the rest and the shapes tell."""
-    file = folder / "config.json"
-    data = read_json(file)
-    ours = data.get("vla_accel_ros")
+    ours = contents.config.get(OURS)
     try:
         if ours is not None:
             return SmolVLAConfig.from_json(ours)
-        return infer_smolvla({name: stored.shape for name, stored in table.items()}, data)
+        return infer_smolvla({name: stored.shape for name, stored in contents.table.items()}, contents.config)
     except (TypeError, ValueError) as error:
-        field = "" if ours is None else ", field vla_accel_ros"
-        raise ValueError(f"{file}{field}: {error}") from error
+        field = "" if ours is None else f", field {OURS}"
+        raise ValueError(f"{contents.folder / 'config.json'}{field}: {error}") from error
+
+
+def describe(contents: Contents, statistics: str | None) -> Description:
+    """See models.description; there is one set of statistics in such a folder."""
+    folder, config, missing = contents.folder, read_smolvla_config(contents), Missing()
+    nothing = (Normalizer.identity(), Normalizer.identity())
+    state, actions = missing.read(read_smolvla_normalizers, folder, default=nothing)
+    missing.read(_tokenizer, contents, config)
+    missing.read(lambda: check_smolvla(contents.table, config, contents.weights))
+    delay = missing.read(trained_delay, folder, contents.config, config.horizon, default=0)
+    notes = ["it writes no text: the layers that did were cut off"]
+    if delay:
+        notes.append(f"trained to be given up to {delay} committed actions (rtc_method: trained)")
+    return Description(
+        folder,
+        "lerobot, safetensors",
+        config,
+        contents.tensors,
+        trained_range(state),
+        trained_range(actions),
+        missing.read(normalisation_modes, folder, default="unknown"),
+        notes=tuple(notes),
+        missing=tuple(missing.sentences),
+    )
+
+
+FORMAT = Format("SmolVLA", holds, describe, load)

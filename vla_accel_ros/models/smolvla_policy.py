@@ -28,6 +28,7 @@ class SmolVLAPolicy(Policy):
 
     model: SmolVLA  # type: ignore[assignment]
 
+    decodes: ClassVar[bool] = False
     speaks: ClassVar[bool] = False
 
     @property
@@ -58,9 +59,6 @@ class SmolVLAPolicy(Policy):
             tokens=torch.tensor(tokens, device=self.device),
             state=state,
         )
-
-    def _copied(self, image: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.array(image)).to(self.device)
 
     def embed(self, inputs: PolicyInputs) -> Tensor:
         """The prefix of one observation, [1, T, W]: images, prompt, state."""

@@ -12,6 +12,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from vla_accel_ros.models.shards import inside
+
+PLACES = (
+    "tokenizer.json",
+    "tokenizer/tokenizer.json",
+    "tokenizer.model",
+    "tokenizer/tokenizer.model",
+    "paligemma_tokenizer.model",
+)
+"""Where a folder has it, in order of preference: beside the weights, in a folder of its own, or as the file
+that openpi fetches."""
 BOS_NAMES = ("<bos>", "<s>")
 EOS_NAMES = ("<eos>", "</s>")
 
@@ -93,16 +104,13 @@ class SentencePieceTokenizer:
 
 def load_tokenizer(folder: Path, vocab: int) -> Tokenizer:
     """The tokeniser of a folder. Raises ValueError if there is none or it has more than `vocab` ids."""
-    json_file, model_file = folder / "tokenizer.json", folder / "tokenizer.model"
-    tokenizer: Tokenizer
-    if json_file.is_file():
-        path, tokenizer = json_file, JsonTokenizer(json_file)
-    elif model_file.is_file():
-        path, tokenizer = model_file, SentencePieceTokenizer(model_file)
-    else:
+    path = next((folder / name for name in PLACES if (folder / name).is_file()), None)
+    if path is None:
         raise ValueError(
             f"{folder} has no tokenizer.json and no tokenizer.model; copy the one it was trained with."
         )
+    path = inside(folder, path)
+    tokenizer: Tokenizer = JsonTokenizer(path) if path.suffix == ".json" else SentencePieceTokenizer(path)
     if tokenizer.size > vocab:
         raise ValueError(
             f"{path} has {tokenizer.size} ids but the model embeds {vocab}; copy the one it was trained with."

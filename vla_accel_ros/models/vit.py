@@ -82,6 +82,12 @@ class PatchEmbed(nn.Module):
         return self.proj(images)
 
 
+def _table(tokens: int, width: int) -> nn.Parameter:
+    table = nn.Parameter(torch.empty(1, tokens, width))
+    nn.init.normal_(table, std=width**-0.5)
+    return table
+
+
 class Tower(nn.Module):
     """images float [N, 3, S, S], normalised -> features [N, tokens, width], patches in row-major order.
 
@@ -91,10 +97,10 @@ class Tower(nn.Module):
     def __init__(self, config: VisionConfig, registers: int | None) -> None:
         super().__init__()
         self.patch_embed = PatchEmbed(config)
-        self.pos_embed = nn.Parameter(torch.randn(1, config.tokens, config.width) * config.width**-0.5)
+        self.pos_embed = _table(config.tokens, config.width)
         if registers is not None:
-            self.cls_token = nn.Parameter(torch.randn(1, 1, config.width) * config.width**-0.5)
-            self.reg_token = nn.Parameter(torch.randn(1, registers, config.width) * config.width**-0.5)
+            self.cls_token = _table(1, config.width)
+            self.reg_token = _table(registers, config.width)
         self.extra = 0 if registers is None else 1 + registers
         self.blocks = nn.ModuleList(Block(config, registers is not None) for _ in range(config.depth - 1))
 

@@ -25,6 +25,7 @@ from vla_accel_ros.engine.engine import Engine, Prefix
 from vla_accel_ros.engine.loops import InferenceLoops, Pace, Ports, Text
 from vla_accel_ros.engine.session import session_of
 from vla_accel_ros.engine.types import Chunk, Observation
+from vla_accel_ros.models.progress import Meter
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, Reporter, status
@@ -123,9 +124,13 @@ class InferenceNode(ManagedNode):
             time_rule=value(self, "time_rule"),
             seed=value(self, "seed"),
             answer_tokens=value(self, "language_max_tokens"),
+            statistics=value(self, "statistics"),
+            prompt_state=value(self, "prompt_state"),
         )
-        engine = load.engine(contract, self.get_logger().warning)
-        self.get_logger().info(f"loaded {load.model} on {engine.policy.device}")
+        log = self.get_logger()
+        with Meter(f"loading {load.model.name}") as meter:
+            engine = load.engine(contract, log.warning, meter)
+        log.info(f"loaded {load.model} on {engine.policy.device}: {engine.policy.config.kind}, {meter}")
         return engine
 
     def _tell_session(self, engine: Engine, contract: Contract) -> None:

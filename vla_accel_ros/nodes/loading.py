@@ -18,6 +18,7 @@ import torch
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checkpoint import load_policy
+from vla_accel_ros.models.options import Progress, find_device
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sensing.findings import WARNING, refuse
 from vla_accel_ros.sensing.model_check import ModelFacts, judge
@@ -25,7 +26,7 @@ from vla_accel_ros.sensing.model_check import ModelFacts, judge
 
 @dataclass(frozen=True)
 class Load:
-    """What to load and how; see the parameters of the same names."""
+    """What to load and how; see the parameters of the same names. "auto" is what suits machine and model."""
 
     model: Path
     device: str = "auto"
@@ -33,31 +34,48 @@ class Load:
     torch_threads: int = 1
     kv_slots: int = 5
     denoise_steps: int = 10
-    time_rule: str = "openpi"
+    time_rule: str = "auto"
     seed: int = 0
     answer_tokens: int = 16
+    statistics: str = ""
+    prompt_state: str = "auto"
 
-    def engine(self, contract: Contract, warn: Callable[[str], object] = lambda _: None) -> Engine:
-        """Load, compare and warm up. Raises ValueError, in one sentence, for what does not fit.
+    def engine(
+        self,
+        contract: Contract,
+        warn: Callable[[str], object] = lambda _: None,
+        progress: Progress | None = None,
+    ) -> Engine:
+        """Compare, load and warm up. Raises ValueError, in one sentence, for what does not fit.
 
         warn: gets a sentence for each thing that fits but looks wrong, such as degrees taken for radians.
+        progress: told of every weight that is loaded.
         """
         if self.torch_threads:
             torch.set_num_threads(self.torch_threads)
         device = self.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        policy = load_policy(self.model, device, getattr(torch, self.dtype), contract.delta_mask)
-        found = judge(ModelFacts.of(policy, self.model), contract)
+        target, dtype = find_device(device), getattr(torch, self.dtype)
+        found = judge(ModelFacts.read(self.model, self.statistics or None), contract)
         refuse(found)
         for finding in found:
             if finding.level == WARNING:
                 warn(str(finding))
+        policy = load_policy(
+            self.model,
+            target,
+            dtype,
+            contract.delta_mask,
+            statistics=self.statistics,
+            prompt_state=self.prompt_state,
+            progress=progress,
+        )
         engine = Engine(
             policy,
             slots=self.kv_slots,
             steps=self.denoise_steps,
-            time_rule=self.time_rule,
+            time_rule=None if self.time_rule == "auto" else self.time_rule,
             seed=self.seed,
             step_dt_s=contract.chunk.step_dt_s,
             answer_tokens=self.answer_tokens,
@@ -68,7 +86,7 @@ class Load:
 
 def warm_up(engine: Engine, contract: Contract) -> None:
     """Observe, act on and, if it speaks, ask about a black frame of a robot in the middle of its range."""
-    side = engine.policy.config.vision.image_size
+    side = engine.policy.image_size
     middle = np.array([(joint.lower + joint.upper) / 2 for joint in contract.joints])
     black = np.zeros((side, side, 3), np.uint8)
     observation = Observation(

@@ -64,7 +64,22 @@ INFERENCE = (
     AUTOSTART,
     CONTRACT,
     Parameter(
-        "model", "", "Checkpoint folder (model.safetensors and its assets). Empty: the bundled demo policy."
+        "model",
+        "",
+        "Checkpoint folder of openpi (PyTorch or JAX), lerobot, OpenVLA or ours; `vla inspect` tells what it "
+        "is. Empty: the bundled demo policy.",
+    ),
+    Parameter(
+        "statistics",
+        "",
+        "Whose statistics, where the checkpoint has several: openpi's asset id, OpenVLA's data set.",
+    ),
+    Parameter(
+        "prompt_state",
+        "auto",
+        "How pi0.5 has the state in its prompt: its own dimensions, padded to all of the network's (lerobot "
+        "up to 0.4.4), or not at all; auto is what the checkpoint says.",
+        choices=("auto", "own", "padded", "none"),
     ),
     Parameter(
         "device",
@@ -124,9 +139,9 @@ INFERENCE = (
     Parameter("denoise_steps", 10, "Euler steps of flow matching per chunk.", minimum=1, maximum=64),
     Parameter(
         "time_rule",
-        "openpi",
-        "How the flow time is stepped; see models/sampling.py.",
-        choices=("openpi", "lerobot"),
+        "auto",
+        "How the flow time is stepped (models/sampling.py); auto is the rule of whoever trained the policy.",
+        choices=("auto", "openpi", "lerobot"),
     ),
     Parameter("seed", 0, "Seed of the denoising noise; noise is a function of (seed, request).", minimum=0),
     Parameter(

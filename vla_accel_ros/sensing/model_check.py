@@ -13,20 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vla_accel_ros.models.checkpoint import read_config
-from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.models.norm_stats import read_normalizers
-from vla_accel_ros.models.openvla_checkpoint import is_openvla, read_openvla_config
-from vla_accel_ros.models.openvla_stats import read_action_stats
-from vla_accel_ros.models.policy import Policy
-from vla_accel_ros.models.processing import Normalizer
-from vla_accel_ros.models.shards import read_table
-from vla_accel_ros.models.smolvla_checkpoint import (
-    is_smolvla,
-    read_smolvla_config,
-    read_smolvla_normalizers,
-)
-from vla_accel_ros.models.smolvla_config import SmolVLAConfig
+from vla_accel_ros.models.checkpoint import describe
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sensing.findings import Finding, error, ok, warning
 
@@ -40,7 +27,8 @@ class ModelFacts:
 
     where: its folder. state_dim, action_dim: most numbers the network takes and gives. state, actions: where
     they were in training, float64 [2, D] lowest and highest in the policy's units; [2, 0] when it has no
-    statistics. twist: it moves a hand, not joints. image_names: empty for a model that takes any one image.
+    statistics. twist: it moves a hand, not joints, as a rule. image_names: empty for a model that takes any
+    one image. relative: bool [D], which actions are relative to the joints, None if the model does not say.
     """
 
     where: Path
@@ -51,45 +39,35 @@ class ModelFacts:
     state: np.ndarray
     actions: np.ndarray
     twist: bool = False
+    relative: np.ndarray | None = None
 
     @classmethod
-    def of(cls, policy: Policy, where: Path) -> ModelFacts:
-        """Of a policy that is loaded."""
-        config = policy.config
+    def read(cls, folder: Path, statistics: str | None = None) -> ModelFacts:
+        """Of a checkpoint folder. statistics: whose, where there are several.
+
+        Raises ValueError, one sentence, for one that cannot be read or whose statistics are missing.
+        """
+        told = describe(folder, statistics)
+        if told.missing:
+            raise ValueError(told.missing[0])
         return cls(
-            where,
-            config.kind,
-            config.image_names,
-            config.state_dim,
-            config.action_dim,
-            _range(policy.state_normalizer),
-            _range(policy.action_normalizer),
+            folder,
+            told.config.kind,
+            () if told.any_camera else told.config.image_names,
+            told.state_dim,
+            told.action_dim,
+            told.state,
+            told.actions,
+            told.twist,
+            told.relative,
         )
-
-    @classmethod
-    def read(cls, folder: Path) -> ModelFacts:
-        """Of a checkpoint folder. Raises ValueError, one sentence, for one that cannot be read."""
-        config: PiConfig | SmolVLAConfig
-        if is_openvla(folder):
-            sizes, stats = read_openvla_config(folder, read_table(folder)), read_action_stats(folder)
-            nothing, actions = _range(Normalizer.identity()), np.stack([stats.low, stats.high])
-            return cls(folder, sizes.kind, (), 0, actions.shape[1], nothing, actions, twist=True)
-        if is_smolvla(folder):
-            config = read_smolvla_config(folder, read_table(folder))
-            normalizers = read_smolvla_normalizers(folder)
-        else:
-            config = read_config(folder)
-            normalizers = read_normalizers(folder, config.kind)
-        state, actions = map(_range, normalizers)
-        names = config.image_names
-        return cls(folder, config.kind, names, config.state_dim, config.action_dim, state, actions)
 
 
 def judge(model: ModelFacts, contract: Contract) -> list[Finding]:
     """What keeps the model from serving the contract; one OK when nothing does."""
     found = [*_images(model, contract), *_sizes(model, contract)]
     if not found:
-        found = _ranges(model, contract)
+        found = [*_ranges(model, contract), *_deltas(model, contract)]
     columns = len(contract.action_names)
     what = f"{model.kind} fits the contract: {len(contract.cameras)} cameras, {columns} numbers an action"
     return found or [ok("model", what)]
@@ -122,9 +100,13 @@ def _images(model: ModelFacts, contract: Contract) -> list[Finding]:
 
 def _sizes(model: ModelFacts, contract: Contract) -> list[Finding]:
     found = []
-    if model.twist and contract.actions != "twist":
+    if model.twist and contract.actions != "twist" and model.actions.shape[1] != len(contract.action_names):
         what = f"the model in {model.where} ({model.kind}) moves a hand by twists, the contract's are joints"
         found.append(error("actions", what, "write actions: twist and give a servo_twist controller"))
+    elif model.twist and contract.actions != "twist":
+        what = f"models such as that in {model.where} ({model.kind}) move a hand by twists, as a rule"
+        mend = "write actions: twist unless it was fine-tuned on joints"
+        found.append(warning("actions", what, mend))
     joints, columns = len(contract.joints), len(contract.action_names)
     sizes = (
         ("joints", "states", "joints", joints, model.state, model.state_dim),
@@ -168,8 +150,34 @@ def _ranges(model: ModelFacts, contract: Contract) -> list[Finding]:
     return found
 
 
-def _range(normalizer: Normalizer) -> np.ndarray:
-    # Quantiles become -1 and 1; of mean and deviation, two deviations are about the same share.
-    reach = 1.0 if normalizer.offset else 2.0
-    edges = np.repeat([[-reach], [reach]], normalizer.size, axis=1)
-    return normalizer.unnormalize(edges)
+def _deltas(model: ModelFacts, contract: Contract) -> list[Finding]:
+    """Compare what the contract calls relative with what the model says, or what its actions look like.
+
+    Relative targets are small and go both ways; absolute ones are where the joints were.
+    """
+    ours, trained = contract.delta_mask, model.actions
+    if model.relative is not None and model.relative.shape == ours.shape:
+        return [
+            error(
+                f"joints ({name})",
+                f"the model in {model.where} was trained with {'relative' if theirs else 'absolute'} targets",
+                f"write action: {'delta' if theirs else 'absolute'}",
+            )
+            for name, theirs, given in zip(contract.action_names, model.relative, ours)
+            if theirs != given
+        ]
+    if contract.actions != "joints" or not trained.shape[1] == model.state.shape[1] == len(ours):
+        return []
+    found = []
+    for index, (name, delta) in enumerate(zip(contract.action_names, ours)):
+        (low, high), (least, most) = trained[:, index], model.state[:, index]
+        apart = high < least or low > most
+        if delta and (low > 0 or high < 0):
+            what = f"its actions were {low:.3g} to {high:.3g} in training, which no relative ones are"
+            found.append(warning(f"joints[{index}] ({name})", what, "write action: absolute if they are not"))
+        elif not delta and apart and low <= 0 <= high:
+            what = f"its actions were {low:.3g} to {high:.3g}, the joint {least:.3g} to {most:.3g}"
+            found.append(
+                warning(f"joints[{index}] ({name})", what, "write action: delta if they are relative")
+            )
+    return found

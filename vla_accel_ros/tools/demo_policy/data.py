@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checkpoint import load_policy
-from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.processing import resize_with_pad
 from vla_accel_ros.models.sampling import sample
 from vla_accel_ros.sim.demonstrations import Disturbed, Sample, draw_task, record_episode
@@ -150,7 +150,7 @@ class PolicyDriver:
     than one timing.
     """
 
-    def __init__(self, policy: Policy, seed: int) -> None:
+    def __init__(self, policy: AnyPolicy, seed: int) -> None:
         self.policy = policy
         self.rng = np.random.default_rng((seed, 0xD21E))
         self.period, self.latency = int(self.rng.integers(3, 9)), int(self.rng.integers(1, 5))

@@ -1,0 +1,80 @@
+"""What a format of checkpoints is: how it is recognised, described and loaded.
+
+A format is recognised by what is in a folder, never by the folder's name: fields of `config.json`, names of
+tensors, files of a JAX checkpoint. The table of all formats is in checkpoint.py; a new one is a line there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vla_accel_ros.models.description import Description
+from vla_accel_ros.models.norm_stats import read_json
+from vla_accel_ros.models.options import Options
+from vla_accel_ros.models.policies import AnyPolicy
+from vla_accel_ros.models.shards import INDEX, SINGLE, Stored, inside, read_table
+
+OURS = "vla_accel_ros"
+"""The field of config.json with a model's sizes; `vla convert` writes it, and a trainer of ours."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A folder before anybody knows what it is: its config.json ({} without one), and the tensors of its
+    safetensors ({} without any)."""
+
+    folder: Path
+    config: Mapping[str, Any] = field(default_factory=dict)
+    tensors: Mapping[str, Stored] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: str | Path) -> Contents:
+        """Raises ValueError if it is no folder, or a file of it is broken or leads out of it."""
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise ValueError(f"{folder} is not a folder; give the checkpoint's folder.")
+        file = folder / "config.json"
+        config = read_json(inside(folder, file)) if file.is_file() else {}
+        has = any((folder / name).is_file() for name in (SINGLE, INDEX))
+        return cls(folder, config, read_table(folder) if has else {})
+
+    @property
+    def table(self) -> Mapping[str, Stored]:
+        """The tensors. Raises ValueError, saying what is there instead, if there are none."""
+        return self.tensors or read_table(self.folder)
+
+    @property
+    def weights(self) -> Path:
+        """What errors about the weights name: the file, or the folder of several."""
+        single = self.folder / SINGLE
+        return single if single.is_file() else self.folder
+
+    @property
+    def kind(self) -> str:
+        """What our own sizes say that it is, empty without them."""
+        ours = self.config.get(OURS)
+        return str(ours.get("kind", "")) if isinstance(ours, dict) else ""
+
+    def whole(self, name: str, default: int | None = None) -> int:
+        """A field of config.json that counts something. Raises ValueError for anything else."""
+        value = self.config.get(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(
+                f"{self.folder / 'config.json'}: {name} is {value!r}; it must be a whole number from 1."
+            )
+        return value
+
+
+@dataclass(frozen=True)
+class Format:
+    """name: who writes such folders. holds: whether a folder is one. describe: from the small files; the text
+    names the statistics where there are several. load: raises ValueError, one sentence, for what does not
+    fit."""
+
+    name: str
+    holds: Callable[[Contents], bool]
+    describe: Callable[[Contents, str | None], Description]
+    load: Callable[[Contents, Options], AnyPolicy]

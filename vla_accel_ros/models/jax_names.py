@@ -1,0 +1,210 @@
+"""How openpi's JAX parameters become those of the PyTorch layout.
+
+In JAX a stack of layers is one array whose first axis is the layer, a projection has its heads as an axis, a
+dense kernel is input by output, and what belongs to the action expert has `_1` in its name. Nothing is
+computed: every parameter is a slice of an array with its axes in another order. The same rules are applied to
+shapes without data, to compare a checkpoint with a model before any array is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.models.config import IMAGE_NAMES, PI0, PI05, GemmaConfig, PiConfig, VisionConfig
+
+IMG, LLM = "PaliGemma/img/", "PaliGemma/llm/"
+BLOCK, ATTENTION = IMG + "Transformer/encoderblock/", "MultiHeadDotProductAttention_0/"
+PALIGEMMA = "paligemma_with_expert.paligemma.model."
+VISION = PALIGEMMA + "vision_tower.vision_model."
+PREFIX, EXPERT = PALIGEMMA + "language_model.", "paligemma_with_expert.gemma_expert.model."
+
+Turn = Callable[[Tensor], Tensor]
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class Slice(NamedTuple):
+    """A parameter as a part of an array. at: where, on its leading axes; turn: the axes that are left."""
+
+    parameter: str
+    at: tuple[int, ...]
+    turn: Turn
+
+    def of(self, array: Tensor) -> Tensor:
+        """The parameter."""
+        return self.turn(array[self.at] if self.at else array)
+
+
+def _as_is(x: Tensor) -> Tensor:
+    return x
+
+
+def _turned(x: Tensor) -> Tensor:
+    return x.mT
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x.flatten()
+
+
+def _patches(x: Tensor) -> Tensor:
+    """[p, p, 3, W] -> [W, 3, p, p]"""
+    return x.permute(3, 2, 0, 1)
+
+
+def _positions(x: Tensor) -> Tensor:
+    """[1, T, W] -> [T, W]"""
+    return x.flatten(0, -2)
+
+
+def _into_heads(x: Tensor) -> Tensor:
+    """[W, heads, head_dim] -> [heads * head_dim, W]"""
+    return x.flatten(1).mT
+
+
+def _per_head(x: Tensor) -> Tensor:
+    """[heads, W, head_dim] -> [heads * head_dim, W]"""
+    return x.transpose(1, 2).flatten(0, 1)
+
+
+def _out_of_heads(x: Tensor) -> Tensor:
+    """[heads, head_dim, W] -> [W, heads * head_dim]"""
+    return x.flatten(0, 1).mT
+
+
+_WHOLE: dict[str, tuple[str, Turn]] = {
+    IMG + "embedding/kernel": (VISION + "embeddings.patch_embedding.weight", _patches),
+    IMG + "embedding/bias": (VISION + "embeddings.patch_embedding.bias", _as_is),
+    IMG + "pos_embedding": (VISION + "embeddings.position_embedding.weight", _positions),
+    IMG + "Transformer/encoder_norm/scale": (VISION + "post_layernorm.weight", _as_is),
+    IMG + "Transformer/encoder_norm/bias": (VISION + "post_layernorm.bias", _as_is),
+    IMG + "head/kernel": (PALIGEMMA + "multi_modal_projector.linear.weight", _turned),
+    IMG + "head/bias": (PALIGEMMA + "multi_modal_projector.linear.bias", _as_is),
+    LLM + "embedder/input_embedding": (PREFIX + "embed_tokens.weight", _as_is),
+    LLM + "final_norm/scale": (PREFIX + "norm.weight", _as_is),
+    LLM + "final_norm_1/scale": (EXPERT + "norm.weight", _as_is),
+    LLM + "final_norm_1/Dense_0/kernel": (EXPERT + "norm.dense.weight", _turned),
+    LLM + "final_norm_1/Dense_0/bias": (EXPERT + "norm.dense.bias", _as_is),
+}
+for _name in ("state_proj", "action_in_proj", "action_out_proj", "action_time_mlp_in", "action_time_mlp_out"):
+    _WHOLE[f"{_name}/kernel"], _WHOLE[f"{_name}/bias"] = (
+        (f"{_name}.weight", _turned),
+        (f"{_name}.bias", _as_is),
+    )
+for _name in ("time_mlp_in", "time_mlp_out"):
+    _WHOLE[f"{_name}/kernel"], _WHOLE[f"{_name}/bias"] = (
+        (f"{_name}.weight", _turned),
+        (f"{_name}.bias", _as_is),
+    )
+
+_Part = tuple[tuple[int, ...], str, Turn]
+_LAYERED: dict[str, tuple[str, tuple[_Part, ...]]] = {}
+for _jax, _torch in (("LayerNorm_0", "layer_norm1"), ("LayerNorm_1", "layer_norm2")):
+    for _of, _leaf in (("scale", "weight"), ("bias", "bias")):
+        _LAYERED[f"{BLOCK}{_jax}/{_of}"] = (VISION + "encoder.", (((), f"{_torch}.{_leaf}", _as_is),))
+for _jax, _torch in (("Dense_0", "fc1"), ("Dense_1", "fc2")):
+    _LAYERED[f"{BLOCK}MlpBlock_0/{_jax}/kernel"] = (
+        VISION + "encoder.",
+        (((), f"mlp.{_torch}.weight", _turned),),
+    )
+    _LAYERED[f"{BLOCK}MlpBlock_0/{_jax}/bias"] = (VISION + "encoder.", (((), f"mlp.{_torch}.bias", _as_is),))
+for _jax, _torch in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"), ("out", "out_proj")):
+    _turn = _out_of_heads if _jax == "out" else _into_heads
+    _LAYERED[f"{BLOCK}{ATTENTION}{_jax}/kernel"] = (
+        VISION + "encoder.",
+        (((), f"self_attn.{_torch}.weight", _turn),),
+    )
+    _LAYERED[f"{BLOCK}{ATTENTION}{_jax}/bias"] = (
+        VISION + "encoder.",
+        (((), f"self_attn.{_torch}.bias", _flat),),
+    )
+for _one, _root in (("", PREFIX), ("_1", EXPERT)):
+    _LAYERED |= {
+        f"{LLM}layers/attn/q_einsum{_one}/w": (_root, (((), "self_attn.q_proj.weight", _per_head),)),
+        f"{LLM}layers/attn/kv_einsum{_one}/w": (
+            _root,
+            (((0,), "self_attn.k_proj.weight", _per_head), ((1,), "self_attn.v_proj.weight", _per_head)),
+        ),
+        f"{LLM}layers/attn/attn_vec_einsum{_one}/w": (
+            _root,
+            (((), "self_attn.o_proj.weight", _out_of_heads),),
+        ),
+        f"{LLM}layers/mlp{_one}/gating_einsum": (
+            _root,
+            (((0,), "mlp.gate_proj.weight", _turned), ((1,), "mlp.up_proj.weight", _turned)),
+        ),
+        f"{LLM}layers/mlp{_one}/linear": (_root, (((), "mlp.down_proj.weight", _turned),)),
+    }
+    for _jax, _torch in (
+        ("pre_attention_norm", "input_layernorm"),
+        ("pre_ffw_norm", "post_attention_layernorm"),
+    ):
+        _LAYERED |= {
+            f"{LLM}layers/{_jax}{_one}/scale": (_root, (((), f"{_torch}.weight", _as_is),)),
+            f"{LLM}layers/{_jax}{_one}/Dense_0/kernel": (_root, (((), f"{_torch}.dense.weight", _turned),)),
+            f"{LLM}layers/{_jax}{_one}/Dense_0/bias": (_root, (((), f"{_torch}.dense.bias", _as_is),)),
+        }
+
+
+def slices(name: str, shape: tuple[int, ...]) -> Iterator[Slice]:
+    """Every parameter that the array of this name and shape holds; itself, under its own name, if unknown."""
+    if name in _WHOLE:
+        parameter, turn = _WHOLE[name]
+        yield Slice(parameter, (), turn)
+    elif name in _LAYERED and shape:
+        root, parts = _LAYERED[name]
+        for layer in range(shape[0]):
+            for index, leaf, turn in parts:
+                yield Slice(f"{root}layers.{layer}.{leaf}", (layer, *index), turn)
+    else:
+        yield Slice(name, (), _as_is)
+
+
+def parameter_shapes(name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the parameters in an array. Raises ValueError if its axes are others."""
+    array = torch.empty(shape, device="meta")
+    try:
+        return {part.parameter: tuple(part.of(array).shape) for part in slices(name, shape)}
+    except (IndexError, RuntimeError) as error:
+        raise ValueError(f"{name} has shape {list(shape)}, which openpi gives no such array.") from error
+
+
+def jax_config(shapes: Shapes, horizon: int = PI0.horizon) -> PiConfig:
+    """A model's sizes from the shapes of its arrays; the horizon is in none of them.
+
+    Raises KeyError for an array that is not there, ValueError for one with other axes.
+    """
+    pi05 = "time_mlp_in/kernel" in shapes
+    patch, _, _, width = shapes[IMG + "embedding/kernel"]
+    depth, _, heads, _ = shapes[f"{BLOCK}{ATTENTION}query/kernel"]
+    vision = VisionConfig(
+        width=width,
+        depth=depth,
+        mlp=shapes[BLOCK + "MlpBlock_0/Dense_0/kernel"][-1],
+        heads=heads,
+        image_size=patch * round(shapes[IMG + "pos_embedding"][1] ** 0.5),
+        patch=patch,
+    )
+    action_dim = shapes["action_in_proj/kernel"][0]
+    return PiConfig(
+        kind="pi05" if pi05 else "pi0",
+        vision=vision,
+        prefix=_gemma(shapes, ""),
+        expert=_gemma(shapes, "_1"),
+        vocab=shapes[LLM + "embedder/input_embedding"][0],
+        action_dim=action_dim,
+        state_dim=action_dim if pi05 else shapes["state_proj/kernel"][0],
+        horizon=horizon,
+        max_prompt=(PI05 if pi05 else PI0).max_prompt,
+        image_names=IMAGE_NAMES,
+    )
+
+
+def _gemma(shapes: Shapes, one: str) -> GemmaConfig:
+    depth, heads, width, head_dim = shapes[f"{LLM}layers/attn/q_einsum{one}/w"]
+    _, _, kv_heads, _, _ = shapes[f"{LLM}layers/attn/kv_einsum{one}/w"]
+    mlp = shapes[f"{LLM}layers/mlp{one}/linear"][1]
+    return GemmaConfig(width, depth, mlp, heads, kv_heads, head_dim)

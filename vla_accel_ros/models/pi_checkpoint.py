@@ -1,0 +1,127 @@
+"""A folder of pi0 or pi0.5 in openpi's PyTorch layout, which is ours too.
+
+Layout: `model.safetensors` or shards with their index, in openpi's names; `config.json` (our sizes under
+"vla_accel_ros"; without them the sizes are read off the tensors), `assets/<id>/norm_stats.json`,
+`tokenizer.json` or `tokenizer.model`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from vla_accel_ros.models.committed import read_trained_delay
+from vla_accel_ros.models.config import PI0, PiConfig
+from vla_accel_ros.models.conventions import OPENPI
+from vla_accel_ros.models.description import Description, Missing, trained_range
+from vla_accel_ros.models.formats import OURS, Contents, Format
+from vla_accel_ros.models.infer_config import infer_config
+from vla_accel_ros.models.norm_stats import read_normalizers, statistics_names
+from vla_accel_ros.models.options import Options
+from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.pi_weights import ROOT, load_pi_model, pi_shapes, pi_sources
+from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.models.processing import Normalizer
+from vla_accel_ros.models.shards import Stored
+from vla_accel_ros.models.tokenizer import load_tokenizer
+
+
+def holds(contents: Contents) -> bool:
+    """Whether the sizes or the tensors' names are those of a pi."""
+    return contents.kind in ("pi0", "pi05") or any(name.startswith(ROOT) for name in contents.tensors)
+
+
+def read_config(contents: Contents) -> PiConfig:
+    """The sizes: `config.json`'s "vla_accel_ros" if it is there, else inferred from the tensors' shapes."""
+    if OURS in contents.config:
+        return own_sizes(contents)
+    horizon = contents.whole("action_horizon", PI0.horizon)
+    return infer_config(pi_shapes(contents.table), str(contents.weights), horizon)
+
+
+def own_sizes(contents: Contents) -> PiConfig:
+    """What config.json says under "vla_accel_ros"."""
+    try:
+        return PiConfig.from_json(contents.config[OURS])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{contents.folder / 'config.json'}, field {OURS}: {error}") from error
+
+
+def trained_delay(folder: Path, config: Mapping[str, Any], horizon: int) -> int:
+    """See read_trained_delay."""
+    try:
+        return read_trained_delay(config, horizon)
+    except ValueError as error:
+        raise ValueError(f"{folder / 'config.json'}: {error}") from error
+
+
+def make_policy(contents: Contents, config: PiConfig, options: Options, weights: Callable[[], Pi]) -> Policy:
+    """The policy of openpi's small files. weights: called last, when nothing else is wrong."""
+    folder = contents.folder
+    tokenizer = load_tokenizer(folder, config.vocab)
+    state, actions = Normalizer.identity(), Normalizer.identity()
+    if options.normalize:
+        state, actions = read_normalizers(folder, config.kind, options.statistics)
+    width = min(actions.size, config.action_dim) or config.action_dim
+    mask = options.actions(None, width, str(folder))
+    delay = trained_delay(folder, contents.config, config.horizon)
+    prompt_state = "own" if options.prompt_state == "auto" else options.prompt_state
+    return Policy(weights(), tokenizer, state, actions, mask, prompt_state, delay, OPENPI)
+
+
+def load(contents: Contents, options: Options) -> Policy:
+    """See checkpoint.load_policy."""
+    config = read_config(contents)
+
+    def weights() -> Pi:
+        where, table = contents.weights, contents.table
+        return load_pi_model(table, config, where, options.device, options.dtype, options.progress)
+
+    return make_policy(contents, config, options, weights)
+
+
+def describe(contents: Contents, statistics: str | None) -> Description:
+    """See models.description."""
+    return openpi_description(contents, read_config(contents), statistics, "openpi, safetensors", pi_sources)
+
+
+def openpi_description(
+    contents: Contents,
+    config: PiConfig,
+    statistics: str | None,
+    form: str,
+    check: Callable[[Mapping[str, Stored], PiConfig, Path], object] | None = None,
+) -> Description:
+    """What the small files say, and whether the tensors fit."""
+    folder, missing = contents.folder, Missing()
+    nothing = (Normalizer.identity(), Normalizer.identity())
+    state, actions = missing.read(read_normalizers, folder, config.kind, statistics, default=nothing)
+    missing.read(load_tokenizer, folder, config.vocab)
+    if check is not None:
+        missing.read(lambda: check(contents.table, config, contents.weights))
+    delay = missing.read(trained_delay, folder, contents.config, config.horizon, default=0)
+    how = "mean and deviation" if config.kind == "pi0" else "quantiles 1 and 99 %"
+    notes = [
+        "whether actions are relative to the joints (action: delta) is not in the folder: it is in the "
+        "settings it was trained with"
+    ]
+    if delay:
+        notes.append(f"trained to be given up to {delay} committed actions (rtc_method: trained)")
+    if config.kind == "pi05":
+        notes.append("trained without the state in its prompt (such as pi05_libero)? Then prompt_state: none")
+    return Description(
+        folder,
+        form,
+        config,
+        contents.tensors,
+        trained_range(state),
+        trained_range(actions),
+        f"{how}, epsilon 1e-6" if state.size else "none",
+        statistics=statistics_names(folder),
+        notes=tuple(notes),
+        missing=tuple(missing.sentences),
+    )
+
+
+FORMAT = Format("openpi", holds, describe, load)

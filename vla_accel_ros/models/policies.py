@@ -1,0 +1,84 @@
+"""What every family of policies offers, so that whoever runs one need not know which it is.
+
+A policy sees (`inputs`, `embed`, the network's `prefix`) and acts, in one of two ways: by flow steps that
+denoise a chunk, or by tokens that are one action. `acts` says which, and the two protocols below what that
+way needs; a new family offers one of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.models.decoding import Continues
+from vla_accel_ros.models.gemma import KV
+from vla_accel_ros.models.policy import PolicyInputs, Upload
+from vla_accel_ros.models.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its boundary type
+    from vla_accel_ros.engine.types import Observation
+
+FLOW, TOKENS = "flow", "tokens"
+
+
+class AnyPolicy(Protocol):
+    """A network with everything between it and a robot's own units; see models.policy for what each is."""
+
+    @property
+    def model(self) -> Any: ...
+    @property
+    def config(self) -> Any: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def kv_dtype(self) -> torch.dtype: ...
+    @property
+    def image_size(self) -> int: ...
+    @property
+    def joints(self) -> int: ...
+    @property
+    def delta_mask(self) -> np.ndarray: ...
+    @property
+    def trained_delay(self) -> int: ...
+    @property
+    def time_rule(self) -> str: ...
+    @property
+    def acts(self) -> str: ...
+    @property
+    def decodes(self) -> bool: ...
+    @property
+    def speaks(self) -> bool: ...
+    @property
+    def feels(self) -> bool: ...
+
+    def inputs(self, observation: Observation, upload: Upload | None = None) -> PolicyInputs: ...
+    def embed(self, inputs: PolicyInputs) -> Tensor: ...
+    def actions(self, raw: Tensor, state: np.ndarray) -> np.ndarray: ...
+    def raw_actions(self, actions: np.ndarray, state: np.ndarray) -> Tensor: ...
+
+
+class Denoises(Protocol):
+    """The network of a policy that acts by flow steps."""
+
+    def velocity(self, x: Tensor, t: Tensor, state: Tensor | None, kv: KV) -> Tensor: ...
+
+
+class FlowPolicy(AnyPolicy, Protocol):
+    """Acts by flow steps; raw actions are float32 [H, A], normalised."""
+
+    @property
+    def model(self) -> Denoises: ...
+
+    def normalized_state(self, state: np.ndarray) -> Tensor: ...
+
+
+class TokenPolicy(AnyPolicy, Protocol):
+    """Acts by the first D tokens that continue its prompt; raw actions are ids int64 [..., D]."""
+
+    @property
+    def model(self) -> Continues: ...
