@@ -165,6 +165,7 @@ class PackedForward:
         """
         if not segments:
             return []
+        order = sorted(range(len(segments)), key=lambda index: segments[index].x.shape[1] == 1)
         long = [segment for segment in segments if segment.x.shape[1] > 1]
         single = [segment for segment in segments if segment.x.shape[1] == 1]
         now = [self._rows(segment) for segment in (*long, *single)]
@@ -175,11 +176,9 @@ class PackedForward:
             stage.capture()
         stage.run()
         self.last = stage
-        starts = dict(zip(map(id, (*long, *single)), stage.work.starts, strict=False))
-        return [self._of(stage, segment, starts[id(segment)]) for segment in segments]
-
-    def _of(self, stage: PackedStage, segment: Segment, start: int) -> Tensor:
-        return stage.hidden[None, start : start + segment.x.shape[1]]
+        starts = dict(zip(order, stage.work.starts, strict=False))
+        ends = [starts[index] + segment.x.shape[1] for index, segment in enumerate(segments)]
+        return [stage.hidden[None, starts[index] : end] for index, end in enumerate(ends)]
 
     def _rows(self, segment: Segment) -> Rows:
         last = segment.first + segment.x.shape[1]

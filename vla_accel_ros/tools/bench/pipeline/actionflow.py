@@ -43,12 +43,13 @@ NOTHING = SimpleNamespace(rotary_write=_nothing, attend=_nothing, rms_norm=_noth
 
 @dataclass(frozen=True)
 class Grid:
-    """frames: measured of ours; peer_frames: of the slow ones."""
+    """frames: measured of ours, or as many as `seconds` allow; peer_frames: of slow ones, and at least."""
 
     tokens: Sequence[int]
     prompts: Sequence[int]
     frames: int
     peer_frames: int
+    seconds: float = 5.0
 
 
 def random_llama(config: OpenVLAConfig, device: torch.device, dtype: torch.dtype) -> OpenVLA:
@@ -183,21 +184,24 @@ class Bench:
         prompts: Sequence[Tensor],
         tokens: int,
         frames: int,
-        after: Callable[[TokenPipeline], list[Finished]] = lambda pipeline: [],
+        after: Callable[[TokenPipeline], list[Finished]] | None = None,
         forward: bool = True,
         drafts: Sequence[tuple[int, ...]] = ((),) * PROMPTS,
     ) -> tuple[Window, list[Finished]]:
-        """Frames through a pipeline that is filled before they count; after: what follows each step."""
+        """Frames through a pipeline that is filled before they count; after: what finishes each at once."""
         pool = self._pool(tokens, prompts[0].shape[1])
         packed = self.forward if forward else None
         pipeline = TokenPipeline(self.model, pool, tokens, forward=packed)
         window, finished, begun = Window(self.device), list[Finished](), dict[int, float]()
-        for number in range(tokens + 2 + frames):
-            if number == tokens + 2:
+        warm = tokens + 2 if after is None else PROMPTS
+        for number in range(warm + frames):
+            if number == warm:
                 window, finished = Window(self.device).__enter__(), []
+            if number > warm + self.grid.peer_frames and window.open_s > self.grid.seconds:
+                break
             begun[number] = time.perf_counter()
             new = pipeline.step(number, prompts[number % PROMPTS], drafts[number % PROMPTS])
-            new += after(pipeline)
+            new += [] if after is None else after(pipeline)
             now = time.perf_counter()
             window.ages_s += [now - begun[one.frame] for one in new]
             finished += new

@@ -39,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
 
     from vla_accel_ros.tools.bench.pipeline import sizes
+    from vla_accel_ros.tools.bench.pipeline.measure import counted_j
 
     if not arguments.small and not torch.cuda.is_available():
         raise RuntimeError("torch sees no CUDA device here; --small tries the command on a CPU.")
@@ -46,7 +47,11 @@ def run(arguments: argparse.Namespace) -> int:
     device = torch.device("cpu" if arguments.small else "cuda")
     dtype = torch.float32 if arguments.small else torch.bfloat16
     document: dict[str, Any] = {"plan": plan.name, "dtype": str(dtype).removeprefix("torch."), **provenance()}
-    failed = []
+    failed: list[str] = []
+    if device.type == "cuda" and counted_j(device) is None:
+        print(
+            "No power and energy: nvidia-ml-py is not installed, or this GPU does not count them.", flush=True
+        )
     for part in arguments.parts:
         try:
             document[part] = _part(part, plan, device, dtype)

@@ -43,6 +43,11 @@ class Window:
             self.energy_j = end_j - self._begin_j
         self.memory_gb = peak_gb(self.device)
 
+    @property
+    def open_s(self) -> float:
+        """Since it was opened, without waiting for the device."""
+        return time.perf_counter() - self._begin_s
+
     def ages(self) -> dict[str, float]:
         """Median and p99, in milliseconds."""
         p50, p99 = np.quantile(self.ages_s, (0.5, 0.99))
