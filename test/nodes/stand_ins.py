@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from array import array
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ def write_contract(folder: Path, arm: dict[str, Any], **changes: Any) -> Path:
 
 
 class Arm:
-    """All joints of a contract, moved by its controllers; publishes joint_states.
+    """All joints of a contract, moved by its controllers; publishes joint_states. A context manager.
 
     start: float64 [D]. Attributes: `commands`, what forward_command controllers were sent, as (steady
     time [s], positions by name); `rejected`, sentences; `goals`, FollowJointTrajectory servers by topic
@@ -67,6 +68,15 @@ class Arm:
             self._listen(controller)
         self._joints = self._node.create_publisher(JointState, contract.joint_states.topic, qos.SENSOR)
         self._timer = self._node.create_timer(0.01, self._tick, clock=Clock(clock_type=ClockType.STEADY_TIME))
+
+    def __enter__(self) -> Arm:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for server in self.goals.values():
+            server.close()
 
     def place(self, names: list[str], offset: float) -> None:
         """Put joints elsewhere, as others would who move the robot: their controllers hold there."""
@@ -143,6 +153,10 @@ class Follow:
             cancel_callback=lambda _: CancelResponse.ACCEPT,
         )
 
+    def close(self) -> None:
+        """Leave the graph."""
+        self._server.destroy()
+
     def tick(self, now_ns: int) -> None:
         """Complete what is due."""
         running, self._running = self._running, []
@@ -208,3 +222,9 @@ def _message(value: object) -> ParameterValue:
     if isinstance(value, str):
         return ParameterValue(type=ParameterType.PARAMETER_STRING, string_value=value)
     return ParameterValue(type=ParameterType.PARAMETER_STRING_ARRAY, string_array_value=list(value))
+
+
+def motion_of(operator: Operator) -> str:
+    """What the trajectory node says of its motion; empty before it said anything."""
+    line = operator.diagnostics.get("trajectory: motion")
+    return "" if line is None else line.message

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from calling import call, change, state
 from chunks import Policy
 from lifecycle_msgs.msg import State, Transition
-from stand_ins import ARM, Arm, Parameters, write_contract
+from stand_ins import ARM, Arm, Parameters, motion_of, write_contract
 from std_srvs.srv import Trigger
 
 from vla_accel_ros.nodes.operator import Operator
@@ -30,8 +31,9 @@ def node(start, tmp_path):
 
 
 @pytest.fixture
-def arm(operator) -> Arm:
-    return Arm(operator)
+def arm(operator) -> Iterator[Arm]:
+    with Arm(operator) as arm:
+        yield arm
 
 
 @pytest.fixture
@@ -82,7 +84,7 @@ def test_chunks_are_followed_without_a_leap_and_when_they_stop_the_arm_brakes_an
 
 
 def test_nothing_is_commanded_before_the_first_motion(operator, arm, node):
-    operator.wait(lambda: operator.diagnostics.get("trajectory: motion"), 20.0, "diagnostics")
+    operator.wait(lambda: motion_of(operator), 20.0, "diagnostics")
     until = time.monotonic() + 0.5
     operator.wait(lambda: time.monotonic() > until, 5.0, "half a second")
     assert not arm.commands
@@ -121,9 +123,7 @@ def test_released_nothing_is_sent_and_reclaimed_it_goes_on_from_where_others_lef
     until = time.monotonic() + 0.5
     operator.wait(policy.drives(lambda: time.monotonic() > until), 5.0, "half a second")
     assert len(arm.commands) == count
-    operator.wait(
-        lambda: "released to others" in operator.diagnostics["trajectory: motion"].message, 5.0, "diagnostics"
-    )
+    operator.wait(lambda: "released to others" in motion_of(operator), 5.0, "diagnostics")
     assert call(operator, Trigger, "trajectory/reclaim", Trigger.Request()).success
     operator.wait(policy.drives(lambda: len(arm.commands) > count + 30), 20.0, "commands")
     arm.commands[:] = arm.commands[count:]
@@ -153,9 +153,7 @@ def test_a_controller_that_comes_later_and_would_do_something_else_is_not_moved(
     Parameters(operator, "arm_positions", joints=ARM, interface_name="effort")
     operator.wait(policy.drives(lambda: "stopping: arm_positions" in node.log), 20.0, "stop")
     message = operator.wait(
-        policy.drives(
-            lambda: (m := operator.diagnostics["trajectory: motion"].message).startswith("holding") and m
-        ),
+        policy.drives(lambda: (m := motion_of(operator)).startswith("holding") and m),
         20.0,
         "diagnostics",
     )

@@ -4,12 +4,14 @@ after.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from calling import call, change
 from chunks import Policy
 from lifecycle_msgs.msg import Transition
-from stand_ins import ARM, HOME, Arm, write_contract
+from stand_ins import ARM, HOME, Arm, motion_of, write_contract
 from std_srvs.srv import Trigger
 
 from vla_accel_ros.nodes.environment import demo_contract
@@ -30,14 +32,14 @@ def node(start, tmp_path, operator, arm):
     node = start(
         "trajectory", autostart=True, contract=str(tmp_path / "contract.yaml"), move_speed=1.0, move_goal=0.03
     )
-    operator.wait(lambda: operator.diagnostics.get("trajectory: motion"), 20.0, "diagnostics")
-    operator.wait(lambda: "late" not in operator.diagnostics["trajectory: motion"].message, 5.0, "joints")
+    wait_for_joints(operator)
     return node
 
 
 @pytest.fixture
-def arm(operator) -> Arm:
-    return Arm(operator)
+def arm(operator) -> Iterator[Arm]:
+    with Arm(operator) as arm:
+        yield arm
 
 
 @pytest.fixture
@@ -59,6 +61,13 @@ class Going:
     def ends(self, drives=lambda condition: condition) -> Trigger.Response:
         self._operator.wait(drives(self._future.done), 20.0, "end of ~/home")
         return self._future.result()
+
+
+def wait_for_joints(operator: Operator) -> None:
+    """Until the node knows where the joints are."""
+    operator.wait(
+        lambda: motion_of(operator) and "joint_states" not in motion_of(operator), 30.0, "joints in the node"
+    )
 
 
 def at_home(arm: Arm) -> bool:
@@ -154,7 +163,7 @@ def test_without_an_action_home_is_streamed(start, tmp_path, ros_domain):
     with Operator(Contract.load(path)) as operator:
         arm = Arm(operator)
         start("trajectory", autostart=True, contract=str(path), move_speed=0.5)
-        operator.wait(lambda: operator.diagnostics.get("trajectory: motion"), 20.0, "diagnostics")
+        wait_for_joints(operator)
         answer = Going(operator).ends()
         assert answer.success, answer.message
         assert at_home(arm)

@@ -4,6 +4,9 @@ told.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import numpy as np
 import pytest
 from rclpy.task import Future
@@ -25,6 +28,27 @@ def contract(tmp_path) -> Contract:
     return Contract.load(write_contract(tmp_path, {"topic": TOPIC, "action": ACTION}))
 
 
+@pytest.fixture
+def arm(operator) -> Iterator[Arm]:
+    with Arm(operator) as arm:
+        yield arm
+
+
+@pytest.fixture
+def make_move(operator) -> Iterator[Callable[..., JointMove]]:
+    """make_move(...): as JointMove, of the arm's action, ready and closed with the test."""
+    made: list[JointMove] = []
+
+    def make_move(**parameters: Any) -> JointMove:
+        made.append(JointMove(operator.node, ACTION, **parameters))
+        operator.wait(made[-1].ready, 10.0, "action server")
+        return made[-1]
+
+    yield make_move
+    for move in made:
+        move.close()
+
+
 def way(arm: Arm, seconds: float = 0.5) -> Trajectory:
     here = arm.array(ARM)
     return Trajectory(tuple(ARM), np.array([0, seconds * S]), np.array([here, here + 0.1]), np.zeros((2, 5)))
@@ -40,10 +64,8 @@ def outcome(operator: Operator, future: Future, move: JointMove | None = None) -
     return future.result()
 
 
-def test_a_goal_is_reached_with_the_tolerances_it_was_given(operator):
-    arm = Arm(operator)
-    move = JointMove(operator.node, ACTION, Tolerances(path=0.2, goal=0.01, time_s=1.5))
-    operator.wait(move.ready, 10.0, "action server")
+def test_a_goal_is_reached_with_the_tolerances_it_was_given(operator, arm, make_move):
+    move = make_move(tolerances=Tolerances(path=0.2, goal=0.01, time_s=1.5))
     assert outcome(operator, move.start(way(arm))) == Outcome(True, f"{ACTION}: reached")
     (goal,) = arm.goals[TOPIC].asked
     assert {t.position for t in goal.path_tolerance} == {0.2} and len(goal.path_tolerance) == 5
@@ -53,16 +75,15 @@ def test_a_goal_is_reached_with_the_tolerances_it_was_given(operator):
     assert stamp.sec == stamp.nanosec == 0 and len(goal.trajectory.points) == 1
 
 
-def test_nobody_offers_the_action(operator):
+def test_nobody_offers_the_action(operator, arm):
     move = JointMove(operator.node, "elsewhere/follow_joint_trajectory")
-    found = outcome(operator, move.start(way(Arm(operator))))
+    found = outcome(operator, move.start(way(arm)))
+    move.close()
     assert not found.reached and "nobody offers the action elsewhere" in found.sentence
 
 
-def test_a_later_goal_replaces_an_earlier_one(operator):
-    arm = Arm(operator)
-    move = JointMove(operator.node, ACTION)
-    operator.wait(move.ready, 10.0, "action server")
+def test_a_later_goal_replaces_an_earlier_one(operator, arm, make_move):
+    move = make_move()
     first = move.start(way(arm, 5.0))
     operator.wait(lambda: arm.goals[TOPIC].asked, 5.0, "goal")
     second = move.start(way(arm))
@@ -70,11 +91,9 @@ def test_a_later_goal_replaces_an_earlier_one(operator):
     assert outcome(operator, second).reached
 
 
-def test_a_goal_whose_end_is_not_told_is_given_up_and_cancelled(operator):
-    arm = Arm(operator)
+def test_a_goal_whose_end_is_not_told_is_given_up_and_cancelled(operator, arm, make_move):
     arm.goals[TOPIC].lost = True
-    move = JointMove(operator.node, ACTION, grace_s=0.3)
-    operator.wait(move.ready, 10.0, "action server")
+    move = make_move(grace_s=0.3)
     found = outcome(operator, move.start(way(arm)), move)
     assert not found.reached and "did not tell how it ended; look whether it still runs" in found.sentence
     operator.wait(lambda: arm.goals[TOPIC].cancelled == 1, 5.0, "cancellation")

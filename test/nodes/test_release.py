@@ -4,12 +4,14 @@ fails.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from calling import call
 from chunks import Policy
 from controller_manager_msgs.srv import SwitchController
-from stand_ins import ARM, Arm, write_contract
+from stand_ins import ARM, Arm, motion_of, write_contract
 from std_srvs.srv import Trigger
 
 from vla_accel_ros.nodes.operator import Operator
@@ -44,8 +46,9 @@ def contract(tmp_path) -> Contract:
 
 
 @pytest.fixture
-def arm(operator) -> Arm:
-    return Arm(operator)
+def arm(operator) -> Iterator[Arm]:
+    with Arm(operator) as arm:
+        yield arm
 
 
 @pytest.fixture
@@ -82,9 +85,7 @@ def test_others_get_their_controllers_and_we_go_on_where_they_left_the_robot(ope
     count = len(operator.sent)
     stood = arm.array(ARM)
     arm.place(ARM, 0.3)
-    operator.wait(
-        policy.drives(lambda: "released" in operator.diagnostics["trajectory: motion"].message), 5.0, "word"
-    )
+    operator.wait(policy.drives(lambda: "released" in motion_of(operator)), 5.0, "word")
     home = trigger(operator, "home")
     assert not home.success
     assert len(operator.sent) == count

@@ -5,6 +5,7 @@ present.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -92,8 +93,9 @@ def absolute(folder) -> list[dict]:
 
 
 @pytest.fixture
-def arm(operator) -> Arm:
-    return Arm(operator)
+def arm(operator) -> Iterator[Arm]:
+    with Arm(operator) as arm:
+        yield arm
 
 
 @pytest.fixture
