@@ -30,8 +30,8 @@ FORMATS: tuple[Format, ...] = (
     lerobot_checkpoint.FORMAT,
     smolvla_checkpoint.FORMAT,
     openvla_checkpoint.FORMAT,
-    pi_checkpoint.FORMAT,
     orbax_checkpoint.FORMAT,
+    pi_checkpoint.FORMAT,
 )
 """In the order in which they are tried: those that say what they are come first."""
 

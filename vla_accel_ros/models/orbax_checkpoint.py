@@ -61,8 +61,8 @@ class Array:
 
 
 def holds(contents: Contents) -> bool:
-    """Whether there is a folder of Orbax's that holds parameters."""
-    return (contents.folder / PARAMS / METADATA).is_file()
+    """Whether there is a folder of Orbax's that holds parameters, and nothing converted beside it."""
+    return not contents.tensors and (contents.folder / PARAMS / METADATA).is_file()
 
 
 def read_arrays(folder: Path) -> list[Array]:
