@@ -15,6 +15,7 @@ from vla_accel_ros.engine.stages import BUCKET, Stages
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.models.gemma import KV
 from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.processing import resize_with_pad, to_unit
 from vla_accel_ros.models.sampling import Flow, sample
 
 KINDS = ("pi0", "pi05")
@@ -69,6 +70,20 @@ def test_a_prefix_is_the_plain_one(kind: str, views: int, words: int) -> None:
     torch.testing.assert_close(ours.v, kv.v, **NEAR)
     assert (setting.pool.k[[0, 1, 3]] == 7.0).all()
     torch.testing.assert_close(setting.stages.last_hidden(2, length), hidden[0, -1], **NEAR)
+
+
+def test_camera_pixels_become_patches_on_the_way() -> None:
+    setting = Setting("pi05")
+    pixels = [torch.randint(0, 256, (*shape, 3), dtype=torch.uint8) for shape in ((28, 28), (40, 61))]
+    encode = setting.stages.encode(2)
+    squares = [torch.from_numpy(resize_with_pad(image.numpy(), 28)) for image in pixels]
+    encode.set(to_unit(torch.stack(squares)))
+    expected = encode.patches.clone()
+    encode.patches.fill_(7.0)
+    encode.take(pixels)
+    difference = (encode.patches - expected).abs()
+    assert difference[0].max() < 1e-6
+    assert difference[1].max() < 2.01 / 255
 
 
 @pytest.mark.parametrize("kind", KINDS)

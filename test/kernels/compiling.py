@@ -24,7 +24,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from vla_accel_ros.kernels.gpu import attention, flow, launch, linear, norm
+from vla_accel_ros.kernels.gpu import attention, flow, image, launch, linear, norm
 from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.tuning import Config, Table, read_table
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
@@ -107,6 +107,7 @@ def between() -> None:
     def place(*shape: int) -> torch.Tensor:
         return torch.empty(shape, dtype=torch.bfloat16)
 
+    image.patches(torch.empty(480, 640, 3, dtype=torch.uint8), 224, 14, torch.empty(256, 588))
     ints, angles = torch.zeros(1, dtype=torch.int32), torch.empty(900, 128)
     weight = torch.empty(2048)
     norm.rms_norm(place(532, 2048), weight, place(532, 2048))
@@ -124,7 +125,7 @@ if __name__ == "__main__":
     target = int(sys.argv[1])
     chosen = read_table(Path(sys.argv[2]).read_text(), sys.argv[2], 132) if len(sys.argv) > 2 else Table(132)
     pieces.LAYERS = 1
-    for module in (attention, flow, linear, norm):
+    for module in (attention, flow, image, linear, norm):
         replace_kernels(module, target)
     every(PI05, chosen, pdl=target >= 90)
     every(PI0, chosen, pdl=False)

@@ -62,6 +62,11 @@ class Encode(Stage):
         cut = images.unflatten(3, (side, patch)).unflatten(2, (side, patch)).permute(0, 2, 4, 1, 3, 5)
         self.patches.view(cut.shape).copy_(cut)
 
+    def take(self, pixels: Sequence[Tensor]) -> None:
+        """pixels uint8 [H, W, 3], N images of any size as cameras give them, on the device: resized here."""
+        for image, patches in zip(pixels, self.patches, strict=True):
+            self.ops.patches(image, self._side * self._patch, self._patch, patches)
+
     def body(self) -> None:
         embeddings, ops = self._vision.embeddings, self.ops
         patch = embeddings.patch_embedding

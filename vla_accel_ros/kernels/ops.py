@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vla_accel_ros.kernels import attention, flow, linear, norm, tuning
+from vla_accel_ros.kernels import attention, flow, image, linear, norm, tuning
 from vla_accel_ros.kernels.tuning import Config, Shape, Table
 
 
@@ -33,6 +33,7 @@ class Ops:
     rms_norm = staticmethod(norm.rms_norm)
     add_layer_norm = staticmethod(norm.add_layer_norm)
     bias_gelu = staticmethod(norm.bias_gelu)
+    patches = staticmethod(image.patches)
 
     def parts(self, rows: int, keys: int, head_dim: int, dtype: torch.dtype) -> int:
         """Into how many parts attention of `rows` (tokens times heads that share keys) cuts the keys."""
@@ -53,7 +54,7 @@ class TritonOps(Ops):
         return self.table.pick(Shape("attend", rows, keys, head_dim, _name(dtype))).split
 
     def _bind(self) -> None:
-        from vla_accel_ros.kernels.gpu import attention, flow, linear, norm
+        from vla_accel_ros.kernels.gpu import attention, flow, image, linear, norm
 
         pdl, scratch = self.table.pdl, {"scratch": self.scratch}
 
@@ -79,6 +80,7 @@ class TritonOps(Ops):
             "rms_norm": norm.rms_norm,
             "add_layer_norm": norm.add_layer_norm,
             "bias_gelu": norm.bias_gelu,
+            "patches": image.patches,
         }
         for name, function in bound.items():
             setattr(self, name, function)
