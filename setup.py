@@ -71,6 +71,7 @@ setup(
             f"trajectory = {NAME}.nodes.trajectory:main",
             f"sim_robot = {NAME}.nodes.sim_robot:main",
             f"camera = {NAME}.nodes.camera:main",
+            f"recorder = {NAME}.nodes.recorder:main",
             f"vla = {NAME}.tools.cli:main",
         ],
     },

@@ -1,7 +1,7 @@
-"""The two nodes that run a policy on a robot, in the robot's namespace.
+"""The nodes that run a policy on a robot, in the robot's namespace; one more to record what they do.
 
 Cameras, joints and controllers keep the names they have: the contract says which topics they are, so nothing
-is remapped here. Both nodes are started again when they die, and configure and activate themselves unless
+is remapped here. The nodes are started again when they die, and configure and activate themselves unless
 `autostart` is false.
 """
 
@@ -32,6 +32,8 @@ def generate_launch_description() -> LaunchDescription:
         ("autostart", "true", "Configure and activate the nodes; false leaves that to a lifecycle manager."),
         ("respawn", "true", f"Start a node again {RESPAWN_DELAY_S:.0f} s after it died."),
         ("use_sim_time", "false", "Take the time from /clock, as for a replayed bag."),
+        ("record", "false", "Also start the node recorder, which writes everything into a bag."),
+        ("record_dir", "", "Folder of the bags. Empty: as in params_file, else bags in the present folder."),
     ]
     declared = [
         DeclareLaunchArgument(name, default_value=default, description=description)
@@ -69,7 +71,10 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
             emulate_tty=True,
         )
 
-    return [
+    started = [
         node("inference", {**shared, **text("model")}),
         node("trajectory", {**shared, **text("mode")}),
     ]
+    if given("record").lower() in ("true", "1"):
+        started.append(node("recorder", {**shared, **text("record_dir")}))
+    return started

@@ -8,7 +8,8 @@ from launch_ros.actions import Node
 
 from vla_accel_ros.nodes.environment import additional_environment, demo_contract, share_path
 
-PASSED_ON = ("namespace", "params_file", "model", "mode", "log_level", "fastdds_profile")
+RECORDING = ("record", "record_dir")
+PASSED_ON = ("namespace", "params_file", "model", "mode", "log_level", "fastdds_profile", *RECORDING)
 
 
 def generate_launch_description() -> LaunchDescription:
@@ -22,6 +23,8 @@ def generate_launch_description() -> LaunchDescription:
         ("sim_params_file", str(share_path("config/sim.yaml")), "Parameters of the simulated robot (YAML)."),
         ("model", "", "Checkpoint folder. Empty: the bundled demo policy."),
         ("mode", "", "How chunks follow each other: block, async, blend or rtc. Empty: as in params_file."),
+        ("record", "false", "Also start the node recorder, which writes everything into a bag."),
+        ("record_dir", "", "Folder of the bags. Empty: as in params_file, else bags in the present folder."),
         ("log_level", "info", "debug, info, warn, error or fatal."),
         (
             "fastdds_profile",

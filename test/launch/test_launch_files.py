@@ -68,11 +68,14 @@ def test_bringup_starts_the_two_lifecycle_nodes_and_demo_adds_the_robot() -> Non
 
 @pytest.mark.parametrize("path", [BRINGUP, DEMO, CAMERA], ids=lambda path: path.name)
 def test_every_argument_is_described_and_changes_what_is_started(path: Path) -> None:
-    usual = stand_in.start(path)
+    usual, recording = stand_in.start(path), {} if path == CAMERA else {"record": "true"}
     for name, argument in stand_in.declared(path).items():
         assert argument.description.endswith(".")
         other = "false" if argument.default_value == "true" else "true"
-        assert stand_in.start(path, **{name: other}) != usual, f"{path.name}: {name} does nothing"
+        among, before = (
+            (recording, stand_in.start(path, **recording)) if name == "record_dir" else ({}, usual)
+        )
+        assert stand_in.start(path, **among, **{name: other}) != before, f"{path.name}: {name} does nothing"
 
 
 @pytest.mark.parametrize("path", [BRINGUP, DEMO, CAMERA], ids=lambda path: path.name)
@@ -114,6 +117,15 @@ def test_a_camera_has_a_name_a_source_and_a_calibration_over_the_parameter_file(
     )
     assert wrist.name == "wrist_camera" and wrist.respawn
     assert wrist.parameters == {"camera": "wrist", "source": "2", "camera_info": "/wrist.yaml"}
+
+
+@pytest.mark.parametrize("path", [BRINGUP, DEMO], ids=lambda path: path.name)
+def test_a_recorder_is_added_where_it_is_asked_for(path: Path) -> None:
+    *others, recorder = stand_in.start(path, record="true", record_dir="/bags")
+    assert recorder.name == recorder.executable == "recorder" and recorder.respawn
+    assert recorder.parameters["record_dir"] == "/bags" and recorder.parameters["autostart"] is True
+    assert recorder.parameters["contract"] == others[-1].parameters["contract"] if path == DEMO else True
+    assert others == stand_in.start(path)
 
 
 def test_demo_runs_the_contract_of_the_simulated_arm() -> None:

@@ -8,9 +8,11 @@ first.
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 import uuid
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -20,9 +22,6 @@ import torch
 
 import vla_accel_ros
 from vla_accel_ros.engine.engine import Engine
-
-# What may differ without any effect on the numbers.
-_OF_THE_PLACE = ("id", "model", "contract", "urdf", "cameras", "topics")
 
 
 @dataclass(frozen=True)
@@ -36,49 +35,45 @@ class Session:
     urdf: str
     cameras: tuple[str, ...]
     topics: tuple[str, ...]
+    settings: str
     device: str
-    device_name: str
-    dtype: str
-    torch_threads: int
-    kv_slots: int
-    denoise_steps: int
-    time_rule: str
-    seed: int
-    answer_tokens: int
     versions: tuple[str, ...]
     build: str
 
     def differences(self, other: Session) -> list[str]:
         """What may make the numbers of the other one others, a phrase each: "seed 0, here 1"."""
-        found = []
-        for name in (field.name for field in fields(self) if field.name not in _OF_THE_PLACE):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if mine == theirs:
-                continue
-            if isinstance(mine, tuple):
-                mine, theirs = ", ".join(sorted({*mine} - {*theirs})), ", ".join(sorted({*theirs} - {*mine}))
-            label = {"build": "code of vla_accel_ros", "checksum": "checkpoint"}.get(name, name)
-            found.append(f"{label} {_short(mine)}, here {_short(theirs)}")
-        return found
+        mine, theirs = self._facts(), other._facts()
+        return [
+            f"{name} {_short(mine.get(name))}, here {_short(theirs.get(name))}"
+            for name in dict.fromkeys((*mine, *theirs))
+            if mine.get(name) != theirs.get(name)
+        ]
+
+    def _facts(self) -> dict[str, object]:
+        """By name, all that numbers depend on."""
+        what = {"checkpoint": self.checksum, "runs on": self.device, "code of vla_accel_ros": self.build}
+        versions = dict(version.split(" ", 1) for version in self.versions)
+        return {**what, **json.loads(self.settings), **versions}
 
 
 def session_of(
     engine: Engine,
+    settings: Mapping[str, object],
     *,
     model: str | Path,
     contract: str | Path,
     urdf: Path | None,
-    topics: dict[str, str],
-    torch_threads: int,
-    answer_tokens: int,
+    topics: Mapping[str, str],
     checksum: str = "",
 ) -> Session:
     """The session of an engine that was just made.
 
-    model: its checkpoint's folder. contract, urdf: the files. topics: camera -> where its images come from.
-    torch_threads, answer_tokens: as they were asked for. Raises OSError when a file cannot be read.
+    settings: how it was made, by names; what was left to be found is replaced by what was found. model: its
+    checkpoint's folder. contract, urdf: the files. topics: camera -> where its images come from.
+    Raises OSError when a file cannot be read.
     """
     device = engine.policy.device
+    found = {"device": device.type, "denoise_steps": engine.steps, "time_rule": engine.time_rule}
     return Session(
         id=uuid.uuid4().hex,
         model=str(model),
@@ -87,15 +82,8 @@ def session_of(
         urdf="" if urdf is None else urdf.read_text(),
         cameras=tuple(topics),
         topics=tuple(topics.values()),
-        device=device.type,
-        device_name=device_name(device),
-        dtype=str(engine.policy.kv_dtype).removeprefix("torch."),
-        torch_threads=torch_threads,
-        kv_slots=engine.pool.slots,
-        denoise_steps=engine.steps,
-        time_rule=engine.time_rule,
-        seed=engine.seed,
-        answer_tokens=answer_tokens,
+        settings=json.dumps({**settings, **found}, sort_keys=True),
+        device=device_name(device),
         versions=versions(device),
         build=build(),
     )
@@ -152,5 +140,5 @@ def _processor() -> str:
 
 def _short(value: object) -> str:
     """A checksum by its first digits; others as they are."""
-    text = str(value) or "unknown"
+    text = "unknown" if value in (None, "") else str(value)
     return text[:12] if len(text) == 64 else text

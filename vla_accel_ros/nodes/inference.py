@@ -55,7 +55,8 @@ class InferenceNode(ManagedNode):
     def configure(self) -> None:
         contract = Contract.load(value(self, "contract") or demo_contract())
         self._reporter.hardware_id = contract.robot
-        engine = self._load(contract)
+        load = self._choices()
+        engine = self._load(load, contract)
         self._ingest = Ingest(contract)
         self._newest_chunk_ns: int | None = None
         self._errors = 0
@@ -92,7 +93,7 @@ class InferenceNode(ManagedNode):
         self._graph = GraphCheck(self, inputs(contract), [words(), chunks(ours=True)])
         self._graph.refuse_wrong()
         self.every(1.0, self._report)
-        self._tell_session(engine, contract)
+        self._tell_session(engine, load, contract)
         self._contract = contract
 
     def activate(self) -> None:
@@ -113,8 +114,8 @@ class InferenceNode(ManagedNode):
             self._ingest.clear()
             self._guiding.restart()
 
-    def _load(self, contract: Contract) -> Engine:
-        load = Load(
+    def _choices(self) -> Load:
+        return Load(
             model=Path(value(self, "model") or demo_model()),
             device=value(self, "device"),
             dtype=value(self, "dtype"),
@@ -127,23 +128,24 @@ class InferenceNode(ManagedNode):
             statistics=value(self, "statistics"),
             prompt_state=value(self, "prompt_state"),
         )
+
+    def _load(self, load: Load, contract: Contract) -> Engine:
         log = self.get_logger()
         with Meter(f"loading {load.model.name}") as meter:
             engine = load.engine(contract, log.warning, meter)
         log.info(f"loaded {load.model} on {engine.policy.device}: {engine.policy.config.kind}, {meter}")
         return engine
 
-    def _tell_session(self, engine: Engine, contract: Contract) -> None:
+    def _tell_session(self, engine: Engine, load: Load, contract: Contract) -> None:
         """Say what chunks are computed with."""
         topics = {camera.name: self.resolve_topic_name(camera.topic) for camera in contract.cameras}
         session = session_of(
             engine,
-            model=value(self, "model") or demo_model(),
+            {name: choice for name, choice in vars(load).items() if name != "model"},
+            model=load.model,
             contract=value(self, "contract") or demo_contract(),
             urdf=contract.urdf,
             topics=topics,
-            torch_threads=value(self, "torch_threads"),
-            answer_tokens=value(self, "language_max_tokens"),
         )
         self._session = SessionTopic(self, session)
 

@@ -359,9 +359,41 @@ CAMERA = (
     Parameter("jpeg_quality", 90, "Quality of the JPEG.", minimum=1, maximum=100, read_only=True),
 )
 
+RECORDER = (
+    AUTOSTART,
+    CONTRACT,
+    Parameter(
+        "record_dir",
+        "",
+        "Where bags go, each in a folder named by robot and time. Empty: bags, where the node was started.",
+    ),
+    Parameter(
+        "writer",
+        "auto",
+        "What writes the bag: rosbag2, or mcap without it; auto takes rosbag2 where it is installed.",
+        choices=("auto", "rosbag2", "mcap"),
+    ),
+    Parameter("compression", "none", "Of the bag: zstd costs processor time.", choices=("none", "zstd")),
+    Parameter(
+        "queue_mb",
+        256,
+        "Messages that may wait for the disk; more are dropped and counted [MB].",
+        minimum=1,
+        maximum=65_536,
+    ),
+    Parameter(
+        "keep_free_mb",
+        1024,
+        "Recording ends when the disk has less free than this [MB].",
+        minimum=0,
+        maximum=1_000_000,
+    ),
+)
+
 NODES: dict[str, tuple[Parameter, ...]] = {
     "inference": INFERENCE,
     "trajectory": TRAJECTORY,
     "sim_robot": SIM_ROBOT,
     "camera": CAMERA,
+    "recorder": RECORDER,
 }

@@ -16,6 +16,8 @@ import numpy as np
 
 _ORDERS = {b"\x00\x00": ">", b"\x00\x01": "<"}
 _HEADER = 4
+_LITTLE = b"\x00\x01\x00\x00"
+_RGB8 = b"rgb8\0"
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,23 @@ def compressed_view(buffer: bytes | bytearray | memoryview) -> CompressedView:
         format=reader.text("format"),
         data=reader.bytes("data"),
     )
+
+
+def image_message(stamp_ns: int, frame_id: str, image: np.ndarray) -> bytearray:
+    """A serialized sensor_msgs/Image, rgb8, of uint8 [H, W, 3]; the pixels are copied once."""
+    height, width = image.shape[:2]
+    name = frame_id.encode() + b"\0"
+    head = _LITTLE + struct.pack("<iII", *divmod(stamp_ns, 1_000_000_000), len(name)) + name
+    head = _padded(head, 4) + struct.pack("<III", height, width, len(_RGB8)) + _RGB8 + b"\0"
+    head = _padded(head, 4) + struct.pack("<II", 3 * width, image.nbytes)
+    message = bytearray(len(head) + image.nbytes)
+    message[: len(head)] = head
+    np.copyto(np.frombuffer(message, np.uint8, offset=len(head)).reshape(image.shape), image)
+    return message
+
+
+def _padded(head: bytes, size: int) -> bytes:
+    return head + bytes(-(len(head) - _HEADER) % size)
 
 
 class _Reader:

@@ -1,0 +1,146 @@
+"""Reads a rosbag2 of MCAP files from its beginning, finished or not, without ROS.
+
+A bag whose recorder was killed has no index and ends in the middle of a chunk; everything before that is
+there. So files are read as a stream and never by their index, and an end that is none is a fact about the
+bag (`finished`) and no error. Messages are decoded by the definitions in the bag, not by those that are
+installed: a bag outlives them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+import yaml
+from mcap.exceptions import EndOfFile, McapError
+from mcap.records import Channel, Footer, Message, Schema
+from mcap.stream_reader import CRCValidationError, StreamReader
+from mcap_ros2.decoder import DecoderFactory
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One recorded message. type: "std_msgs/msg/String". log_ns: when it was recorded. data: serialized."""
+
+    topic: str
+    type: str
+    log_ns: int
+    data: bytes
+    schema: Schema
+
+
+class Bag:
+    """The messages of a bag, in the order in which they were written.
+
+    path: the bag's folder, or one of its files. Attributes, as far as it has been read: `finished` (every
+    file ended as it should), `topics` (name -> type), `offered` (name -> its QoS profiles, YAML).
+    Raises ValueError, one sentence, for what is no bag of MCAP files; OSError when it cannot be read.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.files = _files(self.path)
+        self.finished = True
+        self.topics: dict[str, str] = {}
+        self.offered: dict[str, str] = {}
+        self._decoders = DecoderFactory()
+
+    def entries(self, types: Collection[str] | None = None) -> Iterator[Entry]:
+        """All messages, or those of some types. Raises ValueError where the bag is damaged."""
+        self.finished = True
+        for file in self.files:
+            with file.open("rb") as stream:
+                yield from self._read(file, stream, types)
+
+    def decode(self, entry: Entry) -> Any:
+        """The message, its fields as attributes. Raises ValueError for one that does not fit its type."""
+        decoder = self._decoders.decoder_for("cdr", entry.schema)
+        if decoder is None:
+            raise ValueError(
+                f"{self.path}: {entry.topic} is defined in {entry.schema.encoding!r} and not in ros2msg: "
+                "record it with a ROS 2 whose packages have .msg files"
+            )
+        try:
+            return decoder(entry.data)
+        except (struct.error, ValueError, EOFError) as error:
+            raise ValueError(
+                f"{self.path}: a message on {entry.topic} is no {entry.type}: {error}"
+            ) from error
+
+    def _read(self, file: Path, stream: IO[bytes], types: Collection[str] | None) -> Iterator[Entry]:
+        schemas: dict[int, Schema] = {}
+        channels: dict[int, Channel] = {}
+        reader = StreamReader(cast(IO[bytes], _Whole(stream)), validate_crcs=True)
+        try:
+            for record in reader.records:
+                if isinstance(record, Message):
+                    channel = channels[record.channel_id]
+                    schema = schemas[channel.schema_id]
+                    if types is None or schema.name in types:
+                        yield Entry(channel.topic, schema.name, record.log_time, record.data, schema)
+                elif isinstance(record, Schema):
+                    schemas[record.id] = schema = record
+                elif isinstance(record, Channel):
+                    channels[record.id] = record
+                    self.topics[record.topic] = schemas[record.schema_id].name
+                    self.offered[record.topic] = record.metadata.get("offered_qos_profiles", "")
+                elif isinstance(record, Footer):
+                    return
+        except EndOfFile:
+            self.finished = False
+        except CRCValidationError as error:
+            raise ValueError(f"{file} is damaged: {error}") from error
+        except (McapError, KeyError, struct.error, UnicodeDecodeError) as error:
+            raise ValueError(
+                f"{file} is no MCAP file, or damaged: {error or type(error).__name__}"
+            ) from error
+
+
+class _Whole:
+    """A stream that has all that is asked for, or ends: a record cut short is none."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+
+    def read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        if len(data) < size:
+            raise EndOfFile
+        return data
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise ValueError(f"{path} is not there: give a bag's folder, or its .mcap file")
+    found = sorted(path.glob("*.mcap"), key=_number)
+    if not found:
+        others = sorted(p.name for p in path.iterdir())
+        mend = (
+            "ros2 bag convert it to mcap"
+            if any(name.endswith(".db3") for name in others)
+            else "give a bag's folder, or its .mcap file"
+        )
+        raise ValueError(f"{path} has no .mcap file (but {others}): {mend}")
+    return _in_order(path, found)
+
+
+def _in_order(path: Path, found: list[Path]) -> list[Path]:
+    """As metadata.yaml has them, where there is one."""
+    try:
+        listed = yaml.safe_load((path / "metadata.yaml").read_text())
+        names = listed["rosbag2_bagfile_information"]["relative_file_paths"]
+        files = [path / name for name in names]
+    except (OSError, KeyError, TypeError, yaml.YAMLError):
+        return found
+    return files if set(files) == set(found) else found
+
+
+def _number(path: Path) -> tuple[int, str]:
+    """Split bags are numbered at the end: _2 comes before _10."""
+    end = path.stem.rpartition("_")[2]
+    return (int(end) if end.isdigit() else 0, path.name)

@@ -1,0 +1,1 @@
+"""`vla replay`: a recorded run through the engine again, compared to the bit."""

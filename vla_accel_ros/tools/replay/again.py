@@ -1,0 +1,194 @@
+"""The recorded moments through an engine of our own, and how what it makes differs from what was made.
+
+The engine is made by the session, with whatever the caller wants otherwise. Equal means equal to the bit:
+actions as they were sent and the sizes of their last denoising updates, and answers letter by letter.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from vla_accel_ros.control.rtc import act_agreeing
+from vla_accel_ros.engine.session import Session, session_of
+from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.models.checksum import checksum
+from vla_accel_ros.nodes.loading import Load
+from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.tools.replay.moments import Moment, Moments, RecordedChunk
+
+__all__ = ["Difference", "Otherwise", "Result", "replay"]
+
+
+@dataclass(frozen=True)
+class Otherwise:
+    """What is to be another than recorded; empty is as recorded."""
+
+    model: Path | None = None
+    device: str = ""
+    dtype: str = ""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How a chunk or an answer differs from the recorded one, in a sentence. size: the largest difference of
+    its numbers, in ROS units; nan for an answer."""
+
+    what: str
+    size: float
+
+
+@dataclass
+class Result:
+    """chunks, texts: how many were compared; different: those that were not equal, in order. frames: moments
+    replayed, in seconds. notes: what differs between then and now and may be why, a phrase each."""
+
+    chunks: int = 0
+    texts: int = 0
+    frames: int = 0
+    seconds: float = 0.0
+    different_chunks: list[Difference] = field(default_factory=list)
+    different_texts: list[Difference] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def equal(self) -> bool:
+        """Whether everything was."""
+        return not (self.different_chunks or self.different_texts)
+
+
+def replay(
+    moments: Moments,
+    otherwise: Otherwise = Otherwise(),
+    say: Callable[[str], object] = lambda _: None,
+) -> Result:
+    """Run every moment that came to something and compare.
+
+    say: gets a sentence for the user now and then. Raises ValueError when the model is not there or does not
+    fit the contract.
+    """
+    result = Result()
+    stage: _Stage | None = None
+    for moment in moments:
+        if not (moment.chunks or moment.texts):
+            continue
+        if stage is None or stage.session is not moment.session:
+            stage = _Stage(moment.session, otherwise, say)
+            result.notes += [note for note in stage.notes if note not in result.notes]
+        started = time.perf_counter()
+        stage.play(moment, result)
+        result.seconds += time.perf_counter() - started
+        result.frames += 1
+    return result
+
+
+class _Stage:
+    """An engine as a session's, and its contract."""
+
+    def __init__(self, session: Session, otherwise: Otherwise, say: Callable[[str], object]) -> None:
+        self.session = session
+        model = otherwise.model or Path(session.model)
+        if not model.is_dir():
+            raise ValueError(
+                f"{model}, which made the chunks of the bag, is not there: give --model DIR, a copy of it"
+            )
+        say(f"session {session.id[:8]}: checking {model}")
+        found = checksum(model)
+        if session.checksum and found != session.checksum:
+            say(
+                f"{model} is another model than the one that was recorded (SHA-256 {found[:12]}, recorded "
+                f"{session.checksum[:12]}): give --model DIR, a copy of that"
+            )
+        with tempfile.TemporaryDirectory() as folder:
+            file = _contract_file(session, Path(folder))
+            self.contract = Contract.load(file)
+            load = _load(session, model, otherwise)
+            self._engine = load.engine(self.contract, say)
+            here = session_of(
+                self._engine,
+                {name: choice for name, choice in vars(load).items() if name != "model"},
+                model=model,
+                contract=file,
+                urdf=None,
+                topics={},
+                checksum=found,
+            )
+        self.notes = session.differences(here)
+        self._answer_tokens = load.answer_tokens
+        say(f"on {here.device}, {load.dtype}")
+
+    def play(self, moment: Moment, result: Result) -> None:
+        """Run one moment, and note what differs."""
+        images = {camera.image: moment.images[camera.name] for camera in self._seen(moment)}
+        observation = Observation(images, moment.state, moment.instruction, moment.stamp_ns)
+        with self._engine.observe(observation) as prefix:
+            for chunk in moment.chunks:
+                noise = self._engine.noise(chunk.request_id)
+                again = act_agreeing(self._engine, prefix, chunk.agreement, chunk.state, noise)
+                actions = self.contract.to_robot(again.actions).astype(np.float32)
+                result.chunks += 1
+                found = difference(chunk, actions, again.update_magnitudes)
+                if found is not None:
+                    result.different_chunks.append(found)
+            for text in moment.texts:
+                with self._engine.ask(prefix, max_tokens=self._answer_tokens) as answer:
+                    said = "".join(answer)
+                result.texts += 1
+                if said != text:
+                    result.different_texts.append(
+                        Difference(
+                            f"at {moment.stamp_ns * 1e-9:.3f} s: {text!r} recorded, {said!r} here", np.nan
+                        )
+                    )
+
+    def _seen(self, moment: Moment) -> list:
+        return [camera for camera in self.contract.cameras if camera.name in moment.images]
+
+
+def difference(chunk: RecordedChunk, actions: np.ndarray, magnitudes: np.ndarray) -> Difference | None:
+    """How actions, float32 [H, A] in ROS units, and magnitudes, float32 [H], differ from a recorded chunk's;
+    None when they are equal to the bit."""
+    who = f"request {chunk.request_id}, observed at {chunk.stamp_ns * 1e-9:.3f} s"
+    if actions.shape != chunk.actions.shape:
+        was, here = ("x".join(map(str, shape)) for shape in (chunk.actions.shape, actions.shape))
+        return Difference(f"{who}: {was} actions recorded, {here} here", np.inf)
+    other = actions.view(np.uint32) != chunk.actions.view(np.uint32)
+    if other.any():
+        row, column = np.argwhere(other)[0]
+        apart = np.abs(actions.astype(np.float64) - chunk.actions)
+        worst, at = np.unravel_index(np.nanargmax(apart), apart.shape)
+        sentence = (
+            f"{who}: {other.sum()} of {other.size} numbers; first in row {row}, {chunk.joints[column]}: "
+            f"{chunk.actions[row, column]:.9g} recorded, {actions[row, column]:.9g} here; largest difference "
+            f"{apart[worst, at]:.3g} in row {worst}, {chunk.joints[at]}"
+        )
+        return Difference(sentence, float(apart[worst, at]))
+    if magnitudes.tobytes() != chunk.magnitudes.tobytes():
+        return Difference(f"{who}: equal actions, but other denoising updates", 0.0)
+    return None
+
+
+def _load(session: Session, model: Path, otherwise: Otherwise) -> Load:
+    """How the session's engine was made, as far as this version knows of it, and what is wanted otherwise."""
+    known = {field.name for field in fields(Load)}
+    settings = {name: choice for name, choice in json.loads(session.settings).items() if name in known}
+    wanted = {"device": otherwise.device, "dtype": otherwise.dtype}
+    return Load(**{**settings, **{n: w for n, w in wanted.items() if w}, "model": model})
+
+
+def _contract_file(session: Session, folder: Path) -> Path:
+    """The session's contract as a file, beside its URDF."""
+    file = folder / "contract.yaml"
+    file.write_text(session.contract)
+    if session.urdf:
+        (folder / "robot.urdf").write_text(session.urdf)
+        document = yaml.safe_load(session.contract)
+        file.write_text(yaml.safe_dump({**document, "urdf": "robot.urdf"}, sort_keys=False))
+    return file

@@ -1,0 +1,53 @@
+"""`vla replay`: the subcommand. Status 0 when everything is equal to the bit, 1 when something is not."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from vla_accel_ros.tools.options import subcommand
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand."""
+    parser = subcommand(
+        subparsers, "replay", "run a bag's observations through the engine again and compare the chunks", run
+    )
+    add = parser.add_argument
+    add("bag", type=Path, metavar="BAG", help="folder of a bag, or an .mcap file")
+    add("--model", type=Path, metavar="DIR", help="checkpoint folder (default: the recorded one)")
+    add("--device", choices=("cpu", "cuda"), help="default: as recorded")
+    add("--dtype", choices=("float32", "bfloat16"), help="default: as recorded")
+    add("--publish", action="store_true", help="play the bag to its topics, with /clock, and compute nothing")
+    add("--rate", type=float, default=1.0, metavar="X", help="of --publish (default: %(default)s)")
+    add("--inputs", action="store_true", help="with --publish: only cameras, joints and instruction")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Replay or play."""
+    from vla_accel_ros.sensing.bag import Bag
+
+    bag = Bag(arguments.bag)
+    if arguments.publish:
+        if not 0.01 <= arguments.rate <= 100.0:
+            raise ValueError(f"--rate is {arguments.rate:g}: give 0.01 to 100")
+        from vla_accel_ros.nodes.player import play
+
+        return play(bag, arguments.rate, arguments.inputs, _say)
+
+    from vla_accel_ros.tools.replay.again import Otherwise, replay
+    from vla_accel_ros.tools.replay.moments import Moments
+    from vla_accel_ros.tools.replay.report import lines
+
+    moments = Moments(bag)
+    otherwise = Otherwise(arguments.model, arguments.device or "", arguments.dtype or "")
+    result = replay(moments, otherwise, _say)
+    print("\n".join(lines(bag, moments.counts, result)))
+    if not result.chunks:
+        raise ValueError(f"{bag.path} has no chunk that can be computed again")
+    return 0 if result.equal else 1
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)

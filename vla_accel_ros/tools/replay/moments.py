@@ -1,0 +1,219 @@
+"""A bag as the engine saw it: each observation with its images, and what was made of it.
+
+Read twice. First everything small: which observations there were, by which engine, which chunks and finished
+answers came of each. Then the images, of which only those are kept that an observation waits for, so that a
+bag may be longer than memory. What cannot be put together again is counted, because a recorder may drop
+images, and a bag may begin or end in the middle.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from vla_accel_ros.engine.session import Session
+from vla_accel_ros.engine.types import Agreement
+from vla_accel_ros.sensing.bag import Bag, Entry
+from vla_accel_ros.sensing.cdr import compressed_view, image_view
+from vla_accel_ros.sensing.compressed import decode, write_bgr
+from vla_accel_ros.sensing.image import write_rgb
+
+SESSION, OBSERVED = "vla_accel_msgs/msg/Session", "vla_accel_msgs/msg/Observed"
+CHUNK, TEXT = "vla_accel_msgs/msg/ActionChunk", "vla_accel_msgs/msg/LanguageOutput"
+IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
+
+
+@dataclass(frozen=True)
+class RecordedChunk:
+    """actions: float32 [H, A], ROS units; magnitudes: float32 [H]; state: float32 [D] or None, see Chunk."""
+
+    request_id: int
+    stamp_ns: int
+    joints: tuple[str, ...]
+    actions: np.ndarray
+    magnitudes: np.ndarray
+    state: np.ndarray | None
+    agreement: Agreement | None
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One observation: its engine, what was seen and felt, and what came of it.
+
+    images: the contract's camera name -> uint8 [H, W, 3], RGB. state: float32 [D], the policy's units.
+    texts: finished answers.
+    """
+
+    session: Session
+    stamp_ns: int
+    instruction: str
+    state: np.ndarray
+    images: dict[str, np.ndarray]
+    chunks: tuple[RecordedChunk, ...]
+    texts: tuple[str, ...]
+
+
+@dataclass
+class _Waiting:
+    """An observation, and which of its images are not there yet: (topic, stamp) -> camera."""
+
+    message: Any
+    session: Session
+    wanted: dict[tuple[str, int], str]
+    images: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+_Key = tuple[int, int]
+
+
+class Moments:
+    """Iterates over the moments of a bag, in the order in which their images are complete.
+
+    Attributes: `sessions` by id; `counts`, after the iteration: "observations", "incomplete" (of which an
+    image is not in the bag), "of no session", "chunks" and "chunks of no observation".
+    Raises ValueError for a bag that is damaged, or has no session.
+    """
+
+    def __init__(self, bag: Bag) -> None:
+        self._bag = bag
+        self.sessions: dict[str, Session] = {}
+        self.counts: Counter[str] = Counter()
+        self._chunks: dict[_Key, list[RecordedChunk]] = {}
+        self._texts: dict[_Key, list[str]] = {}
+        self._observed: dict[_Key, Any] = {}
+        self._read_words()
+
+    def __iter__(self) -> Iterator[Moment]:
+        waiting = self._waiting()
+        wanted: dict[tuple[str, int], list[_Waiting]] = {}
+        for one in waiting:
+            for key in one.wanted:
+                wanted.setdefault(key, []).append(one)
+        for entry in self._bag.entries((IMAGE, COMPRESSED)):
+            users = wanted.pop((entry.topic, _image_stamp_ns(entry)), [])
+            picture = _picture(entry) if users else None
+            for one in users:
+                assert picture is not None
+                one.images[one.wanted.pop((entry.topic, _image_stamp_ns(entry)))] = picture
+                if not one.wanted:
+                    yield self._moment(one)
+        self.counts["incomplete"] = sum(bool(one.wanted) for one in waiting)
+
+    def _read_words(self) -> None:
+        """The first reading."""
+        for entry in self._bag.entries((SESSION, OBSERVED, CHUNK, TEXT)):
+            message = self._bag.decode(entry)
+            if entry.type == SESSION:
+                self.sessions[message.id] = _session(message)
+                continue
+            key = (message.kv_version, stamp_ns(message.header.stamp))
+            if entry.type == OBSERVED:
+                self._observed[key] = message
+            elif entry.type == CHUNK:
+                self._chunks.setdefault(key, []).append(_chunk(message))
+            elif message.finished:
+                self._texts.setdefault(key, []).append(message.text)
+        if not self.sessions:
+            raise ValueError(
+                f"{self._bag.path} has no message of type {SESSION}, without which its chunks cannot be "
+                "computed again: record with the node recorder, or at least the topics session and observed"
+            )
+        self.counts["observations"] = len(self._observed)
+        self.counts["chunks"] = sum(map(len, self._chunks.values()))
+        self.counts["chunks of no observation"] = sum(
+            len(chunks) for key, chunks in self._chunks.items() if key not in self._observed
+        )
+
+    def _waiting(self) -> list[_Waiting]:
+        found = []
+        for message in self._observed.values():
+            session = self.sessions.get(message.session)
+            if session is None:
+                self.counts["of no session"] += 1
+                continue
+            topics = dict(zip(session.cameras, session.topics))
+            wanted = {
+                (self._recorded(topics[camera]), stamp_ns(stamp)): camera
+                for camera, stamp in zip(message.cameras, message.stamps)
+            }
+            found.append(_Waiting(message, session, wanted))
+        return found
+
+    def _recorded(self, topic: str) -> str:
+        """Where the images of a camera's topic are: frames of a ring are recorded beside it, as images."""
+        of_ring = f"{topic}/image"
+        return of_ring if of_ring in self._bag.topics else topic
+
+    def _moment(self, one: _Waiting) -> Moment:
+        message = one.message
+        stamp = stamp_ns(message.header.stamp)
+        key = (message.kv_version, stamp)
+        return Moment(
+            session=one.session,
+            stamp_ns=stamp,
+            instruction=message.instruction,
+            state=np.array(message.state, np.float32),
+            images=one.images,
+            chunks=tuple(self._chunks.get(key, ())),
+            texts=tuple(self._texts.get(key, ())),
+        )
+
+
+def stamp_ns(stamp: Any) -> int:
+    """A decoded builtin_interfaces/Time in nanoseconds."""
+    return int(stamp.sec) * 1_000_000_000 + int(stamp.nanosec)
+
+
+def _image_stamp_ns(entry: Entry) -> int:
+    return (image_view if entry.type == IMAGE else compressed_view)(entry.data).stamp_ns
+
+
+def _picture(entry: Entry) -> np.ndarray:
+    """The pixels as the node's own ingest makes them of the message."""
+    if entry.type == IMAGE:
+        view = image_view(entry.data)
+        out = np.empty((view.height, view.width, 3), np.uint8)
+        write_rgb(view, out)
+        return out
+    decoded = decode(compressed_view(entry.data))
+    out = np.empty_like(decoded)
+    write_bgr(decoded, out)
+    return out
+
+
+def _session(message: Any) -> Session:
+    told = {name: getattr(message, name) for name in Session.__dataclass_fields__}
+    fields: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in told.items()}
+    return Session(**fields)
+
+
+def _chunk(message: Any) -> RecordedChunk:
+    actions = np.array(message.actions, np.float32).reshape(message.horizon, message.action_dim)
+    return RecordedChunk(
+        request_id=message.request_id,
+        stamp_ns=stamp_ns(message.header.stamp),
+        joints=tuple(message.joint_names),
+        actions=actions,
+        magnitudes=np.array(message.update_magnitudes, np.float32),
+        state=np.array(message.state, np.float32) if len(message.state) else None,
+        agreement=_agreement(message),
+    )
+
+
+def _agreement(message: Any) -> Agreement | None:
+    if not message.agreement:
+        return None
+    return Agreement(
+        method=message.agreement,
+        actions=np.array(message.agreed_actions, np.float32).reshape(-1, message.action_dim),
+        delay=message.agreed_delay,
+        end=message.agreed_end,
+        schedule=message.agreed_schedule,
+        jacobian=message.agreed_jacobian,
+        max_weight=message.agreed_max_weight,
+        previous=message.agreed_previous,
+    )
