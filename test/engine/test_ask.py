@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from builders import make_checkpoint, make_config, make_observation, make_policy
+from builders import CAMERAS, make_checkpoint, make_config, make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv_pool import PoolExhausted
 from vla_accel_ros.models.checkpoint import load_policy
+from vla_accel_ros.models.decoding import decode
 from vla_accel_ros.models.policy import Policy
 
 POLICY = make_policy("pi05")
@@ -182,3 +183,59 @@ def test_lengths_and_temperatures_are_checked(engine: Engine) -> None:
         for temperature in (-1.0, float("nan"), float("inf")):
             with pytest.raises(ValueError, match="temperature is"):
                 engine.ask(prefix, temperature=temperature)
+
+
+def test_an_answer_ends_at_a_text_and_does_not_say_it(engine: Engine) -> None:
+    with engine.observe(make_observation()) as prefix:
+        whole = "".join(engine.ask(prefix, max_tokens=16, temperature=2.0, seed=5))
+        words = whole.split()
+        stop = next(word for word in words[2:] if word not in words[:2])
+        answer = engine.ask(prefix, max_tokens=16, temperature=2.0, seed=5, stop=("never said", stop))
+        text = "".join(answer)
+        assert text == whole[: whole.index(stop)]
+        assert len(answer.tokens) < 16
+    assert engine.pool.free == engine.pool.slots - 1
+    with (
+        engine.observe(make_observation()) as prefix,
+        pytest.raises(ValueError, match="stop has an empty text"),
+    ):
+        engine.ask(prefix, stop=("",))
+
+
+def test_a_seed_makes_the_same_answer_in_any_engine() -> None:
+    answers = []
+    for requests_before in (0, 3):
+        engine = Engine(POLICY, seed=requests_before)
+        with engine.observe(make_observation()) as prefix:
+            for _ in range(requests_before):
+                list(engine.ask(prefix, max_tokens=2))
+            answers.append(list(engine.ask(prefix, temperature=1.0, top_k=20, top_p=0.9, seed=11)))
+            assert answers[-1] != list(engine.ask(prefix, temperature=1.0, top_k=20, top_p=0.9, seed=12))
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("cameras", [(name,) for name in CAMERAS])
+def test_a_missing_camera_is_not_where_the_first_word_is_read(
+    engine: Engine, cameras: tuple[str, ...]
+) -> None:
+    """As the reference has it: a padded prefix with a mask, continued from its last valid token."""
+    observation = make_observation(cameras=cameras)
+    model, inputs = POLICY.model, POLICY.inputs(observation)
+    with torch.no_grad():
+        tokens = inputs.tokens
+        images = torch.full((len(CAMERAS), *inputs.images.shape[1:]), -1.0)
+        images[CAMERAS.index(cameras[0])] = inputs.images[0]
+        words = torch.cat((tokens, torch.zeros(5, dtype=torch.int64)))  # and a padded prompt
+        embs = torch.cat((model.encode(images).flatten(0, 1), model.embed_tokens(words)))[None]
+        seen = [name in cameras for name in CAMERAS for _ in range(model.config.vision.tokens)]
+        valid = torch.tensor([*seen, *[True] * len(tokens), *[False] * 5])[None]
+        positions = valid.cumsum(dim=1) - 1
+        hidden, past = model.prefix(embs, valid[:, None] & valid[:, :, None], positions)
+        last = int(valid[0].nonzero()[-1])
+        steps = decode(model, past, hidden[:, last], 6, valid=valid)
+        expected = [int(step.tokens) for step in steps]
+    with engine.observe(observation) as prefix:
+        answer = engine.ask(prefix, max_tokens=6)
+        list(answer)
+    eos = POLICY.tokenizer.eos
+    assert answer.tokens == (expected[: expected.index(eos)] if eos in expected else expected)

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 from builders import make_config, make_model
+from hypothesis import given
+from hypothesis import strategies as st
 from openvla_builders import make_openvla
 from torch import Tensor
 
-from vla_accel_ros.models.decoding import choose, decode
+from vla_accel_ros.models.decoding import Sampling, choose, decode
 from vla_accel_ros.models.gemma import KV
 from vla_accel_ros.models.openvla import OpenVLA
 from vla_accel_ros.models.pi import Pi
@@ -120,3 +122,67 @@ def test_temperatures_that_cannot_be_are_refused(temperature: float) -> None:
 def test_sampling_needs_a_source_of_chance() -> None:
     with pytest.raises(ValueError, match="there is no rng"):
         choose(torch.zeros(1, 3), 1.0)
+
+
+def share(logits: torch.Tensor, sampling: Sampling, draws: int = 4000) -> np.ndarray:
+    """How often each id is drawn."""
+    drawn = sampling.choose(logits.expand(draws, -1), np.random.default_rng(0))
+    return np.bincount(drawn.numpy(), minlength=logits.shape[-1]) / draws
+
+
+def test_sampling_draws_from_the_softmax_of_what_is_left() -> None:
+    logits = torch.tensor([[2.0, 0.5, 1.0, -1.0, 1.0]])
+    for sampling, left in (
+        (Sampling(1.0), [0, 1, 2, 3, 4]),
+        (Sampling(0.5), [0, 1, 2, 3, 4]),
+        (Sampling(1.0, top_k=3), [0, 2, 4]),
+        (Sampling(1.0, top_k=2), [0, 2]),  # of equals the first
+        (Sampling(1.0, top_p=0.45), [0]),
+        (Sampling(1.0, top_p=0.52), [0, 2]),
+        (Sampling(2.0, top_k=4, top_p=0.59), [0, 2]),
+    ):
+        scores = torch.full_like(logits, -torch.inf)
+        scores[:, left] = logits[:, left] / sampling.temperature
+        expected = scores.softmax(dim=-1)[0].numpy()
+        np.testing.assert_allclose(share(logits, sampling), expected, atol=0.03, err_msg=str(sampling))
+
+
+@given(
+    temperature=st.floats(0.1, 5.0),
+    top_k=st.integers(0, 12),
+    top_p=st.floats(0.01, 1.0),
+    seed=st.integers(0, 999),
+)
+def test_only_the_likeliest_are_drawn_and_never_none(
+    temperature: float, top_k: int, top_p: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    logits = torch.from_numpy(rng.standard_normal((3, 10)) * 3)
+    drawn = Sampling(temperature, top_k, top_p).choose(logits, rng)
+    again = Sampling(temperature, top_k, top_p).choose(logits, np.random.default_rng(1))
+    assert torch.equal(again, Sampling(temperature, top_k, top_p).choose(logits, np.random.default_rng(1)))
+    for row, token in zip(logits, drawn.tolist(), strict=True):
+        likelier = row > row[token]
+        assert int(likelier.sum()) < (top_k or 10)
+        assert float((row / temperature).softmax(dim=0)[likelier].sum()) < top_p + 1e-9 or not likelier.any()
+
+
+def test_one_token_to_draw_from_is_greedy() -> None:
+    logits = torch.randn(20, 50, generator=torch.Generator().manual_seed(0))
+    for sampling in (Sampling(3.0, top_k=1), Sampling(3.0, top_p=1e-9), Sampling()):
+        assert torch.equal(sampling.choose(logits, np.random.default_rng(0)), logits.argmax(dim=-1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": -1.0}, "temperature is -1.0"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"top_k": -1}, "top_k is -1"),
+        ({"top_p": 0.0}, "top_p is 0.0"),
+        ({"top_p": 1.1}, "top_p is 1.1"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Sampling(**settings)
