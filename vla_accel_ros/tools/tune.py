@@ -127,7 +127,12 @@ def tune(
         for name in ("rotary_qkv", "gated_up", "project", "embed_actions", "read_out"):
             (piece,) = (p for p in pieces(config, keys, device, batch) if p.name == name)
             _best(table, piece, CANDIDATES[name], device, say)
-        _best_attention(table, config, keys, device, batch, say)
+        if batch == batches[0]:  # its entry is one for all batches
+            _best_attention(table, config, keys, device, batch, say)
+            continue
+        parts = table.pick(_shape(pieces(config, keys, device)[1])).split
+        (piece,) = (p for p in pieces(config, keys, device, batch, parts) if p.name == "project_attended")
+        _best(table, piece, CANDIDATES[piece.name], device, say)
     for views in (1, VIEWS, 3):
         tokens = views * config.vision.tokens + 32
         _best(table, prefix_attention(config, tokens, device), PREFIX_ATTENTION, device, say)
