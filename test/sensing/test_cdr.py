@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rclpy.serialization import serialize_message
+from rclpy.serialization import deserialize_message, serialize_message
 from sensor_msgs.msg import Image
 from streams import serialize_image
 
-from vla_accel_ros.sensing.cdr import ImageView, image_view
+from vla_accel_ros.sensing.cdr import ImageView, image_message, image_view
 
 
 def make_message(frame_id: str, encoding: str, height: int, width: int, padding: int = 0) -> Image:
@@ -119,3 +119,14 @@ def test_mutations_of_a_message_only_raise_value_errors():
 @given(st.binary(max_size=200), st.sampled_from([b"", b"\x00\x00\x00\x00", b"\x00\x01\x00\x00"]))
 def test_any_bytes_only_raise_value_errors(body, header):
     read(header + body)
+
+
+@pytest.mark.parametrize("frame_id", ["", "a", "ab", "abc", "front_camera_optical_frame"])
+def test_an_image_message_is_what_rclpy_reads(frame_id):
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    message = Image(height=5, width=7, encoding="rgb8", step=21, data=pixels.tobytes())
+    message.header.frame_id = frame_id
+    message.header.stamp.sec, message.header.stamp.nanosec = 12, 345_678_901
+    raw = bytes(image_message(12_345_678_901, frame_id, pixels))
+    assert len(raw) == len(serialize_message(message))
+    assert deserialize_message(raw, Image) == message

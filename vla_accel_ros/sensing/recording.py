@@ -104,7 +104,7 @@ class Recording:
     def _run(self) -> None:
         try:
             while self._write_some():
-                self._watch_space()
+                pass
             self._bag.close()
         except _DiskFull as full:
             self._end(str(full), self._bag.close)
@@ -137,6 +137,7 @@ class Recording:
             self.waiting_bytes -= len(data)
         self.bytes_written += len(data)
         self.written[topic] += 1
+        self._watch_space()
 
     def _watch_space(self) -> None:
         if self.bytes_written - self._looked_at < LOOK_BYTES:

@@ -1,0 +1,70 @@
+"""A session says what an engine is; a request can be made again by its number, in whatever slot."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from builders import make_observation, make_policy
+
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.session import session_of
+from vla_accel_ros.nodes.environment import demo_contract
+
+
+def make_session(**settings):
+    engine = Engine(make_policy(), steps=3, seed=11)
+    choices = {"seed": 11, "time_rule": "auto", "device": "auto", **settings}
+    topics = {"front": "/arm/front"}
+    return session_of(engine, choices, model="/m", contract=demo_contract(), urdf=None, topics=topics)
+
+
+def test_a_session_says_what_was_found_for_what_was_left_open():
+    session = make_session()
+    settings = json.loads(session.settings)
+    assert settings == {"seed": 11, "time_rule": "openpi", "device": "cpu", "denoise_steps": 3}
+    assert session.contract == demo_contract().read_text() and session.urdf == ""
+    assert (session.cameras, session.topics) == (("front",), ("/arm/front",))
+    assert any(version.startswith("torch ") for version in session.versions)
+    assert session.id != make_session().id
+
+
+def test_differences_name_what_numbers_depend_on_and_nothing_else():
+    session = make_session()
+    assert (
+        session.differences(replace(session, id="b", model="/elsewhere", topics=("/x",), contract="")) == []
+    )
+    assert session.differences(make_session(seed=12, more=1)) == ["seed 11, here 12", "more unknown, here 1"]
+    other = replace(session, checksum="a" * 64, build="b" * 64, versions=("torch 1.0", *session.versions[3:]))
+    found = session.differences(other)
+    assert found[0] == f"checkpoint unknown, here {'a' * 12}"
+    assert found[1].startswith("code of vla_accel_ros ") and found[1].endswith(f"here {'b' * 12}")
+    assert any(phrase.startswith("torch ") and phrase.endswith("here 1.0") for phrase in found)
+
+
+@pytest.mark.parametrize("kind", ["pi0", "pi05"])
+def test_the_noise_of_a_request_makes_its_chunk_again(kind):
+    engine = Engine(make_policy(kind), steps=3, seed=5)
+    felt = np.full(6, 0.25, np.float32)
+    with engine.observe(make_observation()) as prefix:
+        chunks = [engine.act(prefix, felt) for _ in range(3)]
+    other = Engine(make_policy(kind), steps=3, seed=5)
+    with other.observe(make_observation()) as prefix:
+        for chunk in reversed(chunks):
+            again = other.act(prefix, chunk.state, other.noise(chunk.request_id))
+            assert again.actions.tobytes() == chunk.actions.tobytes()
+            assert again.update_magnitudes.tobytes() == chunk.update_magnitudes.tobytes()
+    assert (chunks[0].state is not None) == (kind == "pi0")
+
+
+def test_a_chunk_is_the_same_to_the_bit_in_whatever_slot_its_prefix_lies():
+    engine = Engine(make_policy(), slots=5, steps=3)
+    noise, found = engine.noise(0), set()
+    prefixes = [engine.observe(make_observation()) for _ in range(5)]
+    for prefix in prefixes:
+        found.add(engine.act(prefix, noise=noise).actions.tobytes())
+        with engine.ask(prefix) as answer:
+            found.add("".join(answer))
+    assert len({prefix.slot for prefix in prefixes}) == 5 and len(found) == 2

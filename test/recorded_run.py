@@ -1,0 +1,145 @@
+"""Bags of runs that never happened: an engine in this process, its messages written as a robot's are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from builders import JOINTS, make_checkpoint, make_config
+from rclpy.serialization import serialize_message
+from sensor_msgs.msg import CompressedImage
+
+from vla_accel_ros.control.rtc import RealTimeChunking, RtcSettings
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.loops import Text
+from vla_accel_ros.engine.session import Session, session_of
+from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.models.checksum import checksum
+from vla_accel_ros.nodes import convert
+from vla_accel_ros.nodes.definitions import definition, type_name
+from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.loading import Load
+from vla_accel_ros.sensing.bag_topic import Topic
+from vla_accel_ros.sensing.cdr import image_message
+from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.sensing.mcap_bag import McapBag
+
+PERIOD_NS = 100_000_000
+START_NS = 1_000_000_000_000
+
+
+class Run:
+    """A robot of the simulated arm's contract with a policy of random weights, and the bag of what it does.
+
+    kind: of the policy. settings: of Load. rtc: chunks continue each other. jpeg: how the pictures travel.
+    spoil: changes a picture, uint8 [H, W, 3], on its way into the bag (camera, frame, picture); None is lost.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        kind: str = "pi05",
+        rtc: RtcSettings | None = None,
+        jpeg: Callable[[np.ndarray], bytes] | None = None,
+        spoil: Callable[[str, int, np.ndarray], np.ndarray | None] = lambda camera, frame, picture: picture,
+        **settings: object,
+    ) -> None:
+        self.contract = Contract.load(demo_contract())
+        self.model, self.path = folder / "model", folder / "bag"
+        if not self.model.exists():
+            make_checkpoint(self.model, make_config(kind, horizon=16))
+        self.load = Load(**{"model": self.model, "denoise_steps": 2, **settings})
+        self.engine: Engine = self.load.engine(self.contract)
+        self._rng = np.random.default_rng(7)
+        self._jpeg, self._spoil = jpeg, spoil
+        self._bag, self._topics = McapBag(self.path), set[str]()
+        self._frame = 0
+        self.session = self._session()
+        self._now_ns = START_NS
+        self._act = self.engine.act
+        if rtc is not None:
+            chunking = RealTimeChunking(self.engine, lambda: self._now_ns, rtc)
+            chunking.resume()
+            self._act = chunking.act
+
+    def frames(self, count: int) -> Run:
+        """See, act and speak so many times."""
+        for _ in range(count):
+            self._one()
+        return self
+
+    def tell(self, **changes: object) -> Run:
+        """Write the session, with changes."""
+        settings = {**json.loads(self.session.settings), **changes.pop("settings", {})}
+        session = replace(self.session, settings=json.dumps(settings), **changes)
+        self.write("/session", convert.session_to_message(session, START_NS))
+        return self
+
+    def write(self, topic: str, message: object, kind: str = "") -> None:
+        """A message, or the bytes of one of that kind, into the bag."""
+        kind = kind or type_name(type(message))
+        if topic not in self._topics:
+            self._topics.add(topic)
+            self._bag.add(Topic(topic, kind, definition(kind), True))
+        raw = message if isinstance(message, bytes | bytearray) else serialize_message(message)
+        self._bag.write(topic, self._now_ns, raw)
+
+    def end(self) -> Path:
+        """End the bag; returns its folder."""
+        self._bag.close()
+        return self.path
+
+    def _session(self) -> Session:
+        return session_of(
+            self.engine,
+            {name: value for name, value in vars(self.load).items() if name != "model"},
+            model=self.model,
+            contract=demo_contract(),
+            urdf=None,
+            topics={camera.name: f"/{camera.topic}" for camera in self.contract.cameras},
+            checksum=checksum(self.model),
+        )
+
+    def _one(self) -> None:
+        stamp_ns = START_NS + self._frame * PERIOD_NS
+        self._now_ns = stamp_ns + PERIOD_NS // 2
+        images, stamps_ns = {}, {}
+        for number, camera in enumerate(self.contract.cameras):
+            stamps_ns[camera.image] = stamp_ns + number
+            images[camera.image] = self._picture(camera.name, camera.topic, stamp_ns + number)
+        state, felt = self._rng.uniform(-0.5, 0.5, (2, JOINTS)).astype(np.float32)
+        words = f"reach the {('red', 'blue')[self._frame % 5 == 4]} block"
+        observation = Observation(images, state, words, stamp_ns, stamps_ns=stamps_ns)
+        with self.engine.observe(observation) as prefix:
+            told = convert.observed_to_message(prefix, observation, self.contract, self.session.id)
+            self.write("/observed", told)
+            chunk = self._act(prefix, felt if self.engine.policy.feels else None)
+            self.write("/action_chunk", convert.chunk_to_message(chunk, self.contract, 0.01))
+            if self._frame % 3 == 0:
+                with self.engine.ask(prefix, max_tokens=self.load.answer_tokens) as answer:
+                    text = Text(prefix, self._frame, "".join(answer), finished=True)
+                self.write(
+                    "/language_output", convert.text_to_message(replace(text, text="", finished=False))
+                )
+                self.write("/language_output", convert.text_to_message(text))
+        self._frame += 1
+
+    def _picture(self, camera: str, topic: str, stamp_ns: int) -> np.ndarray:
+        """One that is seen, and written as it may have been spoilt."""
+        picture = self._rng.integers(0, 256, (48, 64, 3), dtype=np.uint8)
+        written = self._spoil(camera, self._frame, picture.copy())
+        if self._jpeg is None:
+            if written is not None:
+                raw = image_message(stamp_ns, camera, written)
+                self.write(f"/{topic}", raw, "sensor_msgs/msg/Image")
+            return picture
+        from vla_accel_ros.sensing.cdr import compressed_view
+        from vla_accel_ros.sensing.compressed import decode
+
+        message = CompressedImage(format="jpeg", data=self._jpeg(picture))
+        convert.set_stamp(message.header.stamp, stamp_ns)
+        self.write(f"/{topic}", message)
+        return np.ascontiguousarray(decode(compressed_view(serialize_message(message)))[..., ::-1])

@@ -1,0 +1,143 @@
+"""A bag is what others read as a rosbag2, and what is whole of it can always be read."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from bags import TEXT, numbered, numbers, text
+from mcap.reader import make_reader
+from mcap.writer import MCAP0_MAGIC
+
+from vla_accel_ros.sensing.bag import Bag
+from vla_accel_ros.sensing.bag_topic import Topic
+from vla_accel_ros.sensing.mcap_bag import McapBag
+
+COUNT = 40
+
+
+def make_bag(path: Path, count: int = COUNT, every: int = 10, compression: str = "none") -> McapBag:
+    """Flushed after every so many messages, not ended."""
+    bag = McapBag(path, compression)
+    bag.add(TEXT)
+    for number in range(count):
+        bag.write(TEXT.name, 1000 + number, numbered(number, 50))
+        if number % every == every - 1:
+            bag.flush()
+    return bag
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_what_was_written_is_read(tmp_path, compression):
+    bag = make_bag(tmp_path / "bag", compression=compression)
+    other = Topic("/other", TEXT.type, TEXT.definition, reliable=False)
+    bag.add(other)
+    bag.write("/other", 2000, text("häring"))
+    bag.close()
+    read = Bag(tmp_path / "bag")
+    entries = list(read.entries())
+    assert [entry.log_ns for entry in entries] == [*range(1000, 1000 + COUNT), 2000]
+    assert read.decode(entries[-1]).data == "häring"
+    assert read.finished and read.topics == {"/words": TEXT.type, "/other": TEXT.type}
+    assert list(read.entries({"std_msgs/msg/Bool"})) == []
+
+
+def test_others_find_index_metadata_and_quality_of_service(tmp_path):
+    make_bag(tmp_path / "bag").close()
+    with (tmp_path / "bag" / "bag_0.mcap").open("rb") as file:
+        summary = make_reader(file).get_summary()
+        messages = list(make_reader(file).iter_messages(topics=["/words"], starting_at=1035))
+    assert summary.statistics.message_count == COUNT and len(summary.chunk_indexes) == 4
+    assert [message.log_time for _, _, message in messages] == [*range(1035, 1040)]
+    (channel,) = summary.channels.values()
+    (offered,) = yaml.safe_load(channel.metadata["offered_qos_profiles"])
+    assert (offered["durability"], offered["reliability"], offered["depth"]) == (
+        "transient_local",
+        "reliable",
+        3,
+    )
+    metadata = yaml.safe_load((tmp_path / "bag" / "metadata.yaml").read_text())["rosbag2_bagfile_information"]
+    assert metadata["message_count"] == COUNT and metadata["duration"]["nanoseconds"] == COUNT - 1
+    assert metadata["topics_with_message_count"][0]["topic_metadata"]["offered_qos_profiles"] == [offered]
+    assert metadata["relative_file_paths"] == ["bag_0.mcap"]
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_cut_anywhere_the_whole_chunks_before_are_read_and_nothing_else(tmp_path, compression):
+    make_bag(tmp_path / "bag", compression=compression).close()
+    whole = (tmp_path / "bag" / "bag_0.mcap").read_bytes()
+    cut = tmp_path / "cut.mcap"
+    seen = set()
+    for length in range(60, len(whole) - len(MCAP0_MAGIC), 7):
+        cut.write_bytes(whole[:length])
+        bag = Bag(cut)
+        found = [int(bag.decode(entry).data.split()[0]) for entry in bag.entries()]
+        assert found == [*range(len(found))] and len(found) % 10 == 0
+        assert not bag.finished
+        seen.add(len(found))
+    assert seen == {0, 10, 20, 30, 40}
+
+
+def test_a_bag_that_was_never_ended_is_read_to_its_last_flush(tmp_path):
+    bag = make_bag(tmp_path / "bag", count=25)
+    read = Bag(tmp_path / "bag")
+    assert len(list(read.entries())) == 20 and not read.finished
+    bag.abandon()
+
+
+def test_after_an_error_the_file_is_cut_to_its_whole_chunks_and_ended_without_an_index(tmp_path):
+    bag = make_bag(tmp_path / "bag", count=25)
+    bag._out.write(b"half of something")
+    bag.abandon()
+    read = Bag(tmp_path / "bag")
+    assert len(list(read.entries())) == 20 and read.finished
+    with (tmp_path / "bag" / "bag_0.mcap").open("rb") as file:
+        assert len(list(make_reader(file).iter_messages())) == 20
+
+
+def test_damage_is_an_error_and_no_other_message(tmp_path):
+    make_bag(tmp_path / "bag").close()
+    file = tmp_path / "bag" / "bag_0.mcap"
+    raw = bytearray(file.read_bytes())
+    raw[raw.index(b"12 ....")] ^= 1
+    file.write_bytes(raw)
+    with pytest.raises(ValueError, match=r"bag_0\.mcap is damaged"):
+        numbers(file)
+
+
+def test_split_bags_are_read_in_their_order(tmp_path):
+    folder = tmp_path / "split"
+    folder.mkdir()
+    for part, name in enumerate(("2", "10", "11")):
+        bag = McapBag(tmp_path / name)
+        bag.add(TEXT)
+        bag.write(TEXT.name, part, numbered(part))
+        bag.close()
+        shutil.copy(tmp_path / name / f"{name}_0.mcap", folder / f"split_{name}.mcap")
+    assert numbers(folder) == [0, 1, 2]
+    files = [f"split_{name}.mcap" for name in ("11", "2", "10")]
+    (folder / "metadata.yaml").write_text(
+        yaml.safe_dump({"rosbag2_bagfile_information": {"relative_file_paths": files}})
+    )
+    assert numbers(folder) == [2, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("bag_0.db3", b"SQLite", "ros2 bag convert it to mcap"),
+        ("notes.txt", b"", "give a bag's folder"),
+        ("bag_0.mcap", b"no such thing, but long enough", "is no MCAP file"),
+    ],
+)
+def test_what_is_no_bag_is_refused_with_its_mend(tmp_path, name, content, sentence):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=sentence):
+        list(Bag(tmp_path).entries())
+
+
+def test_an_existing_folder_is_left_alone(tmp_path):
+    with pytest.raises(FileExistsError):
+        McapBag(tmp_path)

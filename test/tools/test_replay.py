@@ -1,0 +1,146 @@
+"""What was recorded is computed again to the bit, and whatever is another is found and named."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from recorded_run import Run
+
+from vla_accel_ros.control.rtc import RtcSettings
+from vla_accel_ros.sensing.bag import Bag
+from vla_accel_ros.tools import cli
+from vla_accel_ros.tools.replay.again import Otherwise, Result, replay
+from vla_accel_ros.tools.replay.moments import Moments
+
+FRAMES = 7
+
+AS_RECORDED = Otherwise()
+
+
+def again(path: Path, otherwise: Otherwise = AS_RECORDED) -> tuple[Result, Moments]:
+    moments = Moments(Bag(path))
+    return replay(moments, otherwise), moments
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kind": "pi05"},
+        {"kind": "pi0"},
+        {"kind": "pi05", "rtc": RtcSettings()},
+        {"kind": "pi0", "rtc": RtcSettings(mask="linear", mask_horizon=3), "seed": 5},
+        {"kind": "pi05", "jpeg": lambda picture: cv2.imencode(".jpg", picture)[1].tobytes()},
+    ],
+    ids=["pi05", "pi0 with a state token", "guided", "guided pi0 of another seed", "jpeg"],
+)
+def test_every_chunk_and_text_is_computed_again_to_the_bit(tmp_path, settings):
+    path = Run(tmp_path, **settings).frames(FRAMES).tell().end()
+    result, moments = again(path)
+    assert result.equal, (result.different_chunks, result.different_texts)
+    assert (result.chunks, result.texts, result.frames) == (FRAMES, 3, FRAMES)
+    assert not result.notes and not moments.counts["incomplete"]
+
+
+def test_guided_chunks_in_the_bag_agree_with_something(tmp_path):
+    path = Run(tmp_path, rtc=RtcSettings()).frames(3).tell().end()
+    agreements = [chunk.agreement for moment in Moments(Bag(path)) for chunk in moment.chunks]
+    assert agreements[0] is None
+    assert agreements[1].previous == 1 and agreements[1].method == "guidance"
+
+
+def test_one_pixel_in_one_picture_is_found(tmp_path):
+    def spoil(camera, frame, picture):
+        if (camera, frame) == ("wrist", 4):
+            picture[10, 10, 1] ^= 0x80
+        return picture
+
+    run = Run(tmp_path, spoil=spoil).frames(FRAMES).tell()
+    result, _ = again(run.end())
+    assert len(result.different_chunks) == 1
+    (found,) = result.different_chunks
+    assert found.what.startswith("request 5, observed at 1000.400 s: ")
+    assert "first in row 0, " in found.what and "largest difference" in found.what
+    assert 0.0 < found.size < 1.0
+
+
+def test_another_seed_is_another_noise_for_every_chunk(tmp_path):
+    result, _ = again(Run(tmp_path).frames(FRAMES).tell(settings={"seed": 1}).end())
+    assert len(result.different_chunks) == FRAMES and not result.different_texts
+    assert max(found.size for found in result.different_chunks) > 0.01
+
+
+def test_another_number_format_differs_and_is_named_as_a_reason(tmp_path):
+    path = Run(tmp_path).frames(3).tell().end()
+    result, _ = again(path, Otherwise(dtype="bfloat16"))
+    assert not result.equal and result.notes == ["dtype float32, here bfloat16"]
+
+
+def test_another_model_is_said_before_anything_is_computed(tmp_path):
+    run = Run(tmp_path).frames(3).tell()
+    other = tmp_path / "other"
+    shutil.copytree(run.model, other)
+    (other / "tokenizer.json").write_text((other / "tokenizer.json").read_text() + " ")
+    said: list[str] = []
+    result = replay(Moments(Bag(run.end())), Otherwise(model=other), said.append)
+    assert any("is another model than the one that was recorded (SHA-256" in sentence for sentence in said)
+    assert result.equal and result.notes[0].startswith("checkpoint ")
+
+
+def test_observations_whose_pictures_were_dropped_are_counted(tmp_path):
+    def spoil(camera, frame, picture):
+        return None if frame in (2, 3) and camera == "front" else picture
+
+    result, moments = again(Run(tmp_path, spoil=spoil).frames(FRAMES).tell().end())
+    assert result.equal and result.frames == FRAMES - 2
+    assert moments.counts["incomplete"] == 2 and moments.counts["observations"] == FRAMES
+
+
+def test_a_bag_may_hold_several_sessions(tmp_path):
+    run = Run(tmp_path).frames(2).tell()
+    first = run.session
+    run.session = type(first)(**{**vars(first), "id": "another"})
+    run.frames(2).tell(settings={"seed": 3})
+    result, moments = again(run.end())
+    assert moments.sessions.keys() == {first.id, "another"}
+    assert result.chunks == 4 and len(result.different_chunks) == 2
+
+
+def test_the_command_ends_with_0_when_equal_and_with_1_when_not(tmp_path, capsys):
+    path = Run(tmp_path).frames(3).tell().end()
+    assert cli.main(["replay", str(path)]) == 0
+    assert "chunks  3 of 3 equal" in capsys.readouterr().out
+    assert cli.main(["replay", str(path), "--dtype", "bfloat16"]) == 1
+    printed = capsys.readouterr().out
+    assert "chunks  0 of 3 equal" in printed
+    assert "the first that differs: request 1, observed at 1000.000 s: " in printed
+    assert "why     it may be dtype float32, here bfloat16" in printed
+
+
+def test_what_cannot_be_replayed_is_refused_with_a_sentence(tmp_path, capsys):
+    run = Run(tmp_path).frames(1)
+    assert cli.main(["replay", str(run.end())]) == 2
+    assert "has no message of type vla_accel_msgs/msg/Session" in capsys.readouterr().err
+    assert cli.main(["replay", str(tmp_path / "nothing")]) == 2
+    assert "is not there: give a bag's folder" in capsys.readouterr().err
+    gone = Run(tmp_path / "gone").frames(1).tell()
+    shutil.rmtree(gone.model)
+    assert cli.main(["replay", str(gone.end())]) == 2
+    assert "is not there: give --model DIR" in capsys.readouterr().err
+
+
+def test_an_urdf_that_the_contract_names_travels_in_the_bag(tmp_path):
+    run = Run(tmp_path).frames(2)
+    folder = Path(__file__).resolve().parents[2] / "config" / "contracts"
+    text = (folder / "sim_arm.yaml").read_text()
+    joints = "".join(
+        f'<joint name="{j.name}" type="revolute"><limit lower="{j.lower}" upper="{j.upper}" '
+        f'velocity="{j.velocity}" effort="1"/></joint>'
+        for j in run.contract.joints
+    )
+    run.tell(contract=f"urdf: /nowhere/arm.urdf\n{text}", urdf=f'<robot name="arm">{joints}</robot>')
+    result, _ = again(run.end())
+    assert result.equal and np.isfinite(result.seconds)
