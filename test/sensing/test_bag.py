@@ -141,3 +141,13 @@ def test_what_is_no_bag_is_refused_with_its_mend(tmp_path, name, content, senten
 def test_an_existing_folder_is_left_alone(tmp_path):
     with pytest.raises(FileExistsError):
         McapBag(tmp_path)
+
+
+def test_a_survey_knows_all_topics_with_an_index_and_without(tmp_path):
+    make_bag(tmp_path / "ended").close()
+    bag = make_bag(tmp_path / "going_on")
+    for path in (tmp_path / "ended", tmp_path / "going_on"):
+        read = Bag(path)
+        read.survey()
+        assert read.topics == {"/words": TEXT.type} and "transient_local" in read.offered["/words"]
+    bag.abandon()

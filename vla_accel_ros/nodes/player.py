@@ -24,6 +24,8 @@ from vla_accel_ros.nodes import convert
 from vla_accel_ros.sensing.bag import Bag, Entry
 
 CLOCK_NS = 10_000_000
+# For others to find the publishers before the first message.
+SETTLE_S = 1.0
 # What a policy sees and is told.
 _INPUTS = ("sensor_msgs/msg/", "std_msgs/msg/String")
 _NO_INPUT = ("/parameters",)
@@ -39,6 +41,7 @@ def play(bag: Bag, rate: float, inputs: bool, say: Callable[[str], object]) -> i
     rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
     node = rclpy.create_node("player", context=context, enable_rosout=False)
     try:
+        bag.survey()
         player = Player(node, bag, rate)
         for entry in bag.entries():
             if not inputs or _is_input(entry):
@@ -51,7 +54,8 @@ def play(bag: Bag, rate: float, inputs: bool, say: Callable[[str], object]) -> i
 
 
 class Player:
-    """Publishes entries when they are due. clock, wait: monotonic seconds, and how to wait some."""
+    """Publishes entries when they are due. bag: surveyed. clock, wait: monotonic seconds, and how to wait
+    some. Its publishers are open to view: `publishers` by topic and `clock`."""
 
     def __init__(
         self,
@@ -61,10 +65,13 @@ class Player:
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], object] = time.sleep,
     ) -> None:
-        self._node, self._bag, self._rate = node, bag, rate
+        self._rate = rate
         self._now_s, self._wait = clock, wait
-        self._clock = node.create_publisher(Clock, "/clock", 10)
-        self._publishers: dict[str, Any] = {}
+        self.clock = node.create_publisher(Clock, "/clock", 10)
+        self.publishers = {
+            topic: node.create_publisher(_class_of(kind), topic, profile(bag.offered.get(topic, "")))
+            for topic, kind in bag.topics.items()
+        }
         self._begun: tuple[float, int] | None = None
         self._told_ns = 0
         self.played: Counter[str] = Counter()
@@ -72,16 +79,12 @@ class Player:
     def play(self, entry: Entry) -> None:
         """Wait until it is due, telling the time meanwhile, and publish it."""
         self._advance(entry.log_ns)
-        publisher = self._publishers.get(entry.topic)
-        if publisher is None:
-            publisher = self._publishers[entry.topic] = self._node.create_publisher(
-                _class_of(entry.type), entry.topic, profile(self._bag.offered.get(entry.topic, ""))
-            )
-        publisher.publish(entry.data)
+        self.publishers[entry.topic].publish(entry.data)
         self.played[entry.topic] += 1
 
     def _advance(self, log_ns: int) -> None:
         if self._begun is None:
+            self._wait(SETTLE_S)
             self._begun, self._told_ns = (self._now_s(), log_ns), log_ns - CLOCK_NS
         began_s, first_ns = self._begun
         while self._told_ns < log_ns:
@@ -90,15 +93,16 @@ class Player:
             self._wait(max(0.0, due_s - self._now_s()))
             message = Clock()
             convert.set_stamp(message.clock, self._told_ns)
-            self._clock.publish(message)
+            self.clock.publish(message)
 
 
 def profile(offered: str) -> QoSProfile:
     """The quality of service of a recorded topic, from its metadata: words, or numbers before version 9."""
     try:
-        first = (yaml.safe_load(offered) or [{}])[0]
-    except (yaml.YAMLError, KeyError, TypeError):
-        first = {}
+        listed = yaml.safe_load(offered)
+    except yaml.YAMLError:
+        listed = None
+    first = listed[0] if isinstance(listed, list) and listed else {}
     best_effort = first.get("reliability") in ("best_effort", 2)
     latched = first.get("durability") in ("transient_local", 1)
     return QoSProfile(

@@ -9,15 +9,17 @@ installed: a bag outlives them.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
 import yaml
 from mcap.exceptions import EndOfFile, McapError
+from mcap.reader import make_reader
 from mcap.records import Channel, Footer, Message, Schema
 from mcap.stream_reader import CRCValidationError, StreamReader
+from mcap.summary import Summary
 from mcap_ros2.decoder import DecoderFactory
 
 
@@ -35,8 +37,9 @@ class Entry:
 class Bag:
     """The messages of a bag, in the order in which they were written.
 
-    path: the bag's folder, or one of its files. Attributes, as far as it has been read: `finished` (every
-    file ended as it should), `topics` (name -> type), `offered` (name -> its QoS profiles, YAML).
+    path: the bag's folder, or one of its files. Attributes, as far as it has been read or after `survey`:
+    `finished` (every file ended as it should), `topics` (name -> type), `offered` (name -> its QoS profiles,
+    YAML).
     Raises ValueError, one sentence, for what is no bag of MCAP files; OSError when it cannot be read.
     """
 
@@ -54,6 +57,23 @@ class Bag:
         for file in self.files:
             with file.open("rb") as stream:
                 yield from self._read(file, stream, types)
+
+    def survey(self) -> None:
+        """Know all topics: from the files' indices, or by reading what has none."""
+        for file in self.files:
+            with file.open("rb") as stream:
+                summary = _summary(stream)
+                if summary is None:
+                    stream.seek(0)
+                    for _ in self._read(file, stream, ()):
+                        pass
+                else:
+                    for channel in summary.channels.values():
+                        self._note(channel, summary.schemas)
+
+    def _note(self, channel: Channel, schemas: Mapping[int, Schema]) -> None:
+        self.topics[channel.topic] = schemas[channel.schema_id].name
+        self.offered[channel.topic] = channel.metadata.get("offered_qos_profiles", "")
 
     def decode(self, entry: Entry) -> Any:
         """The message, its fields as attributes. Raises ValueError for one that does not fit its type."""
@@ -85,8 +105,7 @@ class Bag:
                     schemas[record.id] = schema = record
                 elif isinstance(record, Channel):
                     channels[record.id] = record
-                    self.topics[record.topic] = schemas[record.schema_id].name
-                    self.offered[record.topic] = record.metadata.get("offered_qos_profiles", "")
+                    self._note(record, schemas)
                 elif isinstance(record, Footer):
                     return
         except EndOfFile:
@@ -110,6 +129,15 @@ class _Whole:
         if len(data) < size:
             raise EndOfFile
         return data
+
+
+def _summary(stream: IO[bytes]) -> Summary | None:
+    """The index of a file, None where it has none."""
+    try:
+        summary = make_reader(stream).get_summary()
+    except (McapError, struct.error, OSError):
+        return None
+    return summary if summary is not None and summary.channels else None
 
 
 def _files(path: Path) -> list[Path]:
