@@ -17,20 +17,21 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 MANIFEST = ElementTree.parse(ROOT / "package.xml").getroot()
 MESSAGES = ElementTree.parse(ROOT / "msg" / "package.xml").getroot()
-EXECUTABLES = {"inference", "trajectory", "sim_robot", "camera", "vla"}
+EXECUTABLES = {"inference", "trajectory", "sim_robot", "camera", "recorder", "vla"}
 
 # Import name -> its rosdep key, where that is another; the rest is in requirements/robot.txt by its own name.
 KEYS = {
     "PIL": "python3-pil",
     "cv2": "python3-opencv",
     "matplotlib": "python3-matplotlib",
+    "mcap_ros2": "mcap-ros2-support",
     "numpy": "python3-numpy",
     "rich": "python3-rich",
     "tqdm": "python3-tqdm",
     "yaml": "python3-yaml",
 }
 # Imported only where a checkpoint, a GPU or a tool asks for it, with a sentence when it is not there.
-ON_DEMAND = {"sentencepiece", "tensorstore", "transformers", "triton"}
+ON_DEMAND = {"pynvml", "sentencepiece", "tensorstore", "transformers", "triton"}
 
 
 def requirements(name: str) -> dict[str, str]:

@@ -71,8 +71,9 @@ class Engine:
     step_dt_s: time between two actions.
     seed: the noise of request r is a function of (seed, r) alone.
     answers, answer_tokens: most answers being written at once, and most tokens in one.
-    fast: whether prefixes and chunks are computed by engine.stages, where the model is a pi0 or pi0.5; None =
-        on a GPU. What needs more than a chunk (guidance, committed actions) is computed by the plain model.
+    fast: whether prefixes and chunks are computed by engine.stages, where the model is a pi0 or pi0.5. What
+        needs more than a chunk (guidance, committed actions) is computed by the plain model. Off until the
+        kernels have been compared with their twins on a GPU.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Engine:
         step_dt_s: float = 1 / 30,
         answers: int = 2,
         answer_tokens: int = 64,
-        fast: bool | None = None,
+        fast: bool = False,
     ) -> None:
         if not step_dt_s > 0:
             raise ValueError(f"step_dt_s is {step_dt_s}; give the time between two actions in seconds.")
@@ -98,7 +99,7 @@ class Engine:
         self._tails = KVPool(config.prefix, answers, answer_tokens, device, dtype)
         self._last_hidden = torch.zeros(slots, config.prefix.width, device=device, dtype=dtype)
         self._stages = None
-        if isinstance(policy.model, Pi) and (device.type == "cuda" if fast is None else fast):
+        if fast and isinstance(policy.model, Pi):
             self._stages = Stages(policy.model, self.pool, self.time_rule)
         self._acting = acting(policy, Settings(steps, self.time_rule, seed), self._stages)
         self._frames: list[Prefix | None] = [None] * slots
