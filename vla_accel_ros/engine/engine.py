@@ -270,7 +270,7 @@ class Engine:
         policy acts by tokens, which nothing guides.
         """
         if self.policy.acts != FLOW:
-            raise ValueError(f"{self.policy.config.kind} acts by tokens, which cannot be guided; call act without.")
+            raise ValueError(f"{self.policy.config.kind} acts by tokens, which cannot be guided.")
         rest = previous.rest(prefix.stamp_ns)[: self._acting.horizon]
         if not len(rest):
             raise ValueError(

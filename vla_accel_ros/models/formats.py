@@ -6,16 +6,19 @@ tensors, files of a JAX checkpoint. The table of all formats is in checkpoint.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from vla_accel_ros.models.description import Description
 from vla_accel_ros.models.norm_stats import read_json
 from vla_accel_ros.models.options import Options
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.shards import INDEX, SINGLE, Stored, inside, read_table
+from vla_accel_ros.models.streaming import read, reading_order
 
 OURS = "vla_accel_ros"
 """The field of config.json with a model's sizes; `vla convert` writes it, and a trainer of ours."""
@@ -68,13 +71,29 @@ class Contents:
         return value
 
 
+class Weights(NamedTuple):
+    """What a model of ours takes of a folder, as it is stored. stored: by the names that `vla convert` gives
+    them, in the order of values, which are read when they are asked for."""
+
+    stored: Mapping[str, Stored]
+    values: Iterator[tuple[str, Tensor]]
+
+
 @dataclass(frozen=True)
 class Format:
     """name: who writes such folders. holds: whether a folder is one. describe: from the small files; the text
-    names the statistics where there are several. load: raises ValueError, one sentence, for what does not
-    fit."""
+    names the statistics where there are several. load and weights: raise ValueError, one sentence, for what
+    does not fit."""
 
     name: str
     holds: Callable[[Contents], bool]
     describe: Callable[[Contents, str | None], Description]
     load: Callable[[Contents, Options], AnyPolicy]
+    weights: Callable[[Contents], Weights]
+
+
+def renamed(table: Mapping[str, Stored], names: Mapping[str, str]) -> Weights:
+    """The tensors that are keys of `names`, under the names that are its values."""
+    order = reading_order(table, names)
+    stored = {names[name]: table[name] for name in order}
+    return Weights(stored, ((names[name], value) for name, value in read(table, order)))

@@ -15,7 +15,7 @@ import numpy as np
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.conventions import LEROBOT
 from vla_accel_ros.models.description import Description, Missing, trained_range
-from vla_accel_ros.models.formats import OURS, Contents, Format
+from vla_accel_ros.models.formats import OURS, Contents, Format, Weights, renamed
 from vla_accel_ros.models.infer_config import infer_config
 from vla_accel_ros.models.lerobot_processors import (
     ABSOLUTE,
@@ -181,4 +181,10 @@ def _features(contents: Contents, field: str, kind: str) -> dict[str, dict[str, 
     }
 
 
-FORMAT = Format("lerobot", holds, describe, load)
+def weights(contents: Contents) -> Weights:
+    """See formats.Weights; in openpi's names, without lerobot's `model.`."""
+    sources = pi_sources(contents.table, read_config(contents), contents.weights)
+    return renamed(contents.table, {source: name for name, source in sources.items()})
+
+
+FORMAT = Format("lerobot", holds, describe, load, weights)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from vla_accel_ros.models.description import Description, Missing
-from vla_accel_ros.models.formats import OURS, Contents, Format
+from vla_accel_ros.models.formats import OURS, Contents, Format, Weights, renamed
 from vla_accel_ros.models.openvla import OpenVLA, is_unused
 from vla_accel_ros.models.openvla_config import OpenVLAConfig
 from vla_accel_ros.models.openvla_policy import OpenVLAPolicy
@@ -117,4 +117,12 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     )
 
 
-FORMAT = Format("OpenVLA", holds, describe, load)
+def weights(contents: Contents) -> Weights:
+    """See formats.Weights; in the published names."""
+    config = read_openvla_config(contents)
+    check_openvla(contents.table, config, contents.weights)
+    names = [name for name, _ in empty_openvla(config).named_parameters()]
+    return renamed(contents.table, {name: name for name in names})
+
+
+FORMAT = Format("OpenVLA", holds, describe, load, weights)

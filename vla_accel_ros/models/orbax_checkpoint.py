@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vla_accel_ros.models.config import PI0, PiConfig
 from vla_accel_ros.models.description import Description
-from vla_accel_ros.models.formats import OURS, Contents, Format
+from vla_accel_ros.models.formats import OURS, Contents, Format, Weights
 from vla_accel_ros.models.jax_names import jax_config, parameter_shapes, slices
 from vla_accel_ros.models.norm_stats import read_json
 from vla_accel_ros.models.options import Options, Progress
@@ -120,12 +120,12 @@ def load(contents: Contents, options: Options) -> Policy:
     arrays = read_arrays(contents.folder)
     config = read_config(contents, arrays)
 
-    def weights() -> Pi:
+    def read_weights() -> Pi:
         return load_orbax_model(
             arrays, config, contents.folder, options.device, options.dtype, options.progress
         )
 
-    return make_policy(contents, config, options, weights)
+    return make_policy(contents, config, options, read_weights)
 
 
 def load_orbax_model(
@@ -149,6 +149,14 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     config = read_config(contents, arrays)
     found = Contents(contents.folder, contents.config, stored_parameters(arrays, contents.folder))
     return openpi_description(found, config, statistics, "openpi, JAX (Orbax)")
+
+
+def weights(contents: Contents) -> Weights:
+    """See formats.Weights; in openpi's names."""
+    arrays = read_arrays(contents.folder)
+    stored = stored_parameters(arrays, contents.folder)
+    pi_sources(stored, read_config(contents, arrays), contents.folder / PARAMS)
+    return Weights(stored, _values(arrays))
 
 
 def _values(arrays: list[Array]) -> Iterator[tuple[str, Tensor]]:
@@ -181,4 +189,4 @@ def _openpi_name(keys: list[str]) -> str:
     return "/".join(inner[:-1] if len(inner) > 1 and inner[-1] == "value" else inner)
 
 
-FORMAT = Format("openpi, JAX", holds, describe, load)
+FORMAT = Format("openpi, JAX", holds, describe, load, weights)

@@ -15,7 +15,7 @@ from vla_accel_ros.models.committed import read_trained_delay
 from vla_accel_ros.models.config import PI0, PiConfig
 from vla_accel_ros.models.conventions import OPENPI
 from vla_accel_ros.models.description import Description, Missing, trained_range
-from vla_accel_ros.models.formats import OURS, Contents, Format
+from vla_accel_ros.models.formats import OURS, Contents, Format, Weights, renamed
 from vla_accel_ros.models.infer_config import infer_config
 from vla_accel_ros.models.norm_stats import read_normalizers, statistics_names
 from vla_accel_ros.models.options import Options
@@ -56,8 +56,10 @@ def trained_delay(folder: Path, config: Mapping[str, Any], horizon: int) -> int:
         raise ValueError(f"{folder / 'config.json'}: {error}") from error
 
 
-def make_policy(contents: Contents, config: PiConfig, options: Options, weights: Callable[[], Pi]) -> Policy:
-    """The policy of openpi's small files. weights: called last, when nothing else is wrong."""
+def make_policy(
+    contents: Contents, config: PiConfig, options: Options, read_weights: Callable[[], Pi]
+) -> Policy:
+    """The policy of openpi's small files. read_weights: called last, when nothing else is wrong."""
     folder = contents.folder
     tokenizer = load_tokenizer(folder, config.vocab)
     state, actions = Normalizer.identity(), Normalizer.identity()
@@ -67,18 +69,18 @@ def make_policy(contents: Contents, config: PiConfig, options: Options, weights:
     mask = options.actions(None, width, str(folder))
     delay = trained_delay(folder, contents.config, config.horizon)
     prompt_state = "own" if options.prompt_state == "auto" else options.prompt_state
-    return Policy(weights(), tokenizer, state, actions, mask, prompt_state, delay, OPENPI)
+    return Policy(read_weights(), tokenizer, state, actions, mask, prompt_state, delay, OPENPI)
 
 
 def load(contents: Contents, options: Options) -> Policy:
     """See checkpoint.load_policy."""
     config = read_config(contents)
 
-    def weights() -> Pi:
+    def read_weights() -> Pi:
         where, table = contents.weights, contents.table
         return load_pi_model(table, config, where, options.device, options.dtype, options.progress)
 
-    return make_policy(contents, config, options, weights)
+    return make_policy(contents, config, options, read_weights)
 
 
 def describe(contents: Contents, statistics: str | None) -> Description:
@@ -106,6 +108,8 @@ def openpi_description(
         "whether actions are relative to the joints (action: delta) is not in the folder: it is in the "
         "settings it was trained with"
     ]
+    if OURS not in contents.config and "action_horizon" not in contents.config:
+        notes.append('the horizon is in no file, so it is 50; put {"action_horizon": N} into a config.json')
     if delay:
         notes.append(f"trained to be given up to {delay} committed actions (rtc_method: trained)")
     if config.kind == "pi05":
@@ -124,4 +128,10 @@ def openpi_description(
     )
 
 
-FORMAT = Format("openpi", holds, describe, load)
+def weights(contents: Contents) -> Weights:
+    """See formats.Weights; in openpi's names."""
+    sources = pi_sources(contents.table, read_config(contents), contents.weights)
+    return renamed(contents.table, {source: name for name, source in sources.items()})
+
+
+FORMAT = Format("openpi", holds, describe, load, weights)

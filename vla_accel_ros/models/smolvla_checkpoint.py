@@ -14,7 +14,7 @@ import torch
 
 from vla_accel_ros.models.conventions import LEROBOT
 from vla_accel_ros.models.description import Description, Missing, trained_range
-from vla_accel_ros.models.formats import OURS, Contents, Format
+from vla_accel_ros.models.formats import OURS, Contents, Format, Weights, renamed
 from vla_accel_ros.models.lerobot_processors import normalisation_modes, read_lerobot_normalizers
 from vla_accel_ros.models.options import Options, Progress
 from vla_accel_ros.models.pi_checkpoint import trained_delay
@@ -132,4 +132,11 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     )
 
 
-FORMAT = Format("SmolVLA", holds, describe, load)
+def weights(contents: Contents) -> Weights:
+    """See formats.Weights; in lerobot's names."""
+    config = read_smolvla_config(contents)
+    check_smolvla(contents.table, config, contents.weights)
+    return renamed(contents.table, {name: name for name in contents.table if name != ROOT + UNUSED})
+
+
+FORMAT = Format("SmolVLA", holds, describe, load, weights)

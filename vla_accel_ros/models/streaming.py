@@ -110,11 +110,16 @@ def same(table: Mapping[str, Stored], first: str, second: str) -> bool:
     return True
 
 
+def reading_order(table: Mapping[str, Stored], names: Iterable[str]) -> list[str]:
+    """The order in which `read` gives them."""
+    return sorted(names, key=lambda name: (table[name].file, name))
+
+
 def _windows(table: Mapping[str, Stored], names: Iterable[str]) -> Iterator[list[str]]:
     """Lists of tensors of one file that are WINDOW bytes together, in the order of files and names."""
     window: list[str] = []
     together = 0
-    for name in sorted(names, key=lambda name: (table[name].file, name)):
+    for name in reading_order(table, names):
         together += table[name].bytes
         if window and (table[name].file != table[window[0]].file or together > WINDOW):
             yield window

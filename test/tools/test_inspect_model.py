@@ -1,0 +1,104 @@
+"""`vla inspect` and `vla convert`: what they print, and that the printed contract is one that fits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from builders import make_checkpoint, make_config
+from lerobot_builders import make_lerobot_config, make_lerobot_folder
+from openvla_builders import make_norm_stats, make_openvla_folder
+from smolvla_recording import make_smolvla_folder
+
+from vla_accel_ros.nodes.environment import demo_model
+from vla_accel_ros.nodes.loading import Load
+from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.tools.cli import main
+
+MAKERS = {
+    "pi0": lambda folder: make_checkpoint(folder, make_config("pi0")),
+    "lerobot": lambda folder: make_lerobot_folder(folder, relative=True),
+    "openvla": lambda folder: make_openvla_folder(folder, shards=2),
+    "smolvla": lambda folder: make_smolvla_folder(folder),
+    "bundled": lambda folder: demo_model(),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_skeleton_is_a_contract_that_the_model_serves(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = MAKERS[name](tmp_path / "model")
+    assert main(["inspect", str(folder), "--contract"]) == 0
+    file = tmp_path / "robot.yaml"
+    file.write_text(capsys.readouterr().out)
+    contract = Contract.load(file)
+    warned: list[str] = []
+    engine = Load(folder, device="cpu", denoise_steps=1).engine(contract, warned.append)
+    assert engine.policy.joints == len(contract.action_names)
+    assert contract.actions == ("twist" if name == "openvla" else "joints")
+    assert contract.delta_mask.tolist() == (
+        [True] * 5 + [False] if name == "lerobot" else [False] * len(contract.action_names)
+    )
+    assert not [sentence for sentence in warned if "contract" in sentence]
+
+
+def test_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_lerobot_folder(tmp_path / "model", make_lerobot_config("pi0"), relative=False)
+    assert main(["inspect", str(folder)]) == 0
+    said = capsys.readouterr().out
+    for part in (
+        f"pi0 in {folder} (lerobot, safetensors)",
+        "24 x 2 layers, 28 px in patches of 14 (4 tokens)",
+        "chunk         8 action(s) of 6 numbers (of 8)",
+        "cameras       top, wrist",
+        "state MEAN_STD, actions MEAN_STD",
+        "none: all actions are absolute",
+        "image: wrist",
+        "robot: my_robot",
+    ):
+        assert part in said
+
+
+def test_several_data_sets_are_listed_and_one_is_chosen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_openvla_folder(tmp_path / "model")
+    data = json.loads((folder / "config.json").read_text())
+    data["norm_stats"] = make_norm_stats("bridge_orig", "kuka")
+    (folder / "config.json").write_text(json.dumps(data))
+    assert main(["inspect", str(folder)]) == 1
+    said = capsys.readouterr().out
+    assert "bridge_orig, kuka: choose with the parameter statistics" in said
+    assert "cannot be loaded: " in said and "no dataset was named" in said
+    assert main(["inspect", str(folder), "--statistics", "kuka"]) == 0
+    assert "actions [6] are not normalised" in capsys.readouterr().out
+
+
+def test_what_is_missing_is_said_and_the_rest_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_checkpoint(tmp_path / "model")
+    (folder / "tokenizer.json").unlink()
+    (folder / "assets" / "arm" / "norm_stats.json").unlink()
+    assert main(["inspect", str(folder)]) == 1
+    said = capsys.readouterr().out
+    assert said.count("cannot be loaded: ") == 2 and "chunk         8 action(s)" in said
+
+
+def test_convert_and_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, out = make_checkpoint(tmp_path / "model"), tmp_path / "out"
+    assert main(["convert", str(folder), str(out)]) == 0
+    assert f"vla inspect --verify {out}" in capsys.readouterr().out
+    assert main(["inspect", "--verify", str(out)]) == 0
+    assert "weights are those that were converted, SHA-256 " in capsys.readouterr().out
+    assert main(["inspect", "--verify", str(folder)]) == 2
+    assert "nothing to compare with" in capsys.readouterr().err
+    assert main(["convert", str(folder), str(out)]) == 2
+    assert "not overwritten" in capsys.readouterr().err
+
+
+def test_what_is_no_checkpoint_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["inspect", str(tmp_path)], ["convert", str(tmp_path), str(tmp_path / "out")]):
+        assert main(command) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1 and "is no checkpoint that is known here" in error

@@ -1,0 +1,131 @@
+"""What a checkpoint is in words, and the contract of a robot for it with placeholders.
+
+The skeleton is a whole contract: it loads as it is, and the model fits it, so that what is changed in it can
+be checked from the first line on. Limits are what the joints did in training, where that is known.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections import Counter
+
+import numpy as np
+
+from vla_accel_ros.models.config import GemmaConfig, VisionConfig
+from vla_accel_ros.models.description import Description
+from vla_accel_ros.models.openvla_config import OpenVLAConfig
+
+GB = 1e9
+HAND = 6
+OURS = "# the robot's own"
+
+
+def summary(told: Description) -> str:
+    """Several lines: family, sizes, numbers, cameras and notes."""
+    config, lines = told.config, [f"{told.config.kind} in {told.folder} ({told.format})"]
+
+    def line(name: str, text: str) -> None:
+        lines.extend(textwrap.wrap(f"  {name:<14}{text}", 110, subsequent_indent=" " * 16))
+
+    if isinstance(config, OpenVLAConfig):
+        line("vision", f"{_vision(config.dino)} with {config.registers} registers, {_vision(config.siglip)}")
+    else:
+        line("vision", _vision(config.vision))
+    line("language", f"{_stack(config.prefix)}, {config.vocab} tokens, prompts of up to {config.max_prompt}")
+    if not isinstance(config, OpenVLAConfig):
+        line("actions by", f"{_stack(config.expert)}, flow matching")
+    else:
+        line("actions by", f"tokens, {config.bins - 1} values each")
+    numbers = sum(math.prod(stored.shape) for stored in told.tensors.values())
+    types = Counter[str]()
+    for stored in told.tensors.values():
+        types[stored.dtype] += stored.bytes
+    parts = ", ".join(f"{size / GB:.2f} GB {dtype}" for dtype, size in types.most_common())
+    files = len({stored.file for stored in told.tensors.values()})
+    line("weights", f"{numbers / 1e6:,.1f} M numbers, {told.bytes / GB:.2f} GB ({parts}) in {files} file(s)")
+    line("chunk", f"{told.horizon} action(s) of {_dims(told.actions, told.action_dim)}")
+    line(
+        "state", _dims(told.state, told.state_dim) if told.state_dim else "none: the network takes no joints"
+    )
+    line("cameras", "any one image" if told.any_camera else ", ".join(config.image_names))
+    line("normalisation", told.normalisation)
+    if len(told.statistics) > 1:
+        line("statistics of", f"{', '.join(told.statistics)}: choose with the parameter statistics")
+    if told.relative is not None:
+        relative = np.flatnonzero(told.relative).tolist()
+        line(
+            "relative", f"actions {relative} to the joints" if relative else "none: all actions are absolute"
+        )
+    for note in told.notes:
+        line("note", note)
+    return "\n".join(lines)
+
+
+def write_skeleton(told: Description) -> str:
+    """A contract in YAML that fits the model, to be completed."""
+    actions = told.actions.shape[1] or told.state.shape[1]
+    twist = told.twist and actions > HAND
+    states = told.state.shape[1] or (HAND + actions - HAND if twist else actions) or 1
+    lines = [
+        "# A contract for " + told.folder.name + f" ({told.config.kind}); see config/contracts/sim_arm.yaml."
+    ]
+    lines += ["robot: my_robot", "", "cameras:  # topics, rates and ages: " + OURS[2:]]
+    for name in told.config.image_names:
+        lines.append(
+            f"  {name}: {{topic: camera/{name}/image_raw, image: {name}, rate_hz: 30, max_age_s: 0.5}}"
+        )
+    lines += ["", "max_skew_s: 0.05", "", "joint_states: {topic: joint_states, rate_hz: 100, max_age_s: 0.5}"]
+    if not told.state.shape[1] and not twist:
+        most = told.state_dim or told.action_dim
+        lines += ["", f"# The model has no statistics: at most {most} joints, in the order of its training."]
+    lines += ["", "# In the policy's order; name, velocity, acceleration and limits are the robot's own."]
+    lines.append("joints:")
+    names = [f"joint_{index + 1}" for index in range(states)]
+    for index, name in enumerate(names):
+        lines.append(f"  - {_joint(told, index, name, twist)}")
+    lines += ["", "controllers:"]
+    if twist:
+        hand, rest = names[: len(names) - (actions - HAND)], names[len(names) - (actions - HAND) :]
+        lines.append(
+            "  - {topic: servo_node/delta_twist_cmds, kind: servo_twist, rate_hz: 50, frame: base_link, "
+            f"joints: [{', '.join(hand)}]}}"
+        )
+        lines.append(f"  - {{topic: gripper_controller/joint_trajectory, joints: [{', '.join(rest)}]}}")
+        lines += ["", "actions: twist", "# per: step where the data set recorded displacements, as most do."]
+        lines.append(f"twist: {{per: step, linear: 0.25, angular: 1.0}}  {OURS}")
+    else:
+        lines.append(f"  - {{topic: arm_controller/joint_trajectory, joints: [{', '.join(names)}]}}")
+    lines += ["", "# step_dt_s: the time between two actions in the training data, such as 1/30 or 1/5 s."]
+    step = 0.2 if twist else 0.03333333333333333
+    lines.append(f"chunk: {{step_dt_s: {step}, max_age_s: {max(0.8, 3 * step):g}}}")
+    return "\n".join(lines) + "\n"
+
+
+def _joint(told: Description, index: int, name: str, twist: bool) -> str:
+    known = told.state.shape[1] > index
+    low, high = told.state[:, index] if known else (-math.pi, math.pi)
+    text = f"{{name: {name}, lower: {low:.3f}, upper: {high:.3f}, velocity: 1.0, acceleration: 5.0"
+    comment = f"  # in training {low:.3g} to {high:.3g}" if known else f"  {OURS}"
+    if twist:
+        return text + "}" + comment
+    relative = told.relative is not None and index < len(told.relative) and bool(told.relative[index])
+    if told.relative is None:
+        comment += "; delta if its actions are relative"
+    return text + f", action: {'delta' if relative else 'absolute'}}}" + comment
+
+
+def _vision(config: VisionConfig) -> str:
+    return (
+        f"{config.width} x {config.depth} layers, {config.image_size} px in patches of {config.patch} "
+        f"({config.tokens} tokens)"
+    )
+
+
+def _stack(config: GemmaConfig) -> str:
+    return f"{config.width} x {config.depth} layers, {config.heads} heads of {config.head_dim}"
+
+
+def _dims(trained: np.ndarray, most: int) -> str:
+    known = trained.shape[1]
+    return f"{known} numbers (of {most})" if known and known != most else f"{known or most} numbers"
