@@ -79,7 +79,7 @@ def test_a_wrong_contract_is_a_failure_with_its_sentence_and_can_be_mended(start
 
 def test_a_wrong_model_is_a_failure_with_its_sentence(start, operator, tmp_path):
     process = start("inference", model=str(tmp_path), autostart=True)
-    process.wait_for_log("has no model.safetensors")
+    process.wait_for_log("is no checkpoint that is known here")
     assert state(operator, "inference") == State.PRIMARY_STATE_UNCONFIGURED
 
 
