@@ -1,6 +1,8 @@
-"""Our bicubic resize is Pillow's, pixel for pixel."""
+"""Our resizes are Pillow's, pixel for pixel."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from vla_accel_ros.models.resize import resize_bicubic
+from vla_accel_ros.models.resize import resize_bicubic, resize_bilinear
 
 
 def pillow(image: np.ndarray, size: int) -> np.ndarray:
@@ -51,3 +53,33 @@ def test_a_view_with_any_strides_is_taken() -> None:
 def test_a_gpu_gives_the_same_pixels() -> None:
     image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (480, 640, 3), dtype=np.uint8))
     assert torch.equal(resize_bicubic(image.cuda(), 224).cpu(), resize_bicubic(image, 224))
+
+
+@given(
+    height=st.integers(1, 300),
+    width=st.integers(1, 300),
+    size=st.tuples(st.integers(1, 120), st.integers(1, 120)),
+    seed=st.integers(0, 99),
+)
+def test_bilinear_is_pillows_too_for_any_size(
+    height: int, width: int, size: tuple[int, int], seed: int
+) -> None:
+    image = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    rows = Image.fromarray(image).resize((size[1], height), Image.Resampling.BILINEAR)
+    expected = np.asarray(rows.resize((size[1], size[0]), Image.Resampling.BILINEAR))
+    assert np.array_equal(resize_bilinear(torch.from_numpy(image), *size), expected)
+
+
+@pytest.mark.parametrize("resize", [resize_bicubic, resize_bilinear])
+def test_several_images_are_resized_as_each_alone(resize: Callable[..., torch.Tensor]) -> None:
+    images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (2, 3, 40, 61, 3), dtype=np.uint8))
+    together = resize(images, 28, 20)
+    assert together.shape == (2, 3, 28, 20, 3)
+    for index in np.ndindex(2, 3):
+        assert torch.equal(together[index], resize(images[index], 28, 20))
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_pillows_bilinear_pixels() -> None:
+    image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 480, 640, 3), dtype=np.uint8))
+    assert torch.equal(resize_bilinear(image.cuda(), 168, 224).cpu(), resize_bilinear(image, 168, 224))

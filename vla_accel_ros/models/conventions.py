@@ -35,18 +35,23 @@ class Conventions:
 def openpi_resize(images: Tensor, size: int) -> Tensor:
     """Antialiased bilinear resize, centred on black: Pillow's to the bit on a GPU, and within one level of it
     on a CPU, where torch's own is ten times as fast."""
+    return padded(images, size, resize_bilinear if images.is_cuda else _torchs)
+
+
+def padded(images: Tensor, size: int, resize: Callable[[Tensor, int, int], Tensor]) -> Tensor:
+    """As openpi_resize. resize: uint8 [V, H, W, 3] to a height and a width."""
     height, width = images.shape[1:3]
     if (height, width) != (size, size):
         inner, (top, left) = processing.fitted(height, width, size)
-        resized = resize_bilinear(images, *inner) if images.is_cuda else _torchs(images, inner)
+        resized = resize(images, *inner)
         images = images.new_zeros(len(images), size, size, 3)
         images[:, top : top + inner[0], left : left + inner[1]] = resized
     return processing.to_unit(images)
 
 
-def _torchs(images: Tensor, inner: tuple[int, int]) -> Tensor:
+def _torchs(images: Tensor, height: int, width: int) -> Tensor:
     pixels = images.permute(0, 3, 1, 2)
-    return F.interpolate(pixels, size=inner, mode="bilinear", antialias=True).permute(0, 2, 3, 1)
+    return F.interpolate(pixels, size=(height, width), mode="bilinear", antialias=True).permute(0, 2, 3, 1)
 
 
 def lerobot_resize(images: Tensor, size: int) -> Tensor:

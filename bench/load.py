@@ -1,0 +1,244 @@
+"""How long a full-size checkpoint takes to load, and how much memory of host and device it needs.
+
+    python bench/load.py [--device cpu|cuda] [--dtype TYPE] [--small] [--folder DIR] [--model NAME]
+
+Writes a pi0.5 and an OpenVLA-7B of random weights in the published layouts (one file of 7.5 GB; three shards
+of up to 7 GB and an index; types as published) into a temporary folder, loads each in a process of its own,
+and lets it act once. Prints a table and writes bench/results/load_<device>.json: seconds and GB/s, the host's
+memory beside the model at its peak, against 1.2 times the largest file, the device's at its peak, and whether
+the actions are finite. The files come from the page cache, having just been written. --small shows that it
+all works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import Tensor
+
+from vla_accel_ros.models.config import PI05, GemmaConfig, PiConfig, VisionConfig
+from vla_accel_ros.models.openvla_checkpoint import empty_openvla
+from vla_accel_ros.models.openvla_config import OPENVLA_7B, LlamaConfig, OpenVLAConfig
+from vla_accel_ros.models.pi_weights import EMBED_TOKENS, LM_HEAD, UNUSED, empty_pi
+from vla_accel_ros.models.safetensors_writer import DTYPES, write_safetensors
+from vla_accel_ros.tools.provenance import provenance
+
+GB = 1e9
+SHARD_BYTES = 7_000_000_000
+NOISE = 1 << 24
+JOINTS = 7
+Shapes = dict[str, tuple[torch.dtype, tuple[int, ...]]]
+
+
+def pi05_shapes(config: PiConfig) -> Shapes:
+    """As openpi saves it: the tied table under the head's name, and the expert's head that nothing reads."""
+    parameters = dict(empty_pi(config, torch.bfloat16).named_parameters())
+    shapes = {name: (p.dtype, tuple(p.shape)) for name, p in parameters.items()}
+    shapes[LM_HEAD] = shapes.pop(EMBED_TOKENS)
+    shapes[UNUSED] = (torch.bfloat16, (config.vocab, config.expert.width))
+    return shapes
+
+
+def openvla_shapes(config: OpenVLAConfig) -> Shapes:
+    """As published: also each tower's last block and norm, which nothing reads."""
+    parameters = empty_openvla(config, torch.bfloat16).named_parameters()
+    shapes = {name: (p.dtype, tuple(p.shape)) for name, p in parameters}
+    for tower, sizes in (("featurizer", config.dino), ("fused_featurizer", config.siglip)):
+        root = f"vision_backbone.{tower}."
+        first, last = f"{root}blocks.0.", f"{root}blocks.{sizes.depth - 1}."
+        shapes |= {last + n[len(first) :]: s for n, s in list(shapes.items()) if n.startswith(first)}
+        shapes |= {f"{root}norm.{leaf}": (torch.bfloat16, (sizes.width,)) for leaf in ("weight", "bias")}
+    return shapes
+
+
+def numbers(shapes: Shapes, seed: int = 0) -> Iterator[tuple[str, Tensor]]:
+    """Numbers with which a network stays finite: pieces of one draw, since billions of draws take minutes."""
+    noise = torch.randn(NOISE, generator=torch.Generator().manual_seed(seed))
+    for index, (name, (dtype, shape)) in enumerate(shapes.items()):
+        count = torch.Size(shape).numel()
+        flat = noise.roll(7919 * index).repeat(-(-count // NOISE))[:count].reshape(shape)
+        if len(shape) > 1:
+            flat = flat * torch.Size(shape[1:]).numel() ** -0.5
+        elif name.endswith("weight") and "gemma" not in name and "language_model.layers" not in name:
+            flat = flat * 0.02 + 1.0
+        else:
+            flat = flat * 0.02
+        yield name, flat.to(dtype)
+
+
+def write_weights(folder: Path, shapes: Shapes, shard_bytes: int | None) -> None:
+    """One file, or shards of at most so many bytes and their index."""
+    shards: list[Shapes] = [{}]
+    size = 0
+    for name, (dtype, shape) in shapes.items():
+        bytes_ = dtype.itemsize * torch.Size(shape).numel()
+        if shard_bytes is not None and size and size + bytes_ > shard_bytes:
+            shards.append({})
+            size = 0
+        shards[-1][name] = (dtype, shape)
+        size += bytes_
+    where = {}
+    for number, shard in enumerate(shards):
+        name = f"model-{number + 1:05}-of-{len(shards):05}.safetensors"
+        name = "model.safetensors" if shard_bytes is None else name
+        layout = {key: (DTYPES[dtype], shape) for key, (dtype, shape) in shard.items()}
+        write_safetensors(folder / name, layout, numbers(shard, number))
+        where |= dict.fromkeys(shard, name)
+    if shard_bytes is not None:
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Every word is unknown to it: the numbers of a prompt's tokens do not matter here."""
+    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "</s>": 1, "<s>": 2}, unk_token="<unk>"))
+    tokenizer.add_special_tokens(["<unk>", "</s>", "<s>"])
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def write_pi05(folder: Path, small: bool) -> None:
+    """openpi's folder; its config.json says our sizes only where no published one would be known."""
+    config = PI05
+    if small:
+        stack = GemmaConfig(width=256, depth=4, mlp=1024, heads=4, kv_heads=1, head_dim=64)
+        vision = VisionConfig(width=144, depth=2, mlp=288, heads=2, image_size=56, patch=14)
+        config = replace(
+            PI05, vision=vision, prefix=stack, expert=replace(stack, width=128, mlp=512), vocab=9000
+        )
+    write_weights(folder, pi05_shapes(config), None)
+    said = {"vla_accel_ros": config.to_json()} if small else {"action_dim": 32, "action_horizon": 50}
+    (folder / "config.json").write_text(json.dumps(said))
+    (folder / "assets" / "robot").mkdir(parents=True)
+    one = {"mean": [0.0], "std": [1.0], "q01": [-1.0], "q99": [1.0]}
+    stats = {group: {name: value * JOINTS for name, value in one.items()} for group in ("state", "actions")}
+    (folder / "assets" / "robot" / "norm_stats.json").write_text(json.dumps({"norm_stats": stats}))
+
+
+def write_openvla(folder: Path, small: bool) -> None:
+    """The published folder, in shards."""
+    config = OPENVLA_7B
+    if small:
+        llama = LlamaConfig(width=256, depth=4, mlp=512, heads=4, kv_heads=4, head_dim=64)
+        tower = VisionConfig(width=96, depth=3, mlp=192, heads=2, image_size=56, patch=14)
+        config = replace(OPENVLA_7B, dino=tower, siglip=tower, prefix=llama)
+    write_weights(folder, openvla_shapes(config), 20_000_000 if small else SHARD_BYTES)
+    action = {"q01": [-1.0] * JOINTS, "q99": [1.0] * JOINTS, "mask": [True] * JOINTS}
+    said: dict[str, Any] = {
+        "model_type": "openvla",
+        "text_config": {"model_type": "llama"},
+        "norm_stats": {"robot": {"action": action}},
+    }
+    if small:
+        said["vla_accel_ros"] = config.to_json()
+    (folder / "config.json").write_text(json.dumps(said))
+
+
+WRITERS: dict[str, Callable[[Path, bool], None]] = {"pi05": write_pi05, "openvla": write_openvla}
+
+
+def load_once(folder: Path, device: str, dtype: str) -> dict[str, Any]:
+    """In a process of its own: load, act once, and say what it took."""
+    from vla_accel_ros.engine.engine import Engine
+    from vla_accel_ros.engine.types import Observation
+    from vla_accel_ros.models.checkpoint import load_policy
+
+    torch.zeros(1, device=device)
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    before, start = _status("VmRSS"), time.perf_counter()
+    policy = load_policy(folder, device, getattr(torch, dtype))
+    seconds = time.perf_counter() - start
+    model = sum(parameter.nbytes for parameter in policy.model.parameters())
+    beside = _status("VmHWM") - before - (model if device == "cpu" else 0)
+    peak = torch.cuda.max_memory_allocated() if device == "cuda" else None
+    names = policy.config.image_names
+    images = {name: np.zeros((224, 224, 3), np.uint8) for name in names}
+    engine = Engine(policy, slots=2, answer_tokens=1)
+    with engine.observe(Observation(images, np.zeros(JOINTS, np.float32), "lift the red cup", 0)) as prefix:
+        actions = engine.act(prefix).actions
+    return {
+        "seconds": round(seconds, 2),
+        "model_gb": round(model / GB, 3),
+        "host_beside_gb": round(beside / GB, 3),
+        "device_peak_gb": None if peak is None else round(peak / GB, 3),
+        "actions": list(actions.shape),
+        "finite": bool(np.isfinite(actions).all()),
+    }
+
+
+def _status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+def measure(name: str, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Write one checkpoint and load it."""
+    folder.mkdir()
+    WRITERS[name](folder, arguments.small)
+    write_tokenizer(folder)
+    files = [path.stat().st_size for path in folder.glob("*.safetensors")]
+    command = [sys.executable, __file__, "--load", str(folder)]
+    command += ["--device", arguments.device, "--dtype", arguments.dtype]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    if ran.returncode:
+        raise RuntimeError(f"loading {name} failed:\n{ran.stderr}")
+    found = json.loads(ran.stdout.splitlines()[-1])
+    stored = sum(files) / GB
+    return {
+        "files": len(files),
+        "stored_gb": round(stored, 3),
+        "largest_file_gb": round(max(files) / GB, 3),
+        **found,
+        "gb_per_s": round(stored / found["seconds"], 2),
+        "within_bound": found["host_beside_gb"] <= 1.2 * max(files) / GB,
+    }
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    parser.add_argument("--small", action="store_true", help="tiny sizes; nothing is written to results")
+    parser.add_argument("--folder", type=Path, help="where to write (default: the system's temporary folder)")
+    parser.add_argument("--model", choices=tuple(WRITERS), help="only this one")
+    parser.add_argument("--load", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.load is not None:
+        print(json.dumps(load_once(arguments.load, arguments.device, arguments.dtype)))
+        return
+    results: dict[str, Any] = {}
+    for name in [arguments.model] if arguments.model else WRITERS:
+        with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+            results[name] = measure(name, Path(folder) / name, arguments)
+        row = results[name]
+        device = f", device {row['device_peak_gb']:.2f} GB at its peak" if row["device_peak_gb"] else ""
+        print(
+            f"{name:8} {row['stored_gb']:6.2f} GB in {row['files']} file(s): {row['seconds']:6.1f} s "
+            f"({row['gb_per_s']:.2f} GB/s), host {row['host_beside_gb']:.2f} GB beside the model "
+            f"(largest file {row['largest_file_gb']:.2f} GB){device}, "
+            f"actions {row['actions']} {'finite' if row['finite'] else 'NOT FINITE'}"
+        )
+    if not arguments.small:
+        file = Path(__file__).parent / "results" / f"load_{arguments.device}.json"
+        data = {"device": arguments.device, "dtype": arguments.dtype, "models": results, **provenance()}
+        file.write_text(json.dumps(data, indent=1) + "\n")
+        print(f"written: {file}")
+
+
+if __name__ == "__main__":
+    main()
