@@ -100,3 +100,46 @@ def test_a_joint_that_never_was_where_it_may_be_is_warned_of(model, contract):
 def test_a_folder_that_is_no_checkpoint_is_named(tmp_path):
     with pytest.raises(ValueError, match=str(tmp_path)):
         ModelFacts.read(tmp_path)
+
+
+def test_relative_actions_that_the_model_says_must_be_the_contracts(model, contract):
+    said = replace(model, relative=contract.delta_mask)
+    assert told(said, contract)[0][0] == OK
+    other = contract.delta_mask.copy()
+    other[[0, 5]] = ~other[[0, 5]]
+    assert told(replace(model, relative=other), contract) == [
+        (
+            ERROR,
+            f"joints (shoulder_pan): the model in {SIM_POLICY} was trained with absolute targets; write "
+            "action: absolute",
+        ),
+        (
+            ERROR,
+            f"joints (gripper): the model in {SIM_POLICY} was trained with relative targets; "
+            "write action: delta",
+        ),
+    ]
+
+
+def test_actions_that_look_relative_or_absolute_are_warned_of(model, contract):
+    """Where the model does not say: relative ones go both ways, absolute ones are where the joints were."""
+    elbow = contract.joint_names.index("elbow_flex")
+    forward = model.actions.copy()
+    forward[:, elbow] = [0.4, 2.2]
+    ((level, sentence),) = told(replace(model, actions=forward), contract)
+    assert level == WARNING and "joints[2] (elbow_flex): its actions were 0.4 to 2.2" in sentence
+    assert sentence.endswith("write action: absolute if they are not")
+
+    joints = tuple(replace(joint, action="absolute") for joint in contract.joints)
+    small, far = np.array([[-0.1] * 6, [0.1] * 6]), model.state.copy()
+    far[:, elbow] = [0.5, 2.5]
+    looks = told(replace(model, actions=small, state=far), replace(contract, joints=joints))
+    assert [level for level, _ in looks] == [WARNING]
+    assert "joints[2] (elbow_flex): its actions were -0.1 to 0.1" in looks[0][1]
+    assert looks[0][1].endswith("write action: delta if they are relative")
+
+
+def test_a_policy_of_the_hand_may_have_been_tuned_on_joints(model, contract):
+    tuned = replace(model, kind="openvla", image_names=(), state=np.zeros((2, 0)), state_dim=0, twist=True)
+    ((level, sentence),) = told(tuned, replace(contract, cameras=contract.cameras[:1]))
+    assert level == WARNING and sentence.endswith("write actions: twist unless it was fine-tuned on joints")
