@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
-import yaml
 
 from vla_accel_ros.control.rtc import act_agreeing
 from vla_accel_ros.engine.session import Session, session_of
@@ -22,6 +21,7 @@ from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checksum import checksum
 from vla_accel_ros.nodes.loading import Load
 from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.tools.replay.contracts import contract_file
 from vla_accel_ros.tools.replay.moments import Moment, Moments, RecordedChunk
 
 __all__ = ["Difference", "Otherwise", "Result", "replay"]
@@ -107,7 +107,7 @@ class _Stage:
                 f"{session.checksum[:12]}): give --model DIR, a copy of that"
             )
         with tempfile.TemporaryDirectory() as folder:
-            file = _contract_file(session, Path(folder))
+            file = contract_file(session, Path(folder))
             self.contract = Contract.load(file)
             load = _load(session, model, otherwise)
             self._engine = load.engine(self.contract, say)
@@ -181,14 +181,3 @@ def _load(session: Session, model: Path, otherwise: Otherwise) -> Load:
     settings = {name: choice for name, choice in json.loads(session.settings).items() if name in known}
     wanted = {"device": otherwise.device, "dtype": otherwise.dtype}
     return Load(**{**settings, **{n: w for n, w in wanted.items() if w}, "model": model})
-
-
-def _contract_file(session: Session, folder: Path) -> Path:
-    """The session's contract as a file, beside its URDF."""
-    file = folder / "contract.yaml"
-    file.write_text(session.contract)
-    if session.urdf:
-        (folder / "robot.urdf").write_text(session.urdf)
-        document = yaml.safe_load(session.contract)
-        file.write_text(yaml.safe_dump({**document, "urdf": "robot.urdf"}, sort_keys=False))
-    return file

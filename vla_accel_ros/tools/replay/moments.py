@@ -94,11 +94,11 @@ class Moments:
             for key in one.wanted:
                 wanted.setdefault(key, []).append(one)
         for entry in self._bag.entries((IMAGE, COMPRESSED)):
-            users = wanted.pop((entry.topic, _image_stamp_ns(entry)), [])
-            picture = _picture(entry) if users else None
+            users = wanted.pop((entry.topic, image_stamp_ns(entry)), [])
+            seen = picture(entry) if users else None
             for one in users:
-                assert picture is not None
-                one.images[one.wanted.pop((entry.topic, _image_stamp_ns(entry)))] = picture
+                assert seen is not None
+                one.images[one.wanted.pop((entry.topic, image_stamp_ns(entry)))] = seen
                 if not one.wanted:
                     yield self._moment(one)
         self.counts["incomplete"] = sum(bool(one.wanted) for one in waiting)
@@ -108,7 +108,7 @@ class Moments:
         for entry in self._bag.entries((SESSION, OBSERVED, CHUNK, TEXT)):
             message = self._bag.decode(entry)
             if entry.type == SESSION:
-                self.sessions[message.id] = _session(message)
+                self.sessions[message.id] = session_of(message)
                 continue
             key = (message.kv_version, stamp_ns(message.header.stamp))
             if entry.type == OBSERVED:
@@ -168,11 +168,12 @@ def stamp_ns(stamp: Any) -> int:
     return int(stamp.sec) * 1_000_000_000 + int(stamp.nanosec)
 
 
-def _image_stamp_ns(entry: Entry) -> int:
+def image_stamp_ns(entry: Entry) -> int:
+    """When a recorded Image or CompressedImage was taken."""
     return (image_view if entry.type == IMAGE else compressed_view)(entry.data).stamp_ns
 
 
-def _picture(entry: Entry) -> np.ndarray:
+def picture(entry: Entry) -> np.ndarray:
     """The pixels as the node's own ingest makes them of the message."""
     if entry.type == IMAGE:
         view = image_view(entry.data)
@@ -185,7 +186,8 @@ def _picture(entry: Entry) -> np.ndarray:
     return out
 
 
-def _session(message: Any) -> Session:
+def session_of(message: Any) -> Session:
+    """A decoded Session message."""
     told = {name: getattr(message, name) for name in Session.__dataclass_fields__}
     fields: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in told.items()}
     return Session(**fields)

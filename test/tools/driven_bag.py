@@ -1,0 +1,131 @@
+"""Bags of a robot that moves as a formula says, whose pictures tell the time and whose commands are known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import yaml
+from rclpy.serialization import serialize_message
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64MultiArray, String
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
+from vla_accel_ros.engine.session import Session
+from vla_accel_ros.nodes.convert import session_to_message, set_stamp
+from vla_accel_ros.nodes.definitions import definition, type_name
+from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.sensing.bag_topic import Topic
+from vla_accel_ros.sensing.cdr import image_message
+from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.sensing.mcap_bag import McapBag
+
+S = 1_000_000_000
+START_NS = 5_000 * S
+SIZE = (64, 96)
+
+
+def felt(seconds: float, joint: int) -> float:
+    """Where a joint is, seconds after the start."""
+    return 0.1 * joint + 0.3 * np.sin(2.0 * seconds)
+
+
+def sent(seconds: float, joint: int) -> float:
+    """Where it is commanded to be."""
+    return felt(seconds, joint) + 0.05 + 0.01 * seconds
+
+
+def level(seconds: float) -> int:
+    """The grey of a picture taken then."""
+    return 30 + round(seconds * 30) * 2 % 200
+
+
+class Drive:
+    """Writes a bag in /arm. contract: changes of the simulated arm's. seen: whether a camera's picture of a
+    time is there. told: (seconds, instruction)."""
+
+    def __init__(
+        self,
+        path: Path,
+        seconds: float = 2.0,
+        told: tuple[tuple[float, str], ...] = ((0.0, "reach the red block"),),
+        seen: Callable[[str, float], bool] = lambda camera, seconds: True,
+        size: tuple[int, int] = SIZE,
+        commands: bool = True,
+        **changes: object,
+    ) -> None:
+        self._file = path.parent / f"{path.name}.yaml"
+        document = yaml.safe_load(demo_contract().read_text()) | changes
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._file.write_text(yaml.safe_dump(document, sort_keys=False))
+        self.contract = Contract.load(self._file)
+        self._bag, self._topics = McapBag(path), set[str]()
+        self._now_ns = START_NS
+        self._write("session", session_to_message(self._session(), START_NS))
+        words = list(told)
+        for tick in range(round(seconds * 300) + 1):
+            now_s = tick / 300
+            self._now_ns = START_NS + round(now_s * S)
+            while words and words[0][0] <= now_s:
+                self._write("instruction", String(data=words.pop(0)[1]))
+            if tick % 3 == 0:
+                self._write(self.contract.joint_states.topic, self._joints(now_s))
+            if tick % 10 == 0:
+                for camera in self.contract.cameras:
+                    if seen(camera.name, now_s):
+                        self._see(camera.topic, now_s, size)
+            if tick % 30 == 0 and commands:
+                self._command(now_s)
+        self._bag.close()
+
+    def _write(self, topic: str, message: object, kind: str = "") -> None:
+        name, kind = f"/arm/{topic}", kind or type_name(type(message))
+        if name not in self._topics:
+            self._topics.add(name)
+            self._bag.add(Topic(name, kind, definition(kind), True))
+        raw = message if isinstance(message, bytes | bytearray) else serialize_message(message)
+        self._bag.write(name, self._now_ns, raw)
+
+    def _see(self, topic: str, now_s: float, size: tuple[int, int]) -> None:
+        picture = np.full((*size, 3), level(now_s), np.uint8)
+        self._write(topic, image_message(self._now_ns, "camera", picture), "sensor_msgs/msg/Image")
+
+    def _joints(self, now_s: float) -> JointState:
+        names = self.contract.joint_names
+        message = JointState(name=list(names), position=[felt(now_s, j) for j in range(len(names))])
+        set_stamp(message.header.stamp, self._now_ns)
+        return message
+
+    def _command(self, now_s: float) -> None:
+        names = self.contract.joint_names
+        for controller in self.contract.controllers:
+            joints = [names.index(name) for name in controller.joints]
+            if controller.kind == "forward_command":
+                self._write(controller.topic, Float64MultiArray(data=[sent(now_s, j) for j in joints]))
+                continue
+            message = JointTrajectory(joint_names=list(controller.joints))
+            set_stamp(message.header.stamp, self._now_ns)
+            for step in range(31):
+                point = JointTrajectoryPoint(positions=[sent(now_s + step / 30, j) for j in joints])
+                duration = point.time_from_start
+                duration.sec, duration.nanosec = divmod(round(step * S / 30), S)
+                message.points.append(point)
+            self._write(controller.topic, message)
+
+    def _session(self) -> Session:
+        cameras = {camera.name: f"/arm/{camera.topic}" for camera in self.contract.cameras}
+        return Session(
+            id="drive",
+            model="/nowhere",
+            checksum="",
+            contract=self._file.read_text(),
+            urdf="",
+            cameras=tuple(cameras),
+            topics=tuple(cameras.values()),
+            settings=json.dumps({}),
+            device="",
+            versions=(),
+            build="",
+        )

@@ -1,0 +1,196 @@
+"""A dataset holds what the bag did: pictures, joints and commands of one time, as LeRobot reads them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import av
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from driven_bag import Drive, felt, level, sent
+
+from vla_accel_ros.tools import cli
+from vla_accel_ros.tools.export.convert import export
+from vla_accel_ros.tools.export.statistics import QUANTILES, PixelCounts, of_numbers
+
+FPS = 30
+
+
+def info(root: Path) -> dict:
+    return json.loads((root / "meta" / "info.json").read_text())
+
+
+def rows(root: Path, episode: int = 0) -> dict[str, np.ndarray]:
+    """The columns of an episode's table."""
+    table = pq.read_table(root / "data" / "chunk-000" / f"file-{episode:03d}.parquet")
+    return {name: np.array(table[name].to_pylist()) for name in table.column_names}
+
+
+def described(root: Path) -> list[dict]:
+    """What meta/episodes says of each."""
+    return pq.read_table(root / "meta" / "episodes" / "chunk-000" / "file-000.parquet").to_pylist()
+
+
+def film(root: Path, camera: str, episode: int = 0) -> tuple[list[float], list[float]]:
+    """Times and mean greys of the frames of a video."""
+    path = root / "videos" / f"observation.images.{camera}" / "chunk-000" / f"file-{episode:03d}.mp4"
+    with av.open(str(path)) as video:
+        frames = [(frame.time, frame.to_ndarray(format="rgb24").mean()) for frame in video.decode(video=0)]
+    return [time for time, _ in frames], [grey for _, grey in frames]
+
+
+def test_frames_are_what_was_seen_felt_told_and_done_at_one_time(tmp_path):
+    Drive(tmp_path / "bag")
+    root = tmp_path / "dataset"
+    assert export([tmp_path / "bag"], root) == 1
+    table = rows(root)
+    length = len(table["index"])
+    assert length == 2 * FPS + 1 and info(root)["fps"] == FPS
+    seconds = np.arange(length) / FPS
+    expected = np.array([[felt(t, j) for j in range(6)] for t in seconds])
+    np.testing.assert_allclose(table["observation.state"], expected, atol=1e-3)
+    done = np.array([[sent(t + 1 / FPS, j) for j in range(6)] for t in seconds])
+    np.testing.assert_allclose(table["action"], done, atol=1e-3)
+    np.testing.assert_allclose(table["timestamp"], seconds, atol=1e-6)
+    assert table["frame_index"].tolist() == table["index"].tolist() == [*range(length)]
+    assert not table["episode_index"].any() and not table["task_index"].any()
+    for camera in ("front", "wrist"):
+        times, greys = film(root, camera)
+        np.testing.assert_allclose(times, seconds, atol=1e-4)
+        np.testing.assert_allclose(greys, [level(t) for t in seconds], atol=2.0)
+
+
+def test_the_layout_is_that_of_version_3(tmp_path):
+    Drive(tmp_path / "bag")
+    root = tmp_path / "dataset"
+    export([tmp_path / "bag"], root)
+    told = info(root)
+    assert told["codebase_version"] == "v3.0" and told["robot_type"] == "sim_arm"
+    assert (told["total_episodes"], told["total_frames"], told["total_tasks"]) == (1, 61, 1)
+    assert told["splits"] == {"train": "0:1"}
+    image = told["features"]["observation.images.front"]
+    assert image["dtype"] == "video" and image["shape"] == [64, 96, 3]
+    assert image["info"]["video.codec"] in ("av1", "h264") and image["info"]["video.fps"] == FPS
+    action = told["features"]["action"]
+    assert action["names"][0] == "shoulder_pan" and action["shape"] == [6]
+    (episode,) = described(root)
+    assert episode["length"] == episode["dataset_to_index"] == 61 and episode["dataset_from_index"] == 0
+    assert episode["tasks"] == ["reach the red block"]
+    assert episode["videos/observation.images.front/to_timestamp"] == pytest.approx(61 / FPS)
+    tasks = pq.read_table(root / "meta" / "tasks.parquet")
+    assert tasks.to_pydict() == {"task_index": [0], "__index_level_0__": ["reach the red block"]}
+    assert tasks.schema.pandas_metadata["index_columns"] == ["__index_level_0__"]
+    stats = json.loads((root / "meta" / "stats.json").read_text())
+    assert stats.keys() == told["features"].keys()
+    assert np.shape(stats["observation.images.wrist"]["q50"]) == (3, 1, 1)
+    np.testing.assert_allclose(stats["action"]["mean"], rows(root)["action"].mean(axis=0), atol=1e-6)
+    assert episode["stats/action/max"] == stats["action"]["max"]
+
+
+def test_another_instruction_is_another_task_and_by_choice_another_episode(tmp_path):
+    words = ((0.0, "reach the red block"), (1.0, "reach the blue block"))
+    Drive(tmp_path / "bag", told=words)
+    export([tmp_path / "bag"], tmp_path / "one")
+    assert rows(tmp_path / "one")["task_index"].tolist() == [0] * 30 + [1] * 31
+    assert info(tmp_path / "one")["total_tasks"] == 2
+    assert export([tmp_path / "bag"], tmp_path / "two", split=True) == 2
+    assert [episode["length"] for episode in described(tmp_path / "two")] == [30, 31]
+    second = rows(tmp_path / "two", 1)
+    assert second["index"][0] == 30 and second["frame_index"][0] == 0 and second["timestamp"][0] == 0.0
+    times, greys = film(tmp_path / "two", "wrist", 1)
+    assert len(times) == 31 and greys[0] == pytest.approx(level(1.0), abs=2.0)
+
+
+def test_a_camera_that_was_silent_ends_an_episode(tmp_path):
+    Drive(tmp_path / "bag", seconds=4.0, seen=lambda camera, t: camera == "front" or not 1.01 < t < 3.0)
+    assert export([tmp_path / "bag"], tmp_path / "dataset") == 2
+    first, second = described(tmp_path / "dataset")
+    assert first["length"] == pytest.approx(30 + 0.5 * FPS, abs=1)  # max_age_s is 0.5
+    assert second["length"] == pytest.approx(30 + 0.5 * FPS, abs=2)
+
+
+def test_several_bags_are_several_episodes(tmp_path):
+    Drive(tmp_path / "a", told=((0.0, "reach the red block"),))
+    Drive(tmp_path / "b", seconds=1.0, told=((0.0, "put the red block on the pad"),))
+    assert export([tmp_path / "a", tmp_path / "b"], tmp_path / "dataset") == 2
+    assert [e["dataset_from_index"] for e in described(tmp_path / "dataset")] == [0, 61]
+    assert rows(tmp_path / "dataset", 1)["task_index"].tolist() == [1] * 31
+
+
+def test_numbers_are_in_the_policys_units(tmp_path):
+    joints = Drive(tmp_path / "plain", seconds=0.5).contract.joints
+    listed = [
+        {"name": j.name, "lower": j.lower, "upper": j.upper, "velocity": j.velocity, "action": j.action}
+        for j in joints
+    ]
+    listed[0] |= {"unit": "deg", "sign": -1, "offset": 90.0}
+    Drive(tmp_path / "bag", seconds=0.5, joints=listed, acceleration=20.0)
+    export([tmp_path / "bag"], tmp_path / "dataset")
+    table = rows(tmp_path / "dataset")
+    assert table["observation.state"][0, 0] == pytest.approx(90.0 - np.degrees(felt(0.0, 0)), abs=0.1)
+    assert table["action"][0, 0] == pytest.approx(90.0 - np.degrees(sent(1 / FPS, 0)), abs=0.1)
+
+
+def test_commands_may_be_bare_positions_and_actions_may_be_measured(tmp_path):
+    names = [j.name for j in Drive(tmp_path / "plain", seconds=0.1).contract.joints]
+    controllers = [
+        {"topic": "all/commands", "kind": "forward_command", "rate_hz": 100.0, "joints": names},
+    ]
+    Drive(tmp_path / "bag", controllers=controllers)
+    export([tmp_path / "bag"], tmp_path / "forward")
+    held = np.floor((np.arange(61) + 1) / 3) / 10  # a command every 0.1 s
+    expected = [sent(t, 2) for t in np.minimum(held, 2.0)]
+    np.testing.assert_allclose(rows(tmp_path / "forward")["action"][:, 2], expected, atol=1e-5)
+    Drive(tmp_path / "led", commands=False)
+    with pytest.raises(
+        ValueError, match="has no commands on arm_controller/joint_trajectory: give --actions"
+    ):
+        export([tmp_path / "led"], tmp_path / "refused")
+    export([tmp_path / "led"], tmp_path / "measured", actions="measured")
+    table = rows(tmp_path / "measured")
+    np.testing.assert_allclose(table["action"][:-1], table["observation.state"][1:], atol=1e-3)
+
+
+def test_the_command_line_says_what_is_missing(tmp_path, capsys):
+    Drive(tmp_path / "bag", seconds=1.0, told=())
+    command = ["export", str(tmp_path / "bag"), "--output", str(tmp_path / "out")]
+    assert cli.main(command) == 2
+    assert "has no instruction: give --task TEXT" in capsys.readouterr().err
+    assert cli.main([*command, "--task", "wave", "--fps", "15"]) == 0
+    printed = capsys.readouterr()
+    assert f"{tmp_path / 'out'}: 1 episodes" in printed.out and "16 frames, 1.1 s" in printed.err
+    assert described(tmp_path / "out")[0]["tasks"] == ["wave"]
+    assert cli.main([*command, "--task", "wave"]) == 2
+    assert "holds something already: give another --output" in capsys.readouterr().err
+    Drive(tmp_path / "odd", seconds=1.0, size=(63, 64))
+    assert cli.main(["export", str(tmp_path / "odd"), "--output", str(tmp_path / "odd_out")]) == 2
+    assert "images are 63 x 64: a video needs even sizes" in capsys.readouterr().err
+    assert not (tmp_path / "odd_out" / "meta" / "info.json").exists()
+
+
+def test_pixel_counts_are_the_statistics_of_the_pixels():
+    rng = np.random.default_rng(0)
+    images = rng.integers(10, 200, (5, 20, 30, 3), dtype=np.uint8)
+    parts = PixelCounts(), PixelCounts()
+    for number, image in enumerate(images):
+        parts[number % 2].add(image)
+    found = (parts[0] + parts[1]).statistics()
+    pixels = images.reshape(-1, 3) / 255.0
+    for name, value in (
+        ("min", pixels.min(0)),
+        ("max", pixels.max(0)),
+        ("mean", pixels.mean(0)),
+        ("std", pixels.std(0)),
+    ):
+        np.testing.assert_allclose(np.ravel(found[name]), value, atol=1e-9)
+    for name, share in QUANTILES.items():
+        np.testing.assert_allclose(np.ravel(found[name]), np.quantile(pixels, share, axis=0), atol=1 / 255)
+    assert found["count"] == [5]
+
+
+def test_statistics_of_numbers_are_of_each_column():
+    found = of_numbers(np.array([[1.0, 5.0], [3.0, 5.0]]))
+    assert (found["min"], found["max"], found["mean"], found["std"]) == ([1, 5], [3, 5], [2, 5], [1, 0])
+    assert found["count"] == [2] and found["q50"] == [2, 5]

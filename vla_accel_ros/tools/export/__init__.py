@@ -1,0 +1,1 @@
+"""`vla export`: bags as a LeRobot dataset."""

@@ -1,0 +1,46 @@
+"""`vla export`: the subcommand."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from vla_accel_ros.tools.options import subcommand
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand."""
+    parser = subcommand(subparsers, "export", "make a LeRobot dataset (version 3.0) of bags", run)
+    add = parser.add_argument
+    add("bags", type=Path, nargs="+", metavar="BAG", help="folders of bags, or .mcap files; an episode each")
+    add("--output", type=Path, required=True, metavar="DIR", help="the dataset, a new folder")
+    add("--fps", type=int, default=0, help="frames a second (default: the rate of the contract's actions)")
+    add(
+        "--actions",
+        choices=("commanded", "measured"),
+        default="commanded",
+        help="what the joints were commanded to be, or where they were, a step later (default: %(default)s)",
+    )
+    add("--split", action="store_true", help="another instruction begins another episode")
+    add("--task", default="", metavar="TEXT", help="instead of the recorded instructions")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Export, say what came of it."""
+    if not 0 <= arguments.fps <= 240:
+        raise ValueError(f"--fps is {arguments.fps}: give 1 to 240")
+
+    from vla_accel_ros.tools.export.convert import export
+
+    total = export(
+        arguments.bags,
+        arguments.output,
+        fps=arguments.fps,
+        actions=arguments.actions,
+        split=arguments.split,
+        task=arguments.task,
+        say=lambda sentence: print(sentence, file=sys.stderr, flush=True),
+    )
+    print(f"{arguments.output}: {total} episodes")
+    return 0

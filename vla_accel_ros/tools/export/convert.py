@@ -1,0 +1,113 @@
+"""Bags into a dataset: plan the episodes of each, then read its images once and encode them as they come."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vla_accel_ros.sensing.bag import Bag, Entry
+from vla_accel_ros.tools.export.dataset import Dataset
+from vla_accel_ros.tools.export.episodes import Episode, episodes
+from vla_accel_ros.tools.export.streams import Streams
+from vla_accel_ros.tools.replay.moments import COMPRESSED, IMAGE, image_stamp_ns, picture
+
+
+def export(
+    bags: Sequence[Path],
+    output: Path,
+    *,
+    fps: int = 0,
+    actions: str = "commanded",
+    split: bool = False,
+    task: str = "",
+    say: Callable[[str], object] = lambda _: None,
+) -> int:
+    """Write the episodes of the bags, in their order, into a new dataset; returns how many there are.
+
+    fps: frames a second, 0 for the rate of the contract's actions. actions, split: see episodes. task:
+    instead of the recorded instructions. Raises ValueError, one sentence, for a bag of which nothing comes or
+    of another robot than the first, FileExistsError for an output that holds something.
+    """
+    dataset: Dataset | None = None
+    first: Streams | None = None
+    total = 0
+    for path in bags:
+        streams = Streams(Bag(path), task)
+        if dataset is None or first is None:
+            first = streams
+            fps = fps or round(1.0 / streams.contract.chunk.step_dt_s)
+            dataset = Dataset(output, streams.contract, fps)
+        _check_same(first, streams)
+        found = episodes(streams, fps, actions, split)
+        _fill(dataset, streams, found)
+        frames = sum(map(len, found))
+        say(f"{path}: {len(found)} episodes, {frames} frames, {frames / fps:.1f} s")
+        total += len(found)
+    if dataset is not None:
+        dataset.finish()
+    return total
+
+
+def _check_same(first: Streams, other: Streams) -> None:
+    mine, theirs = first.contract, other.contract
+    same = mine.joint_names == theirs.joint_names and first.topics.keys() == other.topics.keys()
+    if not same:
+        raise ValueError(
+            f"{other.bag.path} is of {theirs.robot} and {first.bag.path} of {mine.robot}, with other joints "
+            "or cameras: export them apart"
+        )
+
+
+def _fill(dataset: Dataset, streams: Streams, found: list[Episode]) -> None:
+    """Give every episode its images, in the order of the frames, as they come out of the bag."""
+    lines = {camera: _Line(camera, found) for camera in streams.topics}
+    cameras = {topic: camera for camera, topic in streams.topics.items()}
+    ended = 0
+    for entry in streams.bag.entries((IMAGE, COMPRESSED)):
+        if entry.topic not in cameras:
+            continue
+        lines[cameras[entry.topic]].arrive(entry)
+        while ended < len(found):
+            for camera, line in lines.items():
+                for image in line.of(ended):
+                    dataset.see(camera, image)
+            if not all(line.past(ended) for line in lines.values()):
+                break
+            dataset.add(found[ended])
+            ended += 1
+
+
+class _Line:
+    """The images of one camera on their way into frames; of those that have come, only what is still to be
+    used is kept."""
+
+    def __init__(self, camera: str, found: list[Episode]) -> None:
+        self._frames = deque(
+            (number, stamp)
+            for number, episode in enumerate(found)
+            for stamp in episode.stamps_ns[camera].tolist()
+        )
+        self._wanted = {stamp for _, stamp in self._frames}
+        self._kept: dict[int, np.ndarray] = {}
+
+    def arrive(self, entry: Entry) -> None:
+        """An image comes out of the bag."""
+        stamp = image_stamp_ns(entry)
+        if stamp in self._wanted:
+            self._wanted.remove(stamp)
+            self._kept[stamp] = picture(entry)
+
+    def of(self, number: int) -> Iterator[np.ndarray]:
+        """The next frames of an episode, as far as they have come."""
+        while self._frames and self._frames[0][0] == number and self._frames[0][1] in self._kept:
+            stamp = self._frames.popleft()[1]
+            yield self._kept[stamp]
+            if not (self._frames and self._frames[0][1] == stamp):
+                del self._kept[stamp]
+
+    def past(self, number: int) -> bool:
+        """Whether an episode has all its frames."""
+        return not self._frames or self._frames[0][0] > number

@@ -1,0 +1,194 @@
+"""A LeRobot dataset, version 3.0, written episode by episode.
+
+Every episode has its own parquet file and its own video of each camera, so that nothing is ever rewritten;
+readers of this version find them by the indices in meta/episodes. meta/info.json comes last: a folder without
+it is no dataset, as after an error.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.tools.export.episodes import Episode
+from vla_accel_ros.tools.export.film import Film
+from vla_accel_ros.tools.export.packages import arrow
+from vla_accel_ros.tools.export.statistics import PixelCounts, Statistics, of_numbers
+
+_FILES = 1000
+_PLACE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
+_DATA = f"data/{_PLACE}.parquet"
+_VIDEO = f"videos/{{video_key}}/{_PLACE}.mp4"
+_EPISODES = "meta/episodes/chunk-000/file-000.parquet"
+_NUMBERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+
+
+class Dataset:
+    """A dataset in a new folder. Raises FileExistsError for one that holds something."""
+
+    def __init__(self, root: Path, contract: Contract, fps: int) -> None:
+        if root.exists() and any(root.iterdir()):
+            raise FileExistsError(f"{root} holds something already: give another --output")
+        self._arrow = arrow()
+        self._root, self._contract, self._fps = root, contract, fps
+        self._tasks: dict[str, int] = {}
+        self._episodes: list[dict[str, Any]] = []
+        self._columns: dict[str, list[np.ndarray]] = {}
+        self._pixels = {camera.name: PixelCounts() for camera in contract.cameras}
+        self._video_info: dict[str, dict[str, Any]] = {}
+        self._frames = 0
+        self._films: dict[str, Film] = {}
+        self._of_episode: dict[str, PixelCounts] = {}
+
+    def see(self, camera: str, image: np.ndarray) -> None:
+        """The next frame of a camera, uint8 [H, W, 3], of the episode that `add` will end."""
+        if camera not in self._films:
+            path = self._path(_VIDEO, video_key=_image_key(camera))
+            self._films[camera] = Film(path, self._fps, *image.shape[:2])
+            self._of_episode[camera] = PixelCounts()
+        self._films[camera].add(image)
+        self._of_episode[camera].add(image)
+
+    def add(self, episode: Episode) -> None:
+        """End an episode, of which `see` has got every frame of every camera."""
+        number, length = len(self._episodes), len(episode)
+        for task in episode.tasks:
+            self._tasks.setdefault(task, len(self._tasks))
+        columns = {
+            "observation.state": episode.states,
+            "action": episode.actions,
+            "timestamp": (np.arange(length) / self._fps).astype(np.float32),
+            "frame_index": np.arange(length),
+            "episode_index": np.full(length, number),
+            "index": np.arange(self._frames, self._frames + length),
+            "task_index": np.array([self._tasks[task] for task in episode.tasks]),
+        }
+        self._write(self._path(_DATA), {name: self._column(values) for name, values in columns.items()})
+        row = {
+            "episode_index": number,
+            "tasks": list(dict.fromkeys(episode.tasks)),
+            "length": length,
+            "dataset_from_index": self._frames,
+            "dataset_to_index": self._frames + length,
+            "meta/episodes/chunk_index": 0,
+            "meta/episodes/file_index": 0,
+            **self._place("data"),
+        }
+        statistics = {name: of_numbers(_table(values)) for name, values in columns.items()}
+        for camera, film in self._films.items():
+            key = _image_key(camera)
+            self._video_info[camera] = film.close()
+            row |= self._place(f"videos/{key}")
+            row |= {f"videos/{key}/from_timestamp": 0.0, f"videos/{key}/to_timestamp": length / self._fps}
+            statistics[key] = self._of_episode[camera].statistics()
+            self._pixels[camera] = self._pixels[camera] + self._of_episode[camera]
+        row |= {f"stats/{name}/{k}": v for name, stats in statistics.items() for k, v in stats.items()}
+        self._films, self._of_episode = {}, {}
+        self._episodes.append(row)
+        self._frames += length
+        for name, values in columns.items():
+            self._columns.setdefault(name, []).append(values)
+
+    def finish(self) -> None:
+        """Write what is about all episodes."""
+        rows = {key: [row[key] for row in self._episodes] for key in self._episodes[0]}
+        self._write(self._root / _EPISODES, rows)
+        self._write_tasks()
+        statistics: dict[str, Statistics] = {
+            name: of_numbers(_table(np.concatenate(parts))) for name, parts in self._columns.items()
+        }
+        statistics |= {_image_key(camera): counts.statistics() for camera, counts in self._pixels.items()}
+        self._json("stats.json", statistics)
+        self._json("info.json", self._info())
+
+    def _info(self) -> dict[str, Any]:
+        return {
+            "codebase_version": "v3.0",
+            "robot_type": self._contract.robot,
+            "total_episodes": len(self._episodes),
+            "total_frames": self._frames,
+            "total_tasks": len(self._tasks),
+            "chunks_size": _FILES,
+            "data_files_size_in_mb": 100,
+            "video_files_size_in_mb": 200,
+            "fps": self._fps,
+            "splits": {"train": f"0:{len(self._episodes)}"},
+            "data_path": _DATA,
+            "video_path": _VIDEO,
+            "features": self._features(),
+        }
+
+    def _features(self) -> dict[str, Any]:
+        features: dict[str, Any] = {}
+        for camera, info in self._video_info.items():
+            shape = [info["video.height"], info["video.width"], 3]
+            names = ["height", "width", "channels"]
+            features[_image_key(camera)] = {"dtype": "video", "shape": shape, "names": names, "info": info}
+        joints = list(self._contract.joint_names)
+        for name in ("observation.state", "action"):
+            features[name] = {"dtype": "float32", "shape": [len(joints)], "names": joints}
+        for name in _NUMBERS:
+            dtype = "float32" if name == "timestamp" else "int64"
+            features[name] = {"dtype": dtype, "shape": [1], "names": None}
+        return features
+
+    def _write_tasks(self) -> None:
+        """As pandas writes a table whose index are the tasks."""
+        pa = self._arrow
+        index = "__index_level_0__"
+        table = pa.table(
+            {"task_index": pa.array(list(self._tasks.values()), pa.int64()), index: list(self._tasks)}
+        )
+        described = [
+            {"name": name, "field_name": field, "pandas_type": kind, "numpy_type": numpy, "metadata": None}
+            for name, field, kind, numpy in (
+                ("task_index", "task_index", "int64", "int64"),
+                (None, index, "unicode", "object"),
+            )
+        ]
+        labels = {"name": None, "field_name": None, "pandas_type": "unicode", "numpy_type": "object"}
+        pandas = {
+            "index_columns": [index],
+            "column_indexes": [{**labels, "metadata": {"encoding": "UTF-8"}}],
+            "columns": described,
+            "pandas_version": "2.0.0",
+        }
+        table = table.replace_schema_metadata({"pandas": json.dumps(pandas)})
+        pa.parquet.write_table(table, self._root / "meta" / "tasks.parquet")
+
+    def _column(self, values: np.ndarray) -> Any:
+        """float32 [N, D] as lists of D, [N] as numbers."""
+        pa = self._arrow
+        if values.ndim == 1:
+            return pa.array(values)
+        flat = pa.array(np.ascontiguousarray(values, np.float32).ravel())
+        return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+
+    def _write(self, path: Path, columns: dict[str, Any]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._arrow.parquet.write_table(self._arrow.table(columns), path)
+
+    def _json(self, name: str, content: object) -> None:
+        (self._root / "meta" / name).write_text(json.dumps(content, indent=4) + "\n")
+
+    def _place(self, what: str) -> dict[str, int]:
+        chunk, file = divmod(len(self._episodes), _FILES)
+        return {f"{what}/chunk_index": chunk, f"{what}/file_index": file}
+
+    def _path(self, pattern: str, **names: str) -> Path:
+        chunk, file = divmod(len(self._episodes), _FILES)
+        path = self._root / pattern.format(chunk_index=chunk, file_index=file, **names)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+
+def _image_key(camera: str) -> str:
+    return f"observation.images.{camera}"
+
+
+def _table(values: np.ndarray) -> np.ndarray:
+    return values[:, None] if values.ndim == 1 else values

@@ -1,0 +1,90 @@
+"""Episodes of a bag: at a fixed rate, what was seen, felt, told and done.
+
+Frames lie on a grid that begins with the first camera's first image. A frame has of each camera the image
+taken nearest to it, the joints at that time, and as its action what the joints were commanded to be one step
+later, as the first action of a chunk is due one step after its observation. Where a stream has nothing young
+enough by the contract, the episode ends and the next begins behind the gap: no frame is made up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from vla_accel_ros.tools.export.streams import Streams, distance_s, nearest
+
+ACTIONS = ("commanded", "measured")
+SHORTEST = 2
+
+
+@dataclass(frozen=True)
+class Episode:
+    """N frames. states, actions: float32 [N, D], the policy's units. stamps_ns: camera -> int64 [N], of the
+    image in each frame. tasks: what the robot was told to do, for each frame."""
+
+    states: np.ndarray
+    actions: np.ndarray
+    stamps_ns: dict[str, np.ndarray]
+    tasks: list[str]
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+
+def episodes(streams: Streams, fps: int, actions: str = "commanded", split: bool = False) -> list[Episode]:
+    """The episodes of a bag, in order.
+
+    actions: what the joints were commanded to be, or (for commands that are no positions, and for robots led
+    by hand) measured to be a step later. split: another instruction begins another episode.
+    Raises ValueError, one sentence, when nothing comes of the bag.
+    """
+    contract = streams.contract
+    if actions == "commanded" and contract.actions == "twist":
+        raise ValueError(f"{contract.robot} is moved by twists, not positions: give --actions measured")
+    first_ns, last_ns = streams.span_ns(actions == "commanded")
+    period_ns = 1e9 / fps
+    reference = np.array(streams.images[contract.cameras[0].name], np.int64)
+    after = int(np.searchsorted(reference, first_ns))
+    if after == len(reference):
+        raise ValueError(f"{streams.bag.path} ends before there is something of every stream")
+    count = int(max(0.0, last_ns - reference[after]) / period_ns) + 1
+    times_ns = reference[after] + np.round(np.arange(count) * period_ns).astype(np.int64)
+    stamps_ns, whole = {}, np.ones(count, bool)
+    for camera in contract.cameras:
+        stamps = np.array(streams.images[camera.name], np.int64)
+        stamps_ns[camera.name] = stamps[nearest(stamps, times_ns)]
+        whole &= distance_s(stamps, times_ns) <= camera.max_age_s
+    felt, gap_s = streams.joints(times_ns)
+    next_ns = times_ns + round(period_ns)
+    done = streams.commanded(next_ns) if actions == "commanded" else streams.joints(next_ns)[0]
+    whole &= (gap_s <= contract.joint_states.max_age_s) & np.isfinite(done).all(axis=1)
+    if actions == "measured":
+        whole &= next_ns <= last_ns
+    tasks = streams.tasks(times_ns)
+    whole &= np.array([bool(task.strip()) for task in tasks])
+    found = [
+        Episode(
+            contract.to_policy(felt[rows]).astype(np.float32),
+            contract.to_policy(done[rows]).astype(np.float32),
+            {camera: stamps[rows] for camera, stamps in stamps_ns.items()},
+            tasks[rows],
+        )
+        for rows in _runs(whole, tasks if split else None)
+    ]
+    if not found:
+        raise ValueError(
+            f"{streams.bag.path} has no {SHORTEST} frames in a row with something of every stream"
+        )
+    return found
+
+
+def _runs(whole: np.ndarray, tasks: list[str] | None) -> list[slice]:
+    """Where frames follow each other without a gap, and under the same task if that is asked for."""
+    cuts = [0, *(i for i in range(1, len(whole)) if not _joined(whole, tasks, i)), len(whole)]
+    return [slice(a, b) for a, b in pairwise(cuts) if whole[a] and b - a >= SHORTEST]
+
+
+def _joined(whole: np.ndarray, tasks: list[str] | None, row: int) -> bool:
+    return bool(whole[row - 1] and whole[row]) and (tasks is None or tasks[row - 1] == tasks[row])

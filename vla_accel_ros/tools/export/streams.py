@@ -1,0 +1,204 @@
+"""What a bag says over time, of one robot: joints, commands and instruction as functions of time, and the
+stamps of its images.
+
+Everything but the pixels fits into memory. Commands are what controllers were sent, sampled as a
+joint_trajectory_controller would: the newest trajectory that had come, at the time asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.sensing.bag import Bag, Entry
+from vla_accel_ros.sensing.contract import Contract, Controller
+from vla_accel_ros.tools.replay.contracts import contract_of
+from vla_accel_ros.tools.replay.moments import (
+    COMPRESSED,
+    IMAGE,
+    SESSION,
+    image_stamp_ns,
+    session_of,
+    stamp_ns,
+)
+
+JOINTS, STRING = "sensor_msgs/msg/JointState", "std_msgs/msg/String"
+TRAJECTORY, POSITIONS = "trajectory_msgs/msg/JointTrajectory", "std_msgs/msg/Float64MultiArray"
+_COMMANDS = {"joint_trajectory": TRAJECTORY, "forward_command": POSITIONS}
+
+
+@dataclass
+class Timed:
+    """Things in the order of their times, int64 nanoseconds."""
+
+    times_ns: list[int] = field(default_factory=list)
+    things: list[Any] = field(default_factory=list)
+
+    def add(self, time_ns: int, thing: Any) -> None:
+        """Append; what is not later than the last is left out."""
+        if not self.times_ns or time_ns > self.times_ns[-1]:
+            self.times_ns.append(time_ns)
+            self.things.append(thing)
+
+    def newest(self, times_ns: np.ndarray) -> np.ndarray:
+        """Index of the newest at each time, -1 before the first."""
+        return np.searchsorted(np.array(self.times_ns, np.int64), times_ns, side="right") - 1
+
+
+class Streams:
+    """The streams of a bag. task: instead of the recorded instructions.
+
+    Attributes: `contract`; `images`: camera -> its stamps, sorted; `topics`: camera -> where they are.
+    Raises ValueError, one sentence, for a bag that lacks something.
+    """
+
+    def __init__(self, bag: Bag, task: str = "") -> None:
+        self.bag = bag
+        entry = next(bag.entries((SESSION,)), None)
+        if entry is None:
+            raise ValueError(f"{bag.path} has no session, and so no contract: record with the node recorder")
+        session = session_of(bag.decode(entry))
+        self.contract: Contract = contract_of(session)
+        self._namespace = entry.topic.rpartition("/")[0]
+        bag.survey()
+        recorded = dict(zip(session.cameras, session.topics))
+        self.topics = {
+            camera.name: self._image_topic(recorded[camera.name]) for camera in self.contract.cameras
+        }
+        self.images: dict[str, list[int]] = {camera: [] for camera in self.topics}
+        self._joints = {name: Timed() for name in self.contract.joint_names}
+        self._told = Timed()
+        self._commands = {controller.topic: Timed() for controller in self.contract.controllers}
+        self._read()
+        for camera, stamps in self.images.items():
+            self.images[camera] = sorted(set(stamps))
+        if task:
+            self._told = Timed([0], [task])
+
+    def span_ns(self, commanded: bool) -> tuple[int, int]:
+        """From when to when there is something of every stream. Raises ValueError for one that is empty."""
+        streams = {f"images of camera {camera}": stamps for camera, stamps in self.images.items()}
+        streams |= {f"positions of joint {name}": timed.times_ns for name, timed in self._joints.items()}
+        beginnings = {"instruction": self._told.times_ns}
+        if commanded:
+            beginnings |= {f"commands on {topic}": timed.times_ns for topic, timed in self._commands.items()}
+        for name, times in {**streams, **beginnings}.items():
+            if not times:
+                options = {"instruction": "--task TEXT", "commands": "--actions measured"}
+                mend = next((f": give {option}" for what, option in options.items() if what in name), "")
+                raise ValueError(f"{self.bag.path} has no {name}{mend}")
+        first = max(times[0] for times in (*streams.values(), *beginnings.values()))
+        return first, min(times[-1] for times in streams.values())
+
+    def joints(self, times_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Positions, float64 [N, D], ROS units, linear between samples; and how far the nearest sample of the
+        worst joint is, seconds [N]."""
+        positions, gaps = [], []
+        for name in self.contract.joint_names:
+            times, values = (np.array(v) for v in (self._joints[name].times_ns, self._joints[name].things))
+            origin = times[0]
+            positions.append(np.interp(times_ns - origin, times - origin, values))
+            gaps.append(distance_s(times, times_ns))
+        return np.stack(positions, axis=1), np.max(gaps, axis=0)
+
+    def commanded(self, times_ns: np.ndarray) -> np.ndarray:
+        """What the joints were commanded to be, float64 [N, D], ROS units; nan before the first command.
+
+        Raises ValueError for a controller that is not commanded by positions.
+        """
+        columns = {name: column for column, name in enumerate(self.contract.joint_names)}
+        out = np.full((len(times_ns), len(columns)), np.nan)
+        for controller in self.contract.controllers:
+            places = [columns[name] for name in controller.joints]
+            timed = self._commands[controller.topic]
+            for row, which in enumerate(timed.newest(times_ns)):
+                if which >= 0:
+                    out[row, places] = _at(timed.things[which], int(times_ns[row]), controller)
+        return out
+
+    def tasks(self, times_ns: np.ndarray) -> list[str]:
+        """The instruction at each time, empty before the first."""
+        return [self._told.things[which] if which >= 0 else "" for which in self._told.newest(times_ns)]
+
+    def _read(self) -> None:
+        joints = self._topic(self.contract.joint_states.topic, JOINTS)
+        told = f"{self._namespace}/instruction"
+        commands = {
+            self._topic(c.topic, _COMMANDS[c.kind]): c
+            for c in self.contract.controllers
+            if c.kind in _COMMANDS
+        }
+        cameras = {topic: camera for camera, topic in self.topics.items()}
+        for entry in self.bag.entries((IMAGE, COMPRESSED, JOINTS, STRING, *_COMMANDS.values())):
+            if entry.topic in cameras:
+                self.images[cameras[entry.topic]].append(image_stamp_ns(entry))
+            elif entry.topic == joints:
+                self._read_joints(self.bag.decode(entry))
+            elif entry.topic == told:
+                self._told.add(entry.log_ns, self.bag.decode(entry).data)
+            elif entry.topic in commands:
+                self._read_command(entry, commands[entry.topic])
+
+    def _read_joints(self, message: Any) -> None:
+        stamp = stamp_ns(message.header.stamp)
+        for name, position in zip(message.name, message.position):
+            if name in self._joints and np.isfinite(position):
+                self._joints[name].add(stamp, position)
+
+    def _read_command(self, entry: Entry, controller: Controller) -> None:
+        message = self.bag.decode(entry)
+        command: Trajectory | np.ndarray
+        if controller.kind == "forward_command":
+            command = np.array(message.data)
+        else:
+            command = _trajectory(message, entry.log_ns).select(controller.joints)
+        self._commands[controller.topic].add(entry.log_ns, command)
+
+    def _image_topic(self, topic: str) -> str:
+        of_ring = f"{topic}/image"
+        return of_ring if of_ring in self.bag.topics else topic
+
+    def _topic(self, name: str, kind: str) -> str:
+        """The bag's name of a topic of the contract: below the namespace, or the only one of its type."""
+        resolved = name if name.startswith("/") else f"{self._namespace}/{name}"
+        alike = [topic for topic, other in self.bag.topics.items() if other == kind]
+        return alike[0] if resolved not in alike and len(alike) == 1 else resolved
+
+
+def distance_s(times_ns: np.ndarray, at_ns: np.ndarray) -> np.ndarray:
+    """Seconds from each time [N] to the nearest of times_ns."""
+    return np.abs(times_ns[nearest(times_ns, at_ns)] - at_ns) * 1e-9
+
+
+def nearest(times_ns: np.ndarray, at_ns: np.ndarray) -> np.ndarray:
+    """Index of the nearest of times_ns, sorted, to each time [N]."""
+    after = np.clip(np.searchsorted(times_ns, at_ns), 1, max(len(times_ns) - 1, 1))
+    before = after - 1
+    after = np.minimum(after, len(times_ns) - 1)
+    return np.where(at_ns - times_ns[before] <= times_ns[after] - at_ns, before, after)
+
+
+def _trajectory(message: Any, received_ns: int) -> Trajectory:
+    start = stamp_ns(message.header.stamp) or received_ns
+    points = message.points
+    velocities = [point.velocities for point in points]
+    return Trajectory(
+        tuple(message.joint_names),
+        np.array([start + stamp_ns(point.time_from_start) for point in points], np.int64),
+        np.array([point.positions for point in points]),
+        np.array(velocities) if all(map(len, velocities)) else None,
+    )
+
+
+def _at(command: Trajectory | np.ndarray, time_ns: int, controller: Controller) -> np.ndarray:
+    if isinstance(command, Trajectory):
+        return command.sample(time_ns)[0]
+    if len(command) != len(controller.joints):
+        raise ValueError(
+            f"a command on {controller.topic} has {len(command)} positions for {len(controller.joints)} "
+            "joints"
+        )
+    return command
