@@ -63,7 +63,7 @@ setup(
     ],
     python_requires=">=3.10",
     install_requires=["setuptools"],
-    extras_require={"test": ["pytest"], "orbax": ["tensorstore"]},
+    extras_require={"test": ["pytest"], "orbax": ["tensorstore"], "export": ["av", "pyarrow"]},
     zip_safe=False,
     entry_points={
         "console_scripts": [
