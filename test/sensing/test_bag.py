@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 
@@ -103,7 +104,7 @@ def test_damage_is_an_error_and_no_other_message(tmp_path):
     raw = bytearray(file.read_bytes())
     raw[raw.index(b"12 ....")] ^= 1
     file.write_bytes(raw)
-    with pytest.raises(ValueError, match=r"bag_0\.mcap is damaged"):
+    with pytest.raises(ValueError, match=r"bag_0\.mcap is no MCAP file, or damaged: crc validation failed"):
         numbers(file)
 
 
@@ -151,3 +152,22 @@ def test_a_survey_knows_all_topics_with_an_index_and_without(tmp_path):
         read.survey()
         assert read.topics == {"/words": TEXT.type} and "transient_local" in read.offered["/words"]
     bag.abandon()
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_flipped_bit_anywhere_is_an_error_or_costs_messages_but_makes_no_other(tmp_path, compression):
+    make_bag(tmp_path / "bag", compression=compression).close()
+    whole = (tmp_path / "bag" / "bag_0.mcap").read_bytes()
+    originals = {numbered(number, 50) for number in range(COUNT)}
+    rng, spoilt, refused = random.Random(0), tmp_path / "spoilt.mcap", 0
+    for _ in range(500):
+        raw = bytearray(whole)
+        raw[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
+        spoilt.write_bytes(raw)
+        try:
+            found = [entry.data for entry in Bag(spoilt).entries()]
+        except ValueError:
+            refused += 1
+        else:
+            assert originals.issuperset(found)
+    assert refused > 100

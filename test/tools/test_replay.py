@@ -45,6 +45,14 @@ def test_every_chunk_and_text_is_computed_again_to_the_bit(tmp_path, settings):
     assert not result.notes and not moments.counts["incomplete"]
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_chunk_and_text_is_computed_again_to_the_bit_on_a_gpu(tmp_path, dtype):
+    path = Run(tmp_path, device="cuda", dtype=dtype, rtc=RtcSettings()).frames(FRAMES).tell().end()
+    result, _ = again(path)
+    assert result.equal and result.chunks == FRAMES, (result.different_chunks, result.different_texts)
+
+
 def test_guided_chunks_in_the_bag_agree_with_something(tmp_path):
     path = Run(tmp_path, rtc=RtcSettings()).frames(3).tell().end()
     agreements = [chunk.agreement for moment in Moments(Bag(path)) for chunk in moment.chunks]

@@ -8,6 +8,7 @@ installed: a bag outlives them.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,8 +18,8 @@ from typing import IO, Any, cast
 import yaml
 from mcap.exceptions import EndOfFile, McapError
 from mcap.reader import make_reader
-from mcap.records import Channel, Footer, Message, Schema
-from mcap.stream_reader import CRCValidationError, StreamReader
+from mcap.records import Channel, Chunk, Footer, McapRecord, Message, Schema
+from mcap.stream_reader import StreamReader, breakup_chunk
 from mcap.summary import Summary
 from mcap_ros2.decoder import DecoderFactory
 
@@ -93,9 +94,8 @@ class Bag:
     def _read(self, file: Path, stream: IO[bytes], types: Collection[str] | None) -> Iterator[Entry]:
         schemas: dict[int, Schema] = {}
         channels: dict[int, Channel] = {}
-        reader = StreamReader(cast(IO[bytes], _Whole(stream)), validate_crcs=True)
         try:
-            for record in reader.records:
+            for record in _records(stream):
                 if isinstance(record, Message):
                     channel = channels[record.channel_id]
                     schema = schemas[channel.schema_id]
@@ -110,22 +110,44 @@ class Bag:
                     return
         except EndOfFile:
             self.finished = False
-        except CRCValidationError as error:
-            raise ValueError(f"{file} is damaged: {error}") from error
-        except (McapError, KeyError, struct.error, UnicodeDecodeError) as error:
+        except (McapError, KeyError, struct.error, UnicodeDecodeError, _Damaged) as error:
             raise ValueError(
                 f"{file} is no MCAP file, or damaged: {error or type(error).__name__}"
             ) from error
+
+
+def _records(stream: IO[bytes]) -> Iterator[McapRecord]:
+    """The records of a file, those in chunks where they are. Between chunks there are no messages: what looks
+    like one has lost its place, and no checksum covers it."""
+    chunked = False
+    for record in StreamReader(cast(IO[bytes], _Whole(stream)), emit_chunks=True).records:
+        if isinstance(record, Chunk):
+            chunked = True
+            try:
+                yield from breakup_chunk(record, validate_crc=True)
+            except Exception as error:  # each way of compression has its own
+                raise _Damaged(str(error) or type(error).__name__) from error
+        elif chunked and isinstance(record, Message):
+            raise _Damaged("a message lies between two chunks")
+        else:
+            yield record
+
+
+class _Damaged(Exception):
+    """The bytes are not those that were written."""
 
 
 class _Whole:
     """A stream that has all that is asked for, or ends: a record cut short is none."""
 
     def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
+        self._stream, self._left = stream, os.fstat(stream.fileno()).st_size
 
     def read(self, size: int) -> bytes:
+        if size > self._left:  # a damaged length may be any
+            raise EndOfFile
         data = self._stream.read(size)
+        self._left -= len(data)
         if len(data) < size:
             raise EndOfFile
         return data
