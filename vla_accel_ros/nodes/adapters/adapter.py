@@ -8,6 +8,7 @@ motion.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,16 +16,19 @@ import numpy as np
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.sensing.contract import Controller
 
+# What most controllers have no need of does nothing, on purpose.
+# ruff: noqa: B027
 
-class Adapter:
+
+class Adapter(ABC):
     """What is sent to one controller. All calls come from the node's thread."""
 
     def __init__(self, controller: Controller) -> None:
         self.controller = controller
 
+    @abstractmethod
     def send(self, trajectory: Trajectory, now_ns: int) -> None:
         """Follow this one from now on; it may have other joints too."""
-        raise NotImplementedError
 
     def felt(self, positions: Mapping[str, float]) -> None:
         """Measured joint positions by name, as they come."""
@@ -49,6 +53,7 @@ class Adapter:
         """Whether there is nothing to be sent at a rate, or it has come to its end."""
         return True
 
+    @abstractmethod
     def close(self) -> None:
         """Leave the controller alone, at deactivation: what was sent has arrived when this returns."""
 

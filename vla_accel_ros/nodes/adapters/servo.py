@@ -9,6 +9,7 @@ Humble) is warned about once and then only sent to.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from array import array
 from collections.abc import Mapping
 from typing import Any
@@ -100,17 +101,17 @@ class ServoAdapter(Adapter):
             if self._pausing.service_is_ready():
                 self._pausing.call_async(SetBool.Request(data=paused))
 
+    @abstractmethod
     def _next(self, now_ns: int) -> np.ndarray | None:
         """The velocities to command now; None when there is nothing to say."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _fill(self, velocity: np.ndarray) -> None:
         """Write them into the message."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _forget(self) -> None:
         """Say nothing until there is another motion."""
-        raise NotImplementedError
 
 
 class ServoJointAdapter(ServoAdapter):
