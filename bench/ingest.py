@@ -109,7 +109,7 @@ def receive(transport: str, seconds: float) -> None:
     from rclpy.executors import SingleThreadedExecutor
 
     from vla_accel_ros.nodes.lifecycle import ManagedNode
-    from vla_accel_ros.nodes.params import AUTOSTART
+    from vla_accel_ros.nodes.params.parameter import AUTOSTART
     from vla_accel_ros.nodes.streams import Streams
 
     contract = contract_of(transport)

@@ -145,7 +145,7 @@ def test_colcon_installs_what_ros2_run_and_launch_look_for(workspace: Path) -> N
 def test_the_installed_packages_run_from_the_workspace(workspace: Path) -> None:
     """Sourced like a user's: modules, messages and data files come from the workspace."""
     program = (
-        "import vla_accel_msgs.msg, vla_accel_ros.nodes.params\n"
+        "import vla_accel_msgs.msg, vla_accel_ros.nodes.params.tables\n"
         "from vla_accel_ros.nodes.environment import demo_contract\n"
         "from vla_accel_ros.sensing.contract import Contract\n"
         "Contract.load(demo_contract())\n"

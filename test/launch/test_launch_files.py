@@ -10,7 +10,7 @@ import pytest
 import stand_in
 import yaml
 
-from vla_accel_ros.nodes.params import NODES
+from vla_accel_ros.nodes.params.tables import NODES
 
 ROOT = Path(__file__).resolve().parents[2]
 BRINGUP = ROOT / "launch" / "bringup.launch.py"

@@ -11,7 +11,8 @@ from rcl_interfaces.srv import DescribeParameters
 from running import ROOT
 
 from vla_accel_ros.nodes.environment import additional_environment
-from vla_accel_ros.nodes.params import NODES, Parameter
+from vla_accel_ros.nodes.params.parameter import Parameter
+from vla_accel_ros.nodes.params.tables import NODES
 
 TYPES = {
     bool: ParameterType.PARAMETER_BOOL,
@@ -24,7 +25,7 @@ TYPES = {
 def test_tables_and_environment_are_readable_without_ros():
     code = (
         "import sys; sys.modules['rclpy'] = None\n"
-        "import vla_accel_ros.nodes.params, vla_accel_ros.nodes.environment"
+        "import vla_accel_ros.nodes.params.tables, vla_accel_ros.nodes.environment"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 

@@ -18,7 +18,7 @@ from sensor_msgs.msg import CameraInfo
 from vla_accel_ros.nodes.camera_output import CameraOutput, Outputs
 from vla_accel_ros.nodes.declare import declare, value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, Reporter, status
-from vla_accel_ros.nodes.params import CAMERA
+from vla_accel_ros.nodes.params.cameras import CAMERA
 from vla_accel_ros.nodes.process import run
 from vla_accel_ros.sensing.calibration import Calibration
 from vla_accel_ros.sensing.capture import Capture, Settings, open_source
@@ -28,7 +28,7 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 8.0
 
 
 class CameraNode(Node):
-    """camera; see the module docstring and nodes/params.py.
+    """camera; see the module docstring and nodes/params/cameras.py.
 
     Raises ValueError, one sentence, for parameters that cannot work and a calibration that is none.
     """

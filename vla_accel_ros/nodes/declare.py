@@ -12,7 +12,7 @@ from typing import Any
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor, SetParametersResult
 from rclpy.node import Node
 
-from vla_accel_ros.nodes.params import Parameter
+from vla_accel_ros.nodes.params.parameter import Parameter
 
 _INT_MAX = 2**62
 

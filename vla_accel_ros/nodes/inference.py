@@ -34,7 +34,7 @@ from vla_accel_ros.nodes.graph import GraphCheck
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.nodes.loading import Load
 from vla_accel_ros.nodes.motion import execution
-from vla_accel_ros.nodes.params import INFERENCE
+from vla_accel_ros.nodes.params.inference import INFERENCE
 from vla_accel_ros.nodes.process import run
 from vla_accel_ros.nodes.session import SessionTopic
 from vla_accel_ros.nodes.streams import Streams
@@ -44,7 +44,7 @@ from vla_accel_ros.sensing.ingest import Ingest
 
 
 class InferenceNode(ManagedNode):
-    """inference; see the module docstring and nodes/params.py."""
+    """inference; see the module docstring and nodes/params/inference.py."""
 
     def __init__(self) -> None:
         super().__init__("inference", INFERENCE)

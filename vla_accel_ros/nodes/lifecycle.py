@@ -26,7 +26,7 @@ from std_msgs.msg import String
 
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.declare import declare, value
-from vla_accel_ros.nodes.params import Parameter
+from vla_accel_ros.nodes.params.parameter import Parameter
 
 _REFUSALS = (ValueError, TypeError, OSError)
 

@@ -25,7 +25,7 @@ from vla_accel_ros.nodes.definitions import definition, digest
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, Reporter, status
 from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.lifecycle import ManagedNode
-from vla_accel_ros.nodes.params import RECORDER
+from vla_accel_ros.nodes.params.recorder import RECORDER
 from vla_accel_ros.nodes.process import run
 from vla_accel_ros.nodes.recorded import Recorded, recorded
 from vla_accel_ros.nodes.rosbag2 import open_bag
@@ -42,7 +42,7 @@ _PATIENCE_S = 0.7
 
 
 class RecorderNode(ManagedNode):
-    """recorder; see the module docstring and nodes/params.py."""
+    """recorder; see the module docstring and nodes/params/recorder.py."""
 
     def __init__(self) -> None:
         super().__init__("recorder", RECORDER)

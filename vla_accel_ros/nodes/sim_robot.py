@@ -32,7 +32,7 @@ from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.camera_output import CameraOutput, Outputs
 from vla_accel_ros.nodes.declare import declare, value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, Reporter, status
-from vla_accel_ros.nodes.params import SIM_ROBOT
+from vla_accel_ros.nodes.params.cameras import SIM_ROBOT
 from vla_accel_ros.nodes.process import run
 from vla_accel_ros.sim.controller import ArmControllers
 from vla_accel_ros.sim.kinematics import JOINTS
@@ -43,7 +43,7 @@ _CATCH_UP_S = 1.0
 
 
 class SimRobotNode(Node):
-    """sim_robot; see the module docstring and nodes/params.py."""
+    """sim_robot; see the module docstring and nodes/params/cameras.py."""
 
     def __init__(self) -> None:
         super().__init__("sim_robot")

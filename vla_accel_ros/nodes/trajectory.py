@@ -36,7 +36,7 @@ from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.nodes.motion import MotionTopic
 from vla_accel_ros.nodes.motion_report import controller_lines, motion_line
 from vla_accel_ros.nodes.moves import Tolerances
-from vla_accel_ros.nodes.params import TRAJECTORY
+from vla_accel_ros.nodes.params.trajectory import TRAJECTORY
 from vla_accel_ros.nodes.process import run
 from vla_accel_ros.nodes.release import Release
 from vla_accel_ros.nodes.standing import OPERATOR, Standing
@@ -47,7 +47,7 @@ from vla_accel_ros.sensing.joints import JointHistory
 
 
 class TrajectoryNode(ManagedNode):
-    """trajectory; see the module docstring and nodes/params.py."""
+    """trajectory; see the module docstring and nodes/params/trajectory.py."""
 
     def __init__(self) -> None:
         super().__init__("trajectory", TRAJECTORY)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vla_accel_ros.nodes.environment import MALLOC
-from vla_accel_ros.nodes.params import NODES
+from vla_accel_ros.nodes.params.tables import NODES
 from vla_accel_ros.sensing.findings import Finding, error, ok, warning
 
 STOCK_SEGMENT = 1 << 20

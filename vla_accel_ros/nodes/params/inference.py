@@ -1,0 +1,134 @@
+"""Parameters of the node inference: the model, its loops, and how chunks agree."""
+
+from __future__ import annotations
+
+from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter
+
+INFERENCE = (
+    AUTOSTART,
+    CONTRACT,
+    Parameter(
+        "model",
+        "",
+        "Checkpoint folder of openpi (PyTorch or JAX), lerobot, OpenVLA or ours; `vla inspect` tells what it "
+        "is. Empty: the bundled demo policy.",
+    ),
+    Parameter(
+        "statistics",
+        "",
+        "Whose statistics, where the checkpoint has several: openpi's asset id, OpenVLA's data set.",
+    ),
+    Parameter(
+        "prompt_state",
+        "auto",
+        "How pi0.5 has the state in its prompt: its own dimensions, padded to all of the network's (lerobot "
+        "up to 0.4.4), or not at all; auto is what the checkpoint says.",
+        choices=("auto", "own", "padded", "none"),
+    ),
+    Parameter(
+        "device",
+        "auto",
+        "Where the model runs; auto takes CUDA when there is one.",
+        choices=("auto", "cpu", "cuda"),
+    ),
+    Parameter(
+        "dtype", "float32", "Number format of the weights and the KV cache.", choices=("float32", "bfloat16")
+    ),
+    Parameter(
+        "torch_threads",
+        1,
+        "CPU threads of one torch operator; 0 leaves torch's own choice.",
+        minimum=0,
+        maximum=256,
+    ),
+    Parameter(
+        "kv_slots",
+        5,
+        "Frames whose KV cache fits at once: one being written, the newest, one per reader.",
+        minimum=4,
+        maximum=64,
+    ),
+    Parameter(
+        "vision_hz", 10.0, "Rate of the vision loop (encode and prefill) [Hz].", minimum=0.1, maximum=240.0
+    ),
+    Parameter(
+        "action_hz",
+        60.0,
+        "Rate at which the action loop looks for work [Hz]; it denoises when there is a new prefix, and a "
+        "model with a state token also when there is a new joint state.",
+        minimum=0.1,
+        maximum=1000.0,
+    ),
+    Parameter(
+        "language_hz",
+        1.0,
+        "Rate at which a new answer is begun [Hz]; 0 asks nothing.",
+        minimum=0.0,
+        maximum=60.0,
+    ),
+    Parameter(
+        "vision_deadline_s", 0.0, "A vision run longer than this is a miss [s]; 0 is one period.", 0.0, 10.0
+    ),
+    Parameter(
+        "action_deadline_s", 0.1, "An action run longer than this is a miss [s]; 0 is one period.", 0.0, 10.0
+    ),
+    Parameter(
+        "language_deadline_s",
+        0.0,
+        "A language run longer than this is a miss [s]; 0 is one period.",
+        0.0,
+        60.0,
+    ),
+    Parameter("language_max_tokens", 16, "Longest answer, in tokens.", minimum=1, maximum=512),
+    Parameter("denoise_steps", 10, "Euler steps of flow matching per chunk.", minimum=1, maximum=64),
+    Parameter(
+        "time_rule",
+        "auto",
+        "How the flow time is stepped (models/sampling.py); auto is the rule of whoever trained the policy.",
+        choices=("auto", "openpi", "lerobot"),
+    ),
+    Parameter("seed", 0, "Seed of the denoising noise; noise is a function of (seed, request).", minimum=0),
+    Parameter(
+        "rtc",
+        "auto",
+        "Real-time chunking, each chunk guided by the one before: auto while a trajectory node tells that it "
+        "runs in mode rtc; always is for an executor that tells nothing.",
+        choices=("auto", "always", "never"),
+    ),
+    Parameter(
+        "rtc_method",
+        "guidance",
+        "How chunks agree: by guidance, which any policy takes; or trained, for one trained to be given what "
+        "is executed meanwhile (rtc_training_max_delay in its config.json).",
+        choices=("guidance", "trained"),
+    ),
+    Parameter(
+        "rtc_mask",
+        "exponential",
+        "How strongly the actions after the delay must agree, over rtc_mask_horizon: fully, or falling.",
+        choices=("hard", "linear", "exponential"),
+    ),
+    Parameter(
+        "rtc_mask_horizon",
+        8,
+        "How many actions after the delay must agree at all; more is smoother and answers later.",
+        minimum=0,
+        maximum=10_000,
+    ),
+    Parameter(
+        "rtc_window", 10, "Of how many last chunks the longest delay counts.", minimum=1, maximum=10_000
+    ),
+    Parameter(
+        "rtc_delivery_s",
+        0.01,
+        "From a finished chunk to its arrival at the trajectory node, whose lead_s comes on top [s].",
+        0.0,
+        1.0,
+    ),
+    Parameter(
+        "rtc_jacobian",
+        "identity",
+        "How the error is pulled back: identity costs nothing, exact a backward pass per denoising step.",
+        choices=("identity", "exact"),
+    ),
+)

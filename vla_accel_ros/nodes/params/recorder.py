@@ -1,0 +1,36 @@
+"""Parameters of the node recorder: where the bag goes, and what it may take of the machine."""
+
+from __future__ import annotations
+
+from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter
+
+RECORDER = (
+    AUTOSTART,
+    CONTRACT,
+    Parameter(
+        "record_dir",
+        "",
+        "Where bags go, each in a folder named by robot and time. Empty: bags, where the node was started.",
+    ),
+    Parameter(
+        "writer",
+        "auto",
+        "What writes the bag: rosbag2, or mcap without it; auto takes rosbag2 where it is installed.",
+        choices=("auto", "rosbag2", "mcap"),
+    ),
+    Parameter("compression", "none", "Of the bag: zstd costs processor time.", choices=("none", "zstd")),
+    Parameter(
+        "queue_mb",
+        256,
+        "Messages that may wait for the disk; more are dropped and counted [MB].",
+        minimum=1,
+        maximum=65_536,
+    ),
+    Parameter(
+        "keep_free_mb",
+        1024,
+        "Recording ends when the disk has less free than this [MB].",
+        minimum=0,
+        maximum=1_000_000,
+    ),
+)

@@ -1,0 +1,86 @@
+"""Parameters of the node trajectory: how chunks become motion, and how the robot is handed over."""
+
+from __future__ import annotations
+
+from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter
+
+TRAJECTORY = (
+    AUTOSTART,
+    CONTRACT,
+    Parameter(
+        "mode",
+        "blend",
+        "How a new chunk follows the old one: block executes it to its end first, async replaces it, blend "
+        "fades over, rtc has the inference node guide each chunk to continue the old one.",
+        choices=("block", "async", "blend", "rtc"),
+    ),
+    Parameter("blend_s", 0.2, "Time over which blend fades from the old chunk to the new [s].", 0.0, 2.0),
+    Parameter(
+        "lead_s",
+        0.03,
+        "How long a trajectory may take to reach its controller; that much of the old motion is kept [s].",
+        0.0,
+        0.5,
+    ),
+    Parameter(
+        "execution_horizon", 0, "Actions of a chunk that block executes before the next; 0 is all.", 0, 10_000
+    ),
+    Parameter(
+        "zero_end", True, "End every trajectory at rest; joint_trajectory_controller demands it since Jazzy."
+    ),
+    Parameter(
+        "stamp",
+        "now",
+        "Header stamp of a trajectory: now says when it begins, so that latency on the way costs nothing; "
+        "zero lets the controller start it on arrival, for controllers on a machine with another clock.",
+        choices=("now", "zero"),
+    ),
+    Parameter("watchdog_hz", 50.0, "Rate of the age checks [Hz].", minimum=5.0, maximum=500.0),
+    Parameter(
+        "check_controllers",
+        True,
+        "Read each controller's parameters on activation, refuse to move where they would move the robot "
+        "wrongly and warn where they make the motion worse.",
+    ),
+    Parameter(
+        "controller_manager",
+        "controller_manager",
+        "Node of the controller manager: asked what each controller is, and to switch them.",
+    ),
+    Parameter(
+        "release_by",
+        "pause",
+        "What ~/release does when the robot stands: pause sends nothing any more, switch also has the "
+        "controller manager deactivate our controllers and activate release_to.",
+        choices=("pause", "switch"),
+    ),
+    Parameter(
+        "release_to",
+        "",
+        "Controllers, comma separated, that are active while ours are released by switch.",
+    ),
+    Parameter(
+        "move_speed", 0.3, "Share of the velocity and acceleration limits that ~/home uses.", 0.01, 1.0
+    ),
+    Parameter(
+        "move_path",
+        0.0,
+        "How far a joint may be off on its way home, for controllers with an action [rad or m]; 0 leaves it "
+        "to the controller.",
+        0.0,
+        10.0,
+    ),
+    Parameter(
+        "move_goal", 0.0, "How far off it may be in the end; 0 leaves it to the controller.", 0.0, 10.0
+    ),
+    Parameter(
+        "move_time_s", 0.0, "How much later it may be there [s]; 0 leaves it to the controller.", 0.0, 60.0
+    ),
+    Parameter(
+        "servo_gain",
+        2.0,
+        "How fast servo_joint pulls the measured joints to the commanded ones [1/s]: Servo takes velocities.",
+        0.0,
+        20.0,
+    ),
+)
