@@ -7,8 +7,10 @@ The JSON form travels in the checkpoint's `config.json` under the key `vla_accel
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
+
+from vla_accel_ros.models.config_checks import check_expert, check_image_names, check_whole, read_fields
 
 IMAGE_NAMES = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")
 """The camera names of the published pi0 and pi0.5 checkpoints, in prefix order."""
@@ -26,7 +28,7 @@ class VisionConfig:
     patch: int
 
     def __post_init__(self) -> None:
-        _positive(self, "vision")
+        check_whole(self, "vision")
         if self.width % self.heads:
             raise ValueError(f"vision.width {self.width} is not a multiple of vision.heads {self.heads}.")
         if self.image_size % self.patch:
@@ -52,7 +54,7 @@ class GemmaConfig:
     head_dim: int
 
     def __post_init__(self) -> None:
-        _positive(self, "gemma")
+        check_whole(self, "gemma")
         if self.heads % self.kv_heads:
             raise ValueError(f"gemma.heads {self.heads} is not a multiple of gemma.kv_heads {self.kv_heads}.")
         if self.head_dim % 2:
@@ -84,19 +86,9 @@ class PiConfig:
     def __post_init__(self) -> None:
         if self.kind not in ("pi0", "pi05"):
             raise ValueError(f"kind is '{self.kind}'; use 'pi0' or 'pi05'.")
-        _positive(self, "config")
-        for name in ("depth", "kv_heads", "head_dim", "heads"):
-            if getattr(self.prefix, name) != getattr(self.expert, name):
-                raise ValueError(
-                    f"prefix.{name} {getattr(self.prefix, name)} differs from expert.{name} "
-                    f"{getattr(self.expert, name)}; the expert attends to the prefix, make them equal."
-                )
-        if self.expert.width % 2:
-            raise ValueError(
-                f"expert.width {self.expert.width} is odd; the time embedding needs an even one."
-            )
-        if not self.image_names or len(set(self.image_names)) != len(self.image_names):
-            raise ValueError(f"image_names {self.image_names} must be one or more different names.")
+        check_whole(self, "config")
+        check_expert(self.prefix, self.expert)
+        check_image_names(self.image_names)
 
     @property
     def max_tokens(self) -> int:
@@ -110,34 +102,16 @@ class PiConfig:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> PiConfig:
         """The inverse of to_json. Raises ValueError naming missing or unknown fields."""
-        data = _checked(cls, data, "config")
+        data = read_fields(cls, data, "config")
         return cls(
             **{
                 **data,
-                "vision": VisionConfig(**_checked(VisionConfig, data["vision"], "config.vision")),
-                "prefix": GemmaConfig(**_checked(GemmaConfig, data["prefix"], "config.prefix")),
-                "expert": GemmaConfig(**_checked(GemmaConfig, data["expert"], "config.expert")),
+                "vision": VisionConfig(**read_fields(VisionConfig, data["vision"], "config.vision")),
+                "prefix": GemmaConfig(**read_fields(GemmaConfig, data["prefix"], "config.prefix")),
+                "expert": GemmaConfig(**read_fields(GemmaConfig, data["expert"], "config.expert")),
                 "image_names": tuple(data["image_names"]),
             }
         )
-
-
-def _positive(config: Any, where: str) -> None:
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if field.type == "int" and (not isinstance(value, int) or value < 1):
-            raise ValueError(f"{where}.{field.name} is {value!r}; it must be a whole number of at least 1.")
-
-
-def _checked(cls: type, data: Any, where: str) -> dict[str, Any]:
-    names = {field.name for field in fields(cls)}
-    if not isinstance(data, dict) or set(data) != names:
-        given = set(data) if isinstance(data, dict) else set()
-        raise ValueError(
-            f"{where} must have exactly the fields {sorted(names)}: missing {sorted(names - given)}, "
-            f"unknown {sorted(given - names)}."
-        )
-    return data
 
 
 _SO400M = VisionConfig(width=1152, depth=27, mlp=4304, heads=16, image_size=224, patch=14)

@@ -8,10 +8,11 @@ and the published one of 7.5 G are the same code. The field names that the engin
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from vla_accel_ros.models.config import GemmaConfig, VisionConfig
+from vla_accel_ros.models.config_checks import read_fields
 
 SPACE_TOKEN = 29871
 """Llama's id of a lone space, which ends every prompt that OpenVLA was trained on."""
@@ -95,24 +96,13 @@ class OpenVLAConfig:
     @classmethod
     def from_json(cls, data: Any) -> OpenVLAConfig:
         """The inverse of to_json. Raises ValueError naming missing or unknown fields."""
-        given = _of(cls, data, "config")
+        given = read_fields(cls, data, "config")
         towers = {
-            name: VisionConfig(**_of(VisionConfig, given[name], f"config.{name}"))
+            name: VisionConfig(**read_fields(VisionConfig, given[name], f"config.{name}"))
             for name in ("dino", "siglip")
         }
-        prefix = LlamaConfig(**_of(LlamaConfig, given["prefix"], "config.prefix"))
+        prefix = LlamaConfig(**read_fields(LlamaConfig, given["prefix"], "config.prefix"))
         return cls(**{**given, **towers, "prefix": prefix, "image_names": tuple(given["image_names"])})
-
-
-def _of(cls: type, data: Any, where: str) -> dict[str, Any]:
-    names = {field.name for field in fields(cls)}
-    given = dict(data) if isinstance(data, dict) else {}
-    if set(given) != names:
-        raise ValueError(
-            f"{where} must have exactly the fields {sorted(names)}: missing {sorted(names - set(given))}, "
-            f"unknown {sorted(set(given) - names)}."
-        )
-    return given
 
 
 OPENVLA_7B = OpenVLAConfig(

@@ -8,10 +8,11 @@ it for them.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from vla_accel_ros.models.config import VisionConfig
+from vla_accel_ros.models.config_checks import check_expert, check_image_names, check_whole, read_fields
 from vla_accel_ros.models.openvla_config import LlamaConfig
 
 NORM_EPS = 1e-5
@@ -46,29 +47,14 @@ class SmolVLAConfig:
     def __post_init__(self) -> None:
         if self.kind != "smolvla":
             raise ValueError(f"kind is '{self.kind}'; these are the sizes of 'smolvla'.")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type == "int" and (not isinstance(value, int) or value < 1):
-                raise ValueError(
-                    f"config.{field.name} is {value!r}; it must be a whole number of at least 1."
-                )
-        for name in ("depth", "kv_heads", "head_dim", "heads"):
-            if getattr(self.prefix, name) != getattr(self.expert, name):
-                raise ValueError(
-                    f"prefix.{name} {getattr(self.prefix, name)} differs from expert.{name} "
-                    f"{getattr(self.expert, name)}; the expert attends to the prefix, make them equal."
-                )
-        if self.expert.width % 2:
-            raise ValueError(
-                f"expert.width {self.expert.width} is odd; the time embedding needs an even one."
-            )
+        check_whole(self, "config")
+        check_expert(self.prefix, self.expert)
         if (self.vision.image_size // self.vision.patch) % self.shuffle:
             raise ValueError(
                 f"shuffle {self.shuffle} does not divide the {self.vision.image_size // self.vision.patch} "
                 "patches of a row; make it a divisor."
             )
-        if not self.image_names or len(set(self.image_names)) != len(self.image_names):
-            raise ValueError(f"image_names {self.image_names} must be one or more different names.")
+        check_image_names(self.image_names)
 
     @property
     def image_tokens(self) -> int:
@@ -91,24 +77,13 @@ class SmolVLAConfig:
     @classmethod
     def from_json(cls, data: Any) -> SmolVLAConfig:
         """The inverse of to_json. Raises ValueError naming missing or unknown fields."""
-        given = _of(cls, data, "config")
+        given = read_fields(cls, data, "config")
         parts = {
-            "vision": VisionConfig(**_of(VisionConfig, given["vision"], "config.vision")),
-            "prefix": LlamaConfig(**_of(LlamaConfig, given["prefix"], "config.prefix")),
-            "expert": LlamaConfig(**_of(LlamaConfig, given["expert"], "config.expert")),
+            "vision": VisionConfig(**read_fields(VisionConfig, given["vision"], "config.vision")),
+            "prefix": LlamaConfig(**read_fields(LlamaConfig, given["prefix"], "config.prefix")),
+            "expert": LlamaConfig(**read_fields(LlamaConfig, given["expert"], "config.expert")),
         }
         return cls(**{**given, **parts, "image_names": tuple(given["image_names"])})
-
-
-def _of(cls: type, data: Any, where: str) -> dict[str, Any]:
-    names = {field.name for field in fields(cls)}
-    given = dict(data) if isinstance(data, dict) else {}
-    if set(given) != names:
-        raise ValueError(
-            f"{where} must have exactly the fields {sorted(names)}: missing {sorted(names - set(given))}, "
-            f"unknown {sorted(set(given) - names)}."
-        )
-    return given
 
 
 SMOLVLA = SmolVLAConfig(
