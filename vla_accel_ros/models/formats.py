@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -22,6 +22,8 @@ from vla_accel_ros.models.streaming import read, reading_order
 
 OURS = "vla_accel_ros"
 """The field of config.json with a model's sizes; `vla convert` writes it, and a trainer of ours."""
+
+_Sizes = TypeVar("_Sizes")
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,19 @@ class Format:
     describe: Callable[[Contents, str | None], Description]
     load: Callable[[Contents, Options], AnyPolicy]
     weights: Callable[[Contents], Weights]
+
+
+def read_sizes(contents: Contents, own: Callable[[Any], _Sizes], infer: Callable[..., _Sizes]) -> _Sizes:
+    """Our sizes in config.json, as `own` reads them, or else what `infer` makes of the tensors' shapes and
+    config.json. Raises ValueError naming the file."""
+    ours = contents.config.get(OURS)
+    try:
+        if ours is not None:
+            return own(ours)
+        return infer({name: stored.shape for name, stored in contents.table.items()}, contents.config)
+    except (TypeError, ValueError) as error:
+        field = "" if ours is None else f", field {OURS}"
+        raise ValueError(f"{contents.folder / 'config.json'}{field}: {error}") from error
 
 
 def renamed(table: Mapping[str, Stored], names: Mapping[str, str]) -> Weights:

@@ -14,7 +14,7 @@ import numpy as np
 
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.conventions import LEROBOT
-from vla_accel_ros.models.description import Description, Missing, trained_range
+from vla_accel_ros.models.description import Description, Missing, Sizes, trained_range
 from vla_accel_ros.models.formats import OURS, Contents, Format, Weights, renamed
 from vla_accel_ros.models.infer_config import infer_config
 from vla_accel_ros.models.lerobot_processors import (
@@ -25,12 +25,13 @@ from vla_accel_ros.models.lerobot_processors import (
     read_relative,
 )
 from vla_accel_ros.models.options import Options
-from vla_accel_ros.models.pi_checkpoint import own_sizes, trained_delay
+from vla_accel_ros.models.pi_checkpoint import own_sizes
 from vla_accel_ros.models.pi_weights import LEROBOT as LEROBOT_NAMES
 from vla_accel_ros.models.pi_weights import before_names, load_pi_model, pi_shapes, pi_sources
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing import Normalizer
 from vla_accel_ros.models.tokenizer import load_tokenizer
+from vla_accel_ros.models.trained_delay import delay_notes, trained_delay
 
 STEPS = (
     "pi0_new_line_processor",
@@ -110,7 +111,7 @@ def load(contents: Contents, options: Options) -> Policy:
     width = action_width(contents, config, actions)
     relative = read_relative(folder, width) if options.normalize else None
     mask = options.actions(relative, width, str(folder))
-    delay = trained_delay(folder, contents.config, config.horizon)
+    delay = trained_delay(contents, config.horizon)
     prompt_state = options.prompt_state
     if prompt_state == "auto":
         prompt_state = trained_prompt_state(relative)
@@ -148,23 +149,33 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     relative = missing.read(read_relative, folder, width)
     missing.read(load_tokenizer, folder, config.vocab)
     missing.read(lambda: pi_sources(contents.table, config, contents.weights))
-    delay = missing.read(trained_delay, folder, contents.config, config.horizon, default=0)
-    notes = []
-    if delay:
-        notes.append(f"trained to be given up to {delay} committed actions (rtc_method: trained)")
+    notes = delay_notes(contents, config.horizon, missing)
     if config.kind == "pi05" and relative is None:
         notes.append(
             "saved by lerobot before 0.5.1, which up to 0.4.4 padded the state in the prompt: so it is here, "
             "unless prompt_state is own"
         )
+    return lerobot_description(contents, config, state, actions, missing, notes, relative)
+
+
+def lerobot_description(
+    contents: Contents,
+    config: Sizes,
+    state: Normalizer,
+    actions: Normalizer,
+    missing: Missing,
+    notes: list[str],
+    relative: np.ndarray | None = None,
+) -> Description:
+    """Of any folder that lerobot saved, with what was read of it so far."""
     return Description(
-        folder,
+        contents.folder,
         "lerobot, safetensors",
         config,
         contents.tensors,
         trained_range(state),
         trained_range(actions),
-        missing.read(normalisation_modes, folder, default="unknown"),
+        missing.read(normalisation_modes, contents.folder, default="unknown"),
         relative=relative,
         notes=tuple(notes),
         missing=tuple(missing.sentences),

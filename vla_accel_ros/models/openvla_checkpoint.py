@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from vla_accel_ros.models.description import Description, Missing
-from vla_accel_ros.models.formats import OURS, Contents, Format, Weights, renamed
+from vla_accel_ros.models.formats import Contents, Format, Weights, read_sizes, renamed
 from vla_accel_ros.models.openvla import OpenVLA, is_unused
 from vla_accel_ros.models.openvla_config import OpenVLAConfig
 from vla_accel_ros.models.openvla_policy import OpenVLAPolicy
@@ -78,14 +78,7 @@ def load_openvla_model(
 
 def read_openvla_config(contents: Contents) -> OpenVLAConfig:
     """The sizes: "vla_accel_ros" of `config.json` if it is there, else what the rest and the shapes tell."""
-    ours = contents.config.get(OURS)
-    try:
-        if ours is not None:
-            return OpenVLAConfig.from_json(ours)
-        return infer_openvla({name: stored.shape for name, stored in contents.table.items()}, contents.config)
-    except (TypeError, ValueError) as error:
-        field = "" if ours is None else f", field {OURS}"
-        raise ValueError(f"{contents.folder / 'config.json'}{field}: {error}") from error
+    return read_sizes(contents, OpenVLAConfig.from_json, infer_openvla)
 
 
 def describe(contents: Contents, statistics: str | None) -> Description:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-from vla_accel_ros.models.committed import read_trained_delay
 from vla_accel_ros.models.config import PI0, PiConfig
 from vla_accel_ros.models.conventions import OPENPI
 from vla_accel_ros.models.description import Description, Missing, trained_range
@@ -25,6 +23,7 @@ from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing import Normalizer
 from vla_accel_ros.models.shards import Stored
 from vla_accel_ros.models.tokenizer import load_tokenizer
+from vla_accel_ros.models.trained_delay import delay_notes, trained_delay
 
 
 def holds(contents: Contents) -> bool:
@@ -48,14 +47,6 @@ def own_sizes(contents: Contents) -> PiConfig:
         raise ValueError(f"{contents.folder / 'config.json'}, field {OURS}: {error}") from error
 
 
-def trained_delay(folder: Path, config: Mapping[str, Any], horizon: int) -> int:
-    """See read_trained_delay."""
-    try:
-        return read_trained_delay(config, horizon)
-    except ValueError as error:
-        raise ValueError(f"{folder / 'config.json'}: {error}") from error
-
-
 def make_policy(
     contents: Contents, config: PiConfig, options: Options, read_weights: Callable[[], Pi]
 ) -> Policy:
@@ -67,7 +58,7 @@ def make_policy(
         state, actions = read_normalizers(folder, config.kind, options.statistics)
     width = min(actions.size, config.action_dim) or config.action_dim
     mask = options.actions(None, width, str(folder))
-    delay = trained_delay(folder, contents.config, config.horizon)
+    delay = trained_delay(contents, config.horizon)
     prompt_state = "own" if options.prompt_state == "auto" else options.prompt_state
     return Policy(read_weights(), tokenizer, state, actions, mask, prompt_state, delay, OPENPI)
 
@@ -102,7 +93,6 @@ def openpi_description(
     missing.read(load_tokenizer, folder, config.vocab)
     if check is not None:
         missing.read(lambda: check(contents.table, config, contents.weights))
-    delay = missing.read(trained_delay, folder, contents.config, config.horizon, default=0)
     how = "mean and deviation" if config.kind == "pi0" else "quantiles 1 and 99 %"
     notes = [
         "whether actions are relative to the joints (action: delta) is not in the folder: it is in the "
@@ -110,8 +100,7 @@ def openpi_description(
     ]
     if OURS not in contents.config and "action_horizon" not in contents.config:
         notes.append('the horizon is in no file, so it is 50; put {"action_horizon": N} into a config.json')
-    if delay:
-        notes.append(f"trained to be given up to {delay} committed actions (rtc_method: trained)")
+    notes += delay_notes(contents, config.horizon, missing)
     if config.kind == "pi05":
         notes.append("trained without the state in its prompt (such as pi05_libero)? Then prompt_state: none")
     return Description(

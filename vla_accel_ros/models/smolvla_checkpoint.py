@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 
 from vla_accel_ros.models.conventions import LEROBOT
-from vla_accel_ros.models.description import Description, Missing, trained_range
-from vla_accel_ros.models.formats import OURS, Contents, Format, Weights, renamed
-from vla_accel_ros.models.lerobot_processors import normalisation_modes, read_lerobot_normalizers
+from vla_accel_ros.models.description import Description, Missing
+from vla_accel_ros.models.formats import Contents, Format, Weights, read_sizes, renamed
+from vla_accel_ros.models.lerobot_checkpoint import lerobot_description
+from vla_accel_ros.models.lerobot_processors import read_lerobot_normalizers
 from vla_accel_ros.models.options import Options, Progress
-from vla_accel_ros.models.pi_checkpoint import trained_delay
 from vla_accel_ros.models.processing import Normalizer
 from vla_accel_ros.models.shards import Stored, check_table
 from vla_accel_ros.models.smolvla import UNUSED, SmolVLA
@@ -26,6 +26,7 @@ from vla_accel_ros.models.smolvla_policy import SmolVLAPolicy
 from vla_accel_ros.models.smolvla_sizes import infer_smolvla
 from vla_accel_ros.models.streaming import fill, on_meta, read
 from vla_accel_ros.models.tokenizer import Tokenizer, load_tokenizer
+from vla_accel_ros.models.trained_delay import delay_notes, trained_delay
 
 ROOT = "model."
 NEW_LINE = "smolvla_new_line_processor"
@@ -46,7 +47,7 @@ def load(contents: Contents, options: Options) -> SmolVLAPolicy:
         state, actions = read_smolvla_normalizers(folder)
     width = min(actions.size, config.action_dim) or config.action_dim
     mask = options.actions(None, width, str(folder))
-    delay = trained_delay(folder, contents.config, config.horizon)
+    delay = trained_delay(contents, config.horizon)
     model = load_smolvla_model(
         contents.table, config, contents.weights, options.device, options.dtype, options.progress
     )
@@ -98,14 +99,7 @@ def check_smolvla(table: Mapping[str, Stored], config: SmolVLAConfig, where: Pat
 
 def read_smolvla_config(contents: Contents) -> SmolVLAConfig:
     """The sizes: "vla_accel_ros" of `config.json` if it is there, else what the rest and the shapes tell."""
-    ours = contents.config.get(OURS)
-    try:
-        if ours is not None:
-            return SmolVLAConfig.from_json(ours)
-        return infer_smolvla({name: stored.shape for name, stored in contents.table.items()}, contents.config)
-    except (TypeError, ValueError) as error:
-        field = "" if ours is None else f", field {OURS}"
-        raise ValueError(f"{contents.folder / 'config.json'}{field}: {error}") from error
+    return read_sizes(contents, SmolVLAConfig.from_json, infer_smolvla)
 
 
 def describe(contents: Contents, statistics: str | None) -> Description:
@@ -115,21 +109,9 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     state, actions = missing.read(read_smolvla_normalizers, folder, default=nothing)
     missing.read(_tokenizer, contents, config)
     missing.read(lambda: check_smolvla(contents.table, config, contents.weights))
-    delay = missing.read(trained_delay, folder, contents.config, config.horizon, default=0)
     notes = ["it writes no text: the layers that did were cut off"]
-    if delay:
-        notes.append(f"trained to be given up to {delay} committed actions (rtc_method: trained)")
-    return Description(
-        folder,
-        "lerobot, safetensors",
-        config,
-        contents.tensors,
-        trained_range(state),
-        trained_range(actions),
-        missing.read(normalisation_modes, folder, default="unknown"),
-        notes=tuple(notes),
-        missing=tuple(missing.sentences),
-    )
+    notes += delay_notes(contents, config.horizon, missing)
+    return lerobot_description(contents, config, state, actions, missing, notes)
 
 
 def weights(contents: Contents) -> Weights:
