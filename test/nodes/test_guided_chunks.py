@@ -15,7 +15,8 @@ from lifecycle_msgs.msg import Transition
 from stack import Stack, set_going
 
 from vla_accel_msgs.msg import ActionChunk, Motion
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.control.agreement import agreement_from_message
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.operator import Operator
 
 CHUNKS = 20
@@ -68,7 +69,7 @@ def test_chunks_continue_each_other_in_mode_rtc_and_only_there(start, tmp_path, 
     operator.node.create_subscription(ActionChunk, "action_chunk", heard.append, qos.REPORT)
     guided = seam(operator)
     assert guided < 0.5 * free
-    told = [(message.request_id, convert.agreement_from_message(message)) for message in list(heard)]
+    told = [(message.request_id, agreement_from_message(message)) for message in list(heard)]
     told = [(number, agreement) for number, agreement in told if agreement is not None]
     assert len(told) > CHUNKS / 2
     for number, agreement in told:

@@ -11,6 +11,7 @@ from builtin_interfaces.msg import Duration
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from vla_accel_msgs.msg import ActionChunk
+from vla_accel_ros.control.agreement import agreement_from_message
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.types import Agreement, Chunk
 from vla_accel_ros.nodes import convert
@@ -51,13 +52,13 @@ def test_what_a_chunk_agreed_with_survives_to_the_bit_in_the_policys_units(contr
     joints = (replace(contract.joints[0], unit="deg", sign=-1, offset=90.0), *contract.joints[1:])
     contract = replace(contract, joints=joints)
     message = convert.chunk_to_message(replace(make_chunk(), agreement=agreement), contract, 0.0)
-    back = convert.agreement_from_message(message)
+    back = agreement_from_message(message)
     assert back.actions.tobytes() == actions.tobytes() and back.actions.shape == (3, 6)
     assert replace(back, actions=None) == replace(agreement, actions=None)
-    assert convert.agreement_from_message(make_message(contract)) is None
+    assert agreement_from_message(make_message(contract)) is None
     message.agreed_actions = [0.0] * 17
     with pytest.raises(ValueError, match="agrees with 17 numbers, which are no rows of 6"):
-        convert.agreement_from_message(message)
+        agreement_from_message(message)
 
 
 def test_messages_are_in_ros_units_whatever_the_policy_counts_in(contract):

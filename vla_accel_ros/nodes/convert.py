@@ -97,31 +97,6 @@ def _set_agreement(message: ActionChunk, agreement: Agreement) -> None:
     message.agreed_max_weight, message.agreed_previous = agreement.max_weight, agreement.previous
 
 
-def agreement_from_message(message: ActionChunk) -> Agreement | None:
-    """What a chunk was made to agree with, as its engine had it; None when it is free.
-
-    Raises ValueError, in one sentence, when its numbers are no whole rows.
-    """
-    if not message.agreement:
-        return None
-    if not message.action_dim or len(message.agreed_actions) % message.action_dim:
-        raise ValueError(
-            f"action_chunk {message.request_id} agrees with {len(message.agreed_actions)} numbers, which are "
-            f"no rows of {message.action_dim}"
-        )
-    actions = np.frombuffer(message.agreed_actions, dtype=np.float32)
-    return Agreement(
-        method=message.agreement,
-        actions=actions.reshape(-1, message.action_dim),
-        delay=message.agreed_delay,
-        end=message.agreed_end,
-        schedule=message.agreed_schedule,
-        jacobian=message.agreed_jacobian,
-        max_weight=message.agreed_max_weight,
-        previous=message.agreed_previous,
-    )
-
-
 def chunk_from_message(message: ActionChunk, joints: tuple[str, ...]) -> Chunk:
     """The Chunk of a message, in ROS units, its columns in the order of `joints`.
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from vla_accel_ros.control.agreement import agreement_from_message
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.engine.types import Agreement
 from vla_accel_ros.sensing.bag import Bag, Entry
@@ -202,20 +203,5 @@ def _chunk(message: Any) -> RecordedChunk:
         actions=actions,
         magnitudes=np.array(message.update_magnitudes, np.float32),
         state=np.array(message.state, np.float32) if len(message.state) else None,
-        agreement=_agreement(message),
-    )
-
-
-def _agreement(message: Any) -> Agreement | None:
-    if not message.agreement:
-        return None
-    return Agreement(
-        method=message.agreement,
-        actions=np.array(message.agreed_actions, np.float32).reshape(-1, message.action_dim),
-        delay=message.agreed_delay,
-        end=message.agreed_end,
-        schedule=message.agreed_schedule,
-        jacobian=message.agreed_jacobian,
-        max_weight=message.agreed_max_weight,
-        previous=message.agreed_previous,
+        agreement=agreement_from_message(message),
     )
