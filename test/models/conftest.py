@@ -1,6 +1,7 @@
-"""Recordings of a kind that the folder of oracles does not hold are not asked for, rather than skipped.
+"""What the model tests are given, and which of them there are.
 
-That the folder holds any is a test of its own (test_oracles.py).
+Recordings of a kind that the folder of oracles does not hold are not asked for, rather than skipped. That the
+folder holds any is a test of its own (test_oracles.py).
 """
 
 from __future__ import annotations
@@ -18,3 +19,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_empty(mark: pytest.Mark) -> bool:
     """What pytest puts on a test whose parameters are none."""
     return str(mark.kwargs.get("reason", "")).startswith("got empty parameter set")
+
+
+@pytest.fixture(params=["pi0", "pi05"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Of pi, each."""
+    return request.param

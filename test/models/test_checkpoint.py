@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from builders import JOINTS, make_checkpoint, make_config, make_model, make_stats
-from safetensors.torch import load_file, save_file
+from folders import edit_json, edit_weights, refused
 from torch import Tensor
 
 from vla_accel_ros.models.checkpoint import describe, load_policy
@@ -26,28 +24,6 @@ KINDS = ("pi0", "pi05")
 @pytest.fixture(params=KINDS)
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return make_checkpoint(tmp_path / "policy", make_config(request.param))
-
-
-def edit_weights(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
-    tensors = load_file(folder / "model.safetensors")
-    change(tensors)
-    save_file(tensors, folder / "model.safetensors")
-
-
-def edit_json(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    data = json.loads(path.read_text())
-    change(data)
-    path.write_text(json.dumps(data))
-
-
-def refused(folder: Path, *parts: str, **arguments: Any) -> None:
-    """load_policy raises one sentence on one line that has all the parts."""
-    with pytest.raises(ValueError) as caught:
-        load_policy(folder, **arguments)
-    message = str(caught.value)
-    assert "\n" not in message
-    for part in parts:
-        assert part in message, message
 
 
 def test_every_weight_arrives(folder: Path) -> None:
@@ -77,19 +53,21 @@ def test_the_tied_tensor_under_either_name_or_both(folder: Path, names: set[str]
         tied = tensors.pop(LM_HEAD)
         tensors.update({name: tied.clone() for name in names})
 
-    edit_weights(folder, rename)
+    edit_weights(folder / "model.safetensors", rename)
     model = load_policy(folder).model
     assert torch.equal(model.embed_table, make_model(model.config).embed_table)
     assert model.paligemma_with_expert.paligemma.lm_head.weight is model.embed_table
 
 
 def test_the_tied_tensor_must_be_one(folder: Path) -> None:
-    edit_weights(folder, lambda tensors: tensors.update({EMBED_TOKENS: tensors[LM_HEAD] + 1}))
+    edit_weights(
+        folder / "model.safetensors", lambda tensors: tensors.update({EMBED_TOKENS: tensors[LM_HEAD] + 1})
+    )
     refused(folder, LM_HEAD, EMBED_TOKENS, "differ")
 
 
 def test_the_experts_unused_head_is_let_in_and_left_out(folder: Path) -> None:
-    edit_weights(folder, lambda tensors: tensors.update({UNUSED: torch.zeros(3, 3)}))
+    edit_weights(folder / "model.safetensors", lambda tensors: tensors.update({UNUSED: torch.zeros(3, 3)}))
     assert UNUSED not in load_policy(folder).model.state_dict()
 
 
@@ -100,7 +78,7 @@ def test_everything_wrong_with_the_weights_is_in_one_error(folder: Path) -> None
         tensors["extra.weight"] = torch.zeros(1)
         tensors["extra.bias"] = torch.zeros(1)
 
-    edit_weights(folder, spoil)
+    edit_weights(folder / "model.safetensors", spoil)
     refused(
         folder,
         "model.safetensors",
@@ -155,7 +133,7 @@ def test_published_shapes_are_inferred_as_the_presets() -> None:
 def test_what_cannot_be_inferred_is_asked_for(folder: Path) -> None:
     (folder / "config.json").unlink()
     refused(folder, "a vision width of 24 does not tell the number of heads", "config.json")
-    edit_weights(folder, lambda tensors: tensors.pop("action_in_proj.weight"))
+    edit_weights(folder / "model.safetensors", lambda tensors: tensors.pop("action_in_proj.weight"))
     refused(folder, "model.safetensors")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from builders import make_checkpoint, make_config
+from folders import refused
 from lerobot_builders import make_lerobot_folder
 from openvla_builders import make_openvla_folder
 from safetensors.torch import load_file, save_file
@@ -25,16 +26,6 @@ MAKERS = {
     "OpenVLA": lambda folder: make_openvla_folder(folder, shards=2),
     "SmolVLA": lambda folder: make_smolvla_folder(folder),
 }
-
-
-def refused(folder: Path, *parts: str, **arguments: Any) -> None:
-    """load_policy raises one sentence on one line that has all the parts."""
-    with pytest.raises(ValueError) as caught:
-        load_policy(folder, **arguments)
-    message = str(caught.value)
-    assert "\n" not in message
-    for part in parts:
-        assert part in message, message
 
 
 class Trap:

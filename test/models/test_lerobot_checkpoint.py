@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from builders import make_model, make_tokenizer
+from folders import edit_json, edit_weights, refused
 from lerobot_builders import CAMERAS, make_lerobot_config, make_lerobot_folder, make_lerobot_stats
-from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.types import Observation
@@ -23,32 +23,10 @@ from vla_accel_ros.models.formats import Contents
 from vla_accel_ros.models.pi_weights import EMBED_TOKENS, LM_HEAD, UNUSED
 from vla_accel_ros.models.sampling import sample
 
-KINDS = ("pi0", "pi05")
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return request.param
-
 
 @pytest.fixture
 def folder(kind: str, tmp_path: Path) -> Path:
     return make_lerobot_folder(tmp_path / "anything", make_lerobot_config(kind), relative=False)
-
-
-def edit_json(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    data = json.loads(path.read_text())
-    change(data)
-    path.write_text(json.dumps(data))
-
-
-def refused(folder: Path, *parts: str, **arguments: Any) -> None:
-    with pytest.raises(ValueError) as caught:
-        load_policy(folder, **arguments)
-    message = str(caught.value)
-    assert "\n" not in message
-    for part in parts:
-        assert part in message, message
 
 
 def observation(seed: int = 0, size: tuple[int, int] = (48, 64)) -> Observation:
@@ -69,22 +47,22 @@ def test_every_weight_arrives(tmp_path: Path, kind: str, tied: set[str], before:
 
 
 def test_the_tied_tensor_must_be_one(folder: Path) -> None:
-    file = folder / "model.safetensors"
-    tensors = load_file(file)
-    tensors["model." + EMBED_TOKENS] = tensors["model." + LM_HEAD].clone()
-    tensors["model." + EMBED_TOKENS][-1, -1] += 1
-    save_file(tensors, file)
+    def spoil(tensors: dict[str, Tensor]) -> None:
+        tensors["model." + EMBED_TOKENS] = tensors["model." + LM_HEAD].clone()
+        tensors["model." + EMBED_TOKENS][-1, -1] += 1
+
+    edit_weights(folder / "model.safetensors", spoil)
     refused(folder, "model." + LM_HEAD, "differ; keep one of them")
 
 
 def test_everything_wrong_is_in_one_error_in_its_own_names(folder: Path) -> None:
-    file = folder / "model.safetensors"
-    tensors = load_file(file)
-    del tensors["model.action_in_proj.weight"]
-    tensors["model.action_out_proj.bias"] = torch.zeros(5)
-    tensors["model.extra"] = torch.zeros(1)
-    tensors["model." + UNUSED] = torch.zeros(2, 2)
-    save_file(tensors, file)
+    def spoil(tensors: dict[str, Tensor]) -> None:
+        del tensors["model.action_in_proj.weight"]
+        tensors["model.action_out_proj.bias"] = torch.zeros(5)
+        tensors["model.extra"] = torch.zeros(1)
+        tensors["model." + UNUSED] = torch.zeros(2, 2)
+
+    edit_weights(folder / "model.safetensors", spoil)
     refused(
         folder,
         "missing ['model.action_in_proj.weight'], unexpected ['model.extra']",

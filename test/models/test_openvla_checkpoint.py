@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from builders import make_checkpoint
+from folders import edit_json, edit_weights, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openvla_builders import (
@@ -23,7 +22,7 @@ from openvla_builders import (
     make_tensors,
     write_weights,
 )
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from vla_accel_ros.models import streaming
@@ -44,28 +43,6 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def sharded(tmp_path: Path) -> Path:
     return make_openvla_folder(tmp_path / "openvla", shards=3)
-
-
-def edit_weights(file: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
-    tensors = load_file(file)
-    change(tensors)
-    save_file(tensors, file)
-
-
-def edit_json(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    data = json.loads(path.read_text())
-    change(data)
-    path.write_text(json.dumps(data))
-
-
-def refused(folder: Path, *parts: str, **arguments: Any) -> None:
-    """load_policy raises one sentence on one line that has all the parts."""
-    with pytest.raises(ValueError) as caught:
-        load_policy(folder, **arguments)
-    message = str(caught.value)
-    assert "\n" not in message
-    for part in parts:
-        assert part in message, message
 
 
 def is_openvla(folder: Path) -> bool:

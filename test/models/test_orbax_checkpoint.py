@@ -18,6 +18,7 @@ import pytest
 import tensorstore
 import torch
 from builders import make_observation, make_stats, make_tokenizer
+from folders import refused
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.checkpoint import describe, find_format, load_policy
@@ -27,12 +28,6 @@ from vla_accel_ros.models.jax_names import parameter_shapes
 from vla_accel_ros.models.orbax_checkpoint import read_arrays
 
 DATA = Path(__file__).parent.parent / "data" / "orbax"
-KINDS = ("pi0", "pi05")
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 @pytest.fixture
@@ -48,15 +43,6 @@ def make_orbax_folder(folder: Path, kind: str) -> Path:
     (folder / "assets" / "arm" / "norm_stats.json").write_text(json.dumps(stats))
     make_tokenizer().save(str(folder / "tokenizer.json"))
     return folder
-
-
-def refused(folder: Path, *parts: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        load_policy(folder)
-    message = str(caught.value)
-    assert "\n" not in message
-    for part in parts:
-        assert part in message, message
 
 
 def test_every_parameter_is_openpis(folder: Path, kind: str) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from folders import edit_json, edit_weights
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from smolvla_recording import CASES, FOLDER, SPEC, Case, make_smolvla_folder
 from torch import Tensor
 
@@ -177,18 +178,6 @@ def test_the_published_sizes_are_inferred() -> None:
     assert infer_smolvla(shapes, data) == SMOLVLA
 
 
-def edit_json(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    data = json.loads(file.read_text())
-    change(data)
-    file.write_text(json.dumps(data))
-
-
-def edit_tensors(file: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
-    tensors = load_file(file)
-    change(tensors)
-    save_file(tensors, file)
-
-
 BROKEN: list[tuple[str, Callable[[Path], object], str]] = [
     (
         "no tokenizer",
@@ -199,12 +188,12 @@ BROKEN: list[tuple[str, Callable[[Path], object], str]] = [
     ("old layout", lambda f: (f / "policy_preprocessor.json").unlink(), "migrate_policy_normalization"),
     (
         "statistics without the state",
-        lambda f: edit_tensors(f / STATISTICS, lambda t: t.pop("observation.state.std")),
+        lambda f: edit_weights(f / STATISTICS, lambda t: t.pop("observation.state.std")),
         r"has no observation\.state\.std",
     ),
     (
         "statistics that are no numbers",
-        lambda f: edit_tensors(f / STATISTICS, lambda t: t["observation.state.std"].fill_(float("nan"))),
+        lambda f: edit_weights(f / STATISTICS, lambda t: t["observation.state.std"].fill_(float("nan"))),
         r"observation\.state\.std must be a list of finite numbers",
     ),
     (
@@ -231,7 +220,7 @@ BROKEN: list[tuple[str, Callable[[Path], object], str]] = [
     ),
     (
         "a parameter is missing",
-        lambda f: edit_tensors(f / "model.safetensors", lambda t: t.pop("model.state_proj.bias")),
+        lambda f: edit_weights(f / "model.safetensors", lambda t: t.pop("model.state_proj.bias")),
         r"missing \['model\.state_proj\.bias'\]",
     ),
     (
