@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 import pytest
-from rings import H, W, is_whole, known_image, left_over, make_reader, newest_stamp, put, unique, why_not
+from rings import H, W, is_whole, known_image, make_reader, newest_stamp, put, why_not
 from streams import MS, make_contract
 
 from vla_accel_ros.engine.types import Observation
@@ -19,19 +19,6 @@ from vla_accel_ros.sensing.ring_reader import RingCounts, RingReader
 from vla_accel_ros.sensing.sync import Synchroniser
 
 BOTH = pytest.mark.parametrize("copy", [True, False], ids=["copied", "in place"])
-
-
-@pytest.fixture
-def name():
-    name = unique("ring")
-    yield name
-    assert left_over(name) == []
-
-
-@pytest.fixture
-def writer(name):
-    with RingWriter(name, H, W, slots=4) as writer:
-        yield writer
 
 
 @BOTH

@@ -14,7 +14,6 @@ from rings import (
     make_reader,
     peer,
     read_when_told,
-    unique,
     whole,
     write_fast,
     write_when_told,
@@ -25,13 +24,6 @@ from vla_accel_ros.sensing.ring import RingWriter
 
 H, W, SLOTS = 120, 160, 4
 ENOUGH, MOST = 300, 1_000_000
-
-
-@pytest.fixture
-def name():
-    name = unique("process")
-    yield name
-    assert left_over(name) == []
 
 
 def test_no_wrong_pixel_is_ever_accepted_from_a_writer_at_full_speed(name):

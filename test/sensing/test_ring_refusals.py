@@ -16,19 +16,6 @@ from vla_accel_ros.sensing.ring import Handle, RingWriter
 from vla_accel_ros.sensing.segment import segment_path
 
 
-@pytest.fixture
-def name():
-    name = unique("ring")
-    yield name
-    assert left_over(name) == []
-
-
-@pytest.fixture
-def writer(name):
-    with RingWriter(name, H, W, slots=4) as writer:
-        yield writer
-
-
 def edit(name: str, at: int, data: bytes) -> None:
     """Overwrite bytes of a ring as no writer would."""
     with segment_path(name).open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
