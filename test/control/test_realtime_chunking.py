@@ -6,47 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import JOINTS, make_observation, make_policy
+from builders import JOINTS, make_observation
+from engine_in_loop import MS, POLICIES, STEP_S, Robot, S, noise
 
 from vla_accel_ros.control.buffer import TrajectoryBuffer
 from vla_accel_ros.control.limits import JointLimits
 from vla_accel_ros.control.rtc import SCHEDULES, RealTimeChunking, RtcSettings, act_agreeing
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.types import Chunk
-
-S = 1_000_000_000
-MS = S // 1000
-STEP_S = 0.1
-POLICIES = {kind: make_policy(kind, delta_mask=np.ones(JOINTS, bool)) for kind in ("pi0", "pi05")}
-
-
-class Robot:
-    """An engine in the loop: an image at a time, its chunk `delay` later, with noise of its own."""
-
-    def __init__(self, kind: str = "pi05", **settings):
-        self.engine = Engine(POLICIES[kind], steps=5, step_dt_s=STEP_S)
-        self.now_ns = 0
-        self.while_computing = lambda: None
-        self.rtc = RealTimeChunking(self.engine, self.clock_ns, RtcSettings(**settings))
-
-    def clock_ns(self) -> int:
-        self.while_computing()
-        return self.now_ns
-
-    def act(self, at_ns: int, delay_ms: int = 150, instruction: str = "reach the red block") -> Chunk:
-        """A chunk of the loop, from an image at this time."""
-        self.now_ns = at_ns + delay_ms * MS
-        with self.engine.observe(make_observation(at_ns % 97, instruction=instruction, stamp_ns=at_ns)) as p:
-            return self.rtc.act(p, noise=noise(at_ns))
-
-    def free(self, at_ns: int, instruction: str = "reach the red block") -> np.ndarray:
-        """The actions of the same chunk when nothing guides it."""
-        with self.engine.observe(make_observation(at_ns % 97, instruction=instruction, stamp_ns=at_ns)) as p:
-            return self.engine.act(p, noise=noise(at_ns)).actions
-
-
-def noise(at_ns: int) -> np.ndarray:
-    return np.random.default_rng(at_ns).standard_normal((8, 8), dtype=np.float32)
 
 
 @pytest.mark.parametrize("kind", POLICIES)

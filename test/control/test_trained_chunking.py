@@ -2,67 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from builders import JOINTS, make_observation, make_policy
+from builders import make_observation
+from engine_in_loop import MS, POLICIES, STEP_S, Robot, S, noise
 
 from vla_accel_ros.control.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.types import Chunk
-
-S = 1_000_000_000
-MS = S // 1000
-STEP_S = 0.1
-POLICIES = {kind: make_policy(kind, delta_mask=np.ones(JOINTS, bool)) for kind in ("pi0", "pi05")}
 
 
-class Robot:
-    """An engine in the loop, whose policy was trained for delays of up to 3 actions."""
-
-    def __init__(self, kind: str = "pi05", **settings):
-        policy = replace(POLICIES[kind], trained_delay=3)
-        self.engine = Engine(policy, steps=5, step_dt_s=STEP_S)
-        self.now_ns = 0
-        settings = {"delivery_s": 0.0, "method": "trained", **settings}
-        self.rtc = RealTimeChunking(self.engine, lambda: self.now_ns, RtcSettings(**settings))
-
-    def act(self, at_ns: int, delay_ms: int = 150) -> Chunk:
-        self.now_ns = at_ns + delay_ms * MS
-        with self.engine.observe(make_observation(at_ns % 97, stamp_ns=at_ns)) as prefix:
-            return self.rtc.act(prefix, noise=noise(at_ns))
-
-    def free(self, at_ns: int) -> Chunk:
-        """The same chunk when it agrees with nothing."""
-        with self.engine.observe(make_observation(at_ns % 97, stamp_ns=at_ns)) as prefix:
-            return self.engine.act(prefix, noise=noise(at_ns))
-
-
-def noise(at_ns: int) -> np.ndarray:
-    return np.random.default_rng(at_ns).standard_normal((8, 8), dtype=np.float32)
+def trained(kind: str = "pi05", **settings: Any) -> Robot:
+    """A robot whose policy was trained for delays of up to 3 actions."""
+    return Robot(kind, trained_delay=3, **{"delivery_s": 0.0, "method": "trained", **settings})
 
 
 @pytest.mark.parametrize("kind", POLICIES)
 def test_a_chunk_begins_with_what_is_executed_until_it_comes(kind):
-    robot = Robot(kind)
+    robot = trained(kind)
     first = robot.act(S)
-    np.testing.assert_array_equal(first.actions, robot.free(S).actions)
+    np.testing.assert_array_equal(first.actions, robot.free(S))
     second = robot.act(S + 300 * MS)
     np.testing.assert_array_equal(second.actions[:2], first.actions[3:5])
-    assert not np.array_equal(second.actions[2:], robot.free(S + 300 * MS).actions[2:])
+    assert not np.array_equal(second.actions[2:], robot.free(S + 300 * MS)[2:])
     assert robot.rtc.counts == {"first": 1, "trained": 1}
 
 
 def test_between_two_actions_it_begins_with_what_is_between_them():
-    robot = Robot()
+    robot = trained()
     first = robot.act(S)
     second = robot.act(S + 250 * MS)
     np.testing.assert_allclose(second.actions[0], (first.actions[2] + first.actions[3]) / 2, atol=1e-6)
 
 
 def test_a_delay_beyond_the_training_is_guided():
-    robot = Robot(mask_horizon=2)
+    robot = trained(mask_horizon=2)
     first = robot.act(S, delay_ms=350)
     second = robot.act(S + 100 * MS)
     with robot.engine.observe(make_observation((S + 100 * MS) % 97, stamp_ns=S + 100 * MS)) as prefix:
@@ -74,17 +49,17 @@ def test_a_delay_beyond_the_training_is_guided():
 
 def test_a_chunk_without_a_delay_still_continues_the_motion():
     """Its first action is one step away: what was to be executed then, it must not contradict."""
-    robot = Robot()
+    robot = trained()
     first = robot.act(S, delay_ms=0)
     second = robot.act(S + 100 * MS, delay_ms=0)
     np.testing.assert_array_equal(second.actions[0], first.actions[1])
 
 
 def test_chunks_of_a_paused_robot_are_free():
-    robot = Robot()
+    robot = trained()
     robot.act(S)
     robot.rtc.pause()
-    np.testing.assert_array_equal(robot.act(S + 100 * MS).actions, robot.free(S + 100 * MS).actions)
+    np.testing.assert_array_equal(robot.act(S + 100 * MS).actions, robot.free(S + 100 * MS))
 
 
 def test_a_policy_that_was_not_trained_so_is_refused():
