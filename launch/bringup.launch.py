@@ -22,6 +22,7 @@ def generate_launch_description() -> LaunchDescription:
         ("params_file", str(share_path("config/params.yaml")), "Parameters of the nodes (YAML)."),
         ("contract", "", "Contract of the robot (YAML). Empty: as in params_file, else the simulated arm's."),
         ("model", "", "Checkpoint folder. Empty: as in params_file, else the bundled demo policy."),
+        ("fast", "", "true: captured stages and fused kernels on a GPU. Empty: as in params_file."),
         ("mode", "", "block, async, blend or rtc. Empty: as in params_file. Inference guides if it is rtc."),
         ("log_level", "info", "debug, info, warn, error or fatal."),
         (
@@ -52,6 +53,9 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     def text(name: str) -> dict[str, ParameterValue]:
         return {name: ParameterValue(given(name), value_type=str)} if given(name) else {}
 
+    def flag(name: str) -> dict[str, ParameterValue]:
+        return {name: yes(name)} if given(name) else {}
+
     shared = {"autostart": yes("autostart"), "use_sim_time": yes("use_sim_time"), **text("contract")}
 
     environment = additional_environment(profile=given("fastdds_profile"))
@@ -72,7 +76,7 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         )
 
     started = [
-        node("inference", {**shared, **text("model")}),
+        node("inference", {**shared, **text("model"), **flag("fast")}),
         node("trajectory", {**shared, **text("mode")}),
     ]
     if given("record").lower() in ("true", "1"):

@@ -52,3 +52,23 @@ def test_too_little_room_for_the_frames_is_named(tmp_path, contract):
     folder = make_checkpoint(tmp_path, make_config())
     with pytest.raises(ValueError, match="slots is 0"):
         Load(folder, kv_slots=0).engine(contract)
+
+
+def test_fast_stages_are_made_for_the_contracts_cameras_and_any_prompt(tmp_path, contract):
+    made, warnings, chunks = [], [], []
+    folder = make_checkpoint(tmp_path)
+    for fast in (False, True):
+        load = Load(folder, device="cpu", denoise_steps=3, fast=fast)
+        engine = load.engine(contract, warnings.append, preparing=lambda *stage: made.append(stage))
+        images = {camera.image: np.zeros((20, 30, 3), np.uint8) for camera in contract.cameras}
+        observation = Observation(images, np.zeros(6, np.float32), "reach the red block", 1)
+        with engine.observe(observation) as prefix:
+            chunks.append(engine.act(prefix).actions)
+    np.testing.assert_allclose(chunks[1], chunks[0], atol=1e-4)
+    assert made == [
+        ("prefix of 2 images and 16 words", 0, 3),
+        ("prefix of 2 images and 32 words", 1, 3),
+        ("3 denoising steps of 1 chunks", 2, 3),
+    ]
+    (warning,) = warnings
+    assert "fast is true, but the model runs on cpu: captured stages need a GPU" in warning

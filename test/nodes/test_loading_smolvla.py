@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from smolvla_recording import make_smolvla_folder
 
 from vla_accel_ros.engine.loops import InferenceLoops, Pace, Ports
@@ -15,7 +16,10 @@ def test_it_is_loaded_warmed_up_and_not_asked(tmp_path, contract):
     names = ("top", "wrist")
     cameras = tuple(replace(camera, image=name) for camera, name in zip(contract.cameras, names, strict=True))
     folder = make_smolvla_folder(tmp_path / "model")
-    engine = Load(folder, device="cpu", denoise_steps=2).engine(replace(contract, cameras=cameras))
+    contract = replace(contract, cameras=cameras)
+    with pytest.raises(ValueError, match="fast is true, but a smolvla policy has no fast stages"):
+        Load(folder, device="cpu", fast=True).engine(contract)
+    engine = Load(folder, device="cpu", denoise_steps=2).engine(contract)
     assert isinstance(engine.policy, SmolVLAPolicy)
     with engine.newest() as prefix:
         assert prefix.instruction == "warm up"

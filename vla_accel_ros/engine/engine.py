@@ -72,8 +72,9 @@ class Engine:
     seed: the noise of request r is a function of (seed, r) alone.
     answers, answer_tokens: most answers being written at once, and most tokens in one.
     fast: whether prefixes and chunks are computed by engine.stages, where the model is a pi0 or pi0.5. What
-        needs more than a chunk (guidance, committed actions) is computed by the plain model. Off until the
-        kernels have been compared with their twins on a GPU.
+        needs more than a chunk (guidance, committed actions) is computed by the plain model.
+
+    Raises ValueError for settings that cannot be, and for fast where there are no stages for the policy.
     """
 
     def __init__(
@@ -99,7 +100,11 @@ class Engine:
         self._tails = KVPool(config.prefix, answers, answer_tokens, device, dtype)
         self._last_hidden = torch.zeros(slots, config.prefix.width, device=device, dtype=dtype)
         self._stages = None
-        if fast and isinstance(policy.model, Pi):
+        if fast:
+            if not isinstance(policy.model, Pi):
+                raise ValueError(
+                    f"fast is true, but a {config.kind} policy has no fast stages; leave it false."
+                )
             self._stages = Stages(policy.model, self.pool, self.time_rule)
         self._acting = acting(policy, Settings(steps, self.time_rule, seed), self._stages)
         self._frames: list[Prefix | None] = [None] * slots

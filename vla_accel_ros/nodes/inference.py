@@ -127,14 +127,18 @@ class InferenceNode(ManagedNode):
             answer_tokens=value(self, "language_max_tokens"),
             statistics=value(self, "statistics"),
             prompt_state=value(self, "prompt_state"),
+            fast=value(self, "fast"),
         )
 
     def _load(self, load: Load, contract: Contract) -> Engine:
         log = self.get_logger()
         with Meter(f"loading {load.model.name}") as meter:
-            engine = load.engine(contract, log.warning, meter)
+            engine = load.engine(contract, log.warning, meter, self._on_stage)
         log.info(f"loaded {load.model} on {engine.policy.device}: {engine.policy.config.kind}, {meter}")
         return engine
+
+    def _on_stage(self, name: str, done: int, total: int) -> None:
+        self.get_logger().info(f"preparing fast stages, {done + 1} of {total}: {name}")
 
     def _tell_session(self, engine: Engine, load: Load, contract: Contract) -> None:
         """Say what chunks are computed with."""

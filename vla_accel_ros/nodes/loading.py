@@ -1,9 +1,10 @@
 """A checkpoint and a contract become an engine that has run once, or one sentence about why they do not fit.
 
 A model that has not seen this camera, or moves another number of joints, would fail in the first frame, in
-a loop, on a robot that stands ready to move. So everything is compared here, and then one frame of nothing
-is observed, acted on and asked about: it finds what comparing did not, and pays for first-use allocations
-before the robot depends on time.
+a loop, on a robot that stands ready to move. So everything is compared here; the fast stages, if they are
+wanted, are made and captured for the contract's cameras and prompts of any length; and then one frame of
+nothing is observed, acted on and asked about: it finds what comparing did not, and pays for first-use
+allocations before the robot depends on time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.stages import Progress as Preparing
 from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checkpoint import load_policy
 from vla_accel_ros.models.options import Progress, find_device
@@ -39,17 +41,19 @@ class Load:
     answer_tokens: int = 16
     statistics: str = ""
     prompt_state: str = "auto"
+    fast: bool = False
 
     def engine(
         self,
         contract: Contract,
         warn: Callable[[str], object] = lambda _: None,
         progress: Progress | None = None,
+        preparing: Preparing = lambda name, done, total: None,
     ) -> Engine:
-        """Compare, load and warm up. Raises ValueError, in one sentence, for what does not fit.
+        """Compare, load, prepare and warm up. Raises ValueError, in one sentence, for what does not fit.
 
         warn: gets a sentence for each thing that fits but looks wrong, such as degrees taken for radians.
-        progress: told of every weight that is loaded.
+        progress: told of every weight that is loaded. preparing: told of every fast stage that is made.
         """
         if self.torch_threads:
             torch.set_num_threads(self.torch_threads)
@@ -79,7 +83,14 @@ class Load:
             seed=self.seed,
             step_dt_s=contract.chunk.step_dt_s,
             answer_tokens=self.answer_tokens,
+            fast=self.fast,
         )
+        if self.fast and engine.policy.device.type != "cuda":
+            warn(
+                f"fast is true, but the model runs on {engine.policy.device}: captured stages need a GPU; "
+                "without one their plain twins run, which are not faster"
+            )
+        engine.prepare([len(contract.cameras)], range(1, engine.policy.config.max_prompt + 1), preparing)
         warm_up(engine, contract)
         return engine
 

@@ -35,6 +35,12 @@ INFERENCE = (
         "dtype", "float32", "Number format of the weights and the KV cache.", choices=("float32", "bfloat16")
     ),
     Parameter(
+        "fast",
+        False,
+        "Compute by the captured stages and fused kernels (pi0 and pi0.5; a GPU with triton), which are made "
+        "while the node configures; false is plain torch.",
+    ),
+    Parameter(
         "torch_threads",
         1,
         "CPU threads of one torch operator; 0 leaves torch's own choice.",
