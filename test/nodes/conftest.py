@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from running import NodeProcess, sweep
+from stand_ins import Arm
 
 from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.operator import Operator
@@ -39,3 +40,10 @@ def operator(ros_domain: int, contract: Contract) -> Iterator[Operator]:
     """The operator of the robot without a namespace."""
     with Operator(contract) as operator:
         yield operator
+
+
+@pytest.fixture
+def arm(operator: Operator) -> Iterator[Arm]:
+    """The joints and controllers of the operator's contract."""
+    with Arm(operator) as arm:
+        yield arm

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -28,12 +27,6 @@ def contract(tmp_path) -> Contract:
 @pytest.fixture
 def node(start, tmp_path):
     return start("trajectory", autostart=True, contract=str(tmp_path / "contract.yaml"))
-
-
-@pytest.fixture
-def arm(operator) -> Iterator[Arm]:
-    with Arm(operator) as arm:
-        yield arm
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ after.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from calling import call, change
@@ -34,12 +32,6 @@ def node(start, tmp_path, operator, arm):
     )
     wait_for_joints(operator)
     return node
-
-
-@pytest.fixture
-def arm(operator) -> Iterator[Arm]:
-    with Arm(operator) as arm:
-        yield arm
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from builders import make_checkpoint
 from sensor_msgs.msg import Image, JointState
+from single_frames import chunk_of
 
 from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.nodes import qos
@@ -57,15 +58,8 @@ class Cameras:
         return stamp_ns
 
     def chunk_of(self, images: dict[str, Image], positions: np.ndarray) -> Chunk:
-        """Send this frame, every 0.3 s as if it were new, until there is a chunk of one of them."""
-        stamps: set[int] = set()
-
-        def answered() -> Chunk | None:
-            if not stamps or self._operator.now_ns() - max(stamps) > 300_000_000:
-                stamps.add(self.send(images, positions))
-            return next((r.chunk for r in self._operator.chunks if r.chunk.stamp_ns in stamps), None)
-
-        return self._operator.wait(answered, 20.0, "chunk of a frame")
+        """A chunk of this frame, see chunk_of."""
+        return chunk_of(self._operator, lambda: self.send(images, positions))
 
 
 def test_every_encoding_arrives_as_the_pixels_that_were_sent(start, operator, contract, tmp_path):

@@ -29,12 +29,6 @@ def contract(tmp_path) -> Contract:
 
 
 @pytest.fixture
-def arm(operator) -> Iterator[Arm]:
-    with Arm(operator) as arm:
-        yield arm
-
-
-@pytest.fixture
 def make_move(operator) -> Iterator[Callable[..., JointMove]]:
     """make_move(...): as JointMove, of the arm's action, ready and closed with the test."""
     made: list[JointMove] = []

@@ -4,14 +4,12 @@ fails.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from calling import call
 from chunks import Policy
 from controller_manager_msgs.srv import SwitchController
-from stand_ins import ARM, Arm, motion_of, write_contract
+from stand_ins import ARM, motion_of, write_contract
 from std_srvs.srv import Trigger
 
 from vla_accel_ros.nodes.operator import Operator
@@ -43,12 +41,6 @@ class Manager:
 @pytest.fixture
 def contract(tmp_path) -> Contract:
     return Contract.load(write_contract(tmp_path, {"topic": "arm_controller/joint_trajectory"}))
-
-
-@pytest.fixture
-def arm(operator) -> Iterator[Arm]:
-    with Arm(operator) as arm:
-        yield arm
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ present.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -90,12 +89,6 @@ def absolute(folder) -> list[dict]:
     joints = Contract.load(write_contract(folder, JOG)).joints
     keys = ("name", "lower", "upper", "velocity", "acceleration")
     return [{**{key: getattr(joint, key) for key in keys}, "action": "absolute"} for joint in joints]
-
-
-@pytest.fixture
-def arm(operator) -> Iterator[Arm]:
-    with Arm(operator) as arm:
-        yield arm
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import yaml
 from builders import make_checkpoint
 from running import until
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
+from single_frames import chunk_of
 
 from vla_accel_msgs.msg import FrameHandle
 from vla_accel_ros.engine.types import Chunk, Observation
@@ -89,15 +90,8 @@ class Cameras:
         return stamp_ns
 
     def chunk_of(self, images: dict[str, np.ndarray], positions: np.ndarray) -> Chunk:
-        """Send this frame, every 0.3 s as if it were new, until there is a chunk of one of them."""
-        stamps: set[int] = set()
-
-        def answered() -> Chunk | None:
-            if not stamps or self._operator.now_ns() - max(stamps) > 300_000_000:
-                stamps.add(self.send(images, positions))
-            return next((r.chunk for r in self._operator.chunks if r.chunk.stamp_ns in stamps), None)
-
-        return self._operator.wait(answered, 20.0, "chunk of a frame")
+        """A chunk of this frame, see chunk_of."""
+        return chunk_of(self._operator, lambda: self.send(images, positions))
 
 
 @pytest.fixture
