@@ -14,7 +14,7 @@ from vla_accel_ros.engine.answers import Answers, Said
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.kv_store import KVStore
 from vla_accel_ros.engine.pages import PagePool
-from vla_accel_ros.models.decoding import decode
+from vla_accel_ros.models.decoding import Sampling, decode
 from vla_accel_ros.models.pi import Pi
 
 MODEL: Pi = make_model(make_config("pi05"))
@@ -87,7 +87,7 @@ def test_any_schedule_says_the_same(data: st.DataObject, together: bool) -> None
             temperature = data.draw(st.sampled_from([0.0, 0.7]), label="temperature")
             slot, tokens, hidden = observe(store, scene)
             request = answers.begin(
-                slot, tokens, hidden, count, temperature=temperature, rng=np.random.default_rng(seed)
+                slot, tokens, hidden, count, sampling=Sampling(temperature), rng=np.random.default_rng(seed)
             )
             store.prefixes.release(slot)
             wanted[request] = alone(scene, count, stop, temperature, seed)
@@ -140,7 +140,5 @@ def test_what_cannot_be() -> None:
     assert answers.advance() == []
     with pytest.raises(ValueError, match="max_tokens is 0"):
         answers.begin(*prefix, max_tokens=0)
-    with pytest.raises(ValueError, match="temperature is -1"):
-        answers.begin(*prefix, max_tokens=2, temperature=-1)
     with pytest.raises(KeyError, match="answer 5 is not under way"):
         answers.cancel(5)

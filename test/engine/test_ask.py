@@ -148,8 +148,9 @@ def test_an_answer_ends_at_its_end_of_sequence() -> None:
     policy = make_policy("pi05")
 
     def draw() -> tuple[list[int], str]:
-        with Engine(policy).observe(make_observation()) as prefix:
-            answer = prefix._engine.ask(prefix, temperature=1.0)
+        engine = Engine(policy)
+        with engine.observe(make_observation()) as prefix:
+            answer = engine.ask(prefix, temperature=1.0)
             return answer.tokens, "".join(answer)
 
     tokens, _ = draw()
@@ -239,3 +240,33 @@ def test_a_missing_camera_is_not_where_the_first_word_is_read(
         list(answer)
     eos = POLICY.tokenizer.eos
     assert answer.tokens == (expected[: expected.index(eos)] if eos in expected else expected)
+
+
+def test_answers_of_several_frames_share_their_forwards(engine: Engine) -> None:
+    """One `speak` is one token of each; who joins later is not behind with its own."""
+    draws = {"max_tokens": 5, "temperature": 1.0}
+    alone, answers = [], []
+    for seed in range(2):
+        with engine.observe(make_observation(seed)) as prefix:
+            alone.append("".join(engine.ask(prefix, seed=seed, **draws)))
+    for seed in range(2):
+        with engine.observe(make_observation(seed)) as prefix:
+            answers.append(engine.ask(prefix, seed=seed, **draws))
+        assert engine.speak()
+    assert [len(answer.tokens) for answer in answers] == [2, 1]
+    said = [answer.take() for answer in answers]
+    while engine.speak():
+        said = [before + answer.take() for before, answer in zip(said, answers, strict=True)]
+    assert said == alone
+    assert all(answer.ended for answer in answers) and not engine.speak()
+
+
+def test_an_answer_closed_by_whoever_hears_it_speak_is_taken_out_after_the_forward(engine: Engine) -> None:
+    """As when the last reference goes in the middle of a forward."""
+    with engine.observe(make_observation()) as prefix:
+        first, second = (engine.ask(prefix, max_tokens=4) for _ in range(2))
+    forward = engine._texts._answers._forward
+    engine._texts._answers._forward = lambda segments: (first.close(), forward(segments))[1]
+    list(second)
+    assert first.ended and len(second.tokens) == 4
+    assert engine.pool.free == engine.pool.slots - 1

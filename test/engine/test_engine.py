@@ -9,8 +9,9 @@ import pytest
 import torch
 from builders import CAMERAS, JOINTS, make_observation, make_policy
 
-from vla_accel_ros.engine.engine import Engine, Prefix
+from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv_pool import PoolExhausted
+from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.rtc import Guidance
 from vla_accel_ros.models.sampling import sample

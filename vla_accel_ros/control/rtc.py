@@ -24,7 +24,8 @@ import numpy as np
 from vla_accel_ros.engine.types import Agreement, Chunk
 
 if TYPE_CHECKING:  # the engine is only called, so that control stays free of torch
-    from vla_accel_ros.engine.engine import Engine, Prefix
+    from vla_accel_ros.engine.engine import Engine
+    from vla_accel_ros.engine.prefixes import Prefix
 
 Method = Literal["guidance", "trained"]
 METHODS: tuple[Method, ...] = ("guidance", "trained")

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from vla_accel_ros.engine.kv_store import KVStore, State
 from vla_accel_ros.models import packed
-from vla_accel_ros.models.decoding import choose
+from vla_accel_ros.models.decoding import GREEDY, Sampling
+from vla_accel_ros.models.openvla import OpenVLA
 from vla_accel_ros.models.packed import Forward, Segment
 from vla_accel_ros.models.pi import Pi
 
@@ -37,7 +38,7 @@ class _Answer:
     state: State
     hidden: Tensor  # [W], what the next token is read from
     max_tokens: int
-    temperature: float
+    sampling: Sampling
     rng: np.random.Generator
     on_token: Callable[[Said], None] | None
 
@@ -52,14 +53,14 @@ class Answers:
 
     def __init__(
         self,
-        model: Pi,
+        model: Pi | OpenVLA,
         store: KVStore,
         stop: int | None,
         together: bool = True,
         forward: Forward | None = None,
     ) -> None:
         self._model, self._store, self._stop, self._together = model, store, stop, together
-        torch_forward = partial(packed.forward, model.language_model, together=together)
+        torch_forward = partial(packed.forward, model.stack, together=together)
         self._forward: Forward = torch_forward if forward is None else forward
         self._answers: dict[int, _Answer] = {}
 
@@ -75,23 +76,21 @@ class Answers:
         hidden: Tensor,
         max_tokens: int,
         *,
-        temperature: float = 0.0,
+        sampling: Sampling = GREEDY,
         rng: np.random.Generator | None = None,
         on_token: Callable[[Said], None] | None = None,
     ) -> int:
         """Take in a request to continue a held prefix; returns its number.
 
         hidden [W]: of the prefix's last valid token. max_tokens: 1 or more. on_token: called by advance.
-        Raises ValueError for a length or temperature that cannot be, PoolExhausted if there is no room.
+        Raises ValueError for a length that cannot be, PoolExhausted if there is no room.
         """
         if max_tokens < 1:
             raise ValueError(f"max_tokens is {max_tokens}; an answer has at least 1.")
-        if not 0 <= temperature < float("inf"):
-            raise ValueError(f"temperature is {temperature}; use 0 for greedy or a positive number.")
         state = self._store.store(slot, n_tokens, max_tokens)
         made = np.random.default_rng(state.request) if rng is None else rng
         hidden = hidden.clone()
-        self._answers[state.request] = _Answer(state, hidden, max_tokens, temperature, made, on_token)
+        self._answers[state.request] = _Answer(state, hidden, max_tokens, sampling, made, on_token)
         return state.request
 
     @torch.inference_mode()
@@ -141,7 +140,9 @@ class Answers:
             logits = torch.stack([self._model.logits(answer.hidden) for answer in answers])
         likeliest = logits.argmax(dim=-1).tolist()
         return [
-            int(choose(row.float()[None], answer.temperature, answer.rng)) if answer.temperature else first
+            int(answer.sampling.choose(row.float()[None], answer.rng))
+            if answer.sampling.temperature
+            else first
             for answer, row, first in zip(answers, logits, likeliest, strict=True)
         ]
 

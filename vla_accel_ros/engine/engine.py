@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from types import TracebackType
 
 import numpy as np
 import torch
@@ -23,44 +21,16 @@ from torch import Tensor
 from vla_accel_ros.engine.acting import How, Seen, Settings, acting
 from vla_accel_ros.engine.intake import Intake
 from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.packed_stage import PackedForward
+from vla_accel_ros.engine.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.stages import Progress, Stages
-from vla_accel_ros.engine.text import Answer
+from vla_accel_ros.engine.text import Answer, Texts
 from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.models.decoding import Sampling
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.policies import FLOW, AnyPolicy
 from vla_accel_ros.models.policy import PolicyInputs
 from vla_accel_ros.models.rtc import Guidance
-
-
-@dataclass(frozen=True)
-class Prefix:
-    """One frame's keys and values, held until released (or to the end of a `with` block).
-
-    slot: where they are; version: grows with every frame; stamp_ns: capture time of the observation;
-    n_tokens: image and prompt tokens; state: float32 [D], the observation's; instruction: the observation's.
-    """
-
-    slot: int
-    version: int
-    stamp_ns: int
-    n_tokens: int
-    state: np.ndarray
-    instruction: str
-    _engine: Engine = field(repr=False, compare=False)
-    _released: list[bool] = field(default_factory=lambda: [False], repr=False, compare=False)
-
-    def release(self) -> None:
-        """Give the slot back. Doing so twice is harmless; reading afterwards is an error."""
-        self._engine.release(self)
-
-    def __enter__(self) -> Prefix:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
 
 
 class Engine:
@@ -97,7 +67,7 @@ class Engine:
         self._intake = Intake(policy)
         config, device, dtype = policy.config, policy.device, policy.kv_dtype
         self.pool = KVPool(config.prefix, slots, config.max_tokens, device, dtype)
-        self._tails = KVPool(config.prefix, answers, answer_tokens, device, dtype)
+        self._prefixes = Prefixes(self.pool)
         self._last_hidden = torch.zeros(slots, config.prefix.width, device=device, dtype=dtype)
         self._stages = None
         if fast:
@@ -107,10 +77,14 @@ class Engine:
                 )
             self._stages = Stages(policy.model, self.pool, self.time_rule)
         self._acting = acting(policy, Settings(steps, self.time_rule, seed), self._stages)
-        self._frames: list[Prefix | None] = [None] * slots
-        self._versions = itertools.count()
+        self._texts: Texts | None = None
+        if policy.decodes:
+            forward = None
+            if fast:
+                positions = config.max_tokens + answer_tokens
+                forward = PackedForward(policy.model.stack, config.prefix, positions)
+            self._texts = Texts(policy, self.pool, answers, answer_tokens, seed, forward)
         self._action_requests = itertools.count()
-        self._text_requests = itertools.count()
 
     def observe(self, observation: Observation) -> Prefix:
         """Compute the prefix of an observation and publish it as the newest; the caller releases it.
@@ -123,14 +97,7 @@ class Engine:
             with torch.inference_mode():
                 inputs = self._intake(observation)
                 n_tokens = self._compute(inputs, slot)
-            state = np.array(observation.state, np.float32)
-            version = next(self._versions)
-            prefix = Prefix(
-                slot, version, observation.stamp_ns, n_tokens, state, observation.instruction, self
-            )
-            self._frames[slot] = prefix
-            self.pool.publish(slot, version)
-            return prefix
+            return self._prefixes.publish(slot, observation, n_tokens, n_tokens - len(inputs.tokens))
         except BaseException:
             self.pool.release(slot)
             raise
@@ -161,14 +128,7 @@ class Engine:
 
     def newest(self) -> Prefix | None:
         """The newest prefix, held for the caller, or None before the first observation."""
-        slot = self.pool.newest()
-        return None if slot is None else self._hold(slot)
-
-    def release(self, prefix: Prefix) -> None:
-        """Give a prefix back; doing so twice is harmless."""
-        if not prefix._released[0]:
-            prefix._released[0] = True
-            self.pool.release(prefix.slot)
+        return self._prefixes.newest()
 
     def act(
         self,
@@ -196,7 +156,7 @@ class Engine:
         request = next(self._action_requests)
         given = state if self.policy.feels else None
         origin = self.origin(prefix, state)
-        with self._reading(prefix):
+        with self._prefixes.hold(prefix):
             kv = self.pool.view(prefix.slot, prefix.n_tokens)
             seen = Seen(kv, prefix.slot, self._last_hidden[prefix.slot], origin)
             actions, updates = self._acting(seen, How(request, noise, steps, guidance, committed))
@@ -225,35 +185,24 @@ class Engine:
 
         The answer holds the prefix and a place for its own keys and values until it ends or is closed: newer
         frames do not disturb it, nor it them or an action. It ends at the end of the text, at a text that is
-        in `stop` (which is not part of it), or at max_tokens.
+        in `stop` (which is not part of it), or at max_tokens. All answers under way share their forwards.
         temperature, top_k, top_p: see models.decoding.Sampling; 0 is greedy. seed: of the draws, instead of
         the request's own.
         Raises ValueError for what cannot be or a policy that has no language head, PoolExhausted if too many
         are open.
         """
-        if not self.policy.decodes:
+        if self._texts is None:
             raise ValueError(f"a {self.policy.config.kind} policy has no language head; ask it nothing.")
-        if not 1 <= max_tokens <= self._tails.max_tokens:
-            raise ValueError(f"max_tokens is {max_tokens}; the engine takes 1 to {self._tails.max_tokens}.")
         sampling = Sampling(temperature, top_k, top_p)
-        if not all(stop):
-            raise ValueError("stop has an empty text, which ends every answer at once; leave it out.")
-        self._check_held(prefix)
-        tail = self._tails.acquire()
-        self.pool.retain(prefix.slot)
-        held, request = self._hold(prefix.slot), next(self._text_requests)
-        if self._stages is not None:
-            self._last_hidden[prefix.slot] = self._stages.last_hidden(prefix.slot, prefix.n_tokens)
-        return Answer(
-            self.policy,
-            past=self.pool.view(prefix.slot, prefix.n_tokens),
-            tail=self._tails.view(tail, max_tokens),
-            last_hidden=self._last_hidden[prefix.slot],
-            sampling=sampling,
-            rng=np.random.default_rng((self.seed, request, 1) if seed is None else seed),
-            stop=stop,
-            on_close=(held.release, lambda: self._tails.release(tail)),
-        )
+        with self._prefixes.hold(prefix) as held:
+            hidden = self._last_hidden[held.slot]
+            if self._stages is not None:
+                hidden = self._stages.last_hidden(held.slot, held.n_tokens)
+            return self._texts.begin(held.slot, held.n_tokens, hidden, max_tokens, sampling, seed, stop)
+
+    def speak(self) -> bool:
+        """One more token for every answer under way, in one forward; False if there is none."""
+        return self._texts is not None and self._texts.advance()
 
     def guidance(
         self,
@@ -296,21 +245,3 @@ class Engine:
         Given to `act`, it makes that request's chunk again. None where nothing is random.
         """
         return self._acting.noise(request)
-
-    def _hold(self, slot: int) -> Prefix:
-        """A handle of its own for a slot that was just retained."""
-        frame = self._frames[slot]
-        assert frame is not None
-        return Prefix(
-            slot, frame.version, frame.stamp_ns, frame.n_tokens, frame.state, frame.instruction, self
-        )
-
-    def _reading(self, prefix: Prefix) -> Prefix:
-        """Hold the prefix while a request reads it, whatever the caller does meanwhile."""
-        self._check_held(prefix)
-        self.pool.retain(prefix.slot)
-        return self._hold(prefix.slot)
-
-    def _check_held(self, prefix: Prefix) -> None:
-        if prefix._released[0]:
-            raise ValueError(f"prefix {prefix.version} was released; hold it until the last request on it.")

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vla_accel_ros.engine.engine import Engine, Prefix
+from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.loop import Loop, LoopStats
+from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.types import Chunk, Observation, Torn
 
 PATIENCE_S = 0.2

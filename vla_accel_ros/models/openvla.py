@@ -70,6 +70,11 @@ class OpenVLA(nn.Module):
         """Where the network is."""
         return self.language_model.lm_head.weight.device
 
+    @property
+    def stack(self) -> Llama:
+        """What continues a prefix, for packed forwards."""
+        return self.language_model.model
+
     def encode(self, pixels: Tensor) -> Tensor:
         """pixels float [N, 6, S, S], normalised for either tower -> image tokens [N, patches, W]."""
         return self.projector(self.vision_backbone(pixels))

@@ -62,6 +62,11 @@ class Pi(nn.Module):
         return self.paligemma_with_expert.paligemma.model.language_model
 
     @property
+    def stack(self) -> Gemma:
+        """What continues a prefix, for packed forwards."""
+        return self.language_model
+
+    @property
     def expert(self) -> Gemma:
         """The action expert."""
         return self.paligemma_with_expert.gemma_expert.model

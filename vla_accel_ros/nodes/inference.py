@@ -21,8 +21,9 @@ from std_msgs.msg import String
 from vla_accel_msgs.msg import ActionChunk, LanguageOutput, LoopStats, Motion, Observed
 from vla_accel_ros.control.guiding import Guiding
 from vla_accel_ros.control.rtc import RealTimeChunking, RtcSettings
-from vla_accel_ros.engine.engine import Engine, Prefix
+from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.loops import InferenceLoops, Pace, Ports, Text
+from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.session import session_of
 from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.models.progress import Meter

@@ -17,7 +17,8 @@ from vla_accel_ros.control.buffer import Mode, TrajectoryBuffer
 from vla_accel_ros.control.limits import JointLimits
 from vla_accel_ros.control.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.engine.engine import Engine, Prefix
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sim.controller import ArmControllers
