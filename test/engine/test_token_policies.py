@@ -180,7 +180,10 @@ def test_loops_drive_it_without_the_one_that_asks(engine: Engine) -> None:
 def test_room_that_is_given_is_used(policy: OpenVLAPolicy, engine: Engine) -> None:
     """decode writes the keys and values of its tokens where it is told, and says the same."""
     with engine.observe(make_openvla_observation()) as prefix, torch.inference_mode():
-        past, hidden = engine.pool.view(prefix.slot, prefix.n_tokens), engine._last_hidden[prefix.slot][None]
+        past, hidden = (
+            engine.pool.view(prefix.slot, prefix.n_tokens),
+            engine._seeing.last_hidden(prefix.slot, 0)[None],
+        )
         room = type(past)(*(x.new_zeros(*x.shape[:3], 6, x.shape[4]) for x in past))
         own = [int(step.tokens) for step in decode(policy.model, past, hidden, 7)]
         given = [int(step.tokens) for step in decode(policy.model, past, hidden, 7, room=room)]

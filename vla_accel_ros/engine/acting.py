@@ -7,6 +7,7 @@ values here that the constructor did not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol, cast
 
 import numpy as np
@@ -26,12 +27,12 @@ ACTING_AT_ONCE = 2
 
 
 class Seen(NamedTuple):
-    """What there is to act on. kv: the prefix; slot: where in the pool it is; last_hidden [W]: of its last
-    token; state float [D]: what the network is given and relative actions are relative to."""
+    """What there is to act on. kv: the prefix; slot: where in the pool it is; last_hidden: gives that of its
+    last token, [W]; state float [D]: what the network is given and relative actions are relative to."""
 
     kv: KV
     slot: int
-    last_hidden: Tensor
+    last_hidden: Callable[[], Tensor]
     state: np.ndarray
 
 
@@ -152,7 +153,7 @@ class TokenActing:
         policy, slot = self._policy, self._tails.acquire()
         try:
             room = self._tails.view(slot, self._tails.max_tokens)
-            steps = decode(policy.model, seen.kv, seen.last_hidden[None], policy.joints, room=room)
+            steps = decode(policy.model, seen.kv, seen.last_hidden()[None], policy.joints, room=room)
             tokens = torch.cat([step.tokens for step in steps])
         finally:
             self._tails.release(slot)

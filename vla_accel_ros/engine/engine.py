@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
@@ -23,13 +25,13 @@ from vla_accel_ros.engine.intake import Intake
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.packed_stage import PackedForward
 from vla_accel_ros.engine.prefixes import Prefix, Prefixes
+from vla_accel_ros.engine.seeing import FastSeeing, PlainSeeing, Seeing
 from vla_accel_ros.engine.stages import Progress, Stages
 from vla_accel_ros.engine.text import Answer, Texts
 from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.models.decoding import Sampling
 from vla_accel_ros.models.pi import Pi
-from vla_accel_ros.models.policies import FLOW, AnyPolicy
-from vla_accel_ros.models.policy import PolicyInputs
+from vla_accel_ros.models.policies import FLOW, AnyPolicy, WordedPolicy
 from vla_accel_ros.models.rtc import Guidance
 
 
@@ -68,14 +70,15 @@ class Engine:
         config, device, dtype = policy.config, policy.device, policy.kv_dtype
         self.pool = KVPool(config.prefix, slots, config.max_tokens, device, dtype)
         self._prefixes = Prefixes(self.pool)
-        self._last_hidden = torch.zeros(slots, config.prefix.width, device=device, dtype=dtype)
-        self._stages = None
+        self._stages: Stages | None = None
+        self._seeing: Seeing = PlainSeeing(policy, self.pool)
         if fast:
             if not isinstance(policy.model, Pi):
                 raise ValueError(
                     f"fast is true, but a {config.kind} policy has no fast stages; leave it false."
                 )
             self._stages = Stages(policy.model, self.pool, self.time_rule)
+            self._seeing = FastSeeing(cast(WordedPolicy, policy), self._stages)
         self._acting = acting(policy, Settings(steps, self.time_rule, seed), self._stages)
         self._texts: Texts | None = None
         if policy.decodes:
@@ -96,21 +99,29 @@ class Engine:
         try:
             with torch.inference_mode():
                 inputs = self._intake(observation)
-                n_tokens = self._compute(inputs, slot)
+                n_tokens = self._seeing.observe(inputs, slot)
             return self._prefixes.publish(slot, observation, n_tokens, n_tokens - len(inputs.tokens))
         except BaseException:
             self.pool.release(slot)
             raise
 
-    def _compute(self, inputs: PolicyInputs, slot: int) -> int:
-        """The prefix, into its slot; returns its tokens."""
-        if self._stages is not None:
-            return self._stages.observe([inputs.images], [inputs.tokens], [slot])[0]
-        embeddings = self.policy.embed(inputs)
-        n_tokens = embeddings.shape[1]
-        hidden, _ = self.policy.model.prefix(embeddings, out=self.pool.view(slot, n_tokens))
-        self._last_hidden[slot].copy_(hidden[0, -1])
-        return n_tokens
+    def reword(self, prefix: Prefix, instruction: str) -> Prefix:
+        """The same frame with other words, as for a question about it; the caller releases it.
+
+        Its cameras are not encoded again; engine.seeing says what else is used again. The newest frame stays
+        the newest. Raises ValueError for words that are too many or a policy that has no language head,
+        PoolExhausted if every slot is held.
+        """
+        self._check_decodes()
+        with self._prefixes.hold(prefix) as frame:
+            slot = self.pool.acquire()
+            try:
+                with torch.inference_mode():
+                    n_tokens = self._seeing.reword(frame, instruction, slot)
+                return self._prefixes.beside(frame, slot, n_tokens, instruction)
+            except BaseException:
+                self.pool.release(slot)
+                raise
 
     def prepare(
         self,
@@ -158,7 +169,8 @@ class Engine:
         origin = self.origin(prefix, state)
         with self._prefixes.hold(prefix):
             kv = self.pool.view(prefix.slot, prefix.n_tokens)
-            seen = Seen(kv, prefix.slot, self._last_hidden[prefix.slot], origin)
+            hidden = partial(self._seeing.last_hidden, prefix.slot, prefix.n_tokens)
+            seen = Seen(kv, prefix.slot, hidden, origin)
             actions, updates = self._acting(seen, How(request, noise, steps, guidance, committed))
         return Chunk(
             actions=actions,
@@ -191,14 +203,11 @@ class Engine:
         Raises ValueError for what cannot be or a policy that has no language head, PoolExhausted if too many
         are open.
         """
-        if self._texts is None:
-            raise ValueError(f"a {self.policy.config.kind} policy has no language head; ask it nothing.")
+        texts = self._check_decodes()
         sampling = Sampling(temperature, top_k, top_p)
         with self._prefixes.hold(prefix) as held:
-            hidden = self._last_hidden[held.slot]
-            if self._stages is not None:
-                hidden = self._stages.last_hidden(held.slot, held.n_tokens)
-            return self._texts.begin(held.slot, held.n_tokens, hidden, max_tokens, sampling, seed, stop)
+            hidden = self._seeing.last_hidden(held.slot, held.n_tokens)
+            return texts.begin(held.slot, held.n_tokens, hidden, max_tokens, sampling, seed, stop)
 
     def speak(self) -> bool:
         """One more token for every answer under way, in one forward; False if there is none."""
@@ -245,3 +254,8 @@ class Engine:
         Given to `act`, it makes that request's chunk again. None where nothing is random.
         """
         return self._acting.noise(request)
+
+    def _check_decodes(self) -> Texts:
+        if self._texts is None:
+            raise ValueError(f"a {self.policy.config.kind} policy has no language head; ask it nothing.")
+        return self._texts

@@ -51,6 +51,8 @@ class Stages:
         self._ops = ops or (lambda: ops_for(device))
         self.prefix = fold_prefix(model.language_model)
         self.carry = torch.zeros(pool.slots, sizes.width, device=device, dtype=dtype)
+        most = len(model.config.image_names) * model.config.vision.tokens
+        self.images = torch.zeros(pool.slots, most, sizes.width, device=device, dtype=dtype)
         positions = torch.arange(pool.max_tokens + model.config.horizon + 1, device=device)[None]
         cos, sin = rotary_tables(positions, sizes.head_dim, torch.float32)
         half = sizes.head_dim // 2
@@ -121,11 +123,29 @@ class Stages:
             encode.set(images[0] if batch == 1 else torch.cat(list(images)))
             encode.capture()
             encode.run()
+            tokens = views * self.model.config.vision.tokens
+            for slot, seen in zip(slots, encode.tokens.split(tokens), strict=True):
+                self.images[slot, :tokens].copy_(seen)
             prefill.set(prompts, slots)
             prefill.capture()
             prefill.run()
-        tokens = views * self.model.config.vision.tokens
         return [tokens + len(prompt) for prompt in prompts]
+
+    @torch.inference_mode()
+    def reword(self, source: int, tokens: int, prompt: Tensor, slot: int) -> int:
+        """Write the prefix of a slot's images, so many tokens, and another prompt into another slot.
+
+        Returns its length. The images are not encoded again: they were kept when they were observed.
+        """
+        views = tokens // self.model.config.vision.tokens
+        encode, prefill = self.encode(views), self.prefill(views, len(prompt))
+        with self._observing:
+            encode.tokens.copy_(self.images[source, :tokens])
+            self.images[slot, :tokens].copy_(encode.tokens)
+            prefill.set([prompt], [slot])
+            prefill.capture()
+            prefill.run()
+        return tokens + len(prompt)
 
     @torch.inference_mode()
     def act(

@@ -31,7 +31,7 @@ class OpenVLAPolicy:
 
     delta_mask: bool [D], True where an action is relative to the observation's state, as Policy's: for a
         network that was fine-tuned on joints. A hand's displacements are no such actions.
-    acts, decodes, speaks, trained_delay: see Policy. Its words are its actions, so there is nothing to ask.
+    acts, decodes, speaks, causal, trained_delay: see Policy. Its words are its actions, so there is nothing to ask.
     """
 
     model: OpenVLA
@@ -44,6 +44,7 @@ class OpenVLAPolicy:
     decodes: ClassVar[bool] = True
     speaks: ClassVar[bool] = False
     feels: ClassVar[bool] = False
+    causal: ClassVar[bool] = True
     time_rule: ClassVar[str] = "openpi"  # no flow, no times
     trained_delay: ClassVar[int] = 0
 
@@ -98,7 +99,7 @@ class OpenVLAPolicy:
         return PolicyInputs(
             images=pixels[None],
             image_names=tuple(observation.images),
-            tokens=torch.tensor(self.prompt(observation.instruction), device=self.device),
+            tokens=self.words(observation.instruction, observation.state),
             state=torch.zeros(0, device=self.device),
         )
 
@@ -117,7 +118,19 @@ class OpenVLAPolicy:
 
     def embed(self, inputs: PolicyInputs) -> Tensor:
         """The prefix of one observation, [1, T, W]: the image after the prompt's first token."""
-        return self.model.embed(self.model.encode(inputs.images), inputs.tokens[None])
+        return self.join(self.see(inputs), inputs.tokens)
+
+    def see(self, inputs: PolicyInputs) -> Tensor:
+        """Image tokens [n, W]."""
+        return self.model.encode(inputs.images)[0]
+
+    def words(self, instruction: str, state: np.ndarray) -> Tensor:
+        """As prompt, int64 [t] on the device; the network takes no state."""
+        return torch.tensor(self.prompt(instruction), device=self.device)
+
+    def join(self, images: Tensor, words: Tensor) -> Tensor:
+        """The prefix [1, T, W] of image tokens [n, W] and ids int64 [t]."""
+        return self.model.embed(images[None], words[None])
 
     def actions(self, raw: Tensor, state: np.ndarray) -> np.ndarray:
         """Generated ids int64 [..., D] -> actions float32 [..., D] in the robot's units.

@@ -62,6 +62,27 @@ class AnyPolicy(Protocol):
     def raw_actions(self, actions: np.ndarray, state: np.ndarray) -> Tensor: ...
 
 
+class WordedPolicy(AnyPolicy, Protocol):
+    """A policy that decodes: its prefix is what it sees and what it is told, each computed by itself.
+
+    causal: whether no token of a prefix sees one after it. join: of image tokens and prompt, [1, T, W]; the
+    images follow the prompt's first id, or precede it.
+    """
+
+    @property
+    def causal(self) -> bool: ...
+
+    def see(self, inputs: PolicyInputs) -> Tensor:
+        """Image tokens [n, W]."""
+        ...
+
+    def words(self, instruction: str, state: np.ndarray) -> Tensor:
+        """The prompt's ids, int64 [t]; state [D], not normalised."""
+        ...
+
+    def join(self, images: Tensor, words: Tensor) -> Tensor: ...
+
+
 class Denoises(Protocol):
     """The network of a policy that acts by flow steps."""
 

@@ -55,7 +55,7 @@ class Policy:
     conventions: of who trained it.
     acts: what an action is made of, "flow" steps or "tokens"; see engine.policies.
     decodes: whether its language head continues a prefix at all; speaks: whether that says something beside
-        the actions, so that it is worth asking.
+        the actions, so that it is worth asking. causal: see models.policies.
     """
 
     model: Pi
@@ -70,6 +70,7 @@ class Policy:
     acts: ClassVar[str] = "flow"
     decodes: ClassVar[bool] = True
     speaks: ClassVar[bool] = True
+    causal: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.prompt_state not in PROMPT_STATES:
@@ -134,14 +135,25 @@ class Policy:
         return PolicyInputs(
             images=self._resized(images),
             image_names=names,
-            tokens=torch.tensor(self.prompt(observation.instruction, observation.state), device=self.device),
+            tokens=self.words(observation.instruction, observation.state),
             state=state,
         )
 
     def embed(self, inputs: PolicyInputs) -> Tensor:
         """The prefix of one observation, [1, T, W]: images, prompt."""
-        images = self.model.encode(inputs.images).flatten(0, 1)
-        return torch.cat((images, self.model.embed_tokens(inputs.tokens)))[None]
+        return self.join(self.see(inputs), inputs.tokens)
+
+    def see(self, inputs: PolicyInputs) -> Tensor:
+        """Image tokens [n, W]."""
+        return self.model.encode(inputs.images).flatten(0, 1)
+
+    def words(self, instruction: str, state: np.ndarray) -> Tensor:
+        """As prompt, int64 [t] on the device."""
+        return torch.tensor(self.prompt(instruction, state), device=self.device)
+
+    def join(self, images: Tensor, words: Tensor) -> Tensor:
+        """The prefix [1, T, W] of image tokens [n, W] and ids int64 [t]."""
+        return torch.cat((images, self.model.embed_tokens(words)))[None]
 
     def prompt(self, instruction: str, state: np.ndarray) -> list[int]:
         """Token ids of the prompt. state [D], not normalised; pi0 has no state in the prompt."""

@@ -1,0 +1,131 @@
+"""A frame with other words is what observing with those words gives, and shares what it may."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from builders import make_observation, make_policy
+from openvla_builders import make_openvla_folder, make_openvla_observation
+from torch import Tensor
+
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.kv_pool import PoolExhausted
+from vla_accel_ros.engine.prefixes import Prefix
+from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.models.checkpoint import load_policy
+
+Made = tuple[Engine, Observation, Observation]
+"""An engine, an observation, and the same with other words."""
+
+
+def make_pi(kind: str, fast: bool = False) -> Made:
+    seen = make_observation()
+    return (
+        Engine(make_policy(kind), fast=fast),
+        seen,
+        replace(seen, instruction="put the red pad on the block"),
+    )
+
+
+def make_openvla(folder: Path) -> Made:
+    seen = make_openvla_observation(instruction="lift the red cup")
+    engine = Engine(load_policy(make_openvla_folder(folder, seed=3)))
+    return engine, seen, replace(seen, instruction="lift the robot to the red cup")
+
+
+@pytest.fixture(params=["pi0", "pi05", "pi05 fast", "openvla"])
+def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
+    kind, _, fast = request.param.partition(" ")
+    return make_openvla(tmp_path) if kind == "openvla" else make_pi(kind, bool(fast))
+
+
+def keys(engine: Engine, prefix: Prefix) -> Tensor:
+    """[layers, tokens, ...]"""
+    return engine.pool.view(prefix.slot, prefix.n_tokens).k[:, 0].transpose(1, 2).clone()
+
+
+def count_encodings(engine: Engine) -> Callable[[], int]:
+    """How often the vision tower has run since."""
+    runs: list[int] = []
+    model = engine.policy.model
+    tower = model.vision_backbone if engine.policy.causal else model.paligemma_with_expert.paligemma.model
+    tower = tower if engine.policy.causal else tower.vision_tower
+    tower.register_forward_hook(lambda *_: runs.append(1))
+    return lambda: len(runs)
+
+
+def test_it_is_the_prefix_that_those_words_would_have_had(made: Made) -> None:
+    engine, observation, other = made
+    with engine.observe(observation) as frame:
+        with engine.reword(frame, other.instruction) as reworded, engine.observe(other) as expected:
+            assert (reworded.version, reworded.stamp_ns) == (frame.version, frame.stamp_ns)
+            assert (reworded.instruction, reworded.n_tokens) == (other.instruction, expected.n_tokens)
+            torch.testing.assert_close(keys(engine, reworded), keys(engine, expected), atol=1e-4, rtol=1e-4)
+            answers = [engine.ask(prefix, max_tokens=5) for prefix in (reworded, expected)]
+            assert list(answers[0]) == list(answers[1])
+            assert answers[0].tokens == answers[1].tokens
+            noise = engine.noise(0)
+            chunks = [engine.act(prefix, noise=noise).actions for prefix in (reworded, expected)]
+            np.testing.assert_allclose(chunks[0], chunks[1], atol=1e-4)
+
+
+def test_a_frame_is_encoded_once_and_stays_as_it_was_and_the_newest(made: Made) -> None:
+    engine, observation, other = made
+    encodings = count_encodings(engine)
+    with engine.observe(observation) as frame:
+        encoded, before = encodings(), keys(engine, frame)
+        with engine.reword(frame, other.instruction) as reworded, engine.newest() as newest:
+            assert newest.slot == frame.slot != reworded.slot
+            with engine.reword(reworded, observation.instruction) as back:  # its images came along
+                torch.testing.assert_close(keys(engine, back), before, atol=1e-4, rtol=1e-4)
+        assert encodings() == encoded
+        assert torch.equal(keys(engine, frame), before)
+    assert engine.pool.free == engine.pool.slots - 1
+
+
+def test_a_causal_prefix_shares_all_before_the_first_other_word_to_the_bit(tmp_path: Path) -> None:
+    engine, observation, other = make_openvla(tmp_path)
+    rows = []
+    stack = engine.policy.model.stack
+    with engine.observe(observation) as frame:
+        stack.layers[0].register_forward_hook(lambda _, inputs, __: rows.append(inputs[0].shape[1]))
+            stack.run = lambda x, *rest: (rows.append(x.shape[1]), run(x, *rest))[1]
+        with engine.reword(frame, other.instruction) as reworded:
+            words = [engine.policy.prompt(text.instruction) for text in (observation, other)]
+            shared = frame.n_images + next(i for i, (a, b) in enumerate(zip(*words)) if a != b)
+            old, new = keys(engine, frame), keys(engine, reworded)
+            assert torch.equal(old[:, :shared], new[:, :shared])
+            assert not torch.isclose(old[:, shared], new[:, shared]).all(dim=-1).any()
+            assert rows[0] == reworded.n_tokens - shared  # no more was computed
+        with engine.reword(frame, observation.instruction) as same:  # the last is computed: it is continued
+            assert torch.equal(keys(engine, same)[:, :-1], keys(engine, frame)[:, :-1])
+
+
+@pytest.mark.parametrize("kind", ["pi0", "pi05"])
+def test_in_a_bidirectional_prefix_one_other_word_changes_what_the_images_are_keyed_by(kind: str) -> None:
+    """Only before anything is attended to, in the first layer, keys are a token's own."""
+    engine, observation, other = make_pi(kind)
+    with engine.observe(observation) as frame, engine.reword(frame, other.instruction) as reworded:
+        old, new = (keys(engine, prefix)[:, : frame.n_images] for prefix in (frame, reworded))
+        torch.testing.assert_close(old[0], new[0])
+        assert not torch.isclose(old[1], new[1]).all(dim=(1, 2)).any()
+
+
+def test_what_cannot_be(made: Made) -> None:
+    engine, observation, _ = made
+    frame = engine.observe(observation)
+    with pytest.raises(ValueError, match="so shorten the instruction"):
+        engine.reword(frame, "red " * 200)
+    held = [engine.reword(frame, "red") for _ in range(engine.pool.slots - 1)]
+    with pytest.raises(PoolExhausted):
+        engine.reword(frame, "red")
+    for each in (*held, frame):
+        each.release()
+    with pytest.raises(ValueError, match="was released"):
+        engine.reword(frame, "red")
+    assert engine.pool.free == engine.pool.slots - 1

@@ -1,0 +1,110 @@
+"""How a frame's prefix comes into its slot, and how the same frame gets one with other words.
+
+The rule of what such a second prefix uses again. Image tokens do not depend on the words, so the cameras of
+a frame are encoded once, whoever asks about it. Keys and values of a token depend, from the second layer on,
+on every token that it sees. Where a prefix is causal (OpenVLA) it sees those before it: keys and values up to
+the first other word are copied and only the rest is computed. In PaliGemma's prefix (pi0, pi0.5) every token
+sees every word, so with another word all keys and values are others, those of the images too: the whole
+prefill is computed again, as what continues anything else was never trained.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import takewhile
+from typing import Protocol, cast
+
+from torch import Tensor
+
+from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.prefixes import Prefix
+from vla_accel_ros.engine.stages import Stages
+from vla_accel_ros.models import packed
+from vla_accel_ros.models.packed import Forward, Segment
+from vla_accel_ros.models.policies import AnyPolicy, WordedPolicy
+from vla_accel_ros.models.policy import PolicyInputs
+
+
+class Seeing(Protocol):
+    """Computes prefixes into held slots of one pool."""
+
+    def observe(self, inputs: PolicyInputs, slot: int) -> int:
+        """The prefix of an observation; returns its tokens."""
+        ...
+
+    def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
+        """The prefix of a frame that is held, with other words; returns its tokens."""
+        ...
+
+    def last_hidden(self, slot: int, n_tokens: int) -> Tensor:
+        """The hidden state [W] of a prefix's last token after the final norm, which tokens begin with."""
+        ...
+
+
+class PlainSeeing:
+    """By the plain network. forward: computes the rest of a causal prefix, None = in plain torch."""
+
+    def __init__(self, policy: AnyPolicy, pool: KVPool, forward: Forward | None = None) -> None:
+        self._policy, self._pool = policy, pool
+        width, config = policy.config.prefix.width, policy.config
+        self._hidden = pool.k.new_zeros(pool.slots, width)
+        self._images: Tensor | None = None
+        if policy.decodes:
+            self._worded = cast(WordedPolicy, policy)
+            self._images = pool.k.new_zeros(pool.slots, config.max_tokens - config.max_prompt, width)
+            self._forward: Forward = forward or partial(packed.forward, policy.model.stack)
+
+    def observe(self, inputs: PolicyInputs, slot: int) -> int:
+        if self._images is None:
+            return self._whole(self._policy.embed(inputs), slot)
+        images = self._worded.see(inputs)
+        self._images[slot, : len(images)].copy_(images)
+        return self._whole(self._worded.join(images, inputs.tokens), slot)
+
+    def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
+        assert self._images is not None
+        images = self._images[slot, : frame.n_images].copy_(self._images[frame.slot, : frame.n_images])
+        words = self._worded.words(instruction, frame.state)
+        embeddings = self._worded.join(images, words)
+        if not self._worded.causal:
+            return self._whole(embeddings, slot)
+        before = self._worded.words(frame.instruction, frame.state)
+        pairs = zip(words[:-1].tolist(), before.tolist())  # the last word is computed: it is continued
+        alike = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        return self._rest(embeddings, frame.slot, slot, frame.n_images + alike if alike else 0)
+
+    def last_hidden(self, slot: int, n_tokens: int) -> Tensor:
+        return self._hidden[slot]
+
+    def _whole(self, embeddings: Tensor, slot: int) -> int:
+        n_tokens = embeddings.shape[1]
+        hidden, _ = self._policy.model.prefix(embeddings, out=self._pool.view(slot, n_tokens))
+        self._hidden[slot].copy_(hidden[0, -1])
+        return n_tokens
+
+    def _rest(self, embeddings: Tensor, source: int, slot: int, shared: int) -> int:
+        n_tokens = embeddings.shape[1]
+        for into, given in zip(self._pool.view(slot, shared), self._pool.view(source, shared), strict=True):
+            into.copy_(given)
+        past = (self._pool.span(slot, 0, shared),) if shared else ()
+        out = self._pool.span(slot, shared, n_tokens)
+        (hidden,) = self._forward([Segment(embeddings[:, shared:], past, causal=True, out=out)])
+        self._hidden[slot].copy_(hidden[0, -1])
+        return n_tokens
+
+
+class FastSeeing:
+    """By captured stages. The hidden state is computed when somebody wants it, which few do."""
+
+    def __init__(self, policy: WordedPolicy, stages: Stages) -> None:
+        self._policy, self._stages = policy, stages
+
+    def observe(self, inputs: PolicyInputs, slot: int) -> int:
+        return self._stages.observe([inputs.images], [inputs.tokens], [slot])[0]
+
+    def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
+        words = self._policy.words(instruction, frame.state)
+        return self._stages.reword(frame.slot, frame.n_images, words, slot)
+
+    def last_hidden(self, slot: int, n_tokens: int) -> Tensor:
+        return self._stages.last_hidden(slot, n_tokens)
