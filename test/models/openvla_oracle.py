@@ -6,8 +6,10 @@ decoding with the scores of every step.
 
 from __future__ import annotations
 
+import copy
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from oracle import DTYPES, FOLDER, read_arrays
 from torch import Tensor
 
 from vla_accel_ros.models.config import VisionConfig
+from vla_accel_ros.models.gemma import KV
 from vla_accel_ros.models.openvla import OpenVLA
 from vla_accel_ros.models.openvla_checkpoint import load_openvla_model
 from vla_accel_ros.models.openvla_config import LlamaConfig, OpenVLAConfig
@@ -63,7 +66,35 @@ class OpenVLAOracle:
 
     def prefix(self) -> Tensor:
         """Embeddings [1, P + T, W] of the recorded image and prompt."""
-        return self.model.embed(self.model.encode(self["pixel_values"]), self["input_ids"])
+        return self.model.embed(self.image_tokens(), self["input_ids"])
+
+    @cached_property
+    def in_float64(self) -> OpenVLAOracle:
+        """The same weights, computed with as good as no rounding."""
+        return replace(self, model=copy.deepcopy(self.model).double())
+
+    def features(self) -> Tensor:
+        """What the towers make of the recorded image, [1, P, features]."""
+        return self.model.vision_backbone(self["pixel_values"])
+
+    def image_tokens(self) -> Tensor:
+        """[1, P, W]"""
+        return self.model.encode(self["pixel_values"])
+
+    def scores(self, how: str = "in one pass") -> Tensor:
+        """[n, vocab], of each recorded token; or computed "token by token"."""
+        tokens = self["generated"]
+        words = self.model.embed_tokens(tokens[None, :-1])
+        if how == "in one pass":
+            hidden, _ = self.model.prefix(torch.cat((self.prefix(), words), dim=1))
+            return self.model.logits(hidden[0, -len(tokens) :])
+        hidden, past = self.model.prefix(self.prefix())
+        rows, tail = [hidden[:, -1:]], None
+        for word in words.split(1, dim=1):
+            hidden, new = self.model.extend(word, past, tail=tail)
+            tail = new if tail is None else KV(*(torch.cat(pair, dim=3) for pair in zip(tail, new)))
+            rows.append(hidden)
+        return self.model.logits(torch.cat(rows, dim=1)[0])
 
 
 def _config(spec: dict[str, Any], arrays: dict[str, Tensor]) -> OpenVLAConfig:

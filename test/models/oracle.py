@@ -83,6 +83,8 @@ class Oracle:
 def _kind(file: Path) -> str | None:
     """What a JSON file says it is; openvla's recordings say it by the towers they describe."""
     spec = json.loads(file.read_text())
+    if not isinstance(spec, dict):
+        return None
     return spec.get("kind", "openvla" if {"dino", "siglip"} <= set(spec) else None)
 
 
