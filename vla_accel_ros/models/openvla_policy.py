@@ -31,7 +31,7 @@ class OpenVLAPolicy:
 
     delta_mask: bool [D], True where an action is relative to the observation's state, as Policy's: for a
         network that was fine-tuned on joints. A hand's displacements are no such actions.
-    acts, decodes, speaks, causal, trained_delay: see Policy. Its words are its actions, so there is nothing to ask.
+    acts, decodes, speaks, causal, trained_delay: see Policy. Its words are its actions: nothing to ask.
     """
 
     model: OpenVLA
