@@ -15,8 +15,8 @@ from vla_accel_ros.models.sampling import flow_times, sample
 from vla_accel_ros.models.smolvla import SmolVLA
 from vla_accel_ros.models.smolvla_config import SMOLVLA, SmolVLAConfig
 
-# The recordings are a CPU's. A GPU adds in another order, which moves numbers of order 10 by some of their last
-# bits of 1e-6 (1.14e-5 on an H200).
+# The recordings are a CPU's. A GPU adds in another order, which moves numbers of order 10 by some of their
+# last bits of 1e-6 (1.14e-5 on an H200).
 TOLERANCE = {"cpu": 1e-5, "cuda": 3e-5}
 load = cache(make_smolvla)
 
