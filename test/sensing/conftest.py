@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from rings import H, W, left_over, unique
@@ -10,6 +11,13 @@ from streams import make_contract
 
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sensing.ring import RingWriter
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """For `-m gpu`, modules without such a test are not even imported: a plain GPU machine has no ROS and no
+    mcap, which some of them need. Where all tests are asked for, all are run."""
+    module = collection_path.suffix == ".py" and config.getoption("markexpr") == "gpu"
+    return True if module and "mark.gpu" not in collection_path.read_text() else None
 
 
 @pytest.fixture
