@@ -29,6 +29,16 @@ class KV(NamedTuple):
     k: Tensor
     v: Tensor
 
+    @classmethod
+    def of(cls, keys: list[Tensor], values: list[Tensor], out: KV | None = None) -> KV:
+        """Of the layers' own [B, kv_heads, T, head_dim], written to `out` if there is one."""
+        if out is None:
+            return cls(torch.stack(keys), torch.stack(values))
+        for index, (k, v) in enumerate(zip(keys, values, strict=True)):
+            out.k[index].copy_(k)
+            out.v[index].copy_(v)
+        return out
+
 
 class PerToken(NamedTuple):
     """A condition for each token: values, a few different ones [B, width] each; place int64 [T], whose is it.

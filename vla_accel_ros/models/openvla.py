@@ -141,12 +141,7 @@ class OpenVLA(nn.Module):
         if attend is None and new > 1:
             attend = torch.ones(1, new, old + new, dtype=torch.bool, device=embs.device).tril(old)
         hidden, keys, values = self.language_model.model(embs, positions, attend, before)
-        if out is None:
-            return hidden, KV(torch.stack(keys), torch.stack(values))
-        for index, (k, v) in enumerate(zip(keys, values, strict=True)):
-            out.k[index].copy_(k)
-            out.v[index].copy_(v)
-        return hidden, out
+        return hidden, KV.of(keys, values, out)
 
 
 def is_unused(name: str, config: OpenVLAConfig) -> bool:

@@ -114,7 +114,7 @@ class Pi(nn.Module):
         """
         positions = _count(embs, 0) if positions is None else positions
         hidden, keys, values = self.language_model(embs, positions, attend)
-        return hidden, _gather(keys, values, out)
+        return hidden, KV.of(keys, values, out)
 
     def extend(
         self,
@@ -139,7 +139,7 @@ class Pi(nn.Module):
         if attend is None and new > 1:
             attend = torch.ones(1, new, old + new, dtype=torch.bool, device=embs.device).tril(old)
         hidden, keys, values = self.language_model(embs, positions, attend, before)
-        return hidden, _gather(keys, values, out)
+        return hidden, KV.of(keys, values, out)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., W] -> scores of the next token [..., vocab], through the tied embedding."""
@@ -214,12 +214,3 @@ class Pi(nn.Module):
 
 def _count(x: Tensor, start: int) -> Tensor:
     return torch.arange(start, start + x.shape[1], device=x.device)[None]
-
-
-def _gather(keys: list[Tensor], values: list[Tensor], out: KV | None) -> KV:
-    if out is None:
-        return KV(torch.stack(keys), torch.stack(values))
-    for index, (k, v) in enumerate(zip(keys, values, strict=True)):
-        out.k[index].copy_(k)
-        out.v[index].copy_(v)
-    return out

@@ -154,13 +154,7 @@ class SmolVLA(nn.Module):
             x, (k, v) = layer(x, tables, attend[:, None])
             keys.append(k)
             values.append(v)
-        hidden = stack.norm(x)
-        if out is None:
-            return hidden, KV(torch.stack(keys), torch.stack(values))
-        for index, (k, v) in enumerate(zip(keys, values, strict=True)):
-            out.k[index].copy_(k)
-            out.v[index].copy_(v)
-        return hidden, out
+        return stack.norm(x), KV.of(keys, values, out)
 
     def velocity(
         self, x: Tensor, t: Tensor, state: Tensor | None, kv: KV, kv_mask: Tensor | None = None
