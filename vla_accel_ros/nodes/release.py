@@ -44,11 +44,6 @@ class Release:
                 "controller_manager_msgs", "srv", "SwitchController", "release_by: switch"
             )
 
-    @property
-    def released(self) -> bool:
-        """Whether others have the controllers, or are about to get or lose them."""
-        return self._state != "ours"
-
     async def release(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """Stop, stand, fall silent, and hand over."""
         if self._state != "ours":

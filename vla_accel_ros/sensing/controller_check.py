@@ -103,10 +103,10 @@ def _trajectory(controller: Controller, values: Mapping[str, object], sender: Se
             "measured state, so that hand-overs jerk"
         )
         found.append((warning, what, "set our parameter stamp to now, or that of the controller to true"))
-    return found + _tight(controller, values, sender)
+    return found + _tight(values, sender)
 
 
-def _tight(controller: Controller, values: Mapping[str, object], sender: Sender) -> list[tuple]:
+def _tight(values: Mapping[str, object], sender: Sender) -> list[tuple]:
     found = []
     for joint, speed in (sender.speeds or {}).items():
         tolerance = values.get(_tolerance(joint))

@@ -28,8 +28,6 @@ from vla_accel_ros.tools.demo_policy.data import one_thread_each
 from vla_accel_ros.tools.demo_policy.recipe import DENOISE_STEPS
 from vla_accel_ros.tools.demo_policy.rollout import CONDITIONS, Episode, Session, Timing
 
-TARGETS = {"reach": 0.90, "place": 0.70, "follow": 0.60, "answers": 0.90}
-
 
 @dataclass(frozen=True)
 class Plan:

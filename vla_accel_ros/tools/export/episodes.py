@@ -15,7 +15,6 @@ import numpy as np
 
 from vla_accel_ros.tools.export.streams import Streams, distance_s, nearest
 
-ACTIONS = ("commanded", "measured")
 SHORTEST = 2
 
 
