@@ -9,8 +9,10 @@ import pytest
 from builders import make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.loops import InferenceLoops, Pace, Ports, RightOfWay, Text
+from vla_accel_ros.engine.loops import InferenceLoops, Pace, Ports
+from vla_accel_ros.engine.speaking import Text
 from vla_accel_ros.engine.types import Chunk, Observation
+from vla_accel_ros.engine.way import RightOfWay
 
 
 class World:
@@ -53,7 +55,7 @@ def make_loops(world: World, kind: str = "pi05", speaks: bool = True) -> Inferen
 def test_a_chunk_is_made_once_of_each_new_prefix_and_of_the_newest():
     world = World()
     loops = make_loops(world)
-    assert not loops.see() and not loops.act() and not loops.speak()
+    assert not loops.see() and not loops.act() and not loops.speaking.turn()
     world.observations += [make_observation(0, stamp_ns=100), make_observation(1, stamp_ns=200)]
     assert loops.see() and loops.see()
     assert loops.act() and not loops.act()
@@ -88,31 +90,12 @@ def test_an_answer_grows_is_finished_once_and_is_about_one_frame():
     world = World()
     loops = make_loops(world)
     world.observations.append(make_observation(instruction="reach the green block"))
-    assert loops.see() and loops.speak() and not loops.speak()
+    assert loops.see() and loops.act() and loops.speaking.turn() and not loops.speaking.turn()
     *growing, last = world.texts
     assert last.finished and not any(text.finished for text in growing)
     assert all(later.text.startswith(text.text) for text, later in zip(world.texts, world.texts[1:]))
     assert {text.request_id for text in world.texts} == {last.request_id}
     assert last.prefix.instruction == "reach the green block"
-
-
-def test_an_answer_in_the_middle_holds_its_frame_and_keeps_nobody_from_acting():
-    world = World()
-    ports, loops = world.ports(), None
-    world.observations += [make_observation(i, stamp_ns=100 * (i + 1)) for i in range(6)]
-    speaking = []
-
-    def interrupt(text: Text) -> None:
-        speaking.append(text.prefix.version)
-        if loops.see():
-            loops.act()
-
-    engine = Engine(make_policy(), slots=4, steps=2)
-    spoken = Ports(ports.observe, ports.observed, ports.feel, ports.on_chunk, interrupt, ports.on_error)
-    loops = InferenceLoops(engine, spoken, Pace(10.0), Pace(10.0), Pace(10.0), max_tokens=4)
-    assert loops.see() and loops.speak()
-    assert set(speaking) == {0}
-    assert len(world.chunks) == len(speaking) and world.chunks[-1].kv_version == len(speaking)
 
 
 def test_the_loops_stop_in_the_middle_of_everything_and_start_again():

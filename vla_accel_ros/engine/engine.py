@@ -209,6 +209,11 @@ class Engine:
             hidden = self._seeing.last_hidden(held.slot, held.n_tokens)
             return texts.begin(held.slot, held.n_tokens, hidden, max_tokens, sampling, seed, stop)
 
+    @property
+    def places(self) -> int:
+        """How many more answers may be begun."""
+        return 0 if self._texts is None else self._texts.places
+
     def speak(self) -> bool:
         """One more token for every answer under way, in one forward; False if there is none."""
         return self._texts is not None and self._texts.advance()

@@ -1,9 +1,14 @@
 """What runs a stage at its rate, and knows whether it keeps it.
 
-A run is due on a fixed grid of periods. A run that is late does not make the next ones hurry: the missed
-times are left out, because an old frame is worth nothing. A run that ends later than its deadline after the
-time it was due is a miss. A body that had nothing to do says so and counts as idle. `tick` holds all the
-logic and takes the time from outside; the thread only waits.
+A run is due on a grid of periods. A run that is late does not make the next ones hurry: the missed times are
+left out, because an old frame is worth nothing. A run that ends later than its deadline after the time it was
+due is a miss. A body that had nothing to do says so and counts as idle.
+
+A loop may await what it works on. When it is due it then waits for that, at most PART of its period, and no
+longer than leaves its longest recent run time to end before period and deadline are over: so waiting costs no
+run, and nothing awaited means running as due. When every one of the last WAITS runs waited, half of the least
+wait moves the grid, until it lies on what arrives. `wake` makes a run due at once. `tick` holds all the logic
+and takes the time from outside; the thread only waits.
 """
 
 from __future__ import annotations
@@ -14,10 +19,25 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 WINDOW_S = 5.0
+PART = 0.5
+WAITS = 8
+
+
+class Awaited(Protocol):
+    """What a loop that is due may wait for."""
+
+    def wait(self, patience_s: float, given_up: Callable[[], bool]) -> object:
+        """Return when it is there, is not expected in time, or is given up; after patience_s at the latest."""
+        ...
+
+    def wake(self) -> None:
+        """Have those who wait ask whether they have given up."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -44,7 +64,7 @@ class Loop:
     body: does one run and returns True, or returns False if there was nothing to do.
     deadline_s: a run must end this long after it was due. clock: monotonic seconds.
     on_error: gets what the body raised and says whether to go on (True) or stop (False). Without it the loop
-    stops and `stop` raises the error.
+    stops and `stop` raises the error. awaited: see the module.
     """
 
     def __init__(
@@ -55,18 +75,21 @@ class Loop:
         body: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
         on_error: Callable[[Exception], bool] | None = None,
+        awaited: Awaited | None = None,
     ) -> None:
         for label, value in (("rate_hz", rate_hz), ("deadline_s", deadline_s)):
             if not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"{label} of the loop '{name}' is {value}; it must be positive.")
         self.name, self.rate_hz, self.deadline_s = name, rate_hz, deadline_s
-        self._body, self._clock, self._on_error = body, clock, on_error
+        self._body, self._clock, self._on_error, self._awaited = body, clock, on_error, awaited
         self._lock = threading.Lock()
         self._recent: deque[tuple[float, float]] = deque()  # (end, duration) of the runs in the window
         self._begun: float | None = None
         self._due: float | None = None
         self._runs = self._idle = self._misses = 0
+        self._waits: deque[float] = deque([0.0], maxlen=WAITS)
         self._stopping = threading.Event()
+        self._called = threading.Event()
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
 
@@ -75,11 +98,19 @@ class Loop:
         """Whether the thread is alive."""
         return self._thread is not None and self._thread.is_alive()
 
+    @property
+    def due_s(self) -> float | None:
+        """When the next run is due, or the present one was, by the clock; None before the first."""
+        return self._due
+
     def tick(self, now: float) -> float:
         """Run the body if it is due at `now`; returns when it is due next. The first tick is always due."""
         if self._due is None:
             self._due = self._begun = now
         if now < self._due:
+            return self._due
+        begin = self._wait(now)
+        if self._stopping.is_set():
             return self._due
         worked = self._guarded()
         end = self._clock()
@@ -90,24 +121,38 @@ class Loop:
             elif worked:
                 self._runs += 1
                 self._misses += end - self._due > self.deadline_s
-                self._recent.append((end, end - now))
+                self._recent.append((end, end - begin))
                 self._forget(end)
         # A little short of a whole period counts as one: the sum of periods is rounded.
         self._due += period * max(1, math.ceil((end - self._due) / period - 1e-6))
+        self._due += 0.5 * min(self._waits)
         return self._due
+
+    def hasten(self, now: float) -> None:
+        """Make a run due at `now`, if none was due before."""
+        if self._due is not None:
+            self._due = min(self._due, now)
+
+    def wake(self) -> None:
+        """There is work: have the thread run the body at once. From any thread; never waits."""
+        self._called.set()
 
     def start(self) -> None:
         """Start the thread. Raises RuntimeError if it runs already."""
         if self.running:
             raise RuntimeError(f"the loop '{self.name}' is running already; stop it first.")
         self._stopping.clear()
+        self._called.clear()
         self._due = self._error = None
+        self._waits.append(0.0)
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Ask the thread to end, wait until it has, and raise what made it end by itself, if anything did."""
-        self._stopping.set()
+        self._end()
+        if self._awaited is not None:
+            self._awaited.wake()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         error, self._error = self._error, None
@@ -141,10 +186,32 @@ class Loop:
         except Exception as error:
             if self._on_error is None:
                 self._error = error
-                self._stopping.set()
+                self._end()
             elif not self._on_error(error):
-                self._stopping.set()
+                self._end()
             return None
+
+    def _wait(self, now: float) -> float:
+        """Wait for what is awaited; returns when that was over."""
+        if self._awaited is None:
+            return now
+        period = 1.0 / self.rate_hz
+        with self._lock:
+            self._forget(now)
+            longest = max((duration for _, duration in self._recent), default=0.0)
+        assert self._due is not None
+        late = now - self._due
+        patience = min(PART * period, period - late - longest, self.deadline_s - late - longest)
+        if patience > 0.0:
+            self._awaited.wait(patience, self._stopping.is_set)
+        begin = self._clock()
+        self._waits.append(begin - now)
+        return begin
+
+    def _end(self) -> None:
+        """Have the thread end, whatever it waits for."""
+        self._stopping.set()
+        self._called.set()
 
     def _forget(self, now: float) -> None:
         while self._recent and self._recent[0][0] <= now - WINDOW_S:
@@ -152,5 +219,8 @@ class Loop:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            if self._called.is_set():
+                self._called.clear()
+                self.hasten(self._clock())
             due = self.tick(self._clock())
-            self._stopping.wait(max(0.0, due - self._clock()))
+            self._called.wait(max(0.0, due - self._clock()))

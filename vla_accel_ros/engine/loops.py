@@ -1,29 +1,29 @@
 """Three loops at their own rates over one engine: see, act, speak.
 
 Vision turns the newest observation into the newest prefix; action samples a chunk from whatever prefix is
-newest; language lets the model answer, slowly, about a frame it holds for itself. They meet only at the KV
-pool: the newest prefix wins, and nothing queues. Action never waits for language; on the contrary, before
-every token language waits (a bounded time) until nobody sees or acts, because on a CPU or on one stream of
-a GPU its token would be in their way.
+newest, at once when there is a new one; language lets the model answer about frames that it holds for
+itself, in the time that the others leave over (engine.speaking). They meet only at the KV pool: the newest
+prefix wins, and no frame queues.
 """
 
 from __future__ import annotations
 
-import itertools
-import threading
+import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.loop import Loop, LoopStats
+from vla_accel_ros.engine.loop import Awaited, Loop, LoopStats
 from vla_accel_ros.engine.prefixes import Prefix
+from vla_accel_ros.engine.speaking import Moment, Speaking, Text
 from vla_accel_ros.engine.types import Chunk, Observation, Torn
+from vla_accel_ros.engine.way import RightOfWay
 
-PATIENCE_S = 0.2
+TURNS = 4
+"""Language's turns in a period of vision, each of which uses what is left of the frame."""
 
 
 @dataclass(frozen=True)
@@ -33,20 +33,16 @@ class Pace:
     rate_hz: float
     deadline_s: float = 0.0
 
-    def loop(self, name: str, body: Callable[[], bool], on_error: Callable[[Exception], bool]) -> Loop:
+    def loop(
+        self,
+        name: str,
+        body: Callable[[], bool],
+        on_error: Callable[[Exception], bool],
+        awaited: Awaited | None = None,
+    ) -> Loop:
         """The loop of this pace around a body."""
-        return Loop(name, self.rate_hz, self.deadline_s or 1.0 / self.rate_hz, body, on_error=on_error)
-
-
-@dataclass(frozen=True)
-class Text:
-    """An answer as it grows. text: the whole of it so far; request_id: which answer; prefix: what it is
-    about."""
-
-    prefix: Prefix
-    request_id: int
-    text: str
-    finished: bool
+        deadline_s = self.deadline_s or 1.0 / self.rate_hz
+        return Loop(name, self.rate_hz, deadline_s, body, on_error=on_error, awaited=awaited)
 
 
 @dataclass(frozen=True)
@@ -58,6 +54,7 @@ class Ports:
     on_chunk: gets each chunk and the seconds its action request took. on_text: gets each piece of an answer.
     on_error: gets (loop name, exception); the loops go on.
     on_prefix: gets each prefix and the observation it was computed from, whose images are still lent.
+    frames: what the vision loop awaits when it is due; None: it takes what there is.
     """
 
     observe: Callable[[], Observation | None]
@@ -67,12 +64,14 @@ class Ports:
     on_text: Callable[[Text], None]
     on_error: Callable[[str, Exception], None]
     on_prefix: Callable[[Prefix, Observation], None] = lambda prefix, observation: None
+    frames: Awaited | None = None
 
 
 class InferenceLoops:
     """The loops of one engine; start() and stop() may be called again and again.
 
-    language: None asks nothing. max_tokens: longest answer. act: how a chunk is made of (prefix, state), by
+    language: how often the model continues its own prompt; None: it speaks only when it is asked. max_tokens:
+    of the longest answer. act: how a chunk is made of (prefix, state), by
     default as the engine does; control/rtc.py makes each continue the one before. A prefix that was there
     before (a warm-up, or the last one before a pause) is never acted on.
     """
@@ -87,31 +86,38 @@ class InferenceLoops:
         max_tokens: int = 16,
         act: Callable[[Prefix, np.ndarray | None], Chunk] | None = None,
     ) -> None:
-        self._engine, self._ports, self._max_tokens = engine, ports, max_tokens
+        self._engine, self._ports = engine, ports
         self._make_chunk = engine.act if act is None else act
         self._way = RightOfWay()
-        self._requests = itertools.count()
-        self._stopping = threading.Event()
-        self._acted, self._asked = self._present(), self._present()
+        self._acted = self._present()
         self._felt_ns = 0
         self._has_state_token = engine.policy.feels
-        self._loops = [vision.loop("vision", self.see, self._failed("vision"))]
+        self._loops = [vision.loop("vision", self.see, self._failed("vision"), ports.frames)]
         self._loops.append(action.loop("action", self.act, self._failed("action")))
-        if language is not None and engine.policy.speaks:
-            self._loops.append(language.loop("language", self.speak, self._failed("language")))
+        self.speaking: Speaking | None = None
+        if engine.policy.speaks:
+            moment = Moment(self._served, self._next_frame_s)
+            often_s = None if language is None else 1.0 / language.rate_hz
+            self.speaking = Speaking(engine, ports.on_text, self._way, moment, often_s, max_tokens)
+            turns = Pace(TURNS * vision.rate_hz, language.deadline_s if language else 0.0)
+            self._loops.append(turns.loop("language", self.speaking.turn, self._failed("language")))
 
     def start(self) -> None:
         """Start all loops, forgetting every frame there is."""
-        self._stopping.clear()
-        self._acted = self._asked = self._present()
+        self._acted = self._present()
+        if self.speaking is not None:
+            self.speaking.forget(self._acted)
         for loop in self._loops:
             loop.start()
 
     def stop(self) -> None:
-        """Stop all loops and wait for their threads; an answer is broken off after its present token."""
-        self._stopping.set()
+        """Stop all loops and wait for their threads; answers are broken off after their present token."""
+        if self.speaking is not None:
+            self.speaking.cancel()
         for loop in self._loops:
             loop.stop()
+        if self.speaking is not None:
+            self.speaking.end()
 
     def stats(self) -> list[LoopStats]:
         """How each loop does."""
@@ -128,6 +134,7 @@ class InferenceLoops:
         try:
             with self._way.taken():
                 prefix = self._engine.observe(observation)
+            self._loops[1].wake()
             with prefix:
                 self._ports.on_prefix(prefix, observation)
         except Torn:
@@ -153,25 +160,13 @@ class InferenceLoops:
         self._ports.on_chunk(chunk, time.perf_counter() - started)
         return True
 
-    def speak(self) -> bool:
-        """One run of the language loop: a whole answer about the newest prefix, piece by piece."""
-        prefix = self._engine.newest()
-        if prefix is None:
-            return False
-        with prefix:
-            if prefix.version == self._asked:
-                return False
-            self._asked, request, text = prefix.version, next(self._requests), ""
-            with self._engine.ask(prefix, max_tokens=self._max_tokens) as answer:
-                self._way.give()
-                for piece in answer:
-                    text += piece
-                    self._ports.on_text(Text(prefix, request, text, finished=False))
-                    self._way.give()
-                    if self._stopping.is_set():
-                        return True
-            self._ports.on_text(Text(prefix, request, text, finished=True))
-        return True
+    def _served(self) -> bool:
+        """Whether the newest frame was acted on."""
+        return self._acted >= self._present()
+
+    def _next_frame_s(self) -> float:
+        due = self._loops[0].due_s
+        return math.inf if due is None else due
 
     def _present(self) -> int:
         prefix = self._engine.newest()
@@ -186,29 +181,3 @@ class InferenceLoops:
             return True
 
         return on_error
-
-
-class RightOfWay:
-    """Urgent work takes it, others give it: `give` waits until nobody has it taken, at most `patience_s`."""
-
-    def __init__(self, patience_s: float = PATIENCE_S) -> None:
-        self._patience_s = patience_s
-        self._free = threading.Condition()
-        self._taken = 0
-
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Have it while the block runs; never waits."""
-        with self._free:
-            self._taken += 1
-        try:
-            yield
-        finally:
-            with self._free:
-                self._taken -= 1
-                self._free.notify_all()
-
-    def give(self) -> bool:
-        """Wait until nobody has it; False when patience ended first."""
-        with self._free:
-            return self._free.wait_for(lambda: not self._taken, timeout=self._patience_s)

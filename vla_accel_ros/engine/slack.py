@@ -36,7 +36,7 @@ class Slack:
 
     def tokens(self, left_s: float) -> int:
         """How many fit if the next frame is due in left_s."""
-        return max(0, min(self.most, int((left_s - self.margin_s) / self.token_s)))
+        return max(0, min(self.most, int(min(self.most, (left_s - self.margin_s) / self.token_s))))
 
 
 def fill(
@@ -48,13 +48,15 @@ def fill(
 ) -> int:
     """Advance texts by one token at a time until the next frame is near; returns how often.
 
-    wanted: whether any text is under way; due_s: when the next frame is due, by clock.
+    wanted: whether any text is under way and may go on; it may wait, which is not a token's time. due_s: when
+    the next frame is due, by clock.
     """
     done = 0
-    begin = clock()
-    while done < slack.most and wanted() and slack.tokens(due_s - begin):
+    while done < slack.most and wanted():
+        begin = clock()
+        if not slack.tokens(due_s - begin):
+            break
         advance()
-        end = clock()
-        slack.note(end - begin)
-        begin, done = end, done + 1
+        slack.note(clock() - begin)
+        done += 1
     return done

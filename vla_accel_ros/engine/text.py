@@ -134,6 +134,11 @@ class Texts:
         self._dropped: deque[int] = deque()
         self._lock = threading.Lock()
 
+    @property
+    def places(self) -> int:
+        """How many more may be begun."""
+        return self.most - len(self._open)
+
     def begin(
         self,
         slot: int,

@@ -1,4 +1,5 @@
-"""The lifecycle node that looks, acts and speaks: images, joints and an instruction in, action chunks out.
+"""The lifecycle node that looks, acts and speaks: images, joints, an instruction and questions in, action
+chunks and answers out.
 
 Images arrive by the transport that the contract gives each camera (nodes/streams.py). Three loops at their
 own rates share one engine (engine/loops.py); this node only opens topics, hands over what comes in, and
@@ -6,7 +7,8 @@ reports: `session` and `observed`, from which every chunk can be computed again;
 each loop; and in /diagnostics the rate, age and drops of every stream, the loops' times and misses, the age
 of the newest chunk, and what an observation is waiting for. Loading, comparing with the contract and warming
 up happen in configure; a changed instruction takes effect with the next frame. Each chunk is guided to
-continue the one before while the trajectory node tells, on `motion`, that it runs in mode `rtc`.
+continue the one before while the trajectory node tells, on `motion`, that it runs in mode `rtc`. A `question`
+is answered beside acting, several at once, in the time that is left; `~/cancel_answers` breaks them off.
 """
 
 from __future__ import annotations
@@ -17,14 +19,16 @@ from pathlib import Path
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from std_msgs.msg import String
+from std_srvs.srv import Trigger
 
 from vla_accel_msgs.msg import ActionChunk, LanguageOutput, LoopStats, Motion, Observed
 from vla_accel_ros.control.guiding import Guiding
 from vla_accel_ros.control.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.loops import InferenceLoops, Pace, Ports, Text
+from vla_accel_ros.engine.loops import InferenceLoops, Pace, Ports
 from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.session import session_of
+from vla_accel_ros.engine.speaking import Text
 from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.models.progress import Meter
 from vla_accel_ros.nodes import convert, qos
@@ -74,6 +78,7 @@ class InferenceNode(ManagedNode):
             self._on_text,
             self._on_error,
             self._on_prefix,
+            self._ingest.sets,
         )
         self._loops = InferenceLoops(
             engine,
@@ -90,6 +95,8 @@ class InferenceNode(ManagedNode):
         self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
         self._streams = Streams(self, contract, self._ingest)
         self.listen(String, "instruction", self._on_instruction, qos.LATCHED)
+        self.listen(String, "question", self._on_question, qos.REPORT)
+        self.serve(Trigger, "~/cancel_answers", self._on_cancel)
         self.listen(Motion, "motion", self._on_motion, qos.LATCHED)
         self._graph = GraphCheck(self, inputs(contract), [words(), chunks(ours=True)])
         self._graph.refuse_wrong()
@@ -125,6 +132,7 @@ class InferenceNode(ManagedNode):
             denoise_steps=value(self, "denoise_steps"),
             time_rule=value(self, "time_rule"),
             seed=value(self, "seed"),
+            answers=value(self, "language_answers"),
             answer_tokens=value(self, "language_max_tokens"),
             statistics=value(self, "statistics"),
             prompt_state=value(self, "prompt_state"),
@@ -169,6 +177,24 @@ class InferenceNode(ManagedNode):
     def _on_instruction(self, message: String) -> None:
         self._ingest.instruction = message.data
         self.get_logger().info(f"instruction: {message.data!r}")
+
+    def _on_question(self, message: String) -> None:
+        assert self._loops is not None
+        speaking = self._loops.speaking
+        try:
+            if speaking is None:
+                raise ValueError(f"the model answers nothing: {message.data!r} is not taken")
+            if not self.active:
+                raise ValueError(f"the node is not active: {message.data!r} is not taken, activate it first")
+            speaking.ask(message.data)
+        except ValueError as error:
+            self.get_logger().warning(f"question: {error}", throttle_duration_sec=1.0)
+
+    def _on_cancel(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        speaking = None if self._loops is None else self._loops.speaking
+        there = 0 if speaking is None else speaking.cancel()
+        response.success, response.message = True, f"broken off: {there} answers and waiting questions"
+        return response
 
     def _on_motion(self, message: Motion) -> None:
         self._guiding.told(execution(message))

@@ -38,6 +38,7 @@ class Load:
     denoise_steps: int = 10
     time_rule: str = "auto"
     seed: int = 0
+    answers: int = 4
     answer_tokens: int = 16
     statistics: str = ""
     prompt_state: str = "auto"
@@ -77,11 +78,12 @@ class Load:
         )
         engine = Engine(
             policy,
-            slots=self.kv_slots,
+            slots=self.kv_slots + (self.answers - 1 if policy.speaks else 0),
             steps=self.denoise_steps,
             time_rule=None if self.time_rule == "auto" else self.time_rule,
             seed=self.seed,
             step_dt_s=contract.chunk.step_dt_s,
+            answers=self.answers,
             answer_tokens=self.answer_tokens,
             fast=self.fast,
         )

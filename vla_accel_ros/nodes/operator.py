@@ -48,6 +48,7 @@ class Operator(Listener):
         node = rclpy.create_node("operator", namespace=namespace, context=self._context)
         super().__init__(node, contract, memory, on_image)
         self._instruction = node.create_publisher(String, "instruction", qos.LATCHED)
+        self._question = node.create_publisher(String, "question", qos.REPORT)
         self._clients: dict[str, Any] = {}
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(node)
@@ -72,6 +73,14 @@ class Operator(Listener):
     def instruct(self, text: str) -> None:
         """Tell the robot what to do; nodes that start later hear it too."""
         self._instruction.publish(String(data=text))
+
+    def ask(self, question: str) -> None:
+        """Ask something about what the robot sees; `answers` has what it says, under this prompt."""
+        self._question.publish(String(data=question))
+
+    def cancel_answers(self, timeout_s: float = 10.0) -> str:
+        """Break off all answers; returns the node's sentence."""
+        return self._trigger("inference/cancel_answers", timeout_s)
 
     def reset(self, task: str, seed: int, timeout_s: float = 10.0) -> str:
         """Put the simulated scene into the start state of a task; returns its instruction."""

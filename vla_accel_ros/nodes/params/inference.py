@@ -50,7 +50,8 @@ INFERENCE = (
     Parameter(
         "kv_slots",
         5,
-        "Frames whose KV cache fits at once: one being written, the newest, one per reader.",
+        "Frames whose KV cache fits at once: one being written, the newest, one acted on, one that is spoken "
+        "of; those of further answers (language_answers) come on top.",
         minimum=4,
         maximum=64,
     ),
@@ -68,7 +69,7 @@ INFERENCE = (
     Parameter(
         "language_hz",
         1.0,
-        "Rate at which a new answer is begun [Hz]; 0 asks nothing.",
+        "Rate at which the model continues its own prompt, unasked [Hz]; 0 is only when it is asked.",
         minimum=0.0,
         maximum=60.0,
     ),
@@ -81,11 +82,12 @@ INFERENCE = (
     Parameter(
         "language_deadline_s",
         0.0,
-        "A language run longer than this is a miss [s]; 0 is one period.",
+        "A turn of the language loop longer than this is a miss [s]; 0 is one period.",
         0.0,
         60.0,
     ),
     Parameter("language_max_tokens", 16, "Longest answer, in tokens.", minimum=1, maximum=512),
+    Parameter("language_answers", 4, "Answers under way at once; more wait.", minimum=1, maximum=32),
     Parameter("denoise_steps", 10, "Euler steps of flow matching per chunk.", minimum=1, maximum=64),
     Parameter(
         "time_rule",

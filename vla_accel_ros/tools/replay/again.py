@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from vla_accel_ros.control.rtc import act_agreeing
+from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.session import Session, session_of
 from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checksum import checksum
@@ -137,9 +138,8 @@ class _Stage:
                 found = difference(chunk, actions, again.update_magnitudes)
                 if found is not None:
                     result.different_chunks.append(found)
-            for text in moment.texts:
-                with self._engine.ask(prefix, max_tokens=self._answer_tokens) as answer:
-                    said = "".join(answer)
+            for prompt, text in moment.texts:
+                said = self._said(prefix, prompt)
                 result.texts += 1
                 if said != text:
                     result.different_texts.append(
@@ -147,6 +147,14 @@ class _Stage:
                             f"at {moment.stamp_ns * 1e-9:.3f} s: {text!r} recorded, {said!r} here", np.nan
                         )
                     )
+
+    def _said(self, prefix: Prefix, prompt: str) -> str:
+        """A whole answer: to the prefix's own prompt, or to a question about its frame."""
+        if prompt != prefix.instruction:
+            with self._engine.reword(prefix, prompt) as reworded:
+                return self._said(reworded, prompt)
+        with self._engine.ask(prefix, max_tokens=self._answer_tokens) as answer:
+            return "".join(answer)
 
     def _seen(self, moment: Moment) -> list:
         return [camera for camera in self.contract.cameras if camera.name in moment.images]

@@ -46,7 +46,7 @@ class Moment:
     """One observation: its engine, what was seen and felt, and what came of it.
 
     images: the contract's camera name -> uint8 [H, W, 3], RGB. state: float32 [D], the policy's units.
-    texts: finished answers.
+    texts: finished answers, each as (its prompt, text).
     """
 
     session: Session
@@ -55,7 +55,7 @@ class Moment:
     state: np.ndarray
     images: dict[str, np.ndarray]
     chunks: tuple[RecordedChunk, ...]
-    texts: tuple[str, ...]
+    texts: tuple[tuple[str, str], ...]
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Moments:
         self.sessions: dict[str, Session] = {}
         self.counts: Counter[str] = Counter()
         self._chunks: dict[_Key, list[RecordedChunk]] = {}
-        self._texts: dict[_Key, list[str]] = {}
+        self._texts: dict[_Key, list[tuple[str, str]]] = {}
         self._observed: dict[_Key, Any] = {}
         self._read_words()
 
@@ -117,7 +117,7 @@ class Moments:
             elif entry.type == CHUNK:
                 self._chunks.setdefault(key, []).append(_chunk(message))
             elif message.finished:
-                self._texts.setdefault(key, []).append(message.text)
+                self._texts.setdefault(key, []).append((message.prompt, message.text))
         if not self.sessions:
             raise ValueError(
                 f"{self._bag.path} has no message of type {SESSION}, without which its chunks cannot be "
