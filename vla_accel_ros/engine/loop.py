@@ -32,7 +32,7 @@ class Awaited(Protocol):
     """What a loop that is due may wait for."""
 
     def wait(self, patience_s: float, given_up: Callable[[], bool]) -> object:
-        """Return when it is there, is not expected in time, or is given up; after patience_s at the latest."""
+        """Return when it is there, is not expected in time or is given up; after patience_s at most."""
         ...
 
     def wake(self) -> None:

@@ -28,6 +28,7 @@ from vla_accel_ros.sensing.ring import Handle
 from vla_accel_ros.sensing.ring_reader import RingReader
 from vla_accel_ros.sensing.sources import Sources
 from vla_accel_ros.sensing.sync import NOTHING_NEW, NotReady, Synchroniser
+from vla_accel_ros.sensing.whole_sets import WholeSets
 
 
 class Ingest:
@@ -35,6 +36,7 @@ class Ingest:
 
     Attributes for diagnostics: `monitors` by stream name, `refused` messages by stream name, `waiting_for`
     what an observation lacks (empty when there was one), `rings` for the cameras whose frames lie in one.
+    `sets` is what a loop awaits that takes observations.
     """
 
     def __init__(self, contract: Contract) -> None:
@@ -48,6 +50,7 @@ class Ingest:
             {c.name: self.rings if c.name in in_rings else self._pool for c in contract.cameras}
         )
         self._synchroniser = Synchroniser(contract, self._frames, self._joints)
+        self.sets = WholeSets({camera.name: camera.rate_hz for camera in contract.cameras})
         self._info: dict[str, tuple[int, int]] = {}
         self.instruction = ""
         self._max_age_s = min(camera.max_age_s for camera in contract.cameras)
@@ -61,6 +64,7 @@ class Ingest:
             self.rings.clear()
             self._joints.clear()
             self._synchroniser.forget()
+            self.sets.clear()
             self.refused: Counter[str] = Counter()
             self.waiting_for = ""
             cameras = self._contract.cameras
@@ -78,7 +82,7 @@ class Ingest:
             with self._pool.write(camera, view.stamp_ns, view.height, view.width) as slot:
                 if slot is not None:
                     write_rgb(view, slot)
-        self.monitors[camera].seen(view.stamp_ns, now_ns)
+        self._came(camera, view.stamp_ns, now_ns)
 
     def compressed(self, camera: str, message: bytes, now_ns: int) -> None:
         """A serialized sensor_msgs/CompressedImage, jpeg or png. Raises ValueError as image does."""
@@ -88,14 +92,14 @@ class Ingest:
             with self._pool.write(camera, view.stamp_ns, *picture.shape[:2]) as slot:
                 if slot is not None:
                     write_bgr(picture, slot)
-        self.monitors[camera].seen(view.stamp_ns, now_ns)
+        self._came(camera, view.stamp_ns, now_ns)
 
     def handle(self, camera: str, handle: Handle, now_ns: int) -> None:
         """Where a frame of a ring lies. Raises ValueError as image does; a frame overwritten already is
         counted, not refused."""
         with self._refusing(camera):
             self.rings.hear(camera, handle)
-        self.monitors[camera].seen(handle.stamp_ns, now_ns)
+        self._came(camera, handle.stamp_ns, now_ns)
 
     def info(self, camera: str, height: int, width: int) -> None:
         """The size of a camera's images by its sensor_msgs/CameraInfo."""
@@ -161,6 +165,10 @@ class Ingest:
         with self._lock:
             self._synchroniser.release()
             self.rings.close()
+
+    def _came(self, camera: str, stamp_ns: int, now_ns: int) -> None:
+        self.monitors[camera].seen(stamp_ns, now_ns)
+        self.sets.arrived(camera, stamp_ns)
 
     @contextmanager
     def _refusing(self, camera: str) -> Iterator[None]:
