@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -140,3 +141,56 @@ def test_the_right_of_way_is_given_only_while_somebody_has_it_and_with_bounded_p
 def test_a_pace_without_a_deadline_has_its_period(deadline_s):
     loop = Pace(50.0, deadline_s).loop("any", lambda: False, lambda _: True)
     assert loop.deadline_s == (deadline_s or 0.02)
+
+
+def test_a_new_prefix_is_acted_on_at_once_however_seldom_the_action_loop_looks():
+    world = World()
+    loops = InferenceLoops(
+        Engine(make_policy(), slots=4, steps=2), world.ports(), Pace(100.0), Pace(0.001), None
+    )
+    loops.start()
+    for stamp_ns in (100, 200):
+        world.observations.append(make_observation(stamp_ns=stamp_ns))
+        world.wait(lambda: world.chunks and world.chunks[-1].stamp_ns == stamp_ns, "chunk")  # noqa: B023
+    loops.stop()
+
+
+def test_the_vision_loop_awaits_frames_and_stops_while_it_does():
+    class Frames:
+        """Frames that come when `give` says so."""
+
+        def __init__(self) -> None:
+            self.changed, self.given, self.waits = threading.Condition(), False, 0
+
+        def wait(self, patience_s: float, given_up) -> None:
+            with self.changed:
+                self.waits += 1
+                self.changed.notify_all()
+                self.changed.wait_for(lambda: self.given or given_up())
+
+        def wake(self) -> None:
+            with self.changed:
+                self.changed.notify_all()
+
+        def give(self) -> None:
+            with self.changed:
+                self.given = True
+                self.changed.notify_all()
+
+        def awaited(self) -> None:
+            with self.changed:
+                assert self.changed.wait_for(lambda: self.waits, timeout=20.0)
+
+    world, frames = World(), Frames()
+    world.observations.append(make_observation(stamp_ns=100))
+    engine = Engine(make_policy(), slots=4, steps=2)
+    ports = replace(world.ports(), frames=frames)
+    loops = InferenceLoops(engine, ports, Pace(100.0), Pace(200.0), None)
+    loops.start()
+    frames.awaited()
+    loops.stop()
+    assert not world.chunks and world.observations
+    frames.give()
+    loops.start()
+    world.wait(lambda: world.chunks, "chunk")
+    loops.stop()

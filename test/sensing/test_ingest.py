@@ -180,3 +180,19 @@ def test_after_clear_only_new_frames_count_and_the_instruction_stays(contract):
     assert ingest.observe(NOW) is None
     fill(ingest, contract, NOW - 20 * S, NOW - 20 * S)  # the clock was set back
     assert ingest.observe(NOW - 20 * S).stamp_ns == NOW - 20 * S
+
+
+def test_every_transport_tells_of_its_frames(contract):
+    """The second camera's frame completes a set, and a refused one does not."""
+    raw, coded = contract.cameras
+    ingest = make_ingest(replace(contract, cameras=(raw, replace(coded, transport="compressed"))))
+    pixels = np.zeros((4, 6, 3), np.uint8)
+    for k in range(4):
+        ingest.image(raw.name, image(NOW + k * S // 30), NOW)
+        with pytest.raises(ValueError, match=f"camera {coded.name}"):
+            ingest.compressed(coded.name, b"", NOW)
+        assert ingest.sets.count == k
+        ingest.compressed(coded.name, compressed(NOW + k * S // 30, pixels), NOW)
+        assert ingest.sets.count == k + 1
+    ingest.clear()
+    assert not ingest.sets.wait(0.0)

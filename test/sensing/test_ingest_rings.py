@@ -192,3 +192,9 @@ def test_rings_are_named_after_domain_robot_and_camera():
     assert ring_name(42, "/robot1", "front") == "d42.robot1.front"
     assert ring_name(0, "/left/arm/", "wrist") == "d0.left.arm.wrist"
     assert ring_name(0, "/", "wrist") == "d0.wrist"
+
+
+def test_handles_of_all_rings_make_a_set_that_the_vision_loop_awaits(robot):
+    for k in range(3):
+        robot.send(robot.film(NOW + k * S // 30), NOW + k * S // 30)
+        assert robot.ingest.sets.count == k + 1

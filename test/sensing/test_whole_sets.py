@@ -94,7 +94,7 @@ def test_a_camera_that_never_came_is_not_waited_for():
 def test_there_is_one_set_an_interval(offsets_s):
     sets, clock = make_sets(len(offsets_s))
     film(sets, clock, 20, offsets_s)
-    assert sets._count == pytest.approx(20, abs=1)
+    assert sets.count == pytest.approx(20, abs=1)
 
 
 @pytest.mark.parametrize("offsets_s", [(0.0, 0.015), (0.0, FRAME_S / 2), (0.0, 0.011, 0.022)])
@@ -102,7 +102,7 @@ def test_cameras_out_of_step_make_sets_too(offsets_s):
     """Then more than one pairing is as good as can be, and each of them is a set."""
     sets, clock = make_sets(len(offsets_s))
     film(sets, clock, 20, offsets_s)
-    assert 19 <= sets._count <= 20 * len(offsets_s)
+    assert 19 <= sets.count <= 20 * len(offsets_s)
     clock.now += 0.4 * FRAME_S / len(offsets_s)
     assert 0.0 < sets.worth_s(1.0) <= (1.0 + LATE) * FRAME_S
 
@@ -110,12 +110,12 @@ def test_cameras_out_of_step_make_sets_too(offsets_s):
 def test_frames_of_two_beats_are_no_set():
     sets, clock = make_sets()
     film(sets, clock, 5)
-    whole = sets._count
+    whole = sets.count
     clock.now += 0.9 * FRAME_S
     sets.arrived("camera0", round(clock.now * S))
-    assert sets._count == whole
+    assert sets.count == whole
     sets.arrived("camera1", round(clock.now * S))
-    assert sets._count == whole + 1
+    assert sets.count == whole + 1
 
 
 def test_the_slower_camera_gives_the_beat():
@@ -125,28 +125,28 @@ def test_the_slower_camera_gives_the_beat():
     for at, camera in stamps:
         clock.now = begin + at
         sets.arrived(f"camera{camera}", round(clock.now * S))
-    assert sets._count == pytest.approx(20, abs=1)
+    assert sets.count == pytest.approx(20, abs=1)
 
 
 def test_a_duplicate_and_an_older_frame_are_no_new_set():
     sets, clock = make_sets(1)
     film(sets, clock, 5, offsets_s=(0.0,))
-    whole, stamp_ns = sets._count, round(clock.now * S)
+    whole, stamp_ns = sets.count, round(clock.now * S)
     sets.arrived("camera0", stamp_ns)
     sets.arrived("camera0", stamp_ns - 30 * MS)
-    assert sets._count == whole
+    assert sets.count == whole
 
 
 def test_a_clock_set_back_and_a_fresh_start_begin_anew():
     sets, clock = make_sets(1)
     film(sets, clock, 5, offsets_s=(0.0,))
-    whole = sets._count
+    whole = sets.count
     sets.arrived("camera0", 3 * S)
-    assert sets._count == whole + 1
+    assert sets.count == whole + 1
     sets.clear()
     assert sets.worth_s(1.0) == 0.0
     sets.arrived("camera0", S)
-    assert sets._count == whole + 2
+    assert sets.count == whole + 2
 
 
 def waiting(sets: WholeSets, given_up=lambda: False) -> tuple[threading.Thread, list[bool]]:

@@ -27,14 +27,17 @@ _JUMP_NS = 500_000_000
 
 
 class WholeSets:
-    """The arrivals of all cameras, whose rates are given [Hz]. Any threads. clock: monotonic seconds."""
+    """The arrivals of all cameras, whose rates are given [Hz]. Any threads. clock: monotonic seconds.
+
+    count: how many whole sets there were.
+    """
 
     def __init__(self, rates_hz: Mapping[str, float], clock: Callable[[], float] = time.monotonic) -> None:
         n, interval_ns = len(rates_hz), 1e9 / max(rates_hz.values())
         self._apart_ns = _SLACK * interval_ns * (n - 1) / n
         self._cameras, self._clock = tuple(rates_hz), clock
         self._changed = threading.Condition()
-        self._count = 0
+        self.count = 0
         self.clear()
 
     def clear(self) -> None:
@@ -59,7 +62,7 @@ class WholeSets:
             if self._came_s is not None:
                 self._intervals.append(now_s - self._came_s)
             self._oldest_ns, self._came_s = oldest_ns, now_s
-            self._count += 1
+            self.count += 1
             self._changed.notify_all()
 
     def wait(self, patience_s: float, given_up: Callable[[], bool] = lambda: False) -> bool:
@@ -68,11 +71,11 @@ class WholeSets:
         given_up: asked under the lock after `wake`; true ends the wait.
         """
         with self._changed:
-            before = self._count
+            before = self.count
             worth_s = self.worth_s(patience_s)
             if worth_s > 0.0:
-                self._changed.wait_for(lambda: self._count != before or given_up(), worth_s)
-            return self._count != before or self._is_fresh()
+                self._changed.wait_for(lambda: self.count != before or given_up(), worth_s)
+            return self.count != before or self._is_fresh()
 
     def worth_s(self, patience_s: float) -> float:
         """How long it is worth to wait for the next set from now on; 0 when the newest is to be taken."""
