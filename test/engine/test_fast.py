@@ -59,3 +59,17 @@ def test_a_prepared_engine_has_all_slots_free_and_the_same_results() -> None:
             results.append(each.act(prefix).actions)
     np.testing.assert_array_equal(*results)
     Engine(policy).prepare((1,), (20,))
+
+
+def test_forwards_of_every_number_of_answers_are_made_ahead() -> None:
+    engine = Engine(make_policy("pi05"), slots=8, fast=True, answers=3, answer_tokens=100)
+    engine.prepare((2,), (20,))
+    forward = engine._texts._answers._forward
+    made = len(forward.stages)
+    assert engine.places == 3 and engine.pool.free == engine.pool.slots
+    with engine.observe(make_observation()) as prefix:
+        answers = [engine.ask(prefix, max_tokens=100, temperature=1.0) for _ in range(3)]
+        while engine.speak():
+            pass
+    assert max(len(answer.tokens) for answer in answers) > 60
+    assert len(forward.stages) == made

@@ -134,8 +134,15 @@ class Engine:
         views: numbers of cameras; prompts: numbers of tokens; progress: see Stages.build.
         Raises PoolExhausted if every slot is held.
         """
-        if self._stages is not None:
-            self._stages.build(views, prompts, (self.steps,), progress=progress)
+        if self._stages is None:
+            return
+        self._stages.build(views, prompts, (self.steps,), progress=progress)
+        if self._texts is not None:
+            slot, n_tokens = self.pool.acquire(), 1
+            try:
+                self._texts.prepare(slot, n_tokens, self._seeing.last_hidden(slot, n_tokens))
+            finally:
+                self.pool.release(slot)
 
     def newest(self) -> Prefix | None:
         """The newest prefix, held for the caller, or None before the first observation."""

@@ -30,7 +30,11 @@ from vla_accel_ros.models.detokenising import TextStream
 from vla_accel_ros.models.packed import Forward
 from vla_accel_ros.models.policies import AnyPolicy
 
+PAGES = 3
+"""Of one answer at most: with its prefix they are parts that packed forwards have room for (PARTS there)."""
+
 PAGE_TOKENS = 16
+"""Of one page at least."""
 
 
 class _Line:
@@ -123,8 +127,9 @@ class Texts:
         forward: Forward | None = None,
     ) -> None:
         device, dtype = pool.k.device, pool.k.dtype
-        pages = answers * -(-answer_tokens // PAGE_TOKENS)
-        store = KVStore(pool, PagePool(policy.config.prefix, pages, PAGE_TOKENS, device, dtype))
+        page_tokens = max(PAGE_TOKENS, -(-answer_tokens // PAGES))
+        pages = answers * -(-answer_tokens // page_tokens)
+        store = KVStore(pool, PagePool(policy.config.prefix, pages, page_tokens, device, dtype))
         plain: Forward = partial(packed.forward, policy.model.stack)
         self._answers = Answers(policy.model, store, policy.tokenizer.eos, forward=forward or plain)
         self._store, self._tokenizer, self._seed = store, policy.tokenizer, seed
@@ -133,6 +138,16 @@ class Texts:
         self._open: dict[int, tuple[int, _Line]] = {}  # request -> the store's number of it, and what it said
         self._dropped: deque[int] = deque()
         self._lock = threading.Lock()
+
+    def prepare(self, slot: int, n_tokens: int, hidden: Tensor) -> None:
+        """Have the forwards of every number of answers made, on a held prefix. Raises as begin does."""
+        counts = [1 << power for power in range(self.most.bit_length()) if 1 << power < self.most]
+        tokens, any_word = min(2, self.most_tokens), Sampling(temperature=100.0)  # hardly the end of the text
+        for count in (*counts, self.most):
+            made = [self.begin(slot, n_tokens, hidden, tokens, any_word, 0, ()) for _ in range(count)]
+            while self.advance():
+                pass
+            del made
 
     @property
     def places(self) -> int:
