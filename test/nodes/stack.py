@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from builders import make_checkpoint, make_config
@@ -20,7 +21,7 @@ MOVING_RAD_S = 0.3
 
 class Stack:
     """sim_robot, inference and trajectory with a policy of random weights, which moves the arm without a
-    goal. trajectory: parameters of that node."""
+    goal. trajectory: parameters of that node; inference: of that."""
 
     def __init__(
         self,
@@ -28,6 +29,7 @@ class Stack:
         folder: Path,
         namespace: str = "",
         sim_time: bool = False,
+        inference: Mapping[str, object] = MappingProxyType({}),
         **trajectory: object,
     ) -> None:
         model = make_checkpoint(folder / "random_policy", make_config(horizon=32))
@@ -44,6 +46,7 @@ class Stack:
             denoise_steps=2,
             language_hz=0.5,
             **clock,
+            **inference,
         )
 
 

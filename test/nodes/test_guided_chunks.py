@@ -53,7 +53,7 @@ def seam(operator: Operator) -> float:
 
 
 def test_chunks_continue_each_other_in_mode_rtc_and_only_there(start, tmp_path, operator):
-    stack = Stack(start, tmp_path, mode="async")
+    stack = Stack(start, tmp_path, mode="async", inference={"rtc_mask": "hard", "rtc_mask_horizon": 9})
     set_going(operator)
     operator.wait(lambda: chunking(operator).get("delay [steps]", "n").isdigit(), 20.0, "measured delay")
     free = seam(operator)
@@ -74,6 +74,7 @@ def test_chunks_continue_each_other_in_mode_rtc_and_only_there(start, tmp_path, 
     assert len(told) > CHUNKS / 2
     for number, agreement in told:
         assert agreement.previous < number and len(agreement.actions) > agreement.delay > 0
+        assert (agreement.schedule, agreement.end - agreement.delay) == ("ONES", 9)
 
     operator.hold()
     operator.wait(lambda: operator.motions[-1].state == Motion.HOLDING, 20.0, "hold")
