@@ -121,3 +121,18 @@ def test_several_data_sets_need_the_parameter(contract: Contract, model: Path) -
     with pytest.raises(ValueError, match=r"no dataset was named; name one of \['bridge_orig', 'kuka'\]"):
         Load(model).engine(contract)
     assert Load(model, statistics="kuka").engine(contract).policy.joints == len(contract.action_names)
+
+
+@pytest.mark.parametrize("actions", ["twist"], indirect=True)
+@pytest.mark.parametrize("mode", ["pipelined", "auto"])
+def test_frames_in_turn_go_down_the_same_path(
+    start: Callable[..., object], operator: Operator, file: Path, model: Path, mode: str
+) -> None:
+    start("sim_robot")
+    start("inference", autostart=True, model=str(model), contract=str(file), token_mode=mode)
+    operator.instruct("lift the red cup")
+    operator.wait(lambda: len(operator.chunks) >= 3, 60.0, "three chunks")
+    versions = [received.chunk.kv_version for received in operator.chunks]
+    stamps = [received.chunk.stamp_ns for received in operator.chunks]
+    assert versions == sorted(set(versions)) and stamps == sorted(set(stamps))
+    operator.wait(lambda: running(operator) == "running", 20.0, "running in the diagnostics")

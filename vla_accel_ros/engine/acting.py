@@ -145,11 +145,7 @@ class TokenActing:
 
     @torch.inference_mode()
     def __call__(self, seen: Seen, how: How) -> Acted:
-        for name in ("noise", "steps", "guidance", "committed"):
-            if getattr(how, name) is not None:
-                raise ValueError(
-                    f"act was given {name}, but the policy acts by tokens and has no use for it."
-                )
+        self.check(how)
         policy, slot = self._policy, self._tails.acquire()
         try:
             room = self._tails.view(slot, self._tails.max_tokens)
@@ -158,6 +154,15 @@ class TokenActing:
         finally:
             self._tails.release(slot)
         return Acted(policy.actions(tokens, seen.state)[None], np.zeros(1, np.float32))
+
+    @staticmethod
+    def check(how: How) -> None:
+        """Raise ValueError for what is for chunks that are denoised."""
+        for name in ("noise", "steps", "guidance", "committed"):
+            if getattr(how, name) is not None:
+                raise ValueError(
+                    f"act was given {name}, but the policy acts by tokens and has no use for it."
+                )
 
     def noise(self, request: int) -> None:
         return None

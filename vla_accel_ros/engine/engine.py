@@ -14,24 +14,22 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.acting import How, Seen, Settings, acting
+from vla_accel_ros.engine.acting import Acted, How, Seen, Settings
+from vla_accel_ros.engine.in_turn import IN_TURN, InTurn
 from vla_accel_ros.engine.intake import Intake
 from vla_accel_ros.engine.kv_pool import KVPool
-from vla_accel_ros.engine.packed_stage import PackedForward
+from vla_accel_ros.engine.parts import Choices, parts
 from vla_accel_ros.engine.prefixes import Prefix, Prefixes
-from vla_accel_ros.engine.seeing import FastSeeing, PlainSeeing, Seeing
-from vla_accel_ros.engine.stages import Progress, Stages
+from vla_accel_ros.engine.stages import Progress
 from vla_accel_ros.engine.text import Answer, Texts
 from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.models.decoding import Sampling
-from vla_accel_ros.models.pi import Pi
-from vla_accel_ros.models.policies import FLOW, AnyPolicy, WordedPolicy
+from vla_accel_ros.models.policies import FLOW, AnyPolicy
 from vla_accel_ros.models.rtc import Guidance
 
 
@@ -43,8 +41,10 @@ class Engine:
     step_dt_s: time between two actions.
     seed: the noise of request r is a function of (seed, r) alone.
     answers, answer_tokens: most answers being written at once, and most tokens in one.
+    turns: how frames of a policy that acts by tokens share forwards, see act_in_turn; None: they do not.
     fast: whether prefixes and chunks are computed by engine.stages, where the model is a pi0 or pi0.5. What
-        needs more than a chunk (guidance, committed actions) is computed by the plain model.
+        needs more than a chunk (guidance, committed actions) is computed by the plain model. Frames of a
+        policy that acts by tokens are computed by engine.packed_stage.
 
     Raises ValueError for settings that cannot be, and for fast where there are no stages for the policy.
     """
@@ -61,6 +61,7 @@ class Engine:
         answers: int = 2,
         answer_tokens: int = 64,
         fast: bool = False,
+        turns: InTurn | None = None,
     ) -> None:
         if not step_dt_s > 0:
             raise ValueError(f"step_dt_s is {step_dt_s}; give the time between two actions in seconds.")
@@ -70,24 +71,12 @@ class Engine:
         config, device, dtype = policy.config, policy.device, policy.kv_dtype
         self.pool = KVPool(config.prefix, slots, config.max_tokens, device, dtype)
         self._prefixes = Prefixes(self.pool)
-        self._stages: Stages | None = None
-        self._seeing: Seeing = PlainSeeing(policy, self.pool)
-        if fast:
-            if not isinstance(policy.model, Pi):
-                raise ValueError(
-                    f"fast is true, but a {config.kind} policy has no fast stages; leave it false."
-                )
-            self._stages = Stages(policy.model, self.pool, self.time_rule)
-            self._seeing = FastSeeing(cast(WordedPolicy, policy), self._stages)
-        self._acting = acting(policy, Settings(steps, self.time_rule, seed), self._stages)
-        self._texts: Texts | None = None
-        if policy.decodes:
-            forward = None
-            if fast:
-                positions = config.max_tokens + answer_tokens
-                forward = PackedForward(policy.model.stack, config.prefix, positions)
-            self._texts = Texts(policy, self.pool, answers, answer_tokens, seed, forward)
         self._action_requests = itertools.count()
+        settings = Settings(steps, self.time_rule, seed)
+        choices = Choices(settings, answers, answer_tokens, fast, turns or InTurn())
+        made = parts(policy, self.pool, choices)
+        self._seeing, self._acting, self._texts = made.seeing, made.acting, made.texts
+        self._stages, self._in_turn = made.stages, made.in_turn
 
     def observe(self, observation: Observation) -> Prefix:
         """Compute the prefix of an observation and publish it as the newest; the caller releases it.
@@ -178,15 +167,37 @@ class Engine:
             kv = self.pool.view(prefix.slot, prefix.n_tokens)
             hidden = partial(self._seeing.last_hidden, prefix.slot, prefix.n_tokens)
             seen = Seen(kv, prefix.slot, hidden, origin)
-            actions, updates = self._acting(seen, How(request, noise, steps, guidance, committed))
+            acted = self._acting(seen, How(request, noise, steps, guidance, committed))
+        return self._chunk(prefix, request, acted, None if given is None else np.array(given, np.float32))
+
+    @property
+    def acts_in_turn(self) -> bool:
+        """Whether frames share forwards, and act_in_turn is for acting on every frame."""
+        return self._in_turn is not None
+
+    def act_in_turn(self, prefix: Prefix, state: np.ndarray | None = None) -> Chunk | None:
+        """The newest action that is finished with this frame, which was not given before; None while none is.
+
+        Where frames overlap it is an earlier frame's, with that one's stamp and version (engine.in_turn).
+        state: as of act, ignored. Raises ValueError for an engine without turns.
+        """
+        if self._in_turn is None:
+            raise ValueError("frames are not computed in turn; give the engine another mode, or use act.")
+        with self._prefixes.hold(prefix) as held:
+            finished = self._in_turn.take(held)
+        return (
+            None if finished is None else self._chunk(finished[0], next(self._action_requests), finished[1])
+        )
+
+    def _chunk(self, prefix: Prefix, request: int, acted: Acted, state: np.ndarray | None = None) -> Chunk:
         return Chunk(
-            actions=actions,
+            actions=acted.actions,
             stamp_ns=prefix.stamp_ns,
             step_dt_s=self.step_dt_s,
             kv_version=prefix.version,
             request_id=request,
-            update_magnitudes=updates,
-            state=None if given is None else np.array(given, np.float32),
+            update_magnitudes=acted.updates,
+            state=state,
         )
 
     def ask(
@@ -269,5 +280,8 @@ class Engine:
 
     def _check_decodes(self) -> Texts:
         if self._texts is None:
-            raise ValueError(f"a {self.policy.config.kind} policy has no language head; ask it nothing.")
+            kind = self.policy.config.kind
+            raise ValueError(
+                IN_TURN if self._in_turn else f"a {kind} policy has no language head; ask it nothing."
+            )
         return self._texts

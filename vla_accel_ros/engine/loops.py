@@ -71,9 +71,9 @@ class InferenceLoops:
     """The loops of one engine; start() and stop() may be called again and again.
 
     language: how often the model continues its own prompt; None: it speaks only when it is asked. max_tokens:
-    of the longest answer. act: how a chunk is made of (prefix, state), by
-    default as the engine does; control/rtc.py makes each continue the one before. A prefix that was there
-    before (a warm-up, or the last one before a pause) is never acted on.
+    of the longest answer. act: how a chunk is made of (prefix, state), by default as the engine does;
+    control/rtc.py makes each continue the one before. A prefix that was there before (a warm-up, or the last
+    one before a pause) is never acted on.
     """
 
     def __init__(
@@ -84,10 +84,11 @@ class InferenceLoops:
         action: Pace,
         language: Pace | None,
         max_tokens: int = 16,
-        act: Callable[[Prefix, np.ndarray | None], Chunk] | None = None,
+        act: Callable[[Prefix, np.ndarray | None], Chunk | None] | None = None,
     ) -> None:
         self._engine, self._ports = engine, ports
-        self._make_chunk = engine.act if act is None else act
+        own = engine.act_in_turn if engine.acts_in_turn else engine.act
+        self._make_chunk: Callable[[Prefix, np.ndarray | None], Chunk | None] = act or own
         self._way = RightOfWay()
         self._acted = self._present()
         self._felt_ns = 0
@@ -157,7 +158,8 @@ class InferenceLoops:
             with self._way.taken():
                 chunk = self._make_chunk(prefix, state)
             self._acted, self._felt_ns = prefix.version, felt_ns
-        self._ports.on_chunk(chunk, time.perf_counter() - started)
+        if chunk is not None:  # frames in turn: none is finished while the first are under way
+            self._ports.on_chunk(chunk, time.perf_counter() - started)
         return True
 
     def _served(self) -> bool:

@@ -80,6 +80,8 @@ class InferenceNode(ManagedNode):
             self._on_prefix,
             self._ingest.sets,
         )
+        chunking = self._chunking(engine)
+        act = engine.act_in_turn if engine.acts_in_turn else chunking.act
         self._loops = InferenceLoops(
             engine,
             ports,
@@ -87,7 +89,7 @@ class InferenceNode(ManagedNode):
             pace["action"],
             pace.get("language"),
             value(self, "language_max_tokens"),
-            self._chunking(engine).act,
+            act,
         )
         self._chunks = self.output(ActionChunk, "action_chunk", qos.COMMAND)
         self._observed = self.output(Observed, "observed", qos.REPORT)
@@ -137,6 +139,9 @@ class InferenceNode(ManagedNode):
             statistics=value(self, "statistics"),
             prompt_state=value(self, "prompt_state"),
             fast=value(self, "fast"),
+            token_mode=value(self, "token_mode"),
+            token_prefer=value(self, "token_prefer"),
+            camera_hz=value(self, "vision_hz"),
         )
 
     def _load(self, load: Load, contract: Contract) -> Engine:

@@ -9,6 +9,7 @@ allocations before the robot depends on time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.in_turn import InTurn
 from vla_accel_ros.engine.stages import Progress as Preparing
 from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checkpoint import load_policy
@@ -28,7 +30,9 @@ from vla_accel_ros.sensing.model_check import ModelFacts, judge
 
 @dataclass(frozen=True)
 class Load:
-    """What to load and how; see the parameters of the same names. "auto" is what suits machine and model."""
+    """What to load and how; see the parameters of the same names. "auto" is what suits machine and model.
+    camera_hz: how often frames are looked at, which mode auto of tokens reckons with; 0 is
+    as often as they are wanted."""
 
     model: Path
     device: str = "auto"
@@ -43,6 +47,9 @@ class Load:
     statistics: str = ""
     prompt_state: str = "auto"
     fast: bool = False
+    token_mode: str = "sequential"
+    token_prefer: str = "freshness"
+    camera_hz: float = 0.0
 
     def engine(
         self,
@@ -86,6 +93,7 @@ class Load:
             answers=self.answers,
             answer_tokens=self.answer_tokens,
             fast=self.fast,
+            turns=InTurn(self.token_mode, self.token_prefer, self.camera_hz or math.inf),
         )
         if self.fast and engine.policy.device.type != "cuda":
             warn(

@@ -37,8 +37,8 @@ INFERENCE = (
     Parameter(
         "fast",
         False,
-        "Compute by the captured stages and fused kernels (pi0 and pi0.5; a GPU with triton), which are made "
-        "while the node configures; false is plain torch.",
+        "Compute by captured stages and fused kernels (pi0, pi0.5, and the language model of OpenVLA; a GPU "
+        "with triton), which are made while the node configures; false is plain torch.",
     ),
     Parameter(
         "torch_threads",
@@ -85,6 +85,20 @@ INFERENCE = (
         "A turn of the language loop longer than this is a miss [s]; 0 is one period.",
         0.0,
         60.0,
+    ),
+    Parameter(
+        "token_mode",
+        "sequential",
+        "How frames of a model that acts by tokens (OpenVLA) share forwards: not at all; pipelined, later "
+        "frames carry the tokens of earlier ones; speculative, the last action is a draft of the next; or "
+        "auto, by measured times and how often drafts are right. Actions are the same.",
+        choices=("sequential", "pipelined", "speculative", "auto"),
+    ),
+    Parameter(
+        "token_prefer",
+        "freshness",
+        "What speculative and auto are for: the freshness of an action, or the rate of actions.",
+        choices=("freshness", "rate"),
     ),
     Parameter("language_max_tokens", 16, "Longest answer, in tokens.", minimum=1, maximum=512),
     Parameter("language_answers", 4, "Answers under way at once; more wait.", minimum=1, maximum=32),

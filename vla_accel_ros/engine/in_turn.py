@@ -1,0 +1,137 @@
+"""Frames of a policy that acts by tokens, several in one forward: a frame goes in, a finished one comes out.
+
+The vision loop encodes a frame and keeps its embeddings; the action loop puts them into a pipeline
+(engine.token_pipeline) by the schedule of a mode (engine.mode). What comes out may be an earlier frame, and
+nothing comes out while the pipeline fills: it is an action of that frame, with its stamp and version, and
+goes the way of all chunks. Its tokens are the greedy ones whatever the mode. With another instruction the
+frames under way are forgotten: nobody wants their actions.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.acting import Acted, How, Seen, TokenActing
+from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.mode import Frames, Mode, measure
+from vla_accel_ros.engine.prefixes import Prefix
+from vla_accel_ros.engine.token_pipeline import TokenPipeline
+from vla_accel_ros.models.packed import Forward
+from vla_accel_ros.models.policies import WordedPolicy
+from vla_accel_ros.models.policy import PolicyInputs
+
+MEASURED_WORDS = 24
+"""Of the prompt whose forwards are timed for mode auto."""
+
+
+SEQUENTIAL = "sequential"
+
+IN_TURN = "frames are computed in turn, with their actions: nothing continues them; use mode sequential."
+
+
+class InTurn(NamedTuple):
+    """mode, prefer: see engine.mode; camera_hz: how often frames come, infinite where that is unknown."""
+
+    mode: str = SEQUENTIAL
+    prefer: str = "freshness"
+    camera_hz: float = math.inf
+
+
+class Encoded:
+    """A Seeing that only encodes: `embeddings` of a slot are what the pipeline takes."""
+
+    def __init__(self, policy: WordedPolicy, pool: KVPool) -> None:
+        self._policy = policy
+        self._kept = pool.k.new_zeros(pool.slots, policy.config.max_tokens, policy.config.prefix.width)
+
+    def observe(self, inputs: PolicyInputs, slot: int) -> int:
+        embeddings = self._policy.embed(inputs)[0]
+        self._kept[slot, : len(embeddings)].copy_(embeddings)
+        return len(embeddings)
+
+    def embeddings(self, slot: int, n_tokens: int) -> Tensor:
+        """[1, T, W]"""
+        return self._kept[slot, None, :n_tokens].clone()
+
+    def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
+        raise ValueError(IN_TURN)
+
+    def last_hidden(self, slot: int, n_tokens: int) -> Tensor:
+        raise ValueError(IN_TURN)
+
+
+class FramesInTurn:
+    """The frames of one engine on their way to actions. An Acting too, which computes one frame by itself."""
+
+    horizon = 1
+
+    def __init__(
+        self, policy: WordedPolicy, encoded: Encoded, how: InTurn, forward: Forward | None = None
+    ) -> None:
+        config, device, dtype = policy.config, policy.device, policy.kv_dtype
+        tokens = policy.joints
+        room = config.max_tokens + tokens - 1
+        self._policy, self._encoded = policy, encoded
+        pool = KVPool(config.prefix, tokens + 1, room, device, dtype)
+        self._pipeline = TokenPipeline(policy.model, pool, tokens, forward=forward)
+        self._alone = TokenPipeline(policy.model, pool, tokens, forward=forward)
+        self._lock = threading.Lock()
+        times = None
+        if how.mode == "auto":
+            width = config.prefix.width
+            words = config.max_tokens - config.max_prompt + MEASURED_WORDS
+            prompt = torch.zeros(1, min(words, config.max_tokens), width, device=device, dtype=dtype)
+            times = measure(self._pipeline, prompt, _clock(device))
+        self.mode = Mode(how.mode, how.prefer, tokens, times, how.camera_hz)
+        self._frames = Frames(self._pipeline, self.mode)
+        self._under_way: dict[int, Prefix] = {}
+        self._instruction: str | None = None
+
+    def take(self, prefix: Prefix) -> tuple[Prefix, Acted] | None:
+        """A held frame that was not taken before; returns the newest that is finished with it, if any is.
+
+        The Prefix returned says what frame it is; it may have been released.
+        """
+        with self._lock, torch.inference_mode():
+            if prefix.instruction != self._instruction:
+                self._frames.clear()
+                self._under_way.clear()
+                self._instruction = prefix.instruction
+            embeddings = self._encoded.embeddings(prefix.slot, prefix.n_tokens)
+            self._under_way[prefix.version] = prefix
+            finished = self._frames.take(prefix.version, embeddings)
+            done = [(self._under_way.pop(one.frame), one.tokens) for one in finished]
+            if not done:
+                return None
+            frame, tokens = done[-1]
+            return frame, self._acted(tokens, frame.state)
+
+    def __call__(self, seen: Seen, how: How) -> Acted:
+        TokenActing.check(how)
+        with self._lock, torch.inference_mode():
+            embeddings = self._encoded.embeddings(seen.slot, seen.kv.k.shape[3])
+            (finished,) = self._alone.step(0, embeddings) or self._alone.drain()
+        return self._acted(finished.tokens, seen.state)
+
+    def noise(self, request: int) -> None:
+        return None
+
+    def _acted(self, tokens: tuple[int, ...], state: np.ndarray) -> Acted:
+        return Acted(self._policy.actions(torch.tensor([tokens]), state), np.zeros(1, np.float32))
+
+
+def _clock(device: torch.device) -> Callable[[], float]:
+    def clock() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return clock
