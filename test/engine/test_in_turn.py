@@ -93,6 +93,14 @@ def test_another_instruction_forgets_what_is_under_way(policy: OpenVLAPolicy) ->
     assert all(chunk.stamp_ns == 5000 for chunk in after[ACTIONS - 1 :])
 
 
+def test_what_was_under_way_before_a_pause_is_forgotten(policy: OpenVLAPolicy) -> None:
+    engine = Engine(policy, turns=InTurn("pipelined"))
+    in_turn(engine, frames(ACTIONS - 1))
+    engine.forget_turns()
+    made = in_turn(engine, frames(ACTIONS))
+    assert [chunk and chunk.kv_version for chunk in made] == [None] * (ACTIONS - 1) + [ACTIONS - 1]
+
+
 def test_a_frame_alone_is_computed_at_any_time_and_nothing_else(policy: OpenVLAPolicy) -> None:
     """As a replay does, and a warm-up."""
     expected = sequential(policy, frames(1))[1000]

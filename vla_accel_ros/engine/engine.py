@@ -189,6 +189,11 @@ class Engine:
             None if finished is None else self._chunk(finished[0], next(self._action_requests), finished[1])
         )
 
+    def forget_turns(self) -> None:
+        """Finish no frame that was given to act_in_turn so far, as after a pause."""
+        if self._in_turn is not None:
+            self._in_turn.forget()
+
     def _chunk(self, prefix: Prefix, request: int, acted: Acted, state: np.ndarray | None = None) -> Chunk:
         return Chunk(
             actions=acted.actions,

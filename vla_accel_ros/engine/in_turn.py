@@ -102,8 +102,7 @@ class FramesInTurn:
         """
         with self._lock, torch.inference_mode():
             if prefix.instruction != self._instruction:
-                self._frames.clear()
-                self._under_way.clear()
+                self._clear()
                 self._instruction = prefix.instruction
             embeddings = self._encoded.embeddings(prefix.slot, prefix.n_tokens)
             self._under_way[prefix.version] = prefix
@@ -113,6 +112,15 @@ class FramesInTurn:
                 return None
             frame, tokens = done[-1]
             return frame, self._acted(tokens, frame.state)
+
+    def forget(self) -> None:
+        """Finish nothing that was taken so far, as after a pause."""
+        with self._lock:
+            self._clear()
+
+    def _clear(self) -> None:
+        self._frames.clear()
+        self._under_way.clear()
 
     def __call__(self, seen: Seen, how: How) -> Acted:
         TokenActing.check(how)

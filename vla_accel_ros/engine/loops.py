@@ -106,6 +106,7 @@ class InferenceLoops:
     def start(self) -> None:
         """Start all loops, forgetting every frame there is."""
         self._acted = self._present()
+        self._engine.forget_turns()
         if self.speaking is not None:
             self.speaking.forget(self._acted)
         for loop in self._loops:
