@@ -47,9 +47,14 @@ def in_turn(engine: Engine, observations: list[Observation]) -> list[Chunk | Non
     return made
 
 
-@pytest.mark.parametrize("fast", [False, True])
-@pytest.mark.parametrize("prefer", PREFERENCES)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "prefer", "fast"),
+    [
+        *((mode, prefer, False) for mode in MODES for prefer in PREFERENCES),
+        ("sequential", "rate", True),
+        ("speculative", "rate", True),
+    ],
+)
 def test_actions_are_those_of_the_plain_engine_in_every_mode(
     policy: OpenVLAPolicy, mode: str, prefer: str, fast: bool
 ) -> None:

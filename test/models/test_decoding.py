@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from openvla_builders import make_openvla
 from torch import Tensor
 
-from vla_accel_ros.models.decoding import Sampling, choose, decode
+from vla_accel_ros.models.decoding import Sampling, decode
 from vla_accel_ros.models.gemma import KV
 from vla_accel_ros.models.openvla import OpenVLA
 from vla_accel_ros.models.pi import Pi
@@ -90,7 +90,7 @@ def test_nothing_is_decoded_if_nothing_is_asked_for(model: OpenVLA | Pi) -> None
 def test_draws_follow_the_softmax() -> None:
     logits = torch.tensor([[0.0, 1.0, 2.0], [3.0, 0.0, 0.0]])
     rng = np.random.default_rng(0)
-    draws = torch.stack([choose(logits, 0.7, rng) for _ in range(4000)])
+    draws = torch.stack([Sampling(0.7).choose(logits, rng) for _ in range(4000)])
     for row in range(2):
         share = torch.bincount(draws[:, row], minlength=3) / len(draws)
         torch.testing.assert_close(share, torch.softmax(logits[row] / 0.7, dim=0), rtol=0, atol=0.025)
@@ -110,18 +110,22 @@ def test_draws_are_those_of_the_seed(model: OpenVLA | Pi) -> None:
 
 def test_a_temperature_near_zero_is_greedy() -> None:
     logits = torch.tensor([[0.0, 0.1, 0.05]])
-    assert choose(logits, 1e-6, np.random.default_rng(0)).tolist() == choose(logits).tolist() == [1]
+    assert (
+        Sampling(1e-6).choose(logits, np.random.default_rng(0)).tolist()
+        == Sampling().choose(logits).tolist()
+        == [1]
+    )
 
 
 @pytest.mark.parametrize("temperature", [-1.0, float("nan"), float("inf")])
 def test_temperatures_that_cannot_be_are_refused(temperature: float) -> None:
     with pytest.raises(ValueError, match="temperature is"):
-        choose(torch.zeros(1, 3), temperature, np.random.default_rng(0))
+        Sampling(temperature).choose(torch.zeros(1, 3), np.random.default_rng(0))
 
 
 def test_sampling_needs_a_source_of_chance() -> None:
     with pytest.raises(ValueError, match="there is no rng"):
-        choose(torch.zeros(1, 3), 1.0)
+        Sampling(1.0).choose(torch.zeros(1, 3))
 
 
 def share(logits: torch.Tensor, sampling: Sampling, draws: int = 4000) -> np.ndarray:

@@ -94,11 +94,6 @@ class Sampling:
 GREEDY = Sampling()
 
 
-def choose(logits: Tensor, temperature: float = 0.0, rng: np.random.Generator | None = None) -> Tensor:
-    """As Sampling.choose, from all tokens."""
-    return Sampling(temperature).choose(logits, rng)
-
-
 def decode(
     model: Continues,
     past: KV,
