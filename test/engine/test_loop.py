@@ -237,11 +237,12 @@ class Frames:
 
     def __init__(self, clock: Clock, first: float, hz: float = 30.0) -> None:
         self.clock, self.first, self.period = clock, first, 1 / hz
+        self.lead_s = self.period / 8
         self.patiences: list[float] = []
 
     def wait(self, patience_s: float, given_up: Callable[[], bool]) -> None:
         self.patiences.append(patience_s)
-        if self.age_s() > 0.004 and self.period - self.age_s() <= patience_s:
+        if self.age_s() > 0.25 * self.period and self.period - self.age_s() <= patience_s:
             self.clock.now += self.period - self.age_s() + 1e-6
 
     def wake(self) -> None:
@@ -273,19 +274,19 @@ def test_a_loop_that_awaits_frames_takes_them_fresh_whatever_its_phase(phase: fl
     frames = Frames(clock, 90.0 + phase)
     loop, _, ages = watched(clock, frames, run_s=0.03, rate_hz=10.0)
     drive(loop, clock, until=110.0)
-    assert max(ages) <= 0.004
+    assert max(ages) <= 0.25 * frames.period
     assert loop.stats().misses == 0 and loop.stats().runs == pytest.approx(100, abs=1)
     assert loop.stats().p50_s == pytest.approx(0.03)
 
 
-def test_the_grid_moves_onto_the_frames_so_that_little_is_waited() -> None:
+@pytest.mark.parametrize("phase", [0.0, 0.005, 0.01, 0.02, 0.032])
+def test_the_grid_moves_behind_the_frames_so_that_nothing_is_waited(phase: float) -> None:
     clock = Clock()
-    frames = Frames(clock, 90.02)
+    frames = Frames(clock, 90.0 + phase)
     loop, starts, _ = watched(clock, frames, run_s=0.03, rate_hz=10.0)
     drive(loop, clock, until=104.0)
     assert loop.due_s is not None
-    apart = (frames.first - loop.due_s) % frames.period
-    assert min(apart, frames.period - apart) < 0.002
+    assert (loop.due_s - frames.first + 1e-6) % frames.period <= 0.25 * frames.period
     assert starts[-1] - starts[-2] == pytest.approx(0.1)
 
 
@@ -348,6 +349,7 @@ def test_stopping_a_thread_that_awaits_does_not_wait_for_what_it_awaits() -> Non
     class Never:
         def __init__(self) -> None:
             self.changed, self.asked = threading.Condition(), threading.Event()
+            self.lead_s = 0.0
 
         def wait(self, patience_s: float, given_up: Callable[[], bool]) -> None:
             with self.changed:
@@ -364,3 +366,28 @@ def test_stopping_a_thread_that_awaits_does_not_wait_for_what_it_awaits() -> Non
     assert never.asked.wait(timeout=30)
     loop.stop()
     assert not loop.running and not runs
+
+
+def test_one_slow_run_does_not_end_the_waiting() -> None:
+    clock = Clock()
+    frames = Frames(clock, 90.0)
+    durations = iter([0.03] * 20 + [0.2] + [0.03] * 100)
+
+    def body() -> bool:
+        clock.now += next(durations)
+        return True
+
+    drive(make_loop(clock, body, deadline_s=0.1, awaited=frames), clock, until=108.0)
+    assert min(frames.patiences) == PART * 0.1
+
+
+def test_frames_that_drift_against_the_loop_are_followed() -> None:
+    """Cameras at 29.9 and 30.1 Hz: the grid moves with them, and next to no runs are lost."""
+    for hz in (29.9, 30.1):
+        clock = Clock()
+        frames = Frames(clock, 90.0, hz)
+        loop, starts, ages = watched(clock, frames, run_s=0.03, rate_hz=10.0)
+        drive(loop, clock, until=200.0)
+        assert len(starts) == pytest.approx(1000, rel=0.015)
+        assert max(ages) <= 0.26 * frames.period
+        assert loop.stats().misses == 0

@@ -161,6 +161,7 @@ def test_the_vision_loop_awaits_frames_and_stops_while_it_does():
 
         def __init__(self) -> None:
             self.changed, self.given, self.waits = threading.Condition(), False, 0
+            self.lead_s = 0.0
 
         def wait(self, patience_s: float, given_up) -> None:
             with self.changed:

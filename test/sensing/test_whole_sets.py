@@ -67,6 +67,15 @@ def test_a_set_that_has_just_come_is_taken():
     assert sets.worth_s(1.0) > 0.0
 
 
+def test_best_is_to_be_due_while_a_set_is_fresh():
+    sets, clock = make_sets()
+    assert sets.lead_s == 0.0
+    film(sets, clock, 5)
+    assert sets.lead_s == pytest.approx(FRESH / 2 * FRAME_S)
+    clock.now += sets.lead_s
+    assert sets.worth_s(1.0) == 0.0
+
+
 def test_patience_bounds_the_wait_and_is_not_spent_on_what_comes_later():
     sets, clock = make_sets()
     film(sets, clock, 5)

@@ -5,10 +5,11 @@ left out, because an old frame is worth nothing. A run that ends later than its 
 due is a miss. A body that had nothing to do says so and counts as idle.
 
 A loop may await what it works on. When it is due it then waits for that, at most PART of its period, and no
-longer than leaves its longest recent run time to end before period and deadline are over: so waiting costs no
-run, and nothing awaited means running as due. When every one of the last WAITS runs waited, half of the least
-wait moves the grid, until it lies on what arrives. `wake` makes a run due at once. `tick` holds all the logic
-and takes the time from outside; the thread only waits.
+longer than leaves nine of ten recent runs time to end before period and deadline are over: so waiting costs
+no run, and what does not come leaves the loop its period. When every one of the last WAITS runs waited, the
+least wait moves the grid, and a little more: runs then are due just after what they work on has come, even
+when there is no time to wait. `wake` makes a run due at once. `tick` holds all the logic and takes the time
+from outside; the thread only waits.
 """
 
 from __future__ import annotations
@@ -26,10 +27,14 @@ import numpy as np
 WINDOW_S = 5.0
 PART = 0.5
 WAITS = 8
+USUAL = 0.9
 
 
 class Awaited(Protocol):
-    """What a loop that is due may wait for."""
+    """What a loop that is due may wait for. lead_s: how long after it has come it is best to be due."""
+
+    @property
+    def lead_s(self) -> float: ...
 
     def wait(self, patience_s: float, given_up: Callable[[], bool]) -> object:
         """Return when it is there, is not expected in time or is given up; after patience_s at most."""
@@ -125,7 +130,7 @@ class Loop:
                 self._forget(end)
         # A little short of a whole period counts as one: the sum of periods is rounded.
         self._due += period * max(1, math.ceil((end - self._due) / period - 1e-6))
-        self._due += 0.5 * min(self._waits)
+        self._due += self._shift()
         return self._due
 
     def hasten(self, now: float) -> None:
@@ -198,15 +203,23 @@ class Loop:
         period = 1.0 / self.rate_hz
         with self._lock:
             self._forget(now)
-            longest = max((duration for _, duration in self._recent), default=0.0)
+            durations = [duration for _, duration in self._recent] or [0.0]
         assert self._due is not None
-        late = now - self._due
-        patience = min(PART * period, period - late - longest, self.deadline_s - late - longest)
+        needed = now - self._due + float(np.quantile(durations, USUAL))
+        patience = min(PART * period, period - needed, self.deadline_s - needed)
         if patience > 0.0:
             self._awaited.wait(patience, self._stopping.is_set)
         begin = self._clock()
         self._waits.append(begin - now)
         return begin
+
+    def _shift(self) -> float:
+        """How far the grid moves when all the last runs waited."""
+        least = min(self._waits)
+        if self._awaited is None or not least:
+            return 0.0
+        self._waits.append(0.0)
+        return least + self._awaited.lead_s
 
     def _end(self) -> None:
         """Have the thread end, whatever it waits for."""

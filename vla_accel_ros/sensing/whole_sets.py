@@ -88,6 +88,12 @@ class WholeSets:
                 return 0.0
             return max(0.0, min(patience_s, (1.0 + LATE) * interval_s - age_s))
 
+    @property
+    def lead_s(self) -> float:
+        """Half the time for which a set is fresh; 0 before the rhythm is known."""
+        with self._changed:
+            return 0.5 * FRESH * float(np.median(self._intervals)) if self._intervals else 0.0
+
     def wake(self) -> None:
         """Have everybody who waits ask whether it is given up."""
         with self._changed:
