@@ -23,8 +23,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-from vla_accel_ros.kernels.gpu import attention, flow, image, launch, linear, norm
+from vla_accel_ros.kernels.gpu import attention, flow, image, launch, linear, norm, project
 from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.tuning import Config, Table, read_table
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
@@ -59,6 +60,8 @@ class Compiled:
             value, name = given[parameter.name], parameter.name
             if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1):
                 signature[name], constants[(index,)] = "constexpr", value
+            elif isinstance(value, TensorDescriptor):
+                signature[name] = f"tensordesc<{POINTERS[value.base.dtype][1:]}{value.block_shape}>"
             elif isinstance(value, torch.Tensor):
                 signature[name], attributes[(index,)] = POINTERS[value.dtype], [["tt.divisibility", 16]]
             elif isinstance(value, int):
@@ -88,7 +91,7 @@ def usage(cubin: bytes) -> tuple[int, int]:
 def replace_kernels(module: ModuleType, capability: int) -> None:
     """Make every launch of the module's kernels a compilation."""
     helpers = {name for name in vars(launch) if isinstance(getattr(launch, name), JITFunction)}
-    called = helpers | {"_two_products", "_bias_of", "_over", "_first", "_gelu"}
+    called = helpers | {"_two_products", "_squares", "_over", "_gelu"}
     for name, value in list(vars(module).items()):
         if isinstance(value, JITFunction) and name not in called:
             setattr(module, name, Compiled(value, capability))
@@ -97,8 +100,8 @@ def replace_kernels(module: ModuleType, capability: int) -> None:
 def every(config: PiConfig, table: Table, pdl: bool) -> None:
     """Launch each kernel of a step once."""
     ops = TritonOps(CPU, dataclasses.replace(table, pdl=pdl))
-    for piece in pieces.pieces(config, 900, CPU, 1, parts=ops.parts(408, 900, 256, torch.bfloat16)):
-        getattr(ops, piece.name)(*piece.arguments(0))
+    for piece in pieces.pieces(config, 900, CPU, 1):
+        getattr(ops, piece.kernel)(*piece.arguments(0))
 
 
 def between() -> None:
@@ -116,17 +119,18 @@ def between() -> None:
     norm.glu(place(1, 4, 32768), place(1, 4, 16384))
     q, k = place(1, 532, 8, 256), place(2, 1, 900, 256)
     norm.place_qkv(place(1, 532, 2560), angles, angles, ints, q, k, k, ints, ints)
-    attention.attend(
-        q, k, k, ints, ints, place(1, 1, 532, 2048), torch.empty(1, 1, 532, 8), config=Config(64, 32, 16)
-    )
+    scratch = launch.Scratch.of(CPU, 1, 1)
+    attention.attend(q, k, k, ints, ints, place(1, 532, 2048), config=Config(64, 32, 16), scratch=scratch)
 
 
 if __name__ == "__main__":
     target = int(sys.argv[1])
     chosen = read_table(Path(sys.argv[2]).read_text(), sys.argv[2], 132) if len(sys.argv) > 2 else Table(132)
     pieces.LAYERS = 1
-    for module in (attention, flow, image, linear, norm):
+    for module in (attention, flow, image, linear, norm, project):
         replace_kernels(module, target)
+        if target < 90 and hasattr(module, "tiles"):  # as launch.tiles says on such a device
+            module.tiles = lambda *_: None
     every(PI05, chosen, pdl=target >= 90)
     every(PI0, chosen, pdl=False)
     between()

@@ -8,8 +8,8 @@ from drawing import DEVICE, DTYPES, Drawing, assert_near, ints, poison
 from torch import Tensor
 
 from vla_accel_ros.kernels import attention
-from vla_accel_ros.kernels.attention import combine
 from vla_accel_ros.kernels.gpu import attention as kernels
+from vla_accel_ros.kernels.gpu.launch import Scratch
 from vla_accel_ros.kernels.tuning import Config
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -26,15 +26,16 @@ def run(
     tail: tuple[Tensor, Tensor, Tensor] | tuple[()] = (),
 ) -> Tensor:
     batch, tokens, heads, head = q.shape
-    partial = poison(parts, batch, tokens, heads * head, dtype=q.dtype)
-    lse = poison(parts, batch, tokens, heads)
+    out = poison(batch, tokens, heads * head, dtype=q.dtype)
     slots = ints(*(k.shape[0] - 1 - b for b in range(batch)))
-    arguments = (q, k, v, slots, lengths, partial, lse, *(tail or (None, None, None)), alone)
+    arguments = (q, k, v, slots, lengths, out, *(tail or (None, None, None)), alone)
     if kernel:
-        kernels.attend(*arguments, config=Config(16, 16, 16))
+        # A launch cuts the keys of two sequences into half as many parts each.
+        config, scratch = Config(16, 16, 16, split=parts * batch), Scratch.of(DEVICE, 1 << 18, 1)
+        kernels.attend(*arguments, config=config, scratch=scratch)
     else:
         attention.attend(*arguments)
-    return combine(partial, lse)
+    return out
 
 
 def drawn(draw: Drawing, heads: int, kv_heads: int, head: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
@@ -101,9 +102,19 @@ def test_what_lies_beyond_the_lengths_is_not_read() -> None:
 def test_more_than_a_thousand_keys() -> None:
     draw = Drawing(11)
     q, k, v = draw(1, 1, 2, 16), draw(1, 1, 1500, 16), draw(1, 1, 1500, 16)
-    partial, lse = poison(2, 1, 1, 32), poison(2, 1, 1, 2)
-    kernels.attend(q, k, v, ints(0), ints(1481), partial, lse, config=Config(16, 128, 16))
+    out = poison(1, 1, 32)
+    config, scratch = Config(16, 128, 16, split=2), Scratch.of(DEVICE, 1 << 12, 1)
+    kernels.attend(q, k, v, ints(0), ints(1481), out, config=config, scratch=scratch)
     weights = torch.softmax((q[0].transpose(0, 1) @ k[0, :, :1481].mT) * 16**-0.5, dim=2)
     expected = (weights @ v[0, :, :1481]).transpose(0, 1).flatten(1)
-    torch.testing.assert_close(combine(partial, lse)[0], expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(out[0], expected, rtol=1e-4, atol=1e-5)
     assert q.device.type == DEVICE.type
+
+
+def test_keys_are_not_cut_where_scratch_memory_is_too_small() -> None:
+    q, k, v, *_ = drawn(Drawing(12), 4, 1, 16, torch.float32)
+    out, slots, lengths = poison(2, 5, 64), ints(2, 1), ints(70, 9)
+    kernels.attend(
+        q, k, v, slots, lengths, out, config=Config(16, 16, 16, split=8), scratch=Scratch.of(DEVICE, 8, 1)
+    )
+    assert_near(out, run(False, q, k, v, lengths), torch.float32)

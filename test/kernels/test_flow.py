@@ -9,6 +9,8 @@ from drawing import DEVICE, DTYPES, Drawing, assert_near, ints, poison
 from vla_accel_ros.kernels import flow, linear, norm
 from vla_accel_ros.kernels.gpu import flow as kernels
 from vla_accel_ros.kernels.gpu import norm as norm_kernels
+from vla_accel_ros.kernels.gpu.launch import Scratch
+from vla_accel_ros.kernels.linear import Norm
 from vla_accel_ros.kernels.tuning import Config
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -30,9 +32,16 @@ def test_embed_actions(dtype: torch.dtype, tables: int, kind: str) -> None:
             draw(batch, width, dtype=dtype),
         )
     twin, ours = (poison(batch, horizon + bool(more), width, dtype=dtype) for _ in range(2))
-    flow.embed_actions(x, weight, bias, twin, *more)
-    kernels.embed_actions(x, weight, bias, ours, *more, config=SMALL)
+    scale = None if kind == "pi0" else draw(tables, width, spread=0.3)
+    norm, left = (Norm.of(twin, scaled=scale is not None)._replace(scale=scale) for _ in range(2))
+    flow.embed_actions(x, weight, bias, twin, *(more or (None, None, None)), norm)
+    given = (*(more or (None, None, None)), left)
+    kernels.embed_actions(x, weight, bias, ours, *given, config=SMALL, scratch=Scratch.of(DEVICE, 1 << 14, 1))
     assert_near(ours, twin, dtype)
+    rows = batch * ours.shape[1]
+    assert_near(left.squares.sum(0)[:rows], norm.squares.sum(0)[:rows], dtype)
+    if left.scaled is not None and norm.scaled is not None:
+        assert_near(left.scaled, norm.scaled, dtype)
 
 
 @dtypes

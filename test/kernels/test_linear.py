@@ -6,9 +6,11 @@ import pytest
 import torch
 from drawing import DEVICE, DTYPES, Drawing, assert_near, ints, poison
 
-from vla_accel_ros.kernels import attention, linear
+from vla_accel_ros.kernels import linear
 from vla_accel_ros.kernels.gpu import linear as kernels
+from vla_accel_ros.kernels.gpu import project as project_kernels
 from vla_accel_ros.kernels.gpu.launch import Scratch
+from vla_accel_ros.kernels.linear import Norm
 from vla_accel_ros.kernels.tuning import Config
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -19,15 +21,36 @@ def tables_of(draw: Drawing, rows: int, *widths: int) -> list[torch.Tensor | Non
     return [draw(rows, width, spread=0.3) if rows else None for width in widths]
 
 
+def norm_of(x: torch.Tensor, scale: torch.Tensor | None, filled: bool = True) -> Norm:
+    """The norm of rows x, as who made them leaves it, or with nothing in it yet."""
+    norm = Norm.of(x, scaled=scale is not None)._replace(scale=scale)
+    if filled:
+        norm.leave(x)
+    else:
+        norm.squares.fill_(float("nan"))
+        if norm.scaled is not None:
+            norm.scaled.fill_(float("nan"))
+    return norm
+
+
+def assert_norms_near(ours: Norm, twin: Norm, rows: int, dtype: torch.dtype) -> None:
+    """Of the squares only each row's sum is defined."""
+    assert_near(ours.squares.sum(0)[:rows], twin.squares.sum(0)[:rows], dtype)
+    if twin.scaled is not None:
+        assert ours.scaled is not None
+        assert_near(ours.scaled, twin.scaled, dtype)
+
+
 @dtypes
 @modulated
-@pytest.mark.parametrize("head", [8, 24])
-def test_rotary_qkv(dtype: torch.dtype, tables: int, head: int) -> None:
-    draw, batch, tokens, heads, kv_heads, width, room = Drawing(head), 2, 7, 3, 2, 40, 12
+@pytest.mark.parametrize("head", [8, 24, 32])
+@pytest.mark.parametrize("width", [40, 50], ids=["tiles", "rows at odd addresses"])
+def test_rotary_qkv(dtype: torch.dtype, tables: int, head: int, width: int) -> None:
+    draw, batch, tokens, heads, kv_heads, room = Drawing(head), 2, 7, 3, 2, 12
     x = draw(batch, tokens, width, dtype=dtype)
     weight = draw((heads + 2 * kv_heads) * head, width, dtype=dtype, spread=width**-0.5)
     scale, bias = tables_of(draw, tables, width, weight.shape[0])
-    angles = draw(30, head // 2)
+    norm, angles = norm_of(x, scale), draw(30, head // 2)
     cos, sin = angles.cos(), angles.sin()
     results = []
     for run in (linear.rotary_qkv, kernels.rotary_qkv):
@@ -36,7 +59,7 @@ def test_rotary_qkv(dtype: torch.dtype, tables: int, head: int) -> None:
         pool = torch.zeros(4, 3, kv_heads, room, head, dtype=dtype, device=DEVICE)
         k, v = pool[:, 1], torch.zeros_like(pool)[:, 2]
         named = {} if run is linear.rotary_qkv else {"config": Config(16, 16, 32)}
-        run(x, weight, cos, sin, ints(4, 9), q, k, v, ints(3, 1), ints(2, 0), scale, bias, **named)
+        run(x, weight, cos, sin, ints(4, 9), q, k, v, ints(3, 1), ints(2, 0), norm, bias, **named)
         results.append((q, k, v))
         assert pool[:, 0].count_nonzero() == pool[:, 2].count_nonzero() == 0
         assert k[3, :, :2].count_nonzero() == k[3, :, 9:].count_nonzero() == k[0].count_nonzero() == 0
@@ -53,27 +76,30 @@ def test_gated_up(dtype: torch.dtype, tables: int, shape: tuple[int, int, int, i
     weight = draw(2 * columns, width, dtype=dtype, spread=width**-0.5)
     scale, bias = tables_of(draw, batch if tables == 2 else tables, width, 2 * columns)
     twin, ours = (poison(batch, tokens, columns, dtype=dtype) for _ in range(2))
-    linear.gated_up(x, weight, twin, scale, bias)
-    kernels.gated_up(x, weight, ours, scale, bias, config=Config(16, 16, 32))
+    norm = norm_of(x, scale)
+    linear.gated_up(x, weight, twin, norm, bias)
+    kernels.gated_up(x, weight, ours, norm, bias, config=Config(16, 16, 32))
     assert_near(ours, twin, dtype)
 
 
 @dtypes
 @pytest.mark.parametrize("tables", [0, 1, 3], ids=["plain", "one row", "a row each"])
-@pytest.mark.parametrize("config", [Config(16, 16, 16), Config(32, 16, 32, split=3)], ids=["whole", "split"])
-@pytest.mark.parametrize("sizes", [(48, 96), (31, 70)], ids=str)
+@pytest.mark.parametrize("config", [Config(16, 16, 16), Config(32, 32, 32, split=3)], ids=["whole", "split"])
+@pytest.mark.parametrize("sizes", [(48, 96), (31, 70), (72, 64)], ids=str)
 def test_project(dtype: torch.dtype, tables: int, config: Config, sizes: tuple[int, int]) -> None:
     (columns, width), draw, batch, tokens = sizes, Drawing(2), 3, 7
     a, weight = draw(batch, tokens, width, dtype=dtype), draw(columns, width, dtype=dtype, spread=width**-0.5)
-    (gate,) = tables_of(draw, tables, columns)
+    gate, scale = tables_of(draw, tables, columns, columns)
     before, scratch = draw(batch, tokens, columns, dtype=dtype), Scratch.of(DEVICE, 1 << 16, 64)
     twin, ours = before.clone(), before.clone()
-    linear.project(a, weight, twin, gate)
-    kernels.project(a, weight, ours, gate, config=config, scratch=scratch)
+    norm, left = (norm_of(before, scale, filled=False) for _ in range(2))
+    linear.project(a, weight, twin, gate, norm)
+    project_kernels.project(a, weight, ours, gate, left, config=config, scratch=scratch)
     assert_near(ours, twin, dtype)
+    assert_norms_near(left, norm, batch * tokens, dtype)
     assert not scratch.counters.any()
     again = before.clone()
-    kernels.project(a, weight, again, gate, config=config, scratch=scratch)
+    project_kernels.project(a, weight, again, gate, config=config, scratch=scratch)
     assert torch.equal(again, ours)
 
 
@@ -84,33 +110,7 @@ def test_project_is_whole_where_scratch_memory_is_too_small_to_split(dtype: torc
     twin = draw(1, 4, 16, dtype=dtype)
     ours = twin.clone()
     linear.project(a, weight, twin)
-    kernels.project(a, weight, ours, config=Config(16, 16, 16, split=4), scratch=Scratch.of(DEVICE, 8, 1))
+    project_kernels.project(
+        a, weight, ours, config=Config(16, 16, 16, split=4), scratch=Scratch.of(DEVICE, 8, 1)
+    )
     assert_near(ours, twin, dtype)
-
-
-@dtypes
-@pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.parametrize("head", [8, 32], ids=["heads within a tile", "tiles within a head"])
-def test_project_attended(dtype: torch.dtype, parts: int, head: int) -> None:
-    draw, batch, tokens, heads, columns = Drawing(4), 2, 5, 3, 24
-    partial = draw(parts, batch, tokens, heads * head, dtype=dtype)
-    lse = draw(parts, batch, tokens, heads, spread=3.0)
-    if parts > 1:
-        partial[1], lse[1] = 0.0, -torch.inf
-    weight, gate = draw(columns, heads * head, dtype=dtype, spread=0.2), draw(1, columns)
-    twin = draw(batch, tokens, columns, dtype=dtype)
-    ours = twin.clone()
-    linear.project_attended(partial, lse, weight, twin, gate)
-    config, scratch = Config(16, 16, 16, split=2), Scratch.of(DEVICE, 1 << 14, 16)
-    kernels.project_attended(partial, lse, weight, ours, gate, config=config, scratch=scratch)
-    assert_near(ours, twin, dtype)
-
-
-def test_parts_combine_to_what_one_attention_is() -> None:
-    draw = Drawing(5)
-    scores, values = draw(1, 1, 1, 6), draw(6, 4)
-    whole = torch.softmax(scores, dim=3) @ values
-    halves = [(scores[..., half], values[half]) for half in (slice(0, 2), slice(2, 6))]
-    partial = torch.stack([torch.softmax(s, 3)[0] @ v for s, v in halves])
-    lse = torch.stack([torch.logsumexp(s, 3) for s, _ in halves]) / torch.log(torch.tensor(2.0)).to(DEVICE)
-    torch.testing.assert_close(attention.combine(partial, lse), whole[0])

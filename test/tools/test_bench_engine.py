@@ -56,7 +56,7 @@ def test_the_roofline_is_the_published_one_less_what_is_not_computed(
 @pytest.mark.parametrize("config", [PI0, PI05], ids=["pi0", "pi05"])
 def test_kernels_of_a_step_sum_to_the_step(config: PiConfig) -> None:
     each = predicted_us(config, 2, 20)
-    layer = sum(each[name] for name in ("rotary_qkv", "attend", "project_attended", "gated_up", "project"))
+    layer = sum(each[name] for name in ("rotary_qkv", "attend", "project o", "gated_up", "project down"))
     step = 18 * layer + each["embed_actions"] + each["read_out"]
     assert step == pytest.approx(1e3 * roofline.stages(config, 2, steps=1)["denoise"])
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vla_accel_ros.engine.graphs import Stage
 from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.kernels.linear import Norm
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.models.folded import Prefix
 from vla_accel_ros.models.pi import Pi
@@ -49,26 +50,29 @@ class _Rows(Stage):
         self._k, self._v = place(*shape), place(*shape)
         self._x, self._normed = place(batch, 1, sizes.width), place(batch, 1, sizes.width)
         self._fed, self._q = place(batch, 1, sizes.mlp), place(batch, 1, sizes.heads, sizes.head_dim)
-        rows, keys = sizes.heads // sizes.kv_heads, pool.max_tokens + room
-        parts = ops.parts(rows, keys, sizes.head_dim, dtype)
-        self._partial = place(parts, batch, 1, sizes.heads * sizes.head_dim)
-        self._lse = place(parts, batch, 1, sizes.heads, kind=torch.float32)
+        self._attended = place(batch, 1, sizes.heads * sizes.head_dim)
+        self._scaled = Norm.of(self._x, scaled=True)
 
     def _layer(self, index: int, positions: Tensor, starts: Tensor, tails: Tensor | None) -> None:
         layer, ops = self.prefix.layers[index], self.ops
         k, v = self._k[:, index], self._v[:, index]
-        norm, mlp_norm = (x[index][None] for x in (self.prefix.attention_norm, self.prefix.mlp_norm))
+        norm, mlp_norm = (self._norm(x[index]) for x in (self.prefix.attention_norm, self.prefix.mlp_norm))
         ops.rotary_qkv(
             self._x, layer.qkv, self.cos, self.sin, positions, self._q, k, v, self._rows, starts, norm
         )
         k_tail, v_tail = (None, None) if tails is None else (k, v)
         ops.attend(
-            self._q, self.pool.k[:, index], self.pool.v[:, index], self.slots, self.lengths, self._partial,
-            self._lse, k_tail, v_tail, tails,
+            self._q, self.pool.k[:, index], self.pool.v[:, index], self.slots, self.lengths, self._attended,
+            k_tail, v_tail, tails,
         )  # fmt: skip
-        ops.project_attended(self._partial, self._lse, layer.o, self._x)
+        ops.project(self._attended, layer.o, self._x, None, mlp_norm)
         ops.gated_up(self._x, layer.gate_up, self._fed, mlp_norm)
-        ops.project(self._fed, layer.down, self._x)
+        last = index + 1 == len(self.prefix.layers)
+        onward = None if last else self._norm(self.prefix.attention_norm[index + 1])
+        ops.project(self._fed, layer.down, self._x, None, onward)
+
+    def _norm(self, weight: Tensor) -> Norm:
+        return self._scaled._replace(scale=weight[None])
 
     def _final(self) -> None:
         self.ops.rms_norm(self._x.flatten(0, 1), self.prefix.final_norm, self._normed.flatten(0, 1))
@@ -93,6 +97,7 @@ class Finish(_Rows):
 
     def body(self) -> None:
         self._x.copy_(self.carry[self.slots.long()][:, None])
+        self._norm(self.prefix.attention_norm[-1]).leave(self._x)
         # Its own key is in the pool already: it is written beside and not read.
         self._layer(len(self.prefix.layers) - 1, self.lengths - 1, self._zeros, None)
         self._final()
@@ -131,6 +136,7 @@ class Decode(_Rows):
 
     def body(self) -> None:
         self._x.copy_(self._table[self.tokens][:, None] * self._scale)
+        self._norm(self.prefix.attention_norm[0]).leave(self._x)
         positions, tails = self.lengths + self.written, self.written + 1
         for index in range(len(self.prefix.layers)):
             self._layer(index, positions, self.written, tails)

@@ -138,8 +138,7 @@ class Prefill(Stage):
         self._q = place("q", attended).unflatten(2, (sizes.heads, sizes.head_dim))
         self._qkv = place("qkv", attended + 2 * sizes.kv_heads * sizes.head_dim)
         self._kv = place("kv", 2 * sizes.kv_heads * sizes.head_dim)
-        self._attended = place("attended", attended)[None]
-        self._lse = torch.zeros(1, batch, tokens, sizes.heads, device=self.device)
+        self._attended = place("attended", attended)
         self._gate_up, self._fed = place("gate and up", 2 * sizes.mlp), place("fed", sizes.mlp)
         self._images, self._scale = images, math.sqrt(sizes.width)
         self._batch = torch.arange(batch, device=self.device)
@@ -165,9 +164,9 @@ class Prefill(Stage):
             self._place(self._qkv, self._q, index)
             ops.attend(
                 self._q, self.pool.k[:, index], self.pool.v[:, index], self.slots, self.lengths,
-                self._attended, self._lse,
+                self._attended,
             )  # fmt: skip
-            x.addmm_(self._attended.flatten(0, 2), layer.o.t())
+            x.addmm_(self._attended.flatten(0, 1), layer.o.t())
             ops.rms_norm(x, self.prefix.mlp_norm[index], normed)
             torch.mm(normed, layer.gate_up.t(), out=self._gate_up.flatten(0, 1))
             ops.glu(self._gate_up, self._fed)

@@ -8,61 +8,25 @@ all of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vla_accel_ros.engine.denoising import Denoise
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.kernels.ops import ops_for
-from vla_accel_ros.models.folded import Modulation
 from vla_accel_ros.models.packed import FlowStep, Span
 from vla_accel_ros.models.sampling import Flow
 
 
 class StaggeredStep(Denoise):
-    """As Denoise, but one step: steps int64 [B], which of them it is for each chunk."""
+    """As Denoise, but one step of noise, or of what became of it: steps int64 [B], which for each chunk."""
 
     steps: Tensor
 
     def body(self) -> None:
-        expert, ops, token, final = self.expert, self.ops, None, None
-        if expert.state_weight is not None:
-            token = F.linear(self.state, expert.state_weight, expert.state_bias).to(self._hidden.dtype)
-        ops.embed_actions(
-            self.x, expert.in_weight, expert.in_bias[self.steps], self._hidden, expert.mlp_weight,
-            expert.mlp_bias, token,
-        )  # fmt: skip
-        table = None if expert.modulation is None else _at(expert.modulation, self.steps)
-        for index in range(len(expert.layers)):
-            self._modulated_layer(index, None if table is None else table[index])
-        if expert.modulation is not None:
-            final = expert.modulation.final[self.steps]
-        ops.read_out(self._hidden, expert.out_weight, expert.out_bias[self.steps], self.x, self.update, final)
-
-    def _modulated_layer(self, index: int, table: tuple[Tensor, ...] | None) -> None:
-        layer, ops = self.expert.layers[index], self.ops
-        scale, bias, gate, mlp_scale, mlp_bias, mlp_gate = (None,) * 6 if table is None else table
-        ops.rotary_qkv(
-            self._hidden, layer.qkv, self.cos, self.sin, self.lengths, self._q, self._k, self._v, self._rows,
-            self._zeros, scale, bias,
-        )  # fmt: skip
-        ops.attend(
-            self._q, self.pool.k[:, index], self.pool.v[:, index], self.slots, self.lengths, self._partial,
-            self._lse, self._k, self._v, self._tails, self.alone,
-        )  # fmt: skip
-        ops.project_attended(self._partial, self._lse, layer.o, self._hidden, gate)
-        ops.gated_up(self._hidden, layer.gate_up, self._fed, mlp_scale, mlp_bias)
-        ops.project(self._fed, layer.down, self._hidden, mlp_gate)
-
-
-def _at(modulation: Modulation, steps: Tensor) -> list[tuple[Tensor, ...]]:
-    """For each layer the tables' rows of the steps, each [B, width] and contiguous."""
-    names = [field.name for field in fields(modulation) if field.name != "final"]
-    rows = [getattr(modulation, name).transpose(0, 1)[:, steps].unbind(0) for name in names]
-    return list(zip(*rows, strict=True))
+        self.x.copy_(self.noise)
+        self._step(self.steps, self._state_token())
 
 
 class StaggeredFlow:

@@ -2,8 +2,7 @@
 
 A prefix lies in a slot of the pool, what continues it in a small buffer beside; neither is copied to the
 other. Lengths and slots are tensors on the device, so that one captured graph serves every frame. A GPU has
-more processors than a few dozen tokens have rows: the keys are cut into P parts, and what reads the result
-combines them by their log-sum-exp (base 2). The twin fills the first part and leaves the others empty.
+more processors than a few dozen tokens have rows, so it cuts the keys into parts; that is its own affair.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ def attend(
     v: Tensor,
     slots: Tensor,
     lengths: Tensor,
-    partial: Tensor,
-    lse: Tensor,
+    out: Tensor,
     k_tail: Tensor | None = None,
     v_tail: Tensor | None = None,
     tails: Tensor | None = None,
@@ -32,12 +30,10 @@ def attend(
     q [B, T, heads, D]; k, v [slots, kv_heads, tokens, D], of which sequence b reads the first lengths[b] at
     slots[b]; k_tail, v_tail [B, kv_heads, tokens, D], of which it reads the first tails[b]; slots, lengths,
     tails int32 [B]; alone: so many leading tokens of q see, of the tail, only as many leading keys (the state
-    token of pi0). partial [P, B, T, heads * D] and lse float32 [P, B, T, heads] are written.
+    token of pi0). out [B, T, heads * D] is written; a query that sees no key leaves zeros.
     """
     batch, tokens, heads, width = q.shape
     groups = heads // k.shape[1]
-    partial.zero_()
-    lse.fill_(-math.inf)
     for b in range(batch):
         keys, values = (_sequence(x, b, slots, lengths, t, tails) for x, t in ((k, k_tail), (v, v_tail)))
         scores = q[b].transpose(0, 1).float() @ keys.repeat_interleave(groups, 0).float().transpose(1, 2)
@@ -46,18 +42,9 @@ def attend(
             seen = torch.ones(tokens, keys.shape[1], dtype=torch.bool, device=q.device)
             seen[:alone, int(lengths[b]) + alone :] = False
             scores = scores.masked_fill(~seen, -math.inf)
-        lse[0, b] = torch.logsumexp(scores, dim=2).T * math.log2(math.e)
         weights = torch.softmax(scores, dim=2).nan_to_num_()
         result = weights.to(values.dtype) @ values.repeat_interleave(groups, 0)
-        partial[0, b] = result.transpose(0, 1).flatten(1)
-
-
-def combine(partial: Tensor, lse: Tensor) -> Tensor:
-    """What attention over all parts is, float32 [B, T, heads * D]; partial and lse as attend writes them."""
-    weights = torch.exp2(lse - lse.amax(0).clamp(min=-1e30))
-    weights = weights / weights.sum(0).clamp(min=1e-30)
-    heads = partial.float().unflatten(3, (lse.shape[3], -1))
-    return (heads * weights[..., None]).sum(0).flatten(2)
+        out[b] = result.transpose(0, 1).flatten(1)
 
 
 def _sequence(

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vla_accel_ros.kernels.linear import NORM_EPS
+from vla_accel_ros.kernels.linear import NORM_EPS, Norm
 
 
 def embed_actions(
@@ -21,12 +21,13 @@ def embed_actions(
     mlp_weight: Tensor | None = None,
     mlp_bias: Tensor | None = None,
     state: Tensor | None = None,
+    norm: Norm | None = None,
 ) -> None:
     """The tokens of noisy actions, at one flow time.
 
     x float32 [B, H, A]; in_weight float32 [W, A]; in_bias float32 [1 or B, W]; out [B, H, W], or for pi0
     [B, 1 + H, W] whose first token is state [B, W]; with mlp_weight [W, W] and mlp_bias float32 [W] an action
-    goes through SiLU and them too.
+    goes through SiLU and them too; norm: of out, filled.
     """
     tokens = F.linear(x, in_weight) + in_bias[:, None]
     if mlp_weight is not None and mlp_bias is not None:
@@ -35,6 +36,8 @@ def embed_actions(
     if state is not None:
         tokens = torch.cat((state[:, None].float(), tokens), dim=1)
     out.copy_(tokens)
+    if norm is not None:
+        norm.leave(out)
 
 
 def read_out(

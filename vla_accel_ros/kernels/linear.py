@@ -1,19 +1,53 @@
-"""The products of a decoder layer with what stands around them, in plain torch: the twins of gpu/linear.py.
+"""The products of a decoder layer with what stands around them, in plain torch: the twins of gpu/linear.py
+and gpu/project.py.
 
 Each writes into memory it is given and allocates nothing that outlives it. A norm is the row factor
-1 / rms(x) applied after the product, with `scale` on the columns before and `bias` added after it
-(models/folded.py); both have one row for all, or one for each sequence of the batch.
+1 / rms(x) applied after the product, with a scale on the columns before and `bias` added after it
+(models/folded.py). Whoever makes the rows leaves what the norm after it needs of them (`Norm`), so that the
+product itself only multiplies. Tables have one row for all, or one for each sequence of the batch.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vla_accel_ros.kernels.attention import combine
-
 NORM_EPS = 1e-6
+GROUP = 16
+"""Columns of a row whose squares are added up together."""
+TILE = 128
+"""Rows of squares are a multiple of this, so that whole tiles may be read."""
+
+
+class Norm(NamedTuple):
+    """What a norm of rows x [B, T, W] needs, left by who makes them.
+
+    squares float32 [ceil(W / GROUP), rows], rows at least B * T: they add up to a row's sum of squares.
+    scale float32 [1 or B, W] and scaled [B, T, W] = x * (1 + scale), which the product is made of, where the
+    norm is modulated; else None, and the product is made of x itself.
+    """
+
+    squares: Tensor
+    scale: Tensor | None = None
+    scaled: Tensor | None = None
+
+    @classmethod
+    def of(cls, x: Tensor, scaled: bool) -> Norm:
+        """Memory for the norm of rows x, without a scale yet; scaled: whether there will be one."""
+        batch, tokens, width = x.shape
+        rows = -(-batch * tokens // TILE) * TILE
+        squares = torch.zeros(-(-width // GROUP), rows, device=x.device)
+        return cls(squares, None, torch.zeros_like(x) if scaled else None)
+
+    def leave(self, x: Tensor) -> None:
+        """Fill it for rows x."""
+        wide = F.pad(x.float().flatten(0, 1), (0, -x.shape[2] % GROUP)).unflatten(1, (-1, GROUP))
+        self.squares[:, : len(wide)].copy_(wide.square().sum(2).T)
+        if self.scale is not None and self.scaled is not None:
+            self.scaled.copy_(x.float() * (1.0 + self.scale[:, None]))
 
 
 def rotary_qkv(
@@ -27,7 +61,7 @@ def rotary_qkv(
     v: Tensor,
     slots: Tensor,
     starts: Tensor,
-    scale: Tensor | None = None,
+    norm: Norm,
     bias: Tensor | None = None,
 ) -> None:
     """Queries, keys and values of x, normed and rotated, where they belong.
@@ -35,9 +69,9 @@ def rotary_qkv(
     x [B, T, W]; weight [(heads + 2 kv_heads) * D, W]; cos, sin float32 [positions, D / 2];
     positions int32 [B], of the first token of each sequence; q [B, T, heads, D], written;
     k, v [slots, kv_heads, tokens, D], written at slots[b], tokens starts[b] onwards; slots, starts int32 [B];
-    scale float32 [1 or B, W]; bias float32 [1 or B, rows of weight].
+    norm: of x; bias float32 [1 or B, rows of weight].
     """
-    y = _normed_product(x, weight, scale, bias)
+    y = _normed_product(x, weight, norm, bias)
     place_qkv(y, cos, sin, positions, q, k, v, slots, starts)
 
 
@@ -66,15 +100,13 @@ def place_qkv(
     v[rows[0], :, rows[1]] = y[:, :, heads + kv_heads :].to(v.dtype)
 
 
-def gated_up(
-    x: Tensor, weight: Tensor, out: Tensor, scale: Tensor | None = None, bias: Tensor | None = None
-) -> None:
+def gated_up(x: Tensor, weight: Tensor, out: Tensor, norm: Norm, bias: Tensor | None = None) -> None:
     """out = gelu(gate) * up of normed x.
 
-    x [B, T, W]; weight [2 N, W], the gate's rows first; out [B, T, N], written; scale float32 [1 or B, W];
+    x [B, T, W]; weight [2 N, W], the gate's rows first; out [B, T, N], written; norm: of x;
     bias float32 [1 or B, 2 N].
     """
-    glu(_normed_product(x, weight, scale, bias), out)
+    glu(_normed_product(x, weight, norm, bias), out)
 
 
 def glu(y: Tensor, out: Tensor) -> None:
@@ -83,29 +115,22 @@ def glu(y: Tensor, out: Tensor) -> None:
     out.copy_(F.gelu(gate, approximate="tanh") * up)
 
 
-def project(a: Tensor, weight: Tensor, x: Tensor, gate: Tensor | None = None) -> None:
+def project(
+    a: Tensor, weight: Tensor, x: Tensor, gate: Tensor | None = None, norm: Norm | None = None
+) -> None:
     """x += gate * (a @ weight.T), in place.
 
-    a [B, T, K]; weight [N, K]; x [B, T, N]; gate float32 [1 or B, N], None = 1.
+    a [B, T, K]; weight [N, K]; x [B, T, N]; gate float32 [1 or B, N], None = 1; norm: of the new x, filled.
     """
     y = F.linear(a, weight).float()
     x.copy_(x.float() + (y if gate is None else y * gate[:, None]))
+    if norm is not None:
+        norm.leave(x)
 
 
-def project_attended(
-    partial: Tensor, lse: Tensor, weight: Tensor, x: Tensor, gate: Tensor | None = None
-) -> None:
-    """As project, of what attention over parts of the keys left: see attention.combine.
-
-    partial [P, B, T, heads * D]; lse float32 [P, B, T, heads].
-    """
-    project(combine(partial, lse).to(weight.dtype), weight, x, gate)
-
-
-def _normed_product(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
+def _normed_product(x: Tensor, weight: Tensor, norm: Norm, bias: Tensor | None) -> Tensor:
     """float32 [B, T, N]"""
-    wide = x.float()
-    factor = torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPS)
-    scaled = wide if scale is None else wide * (1.0 + scale[:, None])
-    y = F.linear(scaled.to(x.dtype), weight).float() * factor
+    squares = norm.squares.sum(0)[: x.shape[0] * x.shape[1]].view(*x.shape[:2], 1)
+    factor = torch.rsqrt(squares / x.shape[2] + NORM_EPS)
+    y = F.linear(x if norm.scaled is None else norm.scaled, weight).float() * factor
     return y if bias is None else y + bias[:, None]

@@ -19,7 +19,7 @@ from vla_accel_ros.kernels.tuning import Config, Shape, Table
 
 
 class Ops:
-    """The twins, and what a stage must know to allocate for them."""
+    """The twins."""
 
     attend = staticmethod(attention.attend)
     rotary_qkv = staticmethod(linear.rotary_qkv)
@@ -27,17 +27,12 @@ class Ops:
     gated_up = staticmethod(linear.gated_up)
     glu = staticmethod(linear.glu)
     project = staticmethod(linear.project)
-    project_attended = staticmethod(linear.project_attended)
     embed_actions = staticmethod(flow.embed_actions)
     read_out = staticmethod(flow.read_out)
     rms_norm = staticmethod(norm.rms_norm)
     add_layer_norm = staticmethod(norm.add_layer_norm)
     bias_gelu = staticmethod(norm.bias_gelu)
     patches = staticmethod(image.patches)
-
-    def parts(self, rows: int, keys: int, head_dim: int, dtype: torch.dtype) -> int:
-        """Into how many parts attention of `rows` (tokens times heads that share keys) cuts the keys."""
-        return 1
 
 
 class TritonOps(Ops):
@@ -50,11 +45,8 @@ class TritonOps(Ops):
         self.scratch = Scratch.of(device)
         self._bind()
 
-    def parts(self, rows: int, keys: int, head_dim: int, dtype: torch.dtype) -> int:
-        return self.table.pick(Shape("attend", rows, keys, head_dim, _name(dtype))).split
-
     def _bind(self) -> None:
-        from vla_accel_ros.kernels.gpu import attention, flow, image, linear, norm
+        from vla_accel_ros.kernels.gpu import attention, flow, image, linear, norm, project
 
         pdl, scratch = self.table.pdl, {"scratch": self.scratch}
 
@@ -68,12 +60,11 @@ class TritonOps(Ops):
             return launch
 
         bound = {
-            "attend": tuned(attention.attend, attend_shape, {}),
+            "attend": tuned(attention.attend, attend_shape, scratch),
             "rotary_qkv": tuned(linear.rotary_qkv, rotary_qkv_shape, {}),
             "gated_up": tuned(linear.gated_up, gated_up_shape, {}),
-            "project": tuned(linear.project, project_shape, scratch),
-            "project_attended": tuned(linear.project_attended, project_attended_shape, scratch),
-            "embed_actions": tuned(flow.embed_actions, embed_actions_shape, {}),
+            "project": tuned(project.project, project_shape, scratch),
+            "embed_actions": tuned(flow.embed_actions, embed_actions_shape, scratch),
             "read_out": tuned(flow.read_out, read_out_shape, {}),
             "place_qkv": norm.place_qkv,
             "glu": norm.glu,
@@ -103,8 +94,7 @@ def attend_shape(
     v: Tensor,
     slots: Tensor,
     lengths: Tensor,
-    partial: Tensor,
-    lse: Tensor,
+    out: Tensor,
     k_tail: Tensor | None = None,
     *_: Any,
 ) -> Shape:
@@ -123,10 +113,6 @@ def gated_up_shape(x: Tensor, weight: Tensor, *_: Any) -> Shape:
 
 def project_shape(a: Tensor, weight: Tensor, *_: Any) -> Shape:
     return Shape("project", _rows(a), weight.shape[0], weight.shape[1], _name(weight.dtype))
-
-
-def project_attended_shape(partial: Tensor, lse: Tensor, weight: Tensor, x: Tensor, *_: Any) -> Shape:
-    return Shape("project_attended", _rows(x), weight.shape[0], weight.shape[1], _name(weight.dtype))
 
 
 def embed_actions_shape(x: Tensor, in_weight: Tensor, in_bias: Tensor, out: Tensor, *_: Any) -> Shape:

@@ -126,14 +126,13 @@ def safe(shape: Shape, processors: int) -> Config:
         return Config(16, 16, 256)
     block_m = 16 if shape.rows <= 16 else 32
     block_n = 16 if shape.columns < 64 * processors else 32
-    # Tiles a block holds at a time: of activations (one for every part of the keys) and of weights.
-    left = 5 if shape.kernel == "project_attended" else 1
+    # Tiles of weights that a block holds at a time, beside one of activations.
     right = 2 if shape.kernel in ("rotary_qkv", "gated_up") else 1
     most = 64 if shape.kernel == "embed_actions" else 128
-    block_k = _fitting(most, 3 * (left * block_m + right * block_n), shape.itemsize, least=16)
+    block_k = _fitting(most, 3 * (block_m + right * block_n), shape.itemsize, least=16)
     tiles = -(-shape.rows // block_m) * -(-shape.columns // block_n)
     split = 1
-    if shape.kernel in ("project", "project_attended"):
+    if shape.kernel == "project":
         while split < 8 and tiles * split < processors and shape.inner // (2 * split) >= block_k:
             split *= 2
     return Config(block_m, block_n, block_k, split)

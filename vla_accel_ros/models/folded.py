@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -37,6 +37,20 @@ class FoldedLayer:
     down: Tensor
 
 
+class LayerTables(NamedTuple):
+    """A layer's rows of Modulation for one step, or for one step of each chunk: [1 or B, width] each.
+
+    None where the norms are not modulated.
+    """
+
+    attention_scale: Tensor | None = None
+    attention_bias: Tensor | None = None
+    attention_gate: Tensor | None = None
+    mlp_scale: Tensor | None = None
+    mlp_bias: Tensor | None = None
+    mlp_gate: Tensor | None = None
+
+
 @dataclass(frozen=True)
 class Modulation:
     """What the flow time does to the norms of pi0.5, float32, a row for each step.
@@ -53,6 +67,11 @@ class Modulation:
     mlp_bias: Tensor
     mlp_gate: Tensor
     final: Tensor
+
+    def at(self, steps: slice | Tensor) -> list[LayerTables]:
+        """The rows of a step, as a slice of one, or of chunks' steps int64 [B]; one for each layer."""
+        rows = [getattr(self, name).transpose(0, 1)[:, steps].unbind(0) for name in LayerTables._fields]
+        return [LayerTables(*row) for row in zip(*rows, strict=True)]
 
 
 @dataclass(frozen=True)

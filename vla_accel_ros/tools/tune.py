@@ -1,9 +1,9 @@
 """`vla tune`: times every way to launch each kernel on this GPU and keeps the fastest as its tuning table.
 
 Candidates are data (CANDIDATES); one that does not fit the device, or whose result is not the twin's, is
-passed over. Attention and the projection that combines its parts are timed together, because more parts make
-one faster and the other slower. The table goes to the user's cache, named by GPU and versions, where engines
-find it; --out writes it elsewhere, for instance to be given to others with the same device.
+passed over. Each is timed in a chain of launches with a different layer's weights each. The table goes to the
+user's cache, named by GPU and versions, where engines find it; --out writes it elsewhere, for instance to be
+given to others with the same device.
 """
 
 from __future__ import annotations
@@ -27,50 +27,51 @@ if TYPE_CHECKING:
     from vla_accel_ros.tools.bench.pieces import Piece
 
 # block_m, block_n, block_k, split, warps, stages
+PROJECT = tuple(
+    Config(block_m, block_n, block_k, split, warps, stages)
+    for block_m, block_n, split, warps in (
+        (64, 16, 1, 4), (32, 16, 1, 4), (16, 32, 1, 4), (64, 16, 2, 4), (64, 32, 4, 4), (64, 64, 8, 4),
+        (64, 64, 4, 4)
+    )
+    for block_k, stages in ((64, 6), (128, 3), (128, 5), (256, 3))
+) + (
+    Config(64, 64, 64, 1, 4, 5), Config(64, 64, 128, 1, 4, 3), Config(128, 64, 64, 1, 8, 4),
+    Config(128, 32, 128, 1, 8, 3), Config(128, 64, 128, 2, 8, 3), Config(128, 128, 64, 1, 8, 4)
+)  # fmt: skip
 CANDIDATES: dict[str, tuple[Config, ...]] = {
-    "rotary_qkv": (
-        Config(64, 16, 64, 1, 4, 5),
-        Config(64, 16, 128, 1, 8, 4),
-        Config(32, 16, 128, 1, 4, 5),
-        Config(32, 32, 64, 1, 4, 5),
-        Config(64, 32, 64, 1, 4, 5),
-        Config(16, 32, 128, 1, 4, 4),
-    ),
-    "gated_up": (
-        Config(64, 32, 64, 1, 4, 6),
-        Config(64, 32, 64, 1, 8, 5),
-        Config(64, 32, 128, 1, 8, 4),
-        Config(64, 16, 64, 1, 4, 6),
-        Config(32, 32, 64, 1, 4, 6),
-        Config(64, 64, 64, 1, 8, 4),
-    ),
-    "project": (
-        Config(64, 32, 128, 4, 4, 4),
-        Config(64, 64, 64, 8, 4, 5),
-        Config(64, 32, 64, 4, 4, 6),
-        Config(64, 64, 128, 8, 8, 3),
-        Config(32, 32, 128, 2, 4, 4),
-        Config(32, 16, 128, 1, 4, 5),
-    ),
-    "project_attended": (
-        Config(32, 64, 64, 4, 4, 3),
-        Config(64, 64, 64, 8, 8, 3),
-        Config(64, 32, 64, 4, 8, 3),
-        Config(32, 32, 64, 2, 4, 3),
-        Config(32, 128, 64, 8, 4, 2),
-    ),
+    "rotary_qkv": tuple(
+        Config(block_m, block_n, block_k, 1, warps, stages)
+        for block_m, block_n, warps in (
+            (64, 16, 4), (64, 32, 4), (64, 32, 8), (32, 16, 4), (32, 32, 4), (16, 32, 4)
+        )
+        for block_k, stages in ((64, 4), (64, 8), (128, 4), (256, 3))
+    )
+    + (Config(128, 32, 64, 1, 8, 4), Config(128, 64, 64, 1, 8, 3)),
+    "gated_up": tuple(
+        Config(block_m, block_n, block_k, 1, warps, stages)
+        for block_m, block_n, warps in (
+            (64, 32, 4), (64, 32, 8), (64, 64, 4), (64, 64, 8), (64, 16, 4), (32, 32, 4)
+        )
+        for block_k, stages in ((64, 4), (64, 6), (128, 3), (128, 4))
+    )
+    + (Config(128, 32, 64, 1, 8, 4), Config(128, 64, 64, 1, 8, 3), Config(128, 64, 64, 1, 8, 4)),
+    "project o": PROJECT,
+    "project down": PROJECT,
     "attend": tuple(
-        Config(block_m, block_n, 16, parts, warps, 2)
-        for parts in (2, 4, 8)
-        for block_m, block_n, warps in ((16, 64, 4), (32, 64, 4), (64, 64, 8))
+        Config(block_m, block_n, 16, parts, warps, stages)
+        for parts in (3, 4, 5, 6, 8, 10)
+        for block_m, block_n, warps, stages in (
+            (16, 32, 4, 3), (16, 64, 4, 2), (16, 64, 8, 2), (32, 32, 4, 3), (32, 64, 4, 2), (32, 64, 8, 2),
+            (64, 32, 4, 3), (64, 64, 8, 2), (64, 64, 4, 2)
+        )
     ),
-    "embed_actions": (
-        Config(32, 16, 64, 1, 4, 4),
-        Config(64, 16, 64, 1, 4, 4),
-        Config(16, 32, 64, 1, 4, 3),
+    "embed_actions": tuple(
+        Config(block_m, 16, block_k, 1, 4, stages)
+        for block_m in (16, 32, 64)
+        for block_k, stages in ((64, 6), (128, 4), (256, 3))
     ),
     "read_out": (Config(16, 16, 256, 1, 4, 3), Config(16, 16, 512, 1, 4, 2), Config(16, 16, 1024, 1, 8, 1)),
-}
+}  # fmt: skip
 PREFIX_ATTENTION = (
     Config(32, 64, 16, 1, 4, 2),
     Config(32, 32, 16, 1, 4, 3),
@@ -78,6 +79,9 @@ PREFIX_ATTENTION = (
     Config(64, 32, 16, 1, 4, 3),
     Config(128, 32, 16, 1, 8, 3),
     Config(128, 64, 16, 1, 8, 2),
+    Config(64, 64, 16, 1, 4, 2),
+    Config(64, 128, 16, 1, 8, 2),
+    Config(128, 128, 16, 1, 8, 1),
 )
 VIEWS = 2
 
@@ -124,15 +128,9 @@ def tune(
     table = Table(processors, source="vla tune")
     keys = VIEWS * config.vision.tokens + 20
     for batch in batches:
-        for name in ("rotary_qkv", "gated_up", "project", "embed_actions", "read_out"):
-            (piece,) = (p for p in pieces(config, keys, device, batch) if p.name == name)
-            _best(table, piece, CANDIDATES[name], device, say)
-        if batch == batches[0]:  # its entry is one for all batches
-            _best_attention(table, config, keys, device, batch, say)
-            continue
-        parts = table.pick(_shape(pieces(config, keys, device)[1])).split
-        (piece,) = (p for p in pieces(config, keys, device, batch, parts) if p.name == "project_attended")
-        _best(table, piece, CANDIDATES[piece.name], device, say)
+        for piece in pieces(config, keys, device, batch):
+            if piece.name != "attend" or batch == batches[0]:  # its entry is one for all batches
+                _best(table, piece, CANDIDATES[piece.name], device, say)
     for views in (1, VIEWS, 3):
         tokens = views * config.vision.tokens + 32
         _best(table, prefix_attention(config, tokens, device), PREFIX_ATTENTION, device, say)
@@ -164,34 +162,6 @@ def _best(
     return taken[best]
 
 
-def _best_attention(
-    table: Table, config: PiConfig, keys: int, device: torch.device, batch: int, say: Callable[[str], None]
-) -> None:
-    from vla_accel_ros.tools.bench.pieces import pieces
-
-    results: dict[float, dict[str, Config]] = {}
-    for parts in sorted({candidate.split for candidate in CANDIDATES["attend"]}):
-        both = {p.name: p for p in pieces(config, keys, device, batch, parts)}
-        attend, project = both["attend"], both["project_attended"]
-        taken: dict[Config, float] = {}
-        for candidate in CANDIDATES["attend"]:
-            if candidate.split == parts:
-                table.entries[_shape(attend).key] = candidate
-                us = _time(table, attend, device)
-                if us is not None:
-                    taken[candidate] = us
-        if not taken:
-            continue
-        best = min(taken, key=lambda candidate: taken[candidate])
-        say(f"{parts} parts: attend {taken[best]:7.2f} us  {_short(best)}")
-        total = taken[best] + _best(table, project, CANDIDATES["project_attended"], device, say)
-        chosen = table.entries[_shape(project).key]
-        results[total] = {_shape(attend).key: best, _shape(project).key: chosen}
-    if not results:
-        raise RuntimeError("no way to launch attend is right on this device; please report it.")
-    table.entries |= results[min(results)]
-
-
 def _time(table: Table, piece: Piece, device: torch.device) -> float | None:
     """Microseconds, or None if it does not fit the device or is wrong there."""
     import torch
@@ -200,12 +170,12 @@ def _time(table: Table, piece: Piece, device: torch.device) -> float | None:
     from vla_accel_ros.kernels.ops import TritonOps
     from vla_accel_ros.tools.bench.pieces import NEAR, chain_us, error
 
-    ops = TritonOps(device, dataclasses.replace(table, pdl=False))
+    ops = TritonOps(device, table)
     try:
         with torch.inference_mode():
             if not error(piece, ops) <= NEAR:
                 return None
-            return chain_us(getattr(ops, piece.name), piece, device, runs=20)
+            return chain_us(getattr(ops, piece.kernel), piece, device, runs=20)
     except OutOfResources:
         return None
 
@@ -232,7 +202,7 @@ def _pdl_helps(
 def _shape(piece: Piece) -> Shape:
     from vla_accel_ros.kernels import ops
 
-    shape: Callable[..., Any] = getattr(ops, f"{piece.name}_shape")
+    shape: Callable[..., Any] = getattr(ops, f"{piece.kernel}_shape")
     found: Shape = shape(*piece.arguments(0))
     return found
 

@@ -1,8 +1,8 @@
-"""Both ends of a flow step in one launch each.
+"""Both ends of a flow step.
 
-An action has few numbers and a token many, so the first product is made anew by every block that needs it,
-inside the loop of the second. The end is one block per action: a row of the last matrix's few columns is
-cheaper in exact float32 than on the matrix units.
+An action has few numbers, so its product is one tile deep; what pi0 makes of it next is a launch of its own.
+The end is one block per action: a row of the last matrix's few columns is cheaper in exact float32 than on
+the matrix units.
 """
 
 from __future__ import annotations
@@ -11,36 +11,29 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vla_accel_ros.kernels.gpu.launch import after_previous, options, precision
-from vla_accel_ros.kernels.linear import NORM_EPS
+from vla_accel_ros.kernels.gpu.launch import (
+    Scratch,
+    after_previous,
+    bias_of,
+    leave_norm,
+    lines,
+    options,
+    per_sequence,
+    precision,
+    prefetch_rows,
+    tiles,
+)
+from vla_accel_ros.kernels.linear import GROUP, NORM_EPS, Norm
 from vla_accel_ros.kernels.tuning import Config
 
 
 @triton.jit
-def _first(
-    actions, in_weight, in_bias, columns, column_ok, sequence, A, width,
-    PER_SEQUENCE: tl.constexpr, BLOCK_A: tl.constexpr, EXACT: tl.constexpr,
+def _embed(
+    x, in_weight, in_bias, out, squares, scale, scaled, rows, horizon, tokens, A, width, room,
+    PER_SEQUENCE: tl.constexpr, SCALE_PER_SEQUENCE: tl.constexpr, SILU: tl.constexpr, GROUP: tl.constexpr,
+    EXACT: tl.constexpr, BLOCK_A: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """Columns of actions @ in_weight.T + in_bias."""
-    c = tl.arange(0, BLOCK_A)
-    w = tl.load(
-        in_weight + columns[None, :] * A + c[:, None], mask=column_ok[None, :] & (c < A)[:, None], other=0.0
-    )
-    made = tl.dot(actions, w, input_precision=EXACT)
-    if PER_SEQUENCE:
-        at = in_bias + sequence[:, None] * width + columns[None, :]
-        return made + tl.load(at, mask=column_ok[None, :], other=0.0)
-    return made + tl.load(in_bias + columns, mask=column_ok, other=0.0)[None, :]
-
-
-@triton.jit
-def _embed_actions(
-    x, in_weight, in_bias, out, mlp_weight, mlp_bias, state, rows, horizon, tokens, A, width,
-    PER_SEQUENCE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr, BLOCK_A: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    if PDL:
-        after_previous()
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     row_ok = row < rows
     row = tl.minimum(row, rows - 1)
@@ -49,34 +42,70 @@ def _embed_actions(
     column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     column_ok = column < width
     c = tl.arange(0, BLOCK_A)
-    is_action = row_ok & (token >= 0)
+    w_ok = column_ok[None, :] & (c < A)[:, None]
+    w = tl.load(in_weight + column[None, :] * A + c[:, None], mask=w_ok, other=0.0)
+    if PDL:
+        after_previous()
     at = x + (sequence * horizon + token)[:, None] * A + c[None, :]
-    actions = tl.load(at, mask=is_action[:, None] & (c < A)[None, :], other=0.0)
-    if mlp_weight is None:
-        made = _first(
-            actions, in_weight, in_bias, column, column_ok, sequence, A, width, PER_SEQUENCE, BLOCK_A, EXACT
-        )
-    else:
-        made = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    actions = tl.load(at, mask=(row_ok & (token >= 0))[:, None] & (c < A)[None, :], other=0.0)
+    made = tl.dot(actions, w, input_precision=EXACT)
+    made += bias_of(in_bias, sequence, column, column_ok, width, PER_SEQUENCE)
+    if SILU:
+        made = made * tl.sigmoid(made)
+    made = tl.where(column_ok[None, :], made, 0.0).to(out.dtype.element_ty)
+    tl.store(out + row[:, None] * width + column[None, :], made, mask=row_ok[:, None] & column_ok[None, :])
+    if squares is not None:
+        leave_norm(
+            made.to(tl.float32), row, row_ok, column, column_ok, sequence, room, width,
+            tl.program_id(1) * BLOCK_N, squares, scale, scaled, SCALE_PER_SEQUENCE, BLOCK_N, GROUP,
+        )  # fmt: skip
+
+
+@triton.jit
+def _mix(
+    hidden, weight, hidden_tiles, weight_tiles, bias, state, out, squares, rows, horizon, tokens, width, room,
+    GROUP: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, LINES: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    column_ok = column < width
+    if PDL:
+        prefetch_rows(weight, column, width, width, 0, width, LINES)
+        after_previous()
+    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    row_ok = row < rows
+    row = tl.minimum(row, rows - 1)
+    made = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    if weight_tiles is not None:
         for start in range(0, width, BLOCK_K):
-            k = start + tl.arange(0, BLOCK_K)
-            k_ok = k < width
-            hidden = _first(
-                actions, in_weight, in_bias, k, k_ok, sequence, A, width, PER_SEQUENCE, BLOCK_A, EXACT
-            )
-            hidden = hidden * tl.sigmoid(hidden)
-            w = tl.load(
-                mlp_weight + column[None, :] * width + k[:, None],
-                mask=column_ok[None, :] & k_ok[:, None], other=0.0,
-            )  # fmt: skip
-            made = tl.dot(hidden.to(w.dtype), w, made, input_precision=PRECISION)
-        made += tl.load(mlp_bias + column, mask=column_ok, other=0.0)[None, :]
+            w = weight_tiles.load([tl.program_id(1) * BLOCK_N, start])
+            a = hidden_tiles.load([tl.program_id(0) * BLOCK_M, start])
+            made = tl.dot(a, w.T, made, input_precision=PRECISION)
+    else:
+        k = tl.arange(0, BLOCK_K)
+        to_hidden = hidden + row[:, None] * width + k[None, :]
+        to_weight = weight + tl.minimum(column, width - 1)[None, :] * width + k[:, None]
+        for start in range(0, width, BLOCK_K):
+            if EVEN:
+                w = tl.load(to_weight + start)
+                a = tl.load(to_hidden + start)
+            else:
+                k_ok = k < width - start
+                w = tl.load(to_weight + start, mask=k_ok[:, None], other=0.0)
+                a = tl.load(to_hidden + start, mask=k_ok[None, :], other=0.0)
+            made = tl.dot(a, w, made, input_precision=PRECISION)
+    made += tl.load(bias + column, mask=column_ok, other=0.0)[None, :]
     ok = row_ok[:, None] & column_ok[None, :]
-    if state is not None:
-        first = state + sequence[:, None] * width + column[None, :]
-        held = tl.load(first, mask=ok & (token < 0)[:, None], other=0.0).to(tl.float32)
-        made = tl.where((token < 0)[:, None], held, made)
-    tl.store(out + row[:, None] * width + column[None, :], made.to(out.dtype.element_ty), mask=ok)
+    is_state = (row % tokens < tokens - horizon)[:, None]
+    first = state + (row // tokens)[:, None] * width + column[None, :]
+    made = tl.where(is_state, tl.load(first, mask=ok & is_state, other=0.0).to(tl.float32), made)
+    made = tl.where(column_ok[None, :], made, 0.0).to(out.dtype.element_ty)
+    tl.store(out + row[:, None] * width + column[None, :], made, mask=ok)
+    if squares is not None:
+        leave_norm(
+            made.to(tl.float32), row, row_ok, column, column_ok, row, room, width,
+            tl.program_id(1) * BLOCK_N, squares, None, None, False, BLOCK_N, GROUP,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -119,20 +148,37 @@ def embed_actions(
     mlp_weight: Tensor | None = None,
     mlp_bias: Tensor | None = None,
     state: Tensor | None = None,
+    norm: Norm | None = None,
     *,
     config: Config,
+    scratch: Scratch,
     pdl: bool = False,
 ) -> None:
-    """See kernels.flow.embed_actions."""
+    """See kernels.flow.embed_actions. config: of the product with mlp_weight, if there is one."""
     (batch, horizon, size), (tokens, width) = x.shape, out.shape[1:]
-    rows = batch * tokens
-    _embed_actions[(triton.cdiv(rows, config.block_m), triton.cdiv(width, config.block_n))](
-        x, in_weight, in_bias, out, mlp_weight, mlp_bias, state, rows, horizon, tokens, size, width,
-        PER_SEQUENCE=in_bias.shape[0] > 1, PRECISION=precision(x if mlp_weight is None else mlp_weight),
+    rows, further = batch * tokens, mlp_weight is not None
+    made = scratch.place(out.shape, out.dtype) if further else out
+    squares, scale, scaled = norm or (None, None, None)
+    left = (None, None, None) if further else (squares, scale, scaled)
+    room = 0 if squares is None else squares.shape[1]
+    columns = min(32, config.block_n)
+    _embed[(triton.cdiv(rows, config.block_m), triton.cdiv(width, columns))](
+        x, in_weight, in_bias, made, *left, rows, horizon, tokens, size, width, room,
+        PER_SEQUENCE=per_sequence(in_bias), SCALE_PER_SEQUENCE=per_sequence(scale), SILU=further, GROUP=GROUP,
         EXACT="ieee" if out.dtype == x.dtype else "tf32x3",
-        BLOCK_A=max(16, triton.next_power_of_2(size)), BLOCK_M=config.block_m, BLOCK_N=config.block_n,
-        BLOCK_K=config.block_k, **options(config.warps, config.stages, pdl),
+        BLOCK_A=max(16, triton.next_power_of_2(size)), BLOCK_M=config.block_m, BLOCK_N=columns,
+        **options(config.warps, config.stages, pdl),
     )  # fmt: skip
+    if mlp_weight is not None:
+        made_tiles = tiles(made.flatten(0, 1), config.block_m, config.block_k)
+        weight_tiles = None if made_tiles is None else tiles(mlp_weight, config.block_n, config.block_k)
+        _mix[(triton.cdiv(rows, config.block_m), triton.cdiv(width, config.block_n))](
+            made, mlp_weight, None if weight_tiles is None else made_tiles, weight_tiles, mlp_bias, state,
+            out, squares, rows, horizon, tokens, width, room, GROUP=GROUP, EVEN=width % config.block_k == 0,
+            PRECISION=precision(mlp_weight), BLOCK_M=config.block_m, BLOCK_N=config.block_n,
+            BLOCK_K=config.block_k, LINES=lines(mlp_weight, width),
+            **options(config.warps, config.stages, pdl),
+        )  # fmt: skip
 
 
 def read_out(
@@ -150,7 +196,7 @@ def read_out(
     (batch, horizon, size), (tokens, width) = x.shape, hidden.shape[1:]
     _read_out[(batch * horizon,)](
         hidden, weight, bias, x, update, scale, tokens, horizon, size, width,
-        PER_SEQUENCE=bias.shape[0] > 1 or (scale is not None and scale.shape[0] > 1),
+        PER_SEQUENCE=per_sequence(bias, scale),
         BLOCK_A=triton.next_power_of_2(size), BLOCK_K=config.block_k, EPS=NORM_EPS,
         **options(config.warps, config.stages, pdl),
     )  # fmt: skip

@@ -7,12 +7,14 @@ kernel of a chain waits before its first dependent access, so a chain is as orde
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 LINE = 128
 """Bytes of a cache line."""
@@ -35,6 +37,16 @@ class Scratch(NamedTuple):
             torch.empty(sums, dtype=torch.float32, device=device),
             torch.zeros(counters, dtype=torch.int32, device=device),
         )
+
+    def place(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """The sums' memory as a tensor that lives from one launch to the next.
+
+        Raises ValueError if it is too small.
+        """
+        wanted, held = math.prod(shape), self.sums.view(dtype)
+        if wanted > held.numel():
+            raise ValueError(f"{wanted} values between two launches, but there is room for {held.numel()}")
+        return held[:wanted].view(shape)
 
 
 def options(warps: int, stages: int, pdl: bool) -> dict[str, Any]:
@@ -71,3 +83,58 @@ def after_previous():
     """Wait for the kernel before, and let the next one start."""
     tl.extra.cuda.gdc_wait()
     tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def bias_of(bias, sequence, columns, ok, total, PER_SEQUENCE: tl.constexpr):
+    """Columns of a table of one row, or of one for each sequence, as it is added to rows of them."""
+    if PER_SEQUENCE:
+        found = tl.load(bias + sequence[:, None] * total + columns[None, :], mask=ok[None, :], other=0.0)
+    else:
+        found = tl.load(bias + columns, mask=ok, other=0.0)[None, :]
+    return found
+
+
+@triton.jit
+def leave_norm(
+    values, row, row_ok, column, column_ok, sequence, room, columns, first, squares, scale, scaled,
+    PER_SEQUENCE: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """What the norm of these rows needs of a tile of them: see kernels.linear.Norm.
+
+    first: the tile's first column; values: as they were stored, in float32; those of no column are zero.
+    room: rows that squares has place for. The sum of the whole tile goes to the first of its groups.
+    """
+    sums = tl.sum(values * values, axis=1)
+    group = tl.arange(0, BLOCK_N // GROUP)
+    to = squares + (first // GROUP + group)[None, :] * room + row[:, None]
+    ok = row_ok[:, None] & (first + group * GROUP < columns)[None, :]
+    tl.store(to, tl.where(group[None, :] == 0, sums[:, None], 0.0), mask=ok)
+    if scaled is not None:
+        by = bias_of(scale, sequence, column, column_ok, columns, PER_SEQUENCE)
+        to = scaled + row[:, None].to(tl.int64) * columns + column[None, :]
+        made = (values * (1.0 + by)).to(scaled.dtype.element_ty)
+        tl.store(to, made, mask=row_ok[:, None] & column_ok[None, :])
+
+
+def per_sequence(*tables: Tensor | None) -> bool:
+    """Whether any has a row for each sequence."""
+    return any(table is not None and table.shape[0] > 1 for table in tables)
+
+
+def tiles(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor | None:
+    """A matrix [n, m] as tiles that one instruction brings to shared memory, zero where they reach beyond it.
+
+    None where the device cannot (before sm_90) or rows do not begin at multiples of 16 bytes: a kernel then
+    loads by pointers.
+    """
+    if matrix.stride(0) * matrix.element_size() % 16 or matrix.data_ptr() % 16 or matrix.stride(1) != 1:
+        return None
+    if matrix.is_cuda and torch.cuda.get_device_capability(matrix.device)[0] < 9:
+        return None
+    return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), [rows, columns])
+
+
+def lines(weight: Tensor, columns: int) -> int:
+    """Cache lines of so many columns of a row, rounded up to a power of two."""
+    return triton.next_power_of_2(triton.cdiv(columns * weight.element_size(), LINE))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.kernels import attention
+from vla_accel_ros.kernels.linear import Norm
 from vla_accel_ros.kernels.ops import Ops, TritonOps
 from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.models.config import PiConfig
@@ -27,11 +27,19 @@ NEAR = 1.2e-2
 
 
 class Piece(NamedTuple):
-    """A kernel with its arguments: of layer i; results: which of the arguments it writes, by index."""
+    """A kernel with its arguments: of layer i; results: which of the arguments it writes, by index.
+
+    name: the kernel's in kernels.ops, and what it is for where there are two.
+    """
 
     name: str
     arguments: Callable[[int], tuple[Any, ...]]
     results: tuple[int, ...]
+
+    @property
+    def kernel(self) -> str:
+        """Its name in kernels.ops."""
+        return self.name.split()[0]
 
 
 def pieces(
@@ -39,10 +47,9 @@ def pieces(
     keys: int,
     device: torch.device,
     batch: int = 1,
-    parts: int = 4,
     dtype: torch.dtype = torch.bfloat16,
 ) -> list[Piece]:
-    """The seven kernels of the action expert for a prefix of `keys` tokens, drawn from a seed."""
+    """The kernels of the action expert for a prefix of `keys` tokens, drawn from a seed."""
     g, half_precision = config.expert, dtype
     generator = torch.Generator(device).manual_seed(0)
     pi0 = config.kind == "pi0"
@@ -62,8 +69,7 @@ def pieces(
     q = draw(batch, tokens, g.heads, g.head_dim)
     k_tail, v_tail = (draw(batch, g.kv_heads, tokens, g.head_dim) for _ in range(2))
     pool = [draw(batch, LAYERS, g.kv_heads, keys + 37, g.head_dim) for _ in range(2)]
-    partial = draw(parts, batch, tokens, heads)
-    lse = draw(parts, batch, tokens, g.heads, dtype=torch.float32)
+    attended = draw(batch, tokens, heads)
     rows, zeros = torch.arange(batch, dtype=torch.int32, device=device), full(0)
     angles = torch.rand(keys + tokens + 1, half, device=device, generator=generator) * 6
     cos, sin = angles.cos(), angles.sin()
@@ -90,35 +96,29 @@ def pieces(
     )
     more = mlp if pi0 else ()
     lengths, tails = full(keys), full(tokens)
+    norm = Norm.of(x, scaled=scale is not None)._replace(scale=scale)
+    norm.leave(x)
     return [
         Piece(
             "rotary_qkv",
-            lambda i: (x, qkv[i], cos, sin, lengths, q, k_tail, v_tail, rows, zeros, scale, bias),
+            lambda i: (x, qkv[i], cos, sin, lengths, q, k_tail, v_tail, rows, zeros, norm, bias),
             (5, 6, 7),
         ),
         Piece(
             "attend",
             lambda i: (
-                q,
-                pool[0][:, i],
-                pool[1][:, i],
-                rows,
-                lengths,
-                partial,
-                lse,
-                k_tail,
-                v_tail,
-                tails,
-                int(pi0),
+                q, pool[0][:, i], pool[1][:, i], rows, lengths, attended, k_tail, v_tail, tails, int(pi0)
             ),
-            (5, 6),
+            (5,),
         ),
-        Piece("project_attended", lambda i: (partial, lse, o[i], x, gate), (3,)),
-        Piece("gated_up", lambda i: (x, gate_up[i], fed, scale, mlp_bias), (2,)),
-        Piece("project", lambda i: (a, down[i], x, gate), (2,)),
-        Piece("embed_actions", lambda i: (actions, in_weight, in_bias, x, *more), (3,)),
+        Piece("project o", lambda i: (attended, o[i], x, gate, norm), (2, 4)),
+        Piece("gated_up", lambda i: (x, gate_up[i], fed, norm, mlp_bias), (2,)),
+        Piece("project down", lambda i: (a, down[i], x, gate, norm), (2, 4)),
+        Piece(
+            "embed_actions", lambda i: (actions, in_weight, in_bias, x, *(more or (None,) * 3), norm), (3, 7)
+        ),
         Piece("read_out", lambda i: (x, out_weight, out_bias, actions, update, scale), (3, 4)),
-    ]
+    ]  # fmt: skip
 
 
 def prefix_attention(config: PiConfig, tokens: int, device: torch.device) -> Piece:
@@ -129,13 +129,10 @@ def prefix_attention(config: PiConfig, tokens: int, device: torch.device) -> Pie
         torch.randn(1, LAYERS, g.kv_heads, tokens + 37, g.head_dim, device=device, dtype=bf16)
         for _ in range(2)
     )
-    partial = torch.zeros(1, 1, tokens, g.heads * g.head_dim, device=device, dtype=bf16)
-    lse = torch.zeros(1, 1, tokens, g.heads, device=device)
+    out = torch.zeros(1, tokens, g.heads * g.head_dim, device=device, dtype=bf16)
     slots = torch.zeros(1, dtype=torch.int32, device=device)
     lengths = torch.full_like(slots, tokens - 3)
-    return Piece(
-        "attend", lambda i: (q, k[:, i], v[:, i], slots, lengths, partial, lse, None, None, None), (5, 6)
-    )
+    return Piece("attend", lambda i: (q, k[:, i], v[:, i], slots, lengths, out), (5,))
 
 
 @torch.inference_mode()
@@ -148,8 +145,7 @@ def errors(
     dtype: torch.dtype = torch.bfloat16,
 ) -> Iterator[tuple[str, float]]:
     """Name and relative error of each kernel."""
-    parts = _parts(config, keys, ops)
-    for piece in pieces(config, keys, device, batch, parts, dtype):
+    for piece in pieces(config, keys, device, batch, dtype):
         yield piece.name, error(piece, ops)
 
 
@@ -158,23 +154,32 @@ def error(piece: Piece, ops: Ops) -> float:
     given = piece.arguments(3)
     ours = [_copy(value) for value in given]
     exact = [_wide(_copy(value)) for value in given]
-    if piece.name in ("rotary_qkv", "attend", "gated_up", "embed_actions"):
-        for index in piece.results:
-            ours[index].fill_(float("nan"))
-    getattr(ops, piece.name)(*ours)
-    getattr(Ops, piece.name)(*exact)
-    if piece.name == "attend":
-        pairs = [(attention.combine(ours[5], ours[6]), attention.combine(exact[5], exact[6]))]
-    else:
-        pairs = [(ours[index], exact[index]) for index in piece.results]
+    rows = ours[piece.results[0]].shape[0] * ours[piece.results[0]].shape[1]
+    for index in piece.results:
+        result = ours[index]
+        if isinstance(result, Norm):
+            result.squares.fill_(float("nan"))
+            if result.scaled is not None:
+                result.scaled.fill_(float("nan"))
+        elif piece.kernel not in ("project", "read_out"):  # they add to what is there
+            result.fill_(float("nan"))
+    getattr(ops, piece.kernel)(*ours)
+    getattr(Ops, piece.kernel)(*exact)
+    pairs = [
+        pair
+        for index in piece.results
+        for pair in zip(_tensors(ours[index], rows), _tensors(exact[index], rows), strict=True)
+    ]
     differences = [float((a.double() - b.double()).norm() / b.double().norm()) for a, b in pairs]
     # A result that is not a number is as wrong as can be.
     return max(value if value == value else float("inf") for value in differences)
 
 
-def _parts(config: PiConfig, keys: int, ops: Ops) -> int:
-    tokens, g = config.horizon + (config.kind == "pi0"), config.expert
-    return ops.parts(tokens * g.heads // g.kv_heads, keys + 37 + tokens, g.head_dim, torch.bfloat16)
+def _tensors(value: Any, rows: int) -> list[Tensor]:
+    """What a kernel writes of an argument; of a norm's sums only the totals of its rows are defined."""
+    if isinstance(value, Norm):
+        return [value.squares.sum(0)[:rows], *([] if value.scaled is None else [value.scaled])]
+    return [value]
 
 
 @torch.inference_mode()
@@ -189,8 +194,8 @@ def times_us(
     """Microseconds of each kernel, median of `runs` replays of a chain over all layers."""
     ops = TritonOps(device, table)
     return {
-        piece.name: chain_us(getattr(ops, piece.name), piece, device, runs)
-        for piece in pieces(config, keys, device, batch, _parts(config, keys, ops))
+        piece.name: chain_us(getattr(ops, piece.kernel), piece, device, runs)
+        for piece in pieces(config, keys, device, batch)
     }
 
 
@@ -210,12 +215,12 @@ def layer_us(
     config: PiConfig, keys: int, device: torch.device, batch: int, ops: TritonOps, runs: int = 50
 ) -> float:
     """Microseconds of a layer's five launches, of a captured chain over all layers."""
-    made = pieces(config, keys, device, batch, _parts(config, keys, ops))[:5]
+    made = pieces(config, keys, device, batch)[:5]
 
     def chain() -> None:
         for layer in range(LAYERS):
             for piece in made:
-                getattr(ops, piece.name)(*piece.arguments(layer))
+                getattr(ops, piece.kernel)(*piece.arguments(layer))
 
     body = Body(chain, device)
     return float(np.median(times_ms(body.run, runs)) * 1e3 / LAYERS)
@@ -226,9 +231,9 @@ def predicted_us(config: PiConfig, views: int, prompt: int) -> dict[str, float]:
     names = {
         "rotary_qkv": ("qkv",),
         "attend": ("attention",),
-        "project_attended": ("o",),
+        "project o": ("o",),
         "gated_up": ("gate and up",),
-        "project": ("down",),
+        "project down": ("down",),
         "embed_actions": ("action in", "time mlp"),
         "read_out": ("action out",),
     }
@@ -241,9 +246,13 @@ def _once(op: Op) -> float:
 
 
 def _copy(value: Any) -> Any:
+    if isinstance(value, Norm):
+        return Norm(*(_copy(part) for part in value))
     return value.clone() if isinstance(value, Tensor) else value
 
 
 def _wide(value: Any) -> Any:
+    if isinstance(value, Norm):
+        return Norm(*(_wide(part) for part in value))
     half = isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16)
     return value.float() if half else value
