@@ -34,6 +34,9 @@ from vla_accel_ros.sensing.controller_check import node_of
 # Zeros that are sent before the pause, so that one that gets lost does not matter.
 _ZEROS = 4
 
+ANSWER_S = 4.0
+"""How long Servo may take to be found and to answer: it is asked once, and a busy host is slow."""
+
 
 class ServoAdapter(Adapter):
     """What both kinds share. kind: of the command's message; command_type: Servo's name of it."""
@@ -72,7 +75,8 @@ class ServoAdapter(Adapter):
     def open(self) -> list[str]:
         missing = []
         with Asking(self._node) as ask:
-            if ask(SetBool, self._pause_name, SetBool.Request(data=True)) is None:
+            paused = ask(SetBool, self._pause_name, SetBool.Request(data=True), timeout_s=ANSWER_S)
+            if paused is None:
                 missing.append(
                     f"{self._pause_name} does not answer, so that Servo is not paused while we hold"
                 )
@@ -81,7 +85,7 @@ class ServoAdapter(Adapter):
             except ValueError as problem:
                 return [*missing, f"{problem}; or switch Servo to {self._command_type} yourself"]
             request = kind.Request(command_type=getattr(kind.Request, self._command_type))
-            answer = ask(kind, self._type_name, request)
+            answer = ask(kind, self._type_name, request, timeout_s=ANSWER_S)
         if answer is None or not answer.success:
             what = "does not answer" if answer is None else "failed"
             missing.append(f"{self._type_name} {what}: switch Servo to {self._command_type} yourself")
