@@ -21,7 +21,7 @@ from vla_accel_ros.kernels.gpu.launch import (
     per_sequence,
     precision,
     prefetch_rows,
-    tiles,
+    tiles_of_product,
 )
 from vla_accel_ros.kernels.linear import GROUP, NORM_EPS, Norm
 from vla_accel_ros.kernels.tuning import Config
@@ -170,10 +170,9 @@ def embed_actions(
         **options(config.warps, config.stages, pdl),
     )  # fmt: skip
     if mlp_weight is not None:
-        made_tiles = tiles(made.flatten(0, 1), config.block_m, config.block_k)
-        weight_tiles = None if made_tiles is None else tiles(mlp_weight, config.block_n, config.block_k)
+        made_tiles, weight_tiles = tiles_of_product(made, mlp_weight, config)
         _mix[(triton.cdiv(rows, config.block_m), triton.cdiv(width, config.block_n))](
-            made, mlp_weight, None if weight_tiles is None else made_tiles, weight_tiles, mlp_bias, state,
+            made, mlp_weight, made_tiles, weight_tiles, mlp_bias, state,
             out, squares, rows, horizon, tokens, width, room, GROUP=GROUP, EVEN=width % config.block_k == 0,
             PRECISION=precision(mlp_weight), BLOCK_M=config.block_m, BLOCK_N=config.block_n,
             BLOCK_K=config.block_k, LINES=lines(mlp_weight, width),

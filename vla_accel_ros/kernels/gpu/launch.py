@@ -16,6 +16,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from vla_accel_ros.kernels.tuning import Config
+
 LINE = 128
 """Bytes of a cache line."""
 
@@ -133,6 +135,15 @@ def tiles(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor | None:
     if matrix.is_cuda and torch.cuda.get_device_capability(matrix.device)[0] < 9:
         return None
     return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), [rows, columns])
+
+
+def tiles_of_product(
+    x: Tensor, weight: Tensor, config: Config
+) -> tuple[TensorDescriptor | None, TensorDescriptor | None]:
+    """Tiles of x [B, T, K] and weight [N, K], both or neither."""
+    of_x = tiles(x.flatten(0, 1), config.block_m, config.block_k)
+    of_weight = tiles(weight, config.block_n, config.block_k)
+    return (None, None) if of_x is None or of_weight is None else (of_x, of_weight)
 
 
 def lines(weight: Tensor, columns: int) -> int:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from vla_accel_ros.kernels.gpu.launch import (
     after_previous,
@@ -22,7 +21,7 @@ from vla_accel_ros.kernels.gpu.launch import (
     per_sequence,
     precision,
     prefetch_rows,
-    tiles,
+    tiles_of_product,
 )
 from vla_accel_ros.kernels.linear import NORM_EPS, Norm
 from vla_accel_ros.kernels.tuning import Config
@@ -193,7 +192,9 @@ def rotary_qkv(
     (batch, tokens, width), (heads, head) = x.shape, q.shape[2:]
     rows, half, (groups, room) = batch * tokens, head // 2, norm.squares.shape
     x = x if norm.scaled is None else norm.scaled
-    x_tiles, weight_tiles = _tiles(x, weight, config, half % config.block_n == 0)
+    x_tiles, weight_tiles = tiles_of_product(x, weight, config)
+    if half % config.block_n:  # a block's columns are not neighbours
+        x_tiles = weight_tiles = None
     grid = (triton.cdiv(rows, config.block_m), triton.cdiv((heads + 2 * k.shape[1]) * half, config.block_n))
     _rotary_qkv[grid](
         x, weight, x_tiles, weight_tiles, norm.squares, bias, cos, sin, positions, q, k, v, slots, starts,
@@ -219,7 +220,9 @@ def gated_up(
     (batch, tokens, width), columns = x.shape, out.shape[2]
     rows, (groups, room) = batch * tokens, norm.squares.shape
     x = x if norm.scaled is None else norm.scaled
-    x_tiles, weight_tiles = _tiles(x, weight, config, columns % config.block_n == 0)
+    x_tiles, weight_tiles = tiles_of_product(x, weight, config)
+    if columns % config.block_n:  # the last block's columns are not neighbours
+        x_tiles = weight_tiles = None
     grid = (triton.cdiv(rows, config.block_m), triton.cdiv(columns, config.block_n))
     _gated_up[grid](
         x, weight, x_tiles, weight_tiles, norm.squares, bias, out, rows, tokens, width, columns, room, groups,
@@ -228,12 +231,3 @@ def gated_up(
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, LINES=lines(weight, width),
         **options(config.warps, config.stages, pdl),
     )  # fmt: skip
-
-
-def _tiles(
-    x: Tensor, weight: Tensor, config: Config, whole: bool
-) -> tuple[TensorDescriptor | None, TensorDescriptor | None]:
-    """Of x [B, T, W] and weight [N, W], both or neither; whole: whether a block's columns are neighbours."""
-    of_x = tiles(x.flatten(0, 1), config.block_m, config.block_k)
-    of_weight = tiles(weight, config.block_n, config.block_k)
-    return (of_x, of_weight) if whole and of_x and of_weight else (None, None)

@@ -20,7 +20,7 @@ from vla_accel_ros.kernels.gpu.launch import (
     per_sequence,
     precision,
     prefetch_rows,
-    tiles,
+    tiles_of_product,
 )
 from vla_accel_ros.kernels.linear import GROUP, Norm
 from vla_accel_ros.kernels.tuning import Config
@@ -116,10 +116,9 @@ def project(
     chunk = triton.cdiv(triton.cdiv(width, config.block_k), split) * config.block_k
     squares, scale, scaled = norm or (None, None, None)
     room = 0 if squares is None else squares.shape[1]
-    a_tiles = tiles(a.flatten(0, 1), config.block_m, config.block_k)
-    weight_tiles = None if a_tiles is None else tiles(weight, config.block_n, config.block_k)
+    a_tiles, weight_tiles = tiles_of_product(a, weight, config)
     _project[(*blocks, split)](
-        a, weight, None if weight_tiles is None else a_tiles, weight_tiles, gate, x, squares, scale, scaled,
+        a, weight, a_tiles, weight_tiles, gate, x, squares, scale, scaled,
         scratch.sums, scratch.counters, rows, tokens, width, columns, room, PER_SEQUENCE=per_sequence(gate),
         SCALE_PER_SEQUENCE=per_sequence(scale), GROUP=GROUP,
         EVEN=width % config.block_k == 0, PRECISION=precision(weight), ONCE=blocks[0] == 1, SPLIT=split,
