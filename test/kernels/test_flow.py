@@ -76,6 +76,24 @@ def test_norms(dtype: torch.dtype) -> None:
 
 
 @dtypes
+@pytest.mark.parametrize("modulated", [False, True], ids=["plain", "modulated"])
+def test_add_norm(dtype: torch.dtype, modulated: bool) -> None:
+    draw, batch, tokens, width, layers = Drawing(5), 3, 4, 37, 2
+    x, y = draw(batch, tokens, width, dtype=dtype), draw(batch, tokens, width, dtype=dtype)
+    at, nothing = ints(4, 0, 4), [None] * 3
+    # Layers of tables [steps, layers, W]: rows lie apart.
+    tables = [draw(5, layers, width, spread=0.3)[:, 1] for _ in range(3)] if modulated else nothing
+    for added, normed in ((y, True), (None, True), (y, False)):
+        made = []
+        for run in (norm.add_norm, norm_kernels.add_norm):
+            rows, out = x.clone(), poison(batch, tokens, width, dtype=dtype)
+            run(rows, added, out if normed else None, at, *tables)
+            made.append((rows, out if normed else rows))
+        for ours, twin in zip(made[1], made[0], strict=True):
+            assert_near(ours, twin, dtype)
+
+
+@dtypes
 def test_activations(dtype: torch.dtype) -> None:
     draw, width = Drawing(3), 1030
     y, bias = draw(3, width, dtype=dtype), draw(width)

@@ -1,4 +1,5 @@
-"""What stands between the large products of encode and prefill, in plain torch: the twins of gpu/norm.py.
+"""What stands between the large products of encode, prefill and staggered steps, in plain torch: the twins of
+gpu/norm.py.
 
 There the products are cuBLAS, near its limit, and everything between two of them is one pass over the rows.
 """
@@ -16,6 +17,32 @@ def rms_norm(x: Tensor, weight: Tensor, out: Tensor) -> None:
     """out = x / rms(x) * (1 + weight). x, out [M, W]; weight float32 [W]."""
     wide = x.float()
     out.copy_(wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPS) * (1.0 + weight))
+
+
+def add_norm(
+    x: Tensor,
+    y: Tensor | None,
+    out: Tensor | None,
+    at: Tensor,
+    gate: Tensor | None = None,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+) -> None:
+    """x += gate * y in place, out = x / rms(x) * (1 + scale) + shift.
+
+    x, y, out [B, T, W]; y None = nothing to add; out None = no norm; gate, scale, shift float32 [S, W], of
+    which sequence b takes row at[b], None = 1, 0 and 0; at int32 [B].
+    """
+    here = at.long()
+    if y is not None:
+        x.copy_(x.float() + (y.float() if gate is None else y.float() * gate[here][:, None]))
+    if out is None:
+        return
+    wide = x.float()
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPS)
+    if scale is not None:
+        normed = normed * (1.0 + scale[here][:, None])
+    out.copy_(normed if shift is None else normed + shift[here][:, None])
 
 
 def add_layer_norm(

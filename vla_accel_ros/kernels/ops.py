@@ -31,6 +31,7 @@ class Ops:
     read_out = staticmethod(flow.read_out)
     rms_norm = staticmethod(norm.rms_norm)
     add_layer_norm = staticmethod(norm.add_layer_norm)
+    add_norm = staticmethod(norm.add_norm)
     bias_gelu = staticmethod(norm.bias_gelu)
     patches = staticmethod(image.patches)
 
@@ -83,6 +84,7 @@ def ops_for(device: torch.device) -> Ops:
         return Ops()
     if importlib.util.find_spec("triton") is None:
         raise RuntimeError(
+            "add_norm": norm.add_norm,
             "the fast stages need triton, which comes with PyTorch's CUDA builds: install one, or fast=False."
         )
     return TritonOps(device)

@@ -55,7 +55,7 @@ class LayerTables(NamedTuple):
 class Modulation:
     """What the flow time does to the norms of pi0.5, float32, a row for each step.
 
-    scale, gate: [S, layers, W], of the norm before attention and of the one before the MLP;
+    scale, shift, gate: [S, layers, W], of the norm before attention and of the one before the MLP;
     bias: the shift, through the matrix that follows: [S, layers, rows of qkv] and [S, layers, 2 * mlp];
     final: the last norm's scale [S, W], whose shift is in Expert.out_bias.
     """
@@ -66,6 +66,8 @@ class Modulation:
     mlp_scale: Tensor
     mlp_bias: Tensor
     mlp_gate: Tensor
+    attention_shift: Tensor
+    mlp_shift: Tensor
     final: Tensor
 
     def at(self, steps: slice | Tensor) -> list[LayerTables]:
@@ -248,7 +250,7 @@ def _modulation(stack: Gemma, layers: Sequence[FoldedLayer], condition: Tensor) 
         scale, shift, gate = of(layer.input_layernorm)
         mlp_scale, mlp_shift, mlp_gate = of(layer.post_attention_layernorm)
         bias, mlp_bias = shift @ folded.qkv.float().T, mlp_shift @ folded.gate_up.float().T
-        rows.append((scale, bias, gate, mlp_scale, mlp_bias, mlp_gate))
+        rows.append((scale, bias, gate, mlp_scale, mlp_bias, mlp_gate, shift, mlp_shift))
     final, shift, _ = of(stack.norm)
     columns = [torch.stack(column, dim=1).contiguous() for column in zip(*rows, strict=True)]
     return Modulation(*[*columns, final.contiguous()]), shift

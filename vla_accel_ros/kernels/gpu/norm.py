@@ -1,7 +1,7 @@
 """One pass over the rows between two large products: a program takes one row, all of it at once.
 
-These run where cuBLAS does the products (encode, prefill). Their work is small against it and in L2 mostly,
-so they have no tuning: a row of a few thousand numbers is 4 or 8 warps' work.
+These run where cuBLAS does the products (encode, prefill, staggered steps). Their work is small against it
+and in L2 mostly, so they have no tuning: a row of a few thousand numbers is 4 or 8 warps' work.
 """
 
 from __future__ import annotations
@@ -22,6 +22,33 @@ def _rms_norm(x, weight, out, width, EPS: tl.constexpr, BLOCK: tl.constexpr):
     factor = tl.rsqrt(tl.sum(wide * wide, axis=0) / width + EPS)
     scaled = wide * factor * (1.0 + tl.load(weight + c, mask=ok, other=0.0))
     tl.store(out + row * width + c, scaled.to(out.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def _add_norm(
+    x, y, out, at, gate, scale, shift, tokens, width, gate_row, scale_row, shift_row,
+    EPS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, BLOCK)
+    ok = c < width
+    own = tl.load(at + row // tokens).to(tl.int64)
+    wide = tl.load(x + row * width + c, mask=ok, other=0.0).to(tl.float32)
+    if y is not None:
+        added = tl.load(y + row * width + c, mask=ok, other=0.0).to(tl.float32)
+        if gate is not None:
+            added *= tl.load(gate + own * gate_row + c, mask=ok, other=0.0)
+        # The residual is what is stored: its rounding is in the norm too.
+        rounded = (wide + added).to(x.dtype.element_ty)
+        tl.store(x + row * width + c, rounded, mask=ok)
+        wide = rounded.to(tl.float32)
+    if out is not None:
+        normed = wide * tl.rsqrt(tl.sum(wide * wide, axis=0) / width + EPS)
+        if scale is not None:
+            normed *= 1.0 + tl.load(scale + own * scale_row + c, mask=ok, other=0.0)
+        if shift is not None:
+            normed += tl.load(shift + own * shift_row + c, mask=ok, other=0.0)
+        tl.store(out + row * width + c, normed.to(out.dtype.element_ty), mask=ok)
 
 
 @triton.jit
@@ -112,6 +139,25 @@ def rms_norm(x: Tensor, weight: Tensor, out: Tensor) -> None:
     rows, width = x.shape
     block = triton.next_power_of_2(width)
     _rms_norm[(rows,)](x, weight, out, width, EPS=NORM_EPS, BLOCK=block, num_warps=_warps(block))
+
+
+def add_norm(
+    x: Tensor,
+    y: Tensor | None,
+    out: Tensor | None,
+    at: Tensor,
+    gate: Tensor | None = None,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+) -> None:
+    """See kernels.norm.add_norm; rows of tables may lie apart."""
+    batch, tokens, width = x.shape
+    block = triton.next_power_of_2(width)
+    rows = [0 if table is None else table.stride(0) for table in (gate, scale, shift)]
+    _add_norm[(batch * tokens,)](
+        x, y, out, at, gate, scale, shift, tokens, width, *rows, EPS=NORM_EPS, BLOCK=block,
+        num_warps=_warps(block),
+    )  # fmt: skip
 
 
 def add_layer_norm(
