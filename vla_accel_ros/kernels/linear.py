@@ -4,7 +4,8 @@ and gpu/project.py.
 Each writes into memory it is given and allocates nothing that outlives it. A norm is the row factor
 1 / rms(x) applied after the product, with a scale on the columns before and `bias` added after it
 (models/folded.py). Whoever makes the rows leaves what the norm after it needs of them (`Norm`), so that the
-product itself only multiplies. Tables have one row for all, or one for each sequence of the batch.
+product itself only multiplies. Tables have one row for all, or one for each sequence of the batch. Weights
+may be quantised ones (models/quantized.py), which are widened as they are multiplied.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from vla_accel_ros.models.quantized import Weight, product
 
 NORM_EPS = 1e-6
 GROUP = 16
@@ -52,7 +55,7 @@ class Norm(NamedTuple):
 
 def rotary_qkv(
     x: Tensor,
-    weight: Tensor,
+    weight: Weight,
     cos: Tensor,
     sin: Tensor,
     positions: Tensor,
@@ -100,7 +103,7 @@ def place_qkv(
     v[rows[0], :, rows[1]] = y[:, :, heads + kv_heads :].to(v.dtype)
 
 
-def gated_up(x: Tensor, weight: Tensor, out: Tensor, norm: Norm, bias: Tensor | None = None) -> None:
+def gated_up(x: Tensor, weight: Weight, out: Tensor, norm: Norm, bias: Tensor | None = None) -> None:
     """out = gelu(gate) * up of normed x.
 
     x [B, T, W]; weight [2 N, W], the gate's rows first; out [B, T, N], written; norm: of x;
@@ -116,21 +119,21 @@ def glu(y: Tensor, out: Tensor) -> None:
 
 
 def project(
-    a: Tensor, weight: Tensor, x: Tensor, gate: Tensor | None = None, norm: Norm | None = None
+    a: Tensor, weight: Weight, x: Tensor, gate: Tensor | None = None, norm: Norm | None = None
 ) -> None:
     """x += gate * (a @ weight.T), in place.
 
     a [B, T, K]; weight [N, K]; x [B, T, N]; gate float32 [1 or B, N], None = 1; norm: of the new x, filled.
     """
-    y = F.linear(a, weight).float()
+    y = product(a, weight).float()
     x.copy_(x.float() + (y if gate is None else y * gate[:, None]))
     if norm is not None:
         norm.leave(x)
 
 
-def _normed_product(x: Tensor, weight: Tensor, norm: Norm, bias: Tensor | None) -> Tensor:
+def _normed_product(x: Tensor, weight: Weight, norm: Norm, bias: Tensor | None) -> Tensor:
     """float32 [B, T, N]"""
     squares = norm.squares.sum(0)[: x.shape[0] * x.shape[1]].view(*x.shape[:2], 1)
     factor = torch.rsqrt(squares / x.shape[2] + NORM_EPS)
-    y = F.linear(x if norm.scaled is None else norm.scaled, weight).float() * factor
+    y = product(x if norm.scaled is None else norm.scaled, weight).float() * factor
     return y if bias is None else y + bias[:, None]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vla_accel_ros.kernels import attention, flow, image, linear, norm, tuning
+from vla_accel_ros.kernels import attention, flow, image, linear, norm, quantized, tuning
 from vla_accel_ros.kernels.tuning import Config, Shape, Table
 
 
@@ -34,6 +34,11 @@ class Ops:
     add_norm = staticmethod(norm.add_norm)
     bias_gelu = staticmethod(norm.bias_gelu)
     patches = staticmethod(image.patches)
+    rms_norm_rows = staticmethod(quantized.rms_norm_rows)
+    layer_norm_rows = staticmethod(quantized.layer_norm_rows)
+    glu_rows = staticmethod(quantized.glu_rows)
+    gelu_rows = staticmethod(quantized.gelu_rows)
+    multiply_rows = staticmethod(quantized.multiply_rows)
 
 
 class TritonOps(Ops):
@@ -47,7 +52,7 @@ class TritonOps(Ops):
         self._bind()
 
     def _bind(self) -> None:
-        from vla_accel_ros.kernels.gpu import attention, flow, image, linear, norm, project
+        from vla_accel_ros.kernels.gpu import attention, flow, image, linear, norm, project, quantized
 
         pdl, scratch = self.table.pdl, {"scratch": self.scratch}
 
@@ -73,6 +78,11 @@ class TritonOps(Ops):
             "add_layer_norm": norm.add_layer_norm,
             "bias_gelu": norm.bias_gelu,
             "patches": image.patches,
+            "rms_norm_rows": quantized.rms_norm_rows,
+            "layer_norm_rows": quantized.layer_norm_rows,
+            "glu_rows": quantized.glu_rows,
+            "gelu_rows": quantized.gelu_rows,
+            "multiply_rows": quantized.multiply_rows,
         }
         for name, function in bound.items():
             setattr(self, name, function)

@@ -23,26 +23,36 @@ from vla_accel_ros.kernels.gpu.launch import (
     prefetch_rows,
     tiles_of_product,
 )
+from vla_accel_ros.kernels.gpu.quantized import cut, parts, two_packed_products
 from vla_accel_ros.kernels.linear import NORM_EPS, Norm
 from vla_accel_ros.kernels.tuning import Config
+from vla_accel_ros.models.quantized import Weight
 
 
 @triton.jit
 def _two_products(
-    x, weight, x_tiles, weight_tiles, row, one, other, first_row, first_one, first_other, limit, width,
-    EVEN: tl.constexpr, PRECISION: tl.constexpr, ONCE: tl.constexpr,
+    x, weight, scales, x_tiles, weight_tiles, row, one, other, first_row, first_one, first_other, limit,
+    width, PACKED: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, ONCE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Columns `one` and `other` of x @ weight.T; those from `limit` on are any numbers."""
+    """Columns `one` and `other` of x @ weight.T; those from `limit` on are any numbers.
+
+    scales: of the weight's rows, None of an exact one; PACKED: columns in a group of int4, or 0.
+    """
     first = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     second = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    if weight_tiles is not None:
+    if PACKED:
+        first, second = two_packed_products(
+            x, weight, scales, row, tl.minimum(one, limit - 1), tl.minimum(other, limit - 1), width,
+            tl.cdiv(width, PACKED), first, second, PACKED, PRECISION,
+        )  # fmt: skip
+    elif weight_tiles is not None:
         for start in range(0, width, BLOCK_K):
             w = weight_tiles.load([first_one, start])
             u = weight_tiles.load([first_other, start])
             a = x_tiles.load([first_row, start])
-            first = tl.dot(a, w.T, first, input_precision=PRECISION)
-            second = tl.dot(a, u.T, second, input_precision=PRECISION)
+            first = tl.dot(a, w.to(a.dtype).T, first, input_precision=PRECISION)
+            second = tl.dot(a, u.to(a.dtype).T, second, input_precision=PRECISION)
     else:
         policy: tl.constexpr = "evict_first" if ONCE else ""
         one, other = tl.minimum(one, limit - 1), tl.minimum(other, limit - 1)
@@ -60,8 +70,12 @@ def _two_products(
                 w = tl.load(to_one + start, mask=k_ok[:, None], other=0.0, eviction_policy=policy)
                 u = tl.load(to_other + start, mask=k_ok[:, None], other=0.0, eviction_policy=policy)
                 a = tl.load(to_x + start, mask=k_ok[None, :], other=0.0)
-            first = tl.dot(a, w, first, input_precision=PRECISION)
-            second = tl.dot(a, u, second, input_precision=PRECISION)
+            first = tl.dot(a, w.to(a.dtype), first, input_precision=PRECISION)
+            second = tl.dot(a, u.to(a.dtype), second, input_precision=PRECISION)
+    if scales is not None:  # noqa: SIM102 - both are known when it is compiled
+        if not PACKED:
+            first *= tl.load(scales + tl.minimum(one, limit - 1))[None, :]
+            second *= tl.load(scales + tl.minimum(other, limit - 1))[None, :]
     return first, second
 
 
@@ -75,10 +89,10 @@ def _squares(squares, room, groups, GROUPS: tl.constexpr, BLOCK_M: tl.constexpr)
 
 @triton.jit
 def _rotary_qkv(
-    x, weight, x_tiles, weight_tiles, squares, bias, cos, sin, positions, q, k, v, slots, starts,
+    x, weight, scales, x_tiles, weight_tiles, squares, bias, cos, sin, positions, q, k, v, slots, starts,
     rows, tokens, width, room, groups, k_slot, k_head, k_token, v_slot, v_head, v_token,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, PER_SEQUENCE: tl.constexpr,
-    EVEN: tl.constexpr, PRECISION: tl.constexpr, ONCE: tl.constexpr, EPS: tl.constexpr,
+    PACKED: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, ONCE: tl.constexpr, EPS: tl.constexpr,
     GROUPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     LINES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -90,8 +104,9 @@ def _rotary_qkv(
     one = tl.where(pair_ok, head * (2 * HALF) + j, 2 * pairs)
     other = one + HALF
     if PDL:
-        prefetch_rows(weight, one, 2 * pairs, width, 0, width, LINES)
-        prefetch_rows(weight, other, 2 * pairs, width, 0, width, LINES)
+        if not PACKED:
+            prefetch_rows(weight, one, 2 * pairs, width, 0, width, LINES)
+            prefetch_rows(weight, other, 2 * pairs, width, 0, width, LINES)
         after_previous()
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     row_ok = row < rows
@@ -106,8 +121,8 @@ def _rotary_qkv(
     pair_first = tl.program_id(1) * BLOCK_N
     first_one = pair_first // HALF * (2 * HALF) + pair_first % HALF
     first, second = _two_products(
-        x, weight, x_tiles, weight_tiles, row, one, other, tl.program_id(0) * BLOCK_M, first_one,
-        first_one + HALF, 2 * pairs, width, EVEN, PRECISION, ONCE, BLOCK_M, BLOCK_N, BLOCK_K,
+        x, weight, scales, x_tiles, weight_tiles, row, one, other, tl.program_id(0) * BLOCK_M, first_one,
+        first_one + HALF, 2 * pairs, width, PACKED, EVEN, PRECISION, ONCE, BLOCK_M, BLOCK_N, BLOCK_K,
     )  # fmt: skip
     factor = tl.rsqrt(tl.sum(sums, axis=0) / width + EPS)
     first, second = first * factor[:, None], second * factor[:, None]
@@ -136,9 +151,9 @@ def _rotary_qkv(
 
 @triton.jit
 def _gated_up(
-    x, weight, x_tiles, weight_tiles, squares, bias, out, rows, tokens, width, columns, room, groups,
-    PER_SEQUENCE: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, ONCE: tl.constexpr,
-    EPS: tl.constexpr, GROUPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    x, weight, scales, x_tiles, weight_tiles, squares, bias, out, rows, tokens, width, columns, room, groups,
+    PER_SEQUENCE: tl.constexpr, PACKED: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    ONCE: tl.constexpr, EPS: tl.constexpr, GROUPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, LINES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     one = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -146,8 +161,9 @@ def _gated_up(
     one = tl.where(ok, one, 2 * columns)
     other = one + columns
     if PDL:
-        prefetch_rows(weight, one, 2 * columns, width, 0, width, LINES)
-        prefetch_rows(weight, other, 2 * columns, width, 0, width, LINES)
+        if not PACKED:
+            prefetch_rows(weight, one, 2 * columns, width, 0, width, LINES)
+            prefetch_rows(weight, other, 2 * columns, width, 0, width, LINES)
         after_previous()
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     row_ok = row < rows
@@ -156,8 +172,8 @@ def _gated_up(
     sums = _squares(squares, room, groups, GROUPS, BLOCK_M)
     first_one = tl.program_id(1) * BLOCK_N
     gate, up = _two_products(
-        x, weight, x_tiles, weight_tiles, row, one, other, tl.program_id(0) * BLOCK_M, first_one,
-        first_one + columns, 2 * columns, width, EVEN, PRECISION, ONCE, BLOCK_M, BLOCK_N, BLOCK_K,
+        x, weight, scales, x_tiles, weight_tiles, row, one, other, tl.program_id(0) * BLOCK_M, first_one,
+        first_one + columns, 2 * columns, width, PACKED, EVEN, PRECISION, ONCE, BLOCK_M, BLOCK_N, BLOCK_K,
     )  # fmt: skip
     factor = tl.rsqrt(tl.sum(sums, axis=0) / width + EPS)
     gate, up = gate * factor[:, None], up * factor[:, None]
@@ -173,7 +189,7 @@ def _gated_up(
 
 def rotary_qkv(
     x: Tensor,
-    weight: Tensor,
+    weight: Weight,
     cos: Tensor,
     sin: Tensor,
     positions: Tensor,
@@ -192,23 +208,24 @@ def rotary_qkv(
     (batch, tokens, width), (heads, head) = x.shape, q.shape[2:]
     rows, half, (groups, room) = batch * tokens, head // 2, norm.squares.shape
     x = x if norm.scaled is None else norm.scaled
-    x_tiles, weight_tiles = tiles_of_product(x, weight, config)
+    (values, scales, packed), config = parts(weight), cut(weight, config)
+    x_tiles, weight_tiles = (None, None) if packed else tiles_of_product(x, values, config)
     if half % config.block_n:  # a block's columns are not neighbours
         x_tiles = weight_tiles = None
     grid = (triton.cdiv(rows, config.block_m), triton.cdiv((heads + 2 * k.shape[1]) * half, config.block_n))
     _rotary_qkv[grid](
-        x, weight, x_tiles, weight_tiles, norm.squares, bias, cos, sin, positions, q, k, v, slots, starts,
-        rows, tokens, width, room, groups, *k.stride()[:3], *v.stride()[:3],
-        HEADS=heads, KV_HEADS=k.shape[1], HALF=half, PER_SEQUENCE=per_sequence(bias),
+        x, values, scales, x_tiles, weight_tiles, norm.squares, bias, cos, sin, positions, q, k, v, slots,
+        starts, rows, tokens, width, room, groups, *k.stride()[:3], *v.stride()[:3],
+        HEADS=heads, KV_HEADS=k.shape[1], HALF=half, PER_SEQUENCE=per_sequence(bias), PACKED=packed,
         EVEN=width % config.block_k == 0, PRECISION=precision(x), ONCE=grid[0] == 1, EPS=NORM_EPS,
         GROUPS=triton.next_power_of_2(groups), BLOCK_M=config.block_m, BLOCK_N=config.block_n,
-        BLOCK_K=config.block_k, LINES=lines(weight, width), **options(config.warps, config.stages, pdl),
+        BLOCK_K=config.block_k, LINES=lines(values, width), **options(config.warps, config.stages, pdl),
     )  # fmt: skip
 
 
 def gated_up(
     x: Tensor,
-    weight: Tensor,
+    weight: Weight,
     out: Tensor,
     norm: Norm,
     bias: Tensor | None = None,
@@ -220,14 +237,15 @@ def gated_up(
     (batch, tokens, width), columns = x.shape, out.shape[2]
     rows, (groups, room) = batch * tokens, norm.squares.shape
     x = x if norm.scaled is None else norm.scaled
-    x_tiles, weight_tiles = tiles_of_product(x, weight, config)
+    (values, scales, packed), config = parts(weight), cut(weight, config)
+    x_tiles, weight_tiles = (None, None) if packed else tiles_of_product(x, values, config)
     if columns % config.block_n:  # the last block's columns are not neighbours
         x_tiles = weight_tiles = None
     grid = (triton.cdiv(rows, config.block_m), triton.cdiv(columns, config.block_n))
     _gated_up[grid](
-        x, weight, x_tiles, weight_tiles, norm.squares, bias, out, rows, tokens, width, columns, room, groups,
-        PER_SEQUENCE=per_sequence(bias), EVEN=width % config.block_k == 0,
+        x, values, scales, x_tiles, weight_tiles, norm.squares, bias, out, rows, tokens, width, columns, room,
+        groups, PER_SEQUENCE=per_sequence(bias), PACKED=packed, EVEN=width % config.block_k == 0,
         PRECISION=precision(x), ONCE=grid[0] == 1, EPS=NORM_EPS, GROUPS=triton.next_power_of_2(groups),
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, LINES=lines(weight, width),
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, LINES=lines(values, width),
         **options(config.warps, config.stages, pdl),
     )  # fmt: skip

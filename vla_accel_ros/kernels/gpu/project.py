@@ -22,17 +22,19 @@ from vla_accel_ros.kernels.gpu.launch import (
     prefetch_rows,
     tiles_of_product,
 )
+from vla_accel_ros.kernels.gpu.quantized import cut, packed_product, parts
 from vla_accel_ros.kernels.linear import GROUP, Norm
 from vla_accel_ros.kernels.tuning import Config
+from vla_accel_ros.models.quantized import Weight
 
 
 @triton.jit
 def _project(
-    a, weight, a_tiles, weight_tiles, gate, x, squares, scale, scaled, sums, counters, rows, tokens, width,
-    columns, room, PER_SEQUENCE: tl.constexpr, SCALE_PER_SEQUENCE: tl.constexpr, GROUP: tl.constexpr,
-    EVEN: tl.constexpr, PRECISION: tl.constexpr, ONCE: tl.constexpr, SPLIT: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, LINES: tl.constexpr,
-    PDL: tl.constexpr,
+    a, weight, scales, a_tiles, weight_tiles, gate, x, squares, scale, scaled, sums, counters, rows, tokens,
+    width, columns, room, PER_SEQUENCE: tl.constexpr, SCALE_PER_SEQUENCE: tl.constexpr, GROUP: tl.constexpr,
+    PACKED: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, ONCE: tl.constexpr,
+    SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    LINES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     column_ok = column < columns
@@ -41,18 +43,24 @@ def _project(
     begin = split * chunk
     end = tl.minimum(begin + chunk, width)
     if PDL:
-        prefetch_rows(weight, column, columns, width, begin, tl.maximum(end, 1), LINES)
+        if not PACKED:
+            prefetch_rows(weight, column, columns, width, begin, tl.maximum(end, 1), LINES)
         after_previous()
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     row_ok = row < rows
     row = tl.minimum(row, rows - 1)
     policy: tl.constexpr = "evict_first" if ONCE else ""
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    if weight_tiles is not None:
+    if PACKED:
+        total = packed_product(
+            a, weight, scales, row, tl.minimum(column, columns - 1), begin // PACKED, tl.cdiv(end, PACKED),
+            width, tl.cdiv(width, PACKED), total, PACKED, PRECISION,
+        )  # fmt: skip
+    elif weight_tiles is not None:
         for start in range(begin, end, BLOCK_K):
             w = weight_tiles.load([tl.program_id(1) * BLOCK_N, start])
             tile = a_tiles.load([tl.program_id(0) * BLOCK_M, start])
-            total = tl.dot(tile, w.T, total, input_precision=PRECISION)
+            total = tl.dot(tile, w.to(tile.dtype).T, total, input_precision=PRECISION)
     else:
         k = tl.arange(0, BLOCK_K)
         to_a = a + row[:, None].to(tl.int64) * width + k[None, :]
@@ -65,7 +73,10 @@ def _project(
                 k_ok = k < end - start
                 w = tl.load(to_weight + start, mask=k_ok[:, None], other=0.0, eviction_policy=policy)
                 tile = tl.load(to_a + start, mask=k_ok[None, :], other=0.0)
-            total = tl.dot(tile, w, total, input_precision=PRECISION)
+            total = tl.dot(tile, w.to(tile.dtype), total, input_precision=PRECISION)
+    if scales is not None:  # noqa: SIM102 - both are known when it is compiled
+        if not PACKED:
+            total *= tl.load(scales + tl.minimum(column, columns - 1))[None, :]
     is_last = True
     if SPLIT > 1:
         place = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
@@ -96,7 +107,7 @@ def _project(
 
 def project(
     a: Tensor,
-    weight: Tensor,
+    weight: Weight,
     x: Tensor,
     gate: Tensor | None = None,
     norm: Norm | None = None,
@@ -108,6 +119,7 @@ def project(
     """See kernels.linear.project."""
     (batch, tokens, columns), width = x.shape, weight.shape[1]
     rows = batch * tokens
+    (values, scales, packed), config = parts(weight), cut(weight, config)
     blocks = triton.cdiv(rows, config.block_m), triton.cdiv(columns, config.block_n)
     split = min(config.split, triton.cdiv(width, config.block_k))
     needed = blocks[0] * blocks[1] * split * config.block_m * config.block_n
@@ -116,12 +128,12 @@ def project(
     chunk = triton.cdiv(triton.cdiv(width, config.block_k), split) * config.block_k
     squares, scale, scaled = norm or (None, None, None)
     room = 0 if squares is None else squares.shape[1]
-    a_tiles, weight_tiles = tiles_of_product(a, weight, config)
+    a_tiles, weight_tiles = (None, None) if packed else tiles_of_product(a, values, config)
     _project[(*blocks, split)](
-        a, weight, a_tiles, weight_tiles, gate, x, squares, scale, scaled,
+        a, values, scales, a_tiles, weight_tiles, gate, x, squares, scale, scaled,
         scratch.sums, scratch.counters, rows, tokens, width, columns, room, PER_SEQUENCE=per_sequence(gate),
-        SCALE_PER_SEQUENCE=per_sequence(scale), GROUP=GROUP,
-        EVEN=width % config.block_k == 0, PRECISION=precision(weight), ONCE=blocks[0] == 1, SPLIT=split,
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, LINES=lines(weight, chunk),
+        SCALE_PER_SEQUENCE=per_sequence(scale), GROUP=GROUP, PACKED=packed,
+        EVEN=width % config.block_k == 0, PRECISION=precision(a), ONCE=blocks[0] == 1, SPLIT=split,
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, LINES=lines(values, chunk),
         **options(config.warps, config.stages, pdl),
     )  # fmt: skip
