@@ -23,7 +23,7 @@ from vla_accel_ros.engine.packed_stage import PackedForward
 from vla_accel_ros.engine.pages import PagePool
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.engine.staggered import StaggeredDenoising
-from vla_accel_ros.engine.staggered_stage import StaggeredFlow
+from vla_accel_ros.engine.staggered_stage import CapturedSeats
 from vla_accel_ros.engine.token_pipeline import TokenPipeline
 from vla_accel_ros.models.config import GemmaConfig
 from vla_accel_ros.models.decoding import decode
@@ -131,27 +131,36 @@ def test_answers_in_slots_and_pages_say_what_they_say_alone() -> None:
     assert {request: [one.token for one in said if one.request == request] for request in wanted} == wanted
 
 
+@pytest.mark.parametrize("wide", [False, True], ids=["few rows", "many rows"])
 @pytest.mark.parametrize("kind", ["pi0", "pi05"])
 @torch.inference_mode()
-def test_staggered_chunks_are_as_exact_as_each_alone(kind: str) -> None:
+def test_staggered_chunks_are_as_exact_as_each_alone(kind: str, wide: bool) -> None:
     exact = gemma(torch.float32, kind)
     model = copy.deepcopy(exact).set_precision(torch.bfloat16)
     config, made, steps = model.config, torch.Generator().manual_seed(3), 5
     pool = KVPool(config.prefix, 4, 64, CUDA, torch.bfloat16)
-    batch = StaggeredDenoising[int](model, steps, advance=StaggeredFlow(Stages(model, pool), steps))
+    seats = CapturedSeats(Stages(model, pool), steps, steps, wide)
+    batch = StaggeredDenoising[int](seats)
     prefixes = [drawn(made, 1, 20 + 11 * slot, config.prefix.width) for slot in range(4)]
     noise = drawn(made, 12, 1, config.horizon, config.action_dim)
     states = drawn(made, 12, 1, config.state_dim)
     for slot, prefix in enumerate(prefixes):
         model.prefix(prefix.bfloat16(), out=pool.view(slot, prefix.shape[1]))
     flows = {}
-    for number in range(12):
+
+    def begin(number: int) -> None:
         state = states[number] if kind == "pi0" else None
         batch.begin(number, noise[number], state, pool.span(number % 4, 0, prefixes[number % 4].shape[1]))
+
+    for number in range(12):
+        begin(number)
         flows |= dict(batch.step())
     while batch.under_way:
         flows |= dict(batch.step())
     for number, flow in flows.items():
+        begin(number)
+        (by_itself,) = [done for _ in range(steps) for done in batch.step()]
+        assert torch.equal(by_itself.flow.actions, flow.actions)
         made_by = []
         for one in (exact, model):
             _, kv = one.prefix(prefixes[number % 4].to(one.language_model.dtype))

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.stages import Stages
-from vla_accel_ros.engine.staggered import StaggeredDenoising
-from vla_accel_ros.engine.staggered_stage import StaggeredFlow
-from vla_accel_ros.models.packed import FlowStep
+from vla_accel_ros.engine.staggered import PlainSeats, StaggeredDenoising
+from vla_accel_ros.engine.staggered_stage import CapturedSeats
+from vla_accel_ros.models.packed import FlowStep, Span
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.sampling import TIME_RULES, Flow, sample
 
@@ -42,7 +42,7 @@ def alone(model: Pi, chunk: FlowStep, steps: int, rule: str = "openpi") -> Flow:
 
 
 def test_once_full_every_step_finishes_a_chunk(model: Pi) -> None:
-    batch = StaggeredDenoising[int](model, steps=4)
+    batch = StaggeredDenoising[int](PlainSeats(model, 4, steps=4))
     finished = []
     for number in range(8):
         chunk = make_chunk(model, number)
@@ -56,14 +56,15 @@ def test_once_full_every_step_finishes_a_chunk(model: Pi) -> None:
 @given(
     data=st.data(),
     steps=st.integers(1, 5),
+    count=st.integers(1, 5),
     rule=st.sampled_from(TIME_RULES),
     together=st.booleans(),
 )
 def test_any_schedule_gives_each_chunk_its_own_flow(
-    model: Pi, data: st.DataObject, steps: int, rule: str, together: bool
+    model: Pi, data: st.DataObject, steps: int, count: int, rule: str, together: bool
 ) -> None:
     """Chunks begin when they like and may be dropped; computed by themselves they are bit-equal."""
-    batch = StaggeredDenoising[int](model, steps, rule, together=together)
+    batch = StaggeredDenoising[int](PlainSeats(model, count, steps, rule, together))
     chunks: dict[int, FlowStep] = {}
     flows: dict[int, Flow] = {}
     for number in range(data.draw(st.integers(1, 8), label="ticks")):
@@ -89,9 +90,9 @@ def test_any_schedule_gives_each_chunk_its_own_flow(
 
 
 def test_what_cannot_be(model: Pi) -> None:
-    with pytest.raises(ValueError, match="limit is 0"):
-        StaggeredDenoising(model, limit=0)
-    batch, chunk = StaggeredDenoising[int](model, steps=3, limit=1), make_chunk(model, 0)
+    with pytest.raises(ValueError, match="there are 0 seats"):
+        StaggeredDenoising(PlainSeats(model, 0))
+    batch, chunk = StaggeredDenoising[int](PlainSeats(model, 1, steps=3)), make_chunk(model, 0)
     assert batch.step() == []
     batch.begin(0, chunk.x, chunk.state, chunk.kv)
     with pytest.raises(ValueError, match="1 chunks are under way, and no more are allowed"):
@@ -100,28 +101,63 @@ def test_what_cannot_be(model: Pi) -> None:
         batch.drop(1)
 
 
+def make_pool(model: Pi) -> KVPool:
+    return KVPool(model.config.prefix, 6, 24, torch.device("cpu"), torch.float32)
+
+
+def place(pool: KVPool, chunk: FlowStep, slot: int) -> Span:
+    """A chunk's prefix in a slot of the pool."""
+    tokens = chunk.kv.k.shape[3]
+    whole = pool.view(slot, tokens)
+    whole.k.copy_(chunk.kv.k)
+    whole.v.copy_(chunk.kv.v)
+    return pool.span(slot, 0, tokens)
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["few rows", "many rows"])
 @torch.inference_mode()
-def test_captured_steps_give_each_chunk_its_own_flow(model: Pi) -> None:
-    """Frames of different lengths, begun one step apart, on prefixes in a pool."""
-    sizes = model.config.prefix
-    pool = KVPool(sizes, 6, 24, torch.device("cpu"), torch.float32)
-    batch = StaggeredDenoising[int](model, 4, advance=StaggeredFlow(Stages(model, pool), 4))
-    chunks, flows = [make_chunk(model, number) for number in range(7)], {}
+def test_captured_steps_give_each_chunk_its_own_flow(model: Pi, wide: bool) -> None:
+    """Frames of different lengths, begun one step apart, on prefixes in a pool; one is dropped."""
+    pool = make_pool(model)
+    batch = StaggeredDenoising[int](CapturedSeats(Stages(model, pool), 4, 4, wide))
+    chunks, flows = [make_chunk(model, number) for number in range(9)], {}
     for number, chunk in enumerate(chunks):
-        slot, tokens = number % pool.slots, chunk.kv.k.shape[3]
-        whole = pool.view(slot, tokens)
-        whole.k.copy_(chunk.kv.k)
-        whole.v.copy_(chunk.kv.v)
-        batch.begin(number, chunk.x, chunk.state, pool.span(slot, 0, tokens))
+        batch.begin(number, chunk.x, chunk.state, place(pool, chunk, number % pool.slots))
+        flows |= dict(batch.step())
+        if number == 4:
+            batch.drop(3)
+    while batch.under_way:
+        flows |= dict(batch.step())
+    assert sorted(flows) == [number for number in range(9) if number != 3]
+    for number, flow in flows.items():
+        torch.testing.assert_close(flow, alone(model, chunks[number], 4), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["few rows", "many rows"])
+@torch.inference_mode()
+def test_a_captured_chunk_is_the_same_to_the_bit_in_any_company(model: Pi, wide: bool) -> None:
+    pool = make_pool(model)
+    seats, chunks = CapturedSeats(Stages(model, pool), 3, 4, wide), [make_chunk(model, n) for n in range(5)]
+    spans = [place(pool, chunk, slot) for slot, chunk in enumerate(chunks)]
+    batch = StaggeredDenoising[int](seats)
+    flows: dict[int, Flow] = {}
+    for number, chunk in enumerate(chunks):
+        while batch.full:
+            flows |= dict(batch.step())
+        batch.begin(number, chunk.x, chunk.state, spans[number])
         flows |= dict(batch.step())
     while batch.under_way:
         flows |= dict(batch.step())
     for number, chunk in enumerate(chunks):
-        torch.testing.assert_close(flows[number], alone(model, chunk, 4), atol=2e-5, rtol=1e-4)
+        by_itself = StaggeredDenoising[int](seats)
+        by_itself.begin(number, chunk.x, chunk.state, spans[number])
+        done = [one for _ in range(4) for one in by_itself.step()]
+        assert torch.equal(done[0].flow.actions, flows[number].actions)
+        assert torch.equal(done[0].flow.update, flows[number].update)
 
 
 def test_captured_steps_take_prefixes_of_their_pool_only(model: Pi) -> None:
     pool = KVPool(model.config.prefix, 1, 24, torch.device("cpu"), torch.float32)
-    chunk = make_chunk(model, 0)
+    chunk, seats = make_chunk(model, 0), CapturedSeats(Stages(model, pool), 2, 4)
     with pytest.raises(ValueError, match="not a slot of the stages' pool"):
-        StaggeredFlow(Stages(model, pool), 4)([chunk])
+        seats.take(0, chunk.x, chunk.state, chunk.kv)

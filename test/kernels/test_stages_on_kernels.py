@@ -10,6 +10,8 @@ from torch import Tensor
 
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.stages import Stages
+from vla_accel_ros.engine.staggered import StaggeredDenoising
+from vla_accel_ros.engine.staggered_stage import CapturedSeats
 from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.models.gemma import KV
@@ -60,6 +62,29 @@ def test_stages_on_kernels_are_the_plain_model(kind: str) -> None:
     for ours, theirs in zip(fast(model, *given), plain(model, *given), strict=True):
         for a, b in zip(ours, theirs) if isinstance(ours, tuple) else ((ours, theirs),):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=5e-5)
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["few rows", "many rows"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_staggered_steps_on_kernels_are_the_plain_model(kind: str, wide: bool) -> None:
+    model = make_model(make_config(kind)).to(DEVICE)
+    images, prompt, noise, state = inputs(model)
+    kv, _, _ = plain(model, images, prompt, noise, state)
+    pool = KVPool(model.config.prefix, 2, model.config.max_tokens, DEVICE, model.language_model.dtype)
+    stages, length = Stages(model, pool), kv.k.shape[3]
+    with torch.inference_mode():
+        for ours, theirs in zip(pool.view(1, length), kv, strict=True):
+            ours.copy_(theirs)
+        seats = CapturedSeats(stages, 2, 2, wide, TritonOps(DEVICE, Table(processors=4)))
+        batch, flows = StaggeredDenoising[int](seats), {}
+        for number in range(3):
+            batch.begin(number, noise + number, state if kind == "pi0" else None, pool.span(1, 0, length))
+            flows |= dict(batch.step())
+        flows |= dict(batch.step())
+    for number, flow in flows.items():
+        _, _, want = plain(model, images, prompt, noise + number, state)
+        torch.testing.assert_close(flow.actions, want, rtol=1e-4, atol=5e-5)
+    assert sorted(flows) == [0, 1, 2]
 
 
 @pytest.mark.gpu

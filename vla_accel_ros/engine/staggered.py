@@ -1,17 +1,17 @@
 """Chunks of several frames denoised in one batch, each at its own flow time.
 
 Denoising one chunk reads the action expert's weights once per step for a few dozen rows. Here up to S chunks
-are under way, begun one step apart: each forward advances all of them by one step, and once there are S of
-them, each forward finishes one. A finished trajectory leaves at the rate of steps, not of chunks, for little
-more than one chunk's cost. Every chunk's own steps are the ordinary ones, on its own prefix and state.
+are under way, begun one step apart: each forward advances all of them by one step, and once there are as many
+as steps, each forward finishes one. A finished trajectory leaves at the rate of steps, not of chunks, for
+little more than one chunk's cost. Every chunk's own steps are the ordinary ones, on its own prefix and state.
+A chunk keeps one seat from its first step to its last; what seats are made of is a parameter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,14 +21,56 @@ from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.sampling import Flow, flow_times
 
 Key = TypeVar("Key")
-Advance = Callable[[Sequence[FlowStep]], list[Flow]]
-"""One Euler step of each: the new x as `actions`, and what was added to it."""
 
 
-def euler(model: Pi, dt: float, together: bool, steps: Sequence[FlowStep]) -> list[Flow]:
-    """The plain Advance."""
-    updates = [dt * velocity for velocity in velocities(model, steps, together)]
-    return [Flow(step.x + update, update) for step, update in zip(steps, updates, strict=True)]
+class Seats(Protocol):
+    """Room for `count` chunks on their way through `steps` steps."""
+
+    count: int
+    steps: int
+
+    def take(self, seat: int, noise: Tensor, state: Tensor | None, kv: Part) -> None:
+        """A chunk sits down: see StaggeredDenoising.begin."""
+        ...
+
+    def step(self, taken: Sequence[int]) -> None:
+        """The next Euler step of the chunks in these seats."""
+        ...
+
+    def flow(self, seat: int) -> Flow:
+        """What has become of a chunk."""
+        ...
+
+
+class PlainSeats:
+    """In plain torch. together: False computes every chunk's step by itself, to the bit what it is alone
+    (models.packed). steps, time_rule: see models.sampling."""
+
+    def __init__(
+        self, model: Pi, count: int, steps: int = 10, time_rule: str = "openpi", together: bool = True
+    ) -> None:
+        self.count, self.steps = count, steps
+        self._model, self._together, self._dt = model, together, -1.0 / steps
+        device = model.embed_table.device
+        self._times = [torch.full((1,), time, device=device) for time in flow_times(steps, time_rule)]
+        self._due: dict[int, FlowStep] = {}
+        self._flows: dict[int, Flow] = {}
+
+    def take(self, seat: int, noise: Tensor, state: Tensor | None, kv: Part) -> None:
+        self._due[seat] = FlowStep(noise.float(), self._times[0], state, kv)
+
+    def step(self, taken: Sequence[int]) -> None:
+        found = velocities(self._model, [self._due[seat] for seat in taken], self._together)
+        for seat, velocity in zip(taken, found, strict=True):
+            due, update = self._due.pop(seat), self._dt * velocity
+            self._flows[seat] = Flow(due.x + update, update)
+            if due.step + 1 < self.steps:
+                self._due[seat] = due._replace(
+                    x=due.x + update, t=self._times[due.step + 1], step=due.step + 1
+                )
+
+    def flow(self, seat: int) -> Flow:
+        return self._flows[seat]
 
 
 class Denoised(NamedTuple, Generic[Key]):
@@ -41,42 +83,18 @@ class Denoised(NamedTuple, Generic[Key]):
 @dataclass
 class _Chunk(Generic[Key]):
     key: Key
-    x: Tensor
-    state: Tensor | None
-    kv: Part
-    times: list[Tensor]
+    seat: int
     done: int = 0
-    update: Tensor = field(init=False)
-
-    @property
-    def due(self) -> FlowStep:
-        return FlowStep(self.x, self.times[self.done], self.state, self.kv, self.done)
 
 
 class StaggeredDenoising(Generic[Key]):
-    """The chunks under way of one model. Not for several threads at once.
+    """The chunks under way in some seats. Not for several threads at once."""
 
-    steps, time_rule: see models.sampling. limit: most chunks at once, by default one per step.
-    together: False computes every chunk's step by itself, to the bit what it is alone (models.packed).
-    advance: how steps of several chunks are computed, None = in plain torch.
-    """
-
-    def __init__(
-        self,
-        model: Pi,
-        steps: int = 10,
-        time_rule: str = "openpi",
-        limit: int | None = None,
-        together: bool = True,
-        advance: Advance | None = None,
-    ) -> None:
-        plain = partial(euler, model, -1.0 / steps, together)
-        self._advance: Advance = plain if advance is None else advance
-        self._times = flow_times(steps, time_rule)
-        self._on: dict[torch.device, list[Tensor]] = {}
-        self.limit = steps if limit is None else limit
-        if self.limit < 1:
-            raise ValueError(f"limit is {limit}; at least 1 chunk must be allowed under way.")
+    def __init__(self, seats: Seats) -> None:
+        if seats.count < 1:
+            raise ValueError(f"there are {seats.count} seats; at least 1 chunk must be allowed under way.")
+        self._seats = seats
+        self._free = list(range(seats.count))
         self._chunks: list[_Chunk[Key]] = []
 
     @property
@@ -87,8 +105,9 @@ class StaggeredDenoising(Generic[Key]):
     @property
     def full(self) -> bool:
         """Whether begin would refuse."""
-        return len(self._chunks) >= self.limit
+        return not self._free
 
+    @torch.inference_mode()
     def begin(self, key: Key, noise: Tensor, state: Tensor | None, kv: Part) -> None:
         """Take a chunk in; the next step is its first.
 
@@ -97,24 +116,27 @@ class StaggeredDenoising(Generic[Key]):
         """
         if self.full:
             raise ValueError(f"{len(self._chunks)} chunks are under way, and no more are allowed: step first")
-        device = noise.device
-        if device not in self._on:
-            self._on[device] = [torch.full((1,), time, device=device) for time in self._times]
-        self._chunks.append(_Chunk(key, noise.float(), state, kv, self._on[device]))
+        self._seats.take(self._free[0], noise, state, kv)
+        self._chunks.append(_Chunk(key, self._free.pop(0)))
 
     @torch.inference_mode()
     def step(self) -> list[Denoised[Key]]:
         """Advance every chunk by one step; returns those that are finished, oldest first."""
-        flows = self._advance([chunk.due for chunk in self._chunks]) if self._chunks else []
-        for chunk, flow in zip(self._chunks, flows, strict=True):
-            chunk.x, chunk.update = flow
+        if not self._chunks:
+            return []
+        self._seats.step([chunk.seat for chunk in self._chunks])
+        finished = []
+        for chunk in self._chunks:
             chunk.done += 1
-        finished = [chunk for chunk in self._chunks if chunk.done == len(self._times)]
-        self._chunks = [chunk for chunk in self._chunks if chunk.done < len(self._times)]
-        return [Denoised(chunk.key, Flow(chunk.x, chunk.update)) for chunk in finished]
+            if chunk.done == self._seats.steps:
+                finished.append(Denoised(chunk.key, self._seats.flow(chunk.seat)))
+                self._free.append(chunk.seat)
+        self._chunks = [chunk for chunk in self._chunks if chunk.done < self._seats.steps]
+        return finished
 
     def drop(self, key: Key) -> None:
         """Forget a chunk under way. Raises KeyError if it is not."""
         if key not in self.under_way:
             raise KeyError(f"chunk {key} is not under way: {list(self.under_way)} are")
+        self._free += [chunk.seat for chunk in self._chunks if chunk.key == key]
         self._chunks = [chunk for chunk in self._chunks if chunk.key != key]

@@ -1,71 +1,169 @@
-"""One step of several chunks, each at its own flow time, as captured stages: one graph for every number.
+"""One step of several chunks, each at its own flow time, as one captured stage.
 
-The launches are those of one denoising step; what depends on the flow time is gathered from its tables
-before, a row for each chunk. So each chunk's step is computed as in engine.denoising, and read weights serve
-all of them.
+Every seat is computed in every step, whether a chunk sits in it or not: there is one graph, a step always
+takes the same time, and a chunk's numbers are the same to the bit whatever else is under way. What depends on
+the flow time is a row of a table for each seat; which row, and where each prefix lies, is on the device.
+
+A few dozen rows are bound by the reading of weights, and go through the launches of engine.denoising. From
+WIDE_ROWS on arithmetic counts: there, as in prefill, the products are cuBLAS with one pass between two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.denoising import Denoise
+from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.stages import Stages
-from vla_accel_ros.kernels.ops import ops_for
-from vla_accel_ros.models.packed import FlowStep, Span
+from vla_accel_ros.kernels.ops import Ops, ops_for
+from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.folded import Expert, Modulation
+from vla_accel_ros.models.packed import Part, Span
 from vla_accel_ros.models.sampling import Flow
+
+WIDE_ROWS = 128
+"""Rows of a step from which on cuBLAS is faster than the kernels for few rows."""
 
 
 class StaggeredStep(Denoise):
-    """As Denoise, but one step of noise, or of what became of it: steps int64 [B], which for each chunk."""
+    """As Denoise, but one step of x in place, which is a seat's own from step to step.
 
-    steps: Tensor
+    where int32 [3, B]: slots, lengths and steps, of each seat. Because x is read and written, capture is for
+    the time before anybody sits.
+    """
+
+    def __init__(
+        self,
+        config: PiConfig,
+        expert: Expert,
+        pool: KVPool,
+        tables: tuple[Tensor, Tensor],
+        ops: Ops,
+        batch: int,
+    ) -> None:
+        super().__init__(config, expert, pool, tables, ops, batch)
+        # Each row begins at a multiple of 16 bytes.
+        self.where = torch.zeros(3, -(-batch // 4) * 4, dtype=torch.int32, device=pool.k.device)
+        self.slots, self.lengths, self.steps = self.where[:, :batch].unbind(0)
+        self.lengths.fill_(1)
 
     def body(self) -> None:
-        self.x.copy_(self.noise)
         self._step(self.steps, self._state_token())
 
 
-class StaggeredFlow:
-    """An `engine.staggered.Advance` over the stages of one engine. Not for several threads at once.
+class WideStep(StaggeredStep):
+    """The same for many rows."""
 
-    Prefixes must be spans of the stages' pool. A stage is made and captured when a number of chunks comes for
-    the first time: call once with each before it counts.
+    def __init__(
+        self,
+        config: PiConfig,
+        expert: Expert,
+        pool: KVPool,
+        tables: tuple[Tensor, Tensor],
+        ops: Ops,
+        batch: int,
+    ) -> None:
+        super().__init__(config, expert, pool, tables, ops, batch)
+        sizes = config.expert
+        columns = (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim
+        self._rows_in, self._made = torch.zeros_like(self._hidden), torch.zeros_like(self._hidden)
+        self._qkv = self._hidden.new_zeros(*self._hidden.shape[:2], columns)
+        self._gate_up = self._hidden.new_zeros(*self._hidden.shape[:2], 2 * sizes.mlp)
+
+    def _step(self, now: slice | Tensor, token: Tensor | None) -> None:
+        expert, ops, table, x = self.expert, self.ops, self.expert.modulation, self._hidden
+        ops.embed_actions(
+            self.x, expert.in_weight, expert.in_bias[now], x, expert.mlp_weight, expert.mlp_bias, token
+        )
+        self._onward(None, None, _attention_norm(table, 0))
+        for index, layer in enumerate(expert.layers):
+            torch.mm(self._rows_in.flatten(0, 1), layer.qkv.t(), out=self._qkv.flatten(0, 1))
+            ops.place_qkv(
+                self._qkv, self.cos, self.sin, self.lengths, self._q, self._k, self._v, self._rows,
+                self._zeros,
+            )  # fmt: skip
+            ops.attend(
+                self._q, self.pool.k[:, index], self.pool.v[:, index], self.slots, self.lengths,
+                self._attended, self._k, self._v, self._tails, self.alone,
+            )  # fmt: skip
+            torch.mm(self._attended.flatten(0, 1), layer.o.t(), out=self._made.flatten(0, 1))
+            gate = None if table is None else table.attention_gate[:, index]
+            self._onward(self._made, gate, _mlp_norm(table, index))
+            torch.mm(self._rows_in.flatten(0, 1), layer.gate_up.t(), out=self._gate_up.flatten(0, 1))
+            ops.glu(self._gate_up, self._fed)
+            torch.mm(self._fed.flatten(0, 1), layer.down.t(), out=self._made.flatten(0, 1))
+            gate = None if table is None else table.mlp_gate[:, index]
+            if index + 1 < len(expert.layers):
+                self._onward(self._made, gate, _attention_norm(table, index + 1))
+            else:
+                ops.add_norm(x, self._made, None, self.steps, gate)
+        final = None if table is None else table.final[now]
+        ops.read_out(x, expert.out_weight, expert.out_bias[now], self.x, self.update, final)
+
+    def _onward(
+        self, made: Tensor | None, gate: Tensor | None, norm: tuple[Tensor | None, Tensor | None]
+    ) -> None:
+        """Add what was made to the rows, and norm them for the next product."""
+        self.ops.add_norm(self._hidden, made, self._rows_in, self.steps, gate, *norm)
+
+
+def _attention_norm(table: Modulation | None, layer: int) -> tuple[Tensor | None, Tensor | None]:
+    """Scale and shift [S, W] of every step."""
+    return (
+        (None, None) if table is None else (table.attention_scale[:, layer], table.attention_shift[:, layer])
+    )
+
+
+def _mlp_norm(table: Modulation | None, layer: int) -> tuple[Tensor | None, Tensor | None]:
+    return (None, None) if table is None else (table.mlp_scale[:, layer], table.mlp_shift[:, layer])
+
+
+class CapturedSeats:
+    """The `engine.staggered.Seats` of the stages of one engine. Not for several threads at once.
+
+    Prefixes must be spans of the stages' pool. The stage is captured here, before anybody sits. wide: whether
+    for many rows; None = as many as there are. ops: as of Stages.
     """
 
-    def __init__(self, stages: Stages, steps: int) -> None:
-        self._stages, self._expert = stages, stages.denoise(1, steps).expert
-        self._ops = ops_for(stages.pool.k.device)
-        self._made: dict[int, StaggeredStep] = {}
+    def __init__(
+        self, stages: Stages, count: int, steps: int, wide: bool | None = None, ops: Ops | None = None
+    ) -> None:
+        self.count, self.steps = count, steps
+        pool, config = stages.pool, stages.model.config
+        expert, device = stages.denoise(1, steps).expert, pool.k.device
+        rows = count * (config.horizon + (config.kind == "pi0"))
+        kind = WideStep if (rows >= WIDE_ROWS if wide is None else wide) else StaggeredStep
+        self._pool = pool
+        self.stage = kind(config, expert, pool, stages.tables, ops or ops_for(device), count)
+        self.stage.capture()
+        self._where = np.zeros(self.stage.where.shape, np.int32)
+        self._where[1] = 1
 
     @torch.inference_mode()
-    def __call__(self, steps: Sequence[FlowStep]) -> list[Flow]:
-        """See Advance. Raises ValueError for a prefix that is not in the pool."""
-        for step in steps:
-            if not isinstance(step.kv, Span) or step.kv.keys is not self._stages.pool.k or step.kv.start:
-                raise ValueError("a prefix is not a slot of the stages' pool from its first token on")
-        stage = self._stage(len(steps))
-        spans = [step.kv for step in steps if isinstance(step.kv, Span)]
-        states = [step.state for step in steps if step.state is not None]
-        stage.set(
-            torch.cat([step.x for step in steps]),
-            torch.cat(states) if stage.alone else None,
-            [span.place for span in spans],
-            [span.end for span in spans],
-        )
-        stage.steps.copy_(torch.tensor([step.step for step in steps]))
-        stage.capture()
-        stage.run()
-        made = zip(stage.x.clone().split(1), stage.update.clone().split(1), strict=True)
-        return [Flow(x, update) for x, update in made]
+    def take(self, seat: int, noise: Tensor, state: Tensor | None, kv: Part) -> None:
+        """See Seats. Raises ValueError for a prefix that is not in the pool."""
+        if not isinstance(kv, Span) or kv.keys is not self._pool.k or kv.start:
+            raise ValueError("a prefix is not a slot of the stages' pool from its first token on")
+        self.stage.x[seat].copy_(noise[0])
+        if state is not None and self.stage.alone:
+            self.stage.state[seat].copy_(state[0])
+        self._where[:, seat] = kv.place, kv.end, 0
 
-    def _stage(self, batch: int) -> StaggeredStep:
-        if batch not in self._made:
-            pool, config = self._stages.pool, self._stages.model.config
-            stage = StaggeredStep(config, self._expert, pool, self._stages.tables, self._ops, batch)
-            stage.steps = torch.zeros(batch, dtype=torch.int64, device=pool.k.device)
-            self._made[batch] = stage
-        return self._made[batch]
+    @torch.inference_mode()
+    def step(self, taken: Sequence[int]) -> None:
+        where = torch.from_numpy(self._where)
+        # Pinned, so that nothing waits for the copy; that memory is used again only after it.
+        where = where.pin_memory() if self.stage.device.type == "cuda" else where
+        self.stage.where.copy_(where, non_blocking=True)
+        self.stage.run()
+        self._where[2, list(taken)] += 1
+        self._where[2] %= self.steps
+
+    @torch.inference_mode()
+    def flow(self, seat: int) -> Flow:
+        stage = self.stage
+        return Flow(stage.x[seat : seat + 1].clone(), stage.update[seat : seat + 1].clone())

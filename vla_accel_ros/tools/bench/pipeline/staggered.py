@@ -12,7 +12,7 @@ import torch
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.engine.staggered import StaggeredDenoising
-from vla_accel_ros.engine.staggered_stage import StaggeredFlow
+from vla_accel_ros.engine.staggered_stage import CapturedSeats
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.sampling import Flow
 from vla_accel_ros.tools.bench.pipeline.measure import Window
@@ -52,7 +52,7 @@ def measure(
         window.__exit__()
         rows.append(_row("sequential", count, chunks, window) | {"gain": 1.0, "actions_error": 0.0})
 
-        batch = StaggeredDenoising[int](model, count, advance=StaggeredFlow(stages, count))
+        batch = StaggeredDenoising[int](CapturedSeats(stages, count, count))
         begun: dict[int, float] = {}
         errors, finished, window = [], 0, Window(device)
         for number in range(-2 * count, chunks):
