@@ -16,7 +16,7 @@ from vla_accel_ros.tools.bench.pipeline import sizes
 from vla_accel_ros.tools.bench.pipeline.arrivals import ARRIVALS, arrivals
 from vla_accel_ros.tools.bench.pipeline.report import table
 
-ENERGY = {"power_w", "energy_mj", "isolated_power_w", "isolated_energy_mj"}
+ENERGY = {"power_w", "energy_mj", "isolated_energy_mj"}
 SYSTEMS = [
     "HF eager",
     "sequential",
@@ -49,12 +49,13 @@ def assert_figures(rows: list[dict[str, Any]]) -> None:
 def test_the_grid_of_oxygen(document: dict[str, Any]) -> None:
     rows = document["oxygen"]["rows"]
     cells = [(row["steps"], row["tokens"], row["per_frame"], row["arrivals"]) for row in rows]
-    assert cells == list(sizes.small().oxygen.cells())
+    assert cells == list(sizes.small().oxygen.grid())
     assert_figures(rows)
     for row in rows:
         assert row["tokens_equal"] == row["plain_tokens_equal"] == 1.0 and row["texts"] > 0
         assert row["actions_error"] == 0.0 and row["plain_actions_error"] < 1e-5
         assert {"bound_frames_s", "over_isolated", "over_plain", "memory_gb"} <= row.keys()
+        assert row["frames"] == 6
     uniform = {row["per_frame"]: row["batch"] for row in rows if row["arrivals"] == "uniform"}
     assert uniform == {1: 4.0, 4: 1.0}, "texts under way at once: N / k"
     assert_figures([document["oxygen"]["beside"], document["oxygen"]["parts_ms"]])
@@ -83,9 +84,24 @@ def test_staggered_against_sequential(document: dict[str, Any]) -> None:
     assert all(row["actions_error"] < 1e-5 for row in rows)
 
 
+def test_two_processes(document: dict[str, Any]) -> None:
+    *rows, with_mps = document["mps"]["rows"]
+    assert [row["way"] for row in rows] == ["one after the other", "both at once", "each as fast as it can"]
+    for row in rows:
+        assert (row["system"], row["steps"], row["tokens"]) == ("two processes", 2, 4)
+    assert_figures([{**row, "over_in_turn": row.get("over_in_turn", 0.0)} for row in rows])
+    assert with_mps["system"] == "two processes, MPS"
+
+
 def test_where_the_figures_come_from(document: dict[str, Any]) -> None:
-    assert document["plan"] == "small" and document["dtype"] == "float32"
-    assert {"machine", "versions", "date"} <= document.keys()
+    plan = sizes.small()
+    whole = {"oxygen": len(plan.oxygen.cells()), "actionflow": 1, "staggered": 1, "mps": 2}
+    assert document.keys() == whole.keys()
+    for name, cells in whole.items():
+        (run,) = document[name]["runs"]
+        assert run["plan"] == "small" and run["dtype"] == "float32" and run["cells"] == cells
+        assert {"machine", "versions", "date", "seconds"} <= run.keys()
+        assert document[name]["not_measured"] == [] and document[name]["counts"]
 
 
 def test_arrivals() -> None:
@@ -98,6 +114,15 @@ def test_arrivals() -> None:
         arrivals("rush", 1, 1)
 
 
+def test_requests_of_different_lengths_are_compared_with_what_each_takes_alone(
+    document: dict[str, Any],
+) -> None:
+    rows = {row["arrivals"]: row for row in document["oxygen"]["rows"] if row["per_frame"] == 1}
+    tokens = {kind: row["isolated_tokens_s"] / row["isolated_frames_s"] for kind, row in rows.items()}
+    assert tokens["uniform"] == pytest.approx(4.0, rel=0.01)
+    assert 1.0 < tokens["random length"] < 4.0, "short texts have one token, long ones four"
+
+
 def test_a_table_has_dashes_for_what_is_not_there() -> None:
     lines = table([{"system": "one", "frames_s": 1.5}, {"system": "two", "none": "no GPU"}]).splitlines()
     assert lines[0].split() == ["system", "frames/s", "none"]
@@ -107,9 +132,11 @@ def test_a_table_has_dashes_for_what_is_not_there() -> None:
 
 def test_the_full_and_the_quick_grid() -> None:
     full, quick = sizes.full(), sizes.quick()
-    assert len(list(full.oxygen.cells())) == 3 * (3 + 4 + 4 + 5) * len(ARRIVALS)
-    assert len(full.actionflow.tokens) * len(full.actionflow.prompts) == 16
-    assert set(quick.oxygen.cells()) <= set(full.oxygen.cells())
+    assert len(list(full.oxygen.grid())) == 3 * (3 + 4 + 4 + 5) * len(ARRIVALS)
+    assert len(full.actionflow.cells()) == 16
+    assert set(quick.oxygen.grid()) <= set(full.oxygen.grid())
+    first = list(full.oxygen.grid())[:5]
+    assert {(cell.steps, cell.tokens, cell.arrivals) for cell in first} == {(10, 30, "uniform")}
 
 
 def test_without_a_gpu_it_says_so(

@@ -25,6 +25,7 @@ from vla_accel_ros.engine.token_pipeline import Finished, TokenPipeline
 from vla_accel_ros.models.config import VisionConfig
 from vla_accel_ros.models.openvla import OpenVLA
 from vla_accel_ros.models.openvla_config import OpenVLAConfig
+from vla_accel_ros.models.packed import Segment
 from vla_accel_ros.tools.bench.pipeline.hugging_face import HuggingFace
 from vla_accel_ros.tools.bench.pipeline.measure import Window, equal_part, median_ms
 from vla_accel_ros.tools.bench.timing import Body
@@ -43,13 +44,31 @@ NOTHING = SimpleNamespace(rotary_write=_nothing, attend=_nothing, rms_norm=_noth
 
 @dataclass(frozen=True)
 class Grid:
-    """frames: measured of ours, or as many as `seconds` allow; peer_frames: of slow ones, and at least."""
+    """frames: measured of ours, or as many as `seconds` allow; peer_frames: of slow ones, and at least.
+
+    replays: of a forward that is timed. What a forward is made of is looked at for the first prompt alone.
+    """
 
     tokens: Sequence[int]
     prompts: Sequence[int]
     frames: int
     peer_frames: int
-    seconds: float = 5.0
+    seconds: float = 1.0
+    replays: int = 30
+
+    def cells(self) -> dict[str, tuple[int, int]]:
+        """(K, L) by name."""
+        grid = [(tokens, length) for length in self.prompts for tokens in self.tokens]
+        return {f"K {tokens}, L {length}": (tokens, length) for tokens, length in grid}
+
+    def counts(self) -> dict[str, Any]:
+        """For the reader of the figures."""
+        return {
+            "frames": f"ours: {self.seconds} s, {self.peer_frames} to {self.frames}; the row says how many",
+            "peer_frames": self.peer_frames,
+            "replays": self.replays,
+            "p99": "of less than a hundred frames, nearly the slowest of them",
+        }
 
 
 def random_llama(config: OpenVLAConfig, device: torch.device, dtype: torch.dtype) -> OpenVLA:
@@ -74,9 +93,12 @@ class Bench:
     def __init__(self, model: OpenVLA, grid: Grid) -> None:
         self.model, self.grid = model, grid
         self.device, self.dtype = model.device, model.language_model.model.dtype
-        stack, sizes = model.language_model.model, model.config.prefix
-        self.forward = PackedForward(stack, sizes, max(grid.prompts) + max(grid.tokens))
+        self.forward = self._packed()
         self.peer = HuggingFace(model)
+
+    def measure(self, cell: tuple[int, int]) -> dict[str, Any]:
+        """The rows of all systems for K and L, and what the forwards of ours take."""
+        return {"forwards": [self.forwards(*cell)], "rows": list(self.rows(*cell))}
 
     def rows(self, tokens: int, length: int) -> Iterator[dict[str, Any]]:
         """One for each system; what fails has the reason under `none` instead of figures."""
@@ -85,18 +107,19 @@ class Bench:
         prompts = [
             torch.randn(shape, generator=generator, device=self.device).to(self.dtype) for _ in range(PROMPTS)
         ]
-        truths = [self.peer.frame(prompt, tokens).tolist() for prompt in prompts]
-        alone = self._frames(prompts, tokens, 2 * PROMPTS, lambda pipeline: pipeline.drain())[1]
-        ours = {one.frame % PROMPTS: one.tokens for one in alone}
-        right = [self._settled(prompt, ours[index]) for index, prompt in enumerate(prompts)]
         grid, found = self.grid, dict[str, float]()
+        # Their tokens are what the other systems' are compared with, so they are run first.
+        alone = self._frames(prompts, tokens, grid.frames, lambda pipeline: pipeline.drain())
+        eager = self._peer(prompts, tokens, graph=False)
+        ours, truths = _by_prompt(alone[1]), _by_prompt(eager[1])
+        right = [self._settled(prompt, ours[index]) for index, prompt in enumerate(prompts)]
 
         def drain(pipeline: TokenPipeline) -> list[Finished]:
             return pipeline.drain()
 
         systems: dict[str, Callable[[], tuple[Window, list[Finished]]]] = {
-            "HF eager": lambda: self._peer(prompts, tokens, graph=False),
-            "sequential": lambda: self._frames(prompts, tokens, grid.frames, drain),
+            "HF eager": lambda: eager,
+            "sequential": lambda: alone,
             "naive pipe": lambda: self._frames(prompts, tokens, grid.peer_frames, forward=False),
             "pipelined": lambda: self._frames(prompts, tokens, grid.frames),
         }
@@ -117,6 +140,7 @@ class Bench:
             found[name] = len(finished) / window.elapsed_s
             yield {
                 **row,
+                "frames": len(finished),
                 "frames_s": round(found[name], 2),
                 **window.ages(),
                 "over_hf": _ratio(found, name, "HF eager"),
@@ -126,7 +150,7 @@ class Bench:
                     [one.tokens for one in finished], [ours[one.frame % PROMPTS] for one in finished]
                 ),
                 "hf_tokens_equal": equal_part(
-                    [one.tokens for one in finished], [tuple(truths[one.frame % PROMPTS]) for one in finished]
+                    [one.tokens for one in finished], [truths[one.frame % PROMPTS] for one in finished]
                 ),
                 "memory_gb": window.memory_gb,
                 **window.energy(len(finished)),
@@ -137,23 +161,25 @@ class Bench:
         that is not done."""
         measured: dict[str, Any] = {"tokens": tokens, "prompt": length}
         measured["prefill_ms"] = self._forward_ms(tokens, length, 0, 0)
-        if tokens > 1:
-            measured["drafted_ms"] = self._forward_ms(tokens, length, 0, tokens - 1)
-            measured["decode_ms"] = self._forward_ms(tokens, length, 1, None)
-            measured["packed_ms"] = self._forward_ms(tokens, length, tokens - 1, 0)
-            stack, sizes = self.model.language_model.model, self.model.config.prefix
-            make = partial(PackedForward, stack, sizes, max(self.grid.prompts) + max(self.grid.tokens))
-            for block_m in (16, 64):
-                ms = self._forward_ms(tokens, length, tokens - 1, 0, make(block_m=block_m))
-                measured[f"packed_by_{block_m}_ms"] = ms
+        if tokens == 1:
+            return measured
+        measured["drafted_ms"] = self._forward_ms(tokens, length, 0, tokens - 1)
+        measured["decode_ms"] = self._forward_ms(tokens, length, 1, None)
+        measured["packed_ms"] = self._forward_ms(tokens, length, tokens - 1, 0)
+        pool = self._pool(tokens, length)
+        measured["shift_ms"] = median_ms(partial(_shift, pool), self.device, 5)["p50_ms"]
+        if length == self.grid.prompts[0]:
             whole = kernels_for(self.device)
-            for name, left in (("rows", (NOTHING, whole.rows)), ("products", (NOTHING, NOTHING))):
-                ms = self._forward_ms(tokens, length, tokens - 1, 0, make(kernels=Kernels(*left)))
-                measured[f"packed_to_{name}_ms"] = ms
-            measured["shift_ms"] = median_ms(partial(_shift, self._pool(tokens, length)), self.device, 5)[
-                "p50_ms"
-            ]
+            others = {f"by_{block_m}": self._packed(block_m=block_m) for block_m in (16, 64)}
+            others["to_rows"] = self._packed(kernels=Kernels(NOTHING, whole.rows))
+            others["to_products"] = self._packed(kernels=Kernels(NOTHING, NOTHING))
+            for name, other in others.items():
+                measured[f"packed_{name}_ms"] = self._forward_ms(tokens, length, tokens - 1, 0, other)
         return measured
+
+    def _packed(self, **changed: Any) -> PackedForward:
+        stack, sizes = self.model.language_model.model, self.model.config.prefix
+        return PackedForward(stack, sizes, max(self.grid.prompts) + max(self.grid.tokens), **changed)
 
     def _forward_ms(
         self,
@@ -163,18 +189,22 @@ class Bench:
         drafted: int | None,
         forward: PackedForward | None = None,
     ) -> float:
-        """The median of replays, with a new frame and its draft (None = without) and so many riders."""
+        """The median of replays, with a new frame and its draft (None = without) and so many riders.
+
+        forward: another one than ours, of which only what is timed is made.
+        """
         prompt = torch.randn(1, length, self.model.config.prefix.width, device=self.device).to(self.dtype)
-        forward = self.forward if forward is None else forward
-        pipeline = TokenPipeline(self.model, self._pool(tokens, length), tokens, forward=forward)
+        turn = _Turn(self.forward)
+        pipeline = TokenPipeline(self.model, self._pool(tokens, length), tokens, forward=turn)
         for number in range(riders):
             pipeline.step(number, prompt)
+        turn.forward = self.forward if forward is None else forward
         if drafted is None:
             pipeline.step()
         else:
             pipeline.step(tokens, prompt, (0,) * drafted)
-        assert forward.last is not None
-        return median_ms(forward.last.run, self.device, self.grid.frames)["p50_ms"]
+        assert turn.forward.last is not None
+        return median_ms(turn.forward.last.run, self.device, self.grid.replays)["p50_ms"]
 
     def _pool(self, tokens: int, length: int) -> KVPool:
         return KVPool(self.model.config.prefix, tokens, length + tokens, self.device, self.dtype)
@@ -197,7 +227,7 @@ class Bench:
         for number in range(warm + frames):
             if number == warm:
                 window, finished = Window(self.device).__enter__(), []
-            if number > warm + self.grid.peer_frames and window.open_s > self.grid.seconds:
+            if number >= warm + self.grid.peer_frames and window.open_s > self.grid.seconds:
                 break
             begun[number] = time.perf_counter()
             new = pipeline.step(number, prompts[number % PROMPTS], drafts[number % PROMPTS])
@@ -233,6 +263,20 @@ class Bench:
         return window, finished
 
 
+class _Turn:
+    """A forward that is another one from some time on."""
+
+    def __init__(self, forward: PackedForward) -> None:
+        self.forward = forward
+
+    def __call__(self, segments: Sequence[Segment]) -> list[Tensor]:
+        return self.forward(segments)
+
+
+def _by_prompt(finished: Sequence[Finished]) -> dict[int, tuple[int, ...]]:
+    return {one.frame % PROMPTS: one.tokens for one in finished}
+
+
 def _ratio(rates: dict[str, float], name: str, other: str) -> float | None:
     return round(rates[name] / rates[other], 2) if other in rates else None
 
@@ -249,22 +293,3 @@ def _shift(pool: KVPool) -> None:
     for memory in (pool.k, pool.v):
         for slot in range(pool.slots - 1, 0, -1):
             memory[slot].copy_(memory[slot - 1])
-
-
-def measure(
-    config: OpenVLAConfig,
-    grid: Grid,
-    device: torch.device,
-    dtype: torch.dtype,
-    say: Callable[[str], None] = lambda text: None,
-) -> dict[str, Any]:
-    """Rows of systems, and `forwards`: milliseconds of each kind of forward."""
-    bench = Bench(random_llama(config, device, dtype), grid)
-    rows, forwards = [], []
-    for tokens in grid.tokens:
-        for length in grid.prompts:
-            forwards.append(bench.forwards(tokens, length))
-            for row in bench.rows(tokens, length):
-                rows.append(row)
-                say(f"K {tokens} L {length} {row['system']}: {row.get('frames_s', row.get('none'))} frames/s")
-    return {"rows": rows, "forwards": forwards}

@@ -9,9 +9,10 @@ power and energy the whole GPU's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,16 +20,33 @@ from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.tools.bench.pipeline.arrivals import arrivals
 from vla_accel_ros.tools.bench.pipeline.measure import equal_part
 from vla_accel_ros.tools.bench.pipeline.sharing import Isolated, Plain, Ran, Shared
-from vla_accel_ros.tools.bench.subjects import Inputs, random_inputs, random_model, relative
+from vla_accel_ros.tools.bench.subjects import random_inputs, random_model, relative
 
 OBSERVATIONS = 3
 SHARE = 0.1
 """Of the action rate, which text may cost at most."""
 
 
+class Cell(NamedTuple):
+    """S, N, k and how requests arrive."""
+
+    steps: int
+    tokens: int
+    per_frame: int
+    arrivals: str
+
+
+PARTS = "parts of a frame, and text in its slack"
+"""The cell that is none of the grid: `parts_ms` and `beside`."""
+
+
 @dataclass(frozen=True)
 class Grid:
-    """What is run. frames: measured for each cell, plain_frames for plain torch."""
+    """What is run. Of each cell `seconds` are measured, but at least `least` frames and at most `frames`;
+    plain_frames of plain torch.
+
+    most_warm: frames before them, enough for as many texts under way as there will be.
+    """
 
     steps: Sequence[int]
     tokens: Sequence[int]
@@ -36,106 +54,152 @@ class Grid:
     arrivals: Sequence[str]
     frames: int
     plain_frames: int
+    least: int = 16
+    seconds: float = 0.6
+    most_warm: int = 60
     views: int = 2
     prompt: int = 20
 
-    def cells(self) -> Iterable[tuple[int, int, int, str]]:
-        """(S, N, k, arrivals); more tokens a frame than a text has are left out."""
-        for steps in self.steps:
-            for tokens in self.tokens:
-                for k in self.per_frame:
-                    for kind in self.arrivals:
+    def grid(self) -> Iterable[Cell]:
+        """All, those worth most first; more tokens a frame than a text has are left out."""
+        for kind in self.arrivals:
+            for steps in self.steps:
+                for tokens in self.tokens:
+                    for k in self.per_frame:
                         if k <= tokens:
-                            yield steps, tokens, k, kind
+                            yield Cell(steps, tokens, k, kind)
+
+    def cells(self) -> dict[str, Cell | None]:
+        """By name; None for PARTS."""
+        named = {f"S {c.steps}, N {c.tokens}, k {c.per_frame}, {c.arrivals}": c for c in self.grid()}
+        return {PARTS: None, **named}
+
+    def counts(self) -> dict[str, Any]:
+        """For the reader of the figures."""
+        return {
+            "frames": f"{self.seconds} s, {self.least} to {self.frames} frames; the row says how many",
+            "warm": "as many frames as texts are under way at once, and 2",
+            "isolated_frames": self.isolated_frames,
+            "plain_frames": self.plain_frames,
+            "bound": "measured once for each S and k",
+        }
+
+    @property
+    def isolated_frames(self) -> int:
+        """Of the stages one request after another."""
+        return max(OBSERVATIONS, 3 * self.least // 2)
 
 
-@dataclass
-class Reference:
+class Reference(NamedTuple):
     """One request after another, for one S and N: by the same stages, and by plain torch."""
 
     isolated: Ran
     plain: Ran
 
 
-def measure(
-    config: PiConfig,
-    grid: Grid,
-    device: torch.device,
-    dtype: torch.dtype,
-    say: Callable[[str], None] = lambda text: None,
-) -> dict[str, Any]:
-    """Rows of cells; `beside`: the action rate with and without text in its slack; `parts_ms`: of a frame."""
-    model = random_model(config, device).set_precision(dtype)
-    inputs = [random_inputs(config, grid.views, grid.prompt, device, seed) for seed in range(OBSERVATIONS)]
-    longest = max(grid.tokens)
-    most = max(2 * -(-longest // min(grid.per_frame)) + 4, 8)
-    shared = Shared(model, inputs, most, longest)
-    shared.prepare(grid.steps[0], longest)
-    references: dict[tuple[int, int], Reference] = {}
-    rows = []
-    for steps, tokens, k, kind in grid.cells():
-        if (steps, tokens) not in references:
-            references[steps, tokens] = _reference(shared, inputs, grid, steps, tokens)
-        reference = references[steps, tokens]
-        rows.append(_cell(shared, reference, config, grid, steps, tokens, k, kind))
-        say(f"S {steps} N {tokens} k {k} {kind}: {rows[-1]['frames_s']} frames/s")
-    beside: dict[str, Any] = {"steps": grid.steps[0], "tokens": longest, "texts": most}
-    beside |= shared.beside(grid.frames * 2, grid.steps[0], longest, SHARE)
-    return {"rows": rows, "beside": beside, "parts_ms": shared.parts_ms(grid.steps[0])}
+class Bench:
+    """One model and one capture of each stage for all cells; what cells have in common is measured once."""
+
+    def __init__(self, config: PiConfig, grid: Grid, device: torch.device, dtype: torch.dtype) -> None:
+        model = random_model(config, device).set_precision(dtype)
+        self._inputs = [
+            random_inputs(config, grid.views, grid.prompt, device, seed) for seed in range(OBSERVATIONS)
+        ]
+        self._config, self._grid, self._longest = config, grid, max(grid.tokens)
+        self._most = max(2 * -(-self._longest // min(grid.per_frame)) + 4, 8)
+        self._shared = Shared(model, self._inputs, self._most, self._longest)
+        self._shared.prepare(grid.steps[0], self._longest)
+        self._references: dict[tuple[int, int], Reference] = {}
+        self._bounds: dict[tuple[int, int], Ran] = {}
+
+    def measure(self, cell: Cell | None) -> dict[str, Any]:
+        """A row; or for None `beside`: the action rate with and without text in its slack, and `parts_ms`: of
+        a frame."""
+        if cell is not None:
+            return {"rows": [self._row(cell)]}
+        grid = self._grid
+        beside: dict[str, Any] = {"steps": grid.steps[0], "tokens": self._longest, "texts": self._most}
+        beside |= self._shared.beside(grid.frames * 2, grid.steps[0], self._longest, SHARE)
+        return {"beside": beside, "parts_ms": self._shared.parts_ms(grid.steps[0])}
+
+    def _run(self, frames: Sequence[Sequence[int]], steps: int, k: int, warm: int) -> Ran:
+        return self._shared.run(frames, steps, k, warm, self._grid.least, self._grid.seconds)
+
+    def _reference(self, steps: int, tokens: int) -> Reference:
+        if (steps, tokens) not in self._references:
+            isolated = Isolated(self._shared).run(self._grid.isolated_frames, steps, tokens)
+            frames = max(OBSERVATIONS, self._grid.plain_frames)
+            plain = Plain(self._shared.model, self._inputs).run(frames, steps, tokens)
+            self._references[steps, tokens] = Reference(isolated, plain)
+        return self._references[steps, tokens]
+
+    def _bound(self, steps: int, k: int) -> Ran:
+        if (steps, k) not in self._bounds:
+            frames = arrivals("uniform", 2 + self._grid.frames, k)
+            self._bounds[steps, k] = self._run(frames, steps, k, warm=2)
+        return self._bounds[steps, k]
+
+    def _row(self, cell: Cell) -> dict[str, Any]:
+        steps, tokens, k, kind = cell
+        reference, bound = self._reference(steps, tokens), self._bound(steps, k)
+        warm = min(-(-tokens // k), self._grid.most_warm) + 2
+        frames = arrivals(kind, warm + self._grid.frames, tokens)
+        ours = self._run(frames, steps, k, warm)
+        asked = Counter(length for frame in frames[warm : warm + ours.frames] for length in frame)
+        alone = [(self._reference(steps, length), count) for length, count in asked.items()]
+        isolated = _mean([(one.isolated, count) for one, count in alone])
+        plain = _mean([(one.plain, count) for one, count in alone])
+        rate = _rate(ours)
+        truth = dict(reference.isolated.texts)
+        pairs = [(text, truth[index][: len(text)]) for index, text in ours.texts]
+        return {
+            **cell._asdict(),
+            "frames": ours.frames,
+            "frames_s": round(rate, 2),
+            "actions_s": round(rate * self._config.horizon, 1),
+            "tokens_s": round(ours.tokens / ours.window.elapsed_s, 1),
+            "batch": round(ours.tokens / max(1, ours.forwards), 2),
+            "isolated_frames_s": round(1.0 / isolated.seconds, 2),
+            "isolated_tokens_s": round(isolated.tokens / isolated.seconds, 1),
+            "plain_frames_s": round(1.0 / plain.seconds, 2),
+            "bound_frames_s": round(_rate(bound), 2),
+            "over_isolated": round(rate * isolated.seconds, 2),
+            "over_plain": round(rate * plain.seconds, 2),
+            **ours.window.ages(),
+            "memory_gb": ours.window.memory_gb,
+            **ours.window.energy(ours.chunks),
+            "isolated_memory_gb": reference.isolated.window.memory_gb,
+            "isolated_energy_mj": isolated.energy_mj,
+            "texts": len(pairs),
+            "tokens_equal": equal_part([text for text, _ in pairs], [want for _, want in pairs]),
+            "plain_tokens_equal": equal_part(*_aligned(reference)),
+            "actions_error": max(
+                relative(ours.actions[index], reference.isolated.actions[index]) for index in ours.actions
+            ),
+            "plain_actions_error": max(
+                relative(reference.isolated.actions[index], plain_actions)
+                for index, plain_actions in reference.plain.actions.items()
+            ),
+        }
 
 
-def _reference(shared: Shared, inputs: Sequence[Inputs], grid: Grid, steps: int, tokens: int) -> Reference:
-    isolated = Isolated(shared).run(max(OBSERVATIONS, grid.frames // 3), steps, tokens)
-    plain = Plain(shared.model, inputs).run(max(OBSERVATIONS, grid.plain_frames), steps, tokens)
-    return Reference(isolated, plain)
+class Mean(NamedTuple):
+    """Of a request, over runs: seconds, tokens, and energy where it is counted."""
+
+    seconds: float
+    tokens: float
+    energy_mj: float | None
 
 
-def _cell(
-    shared: Shared, reference: Reference, config: PiConfig, grid: Grid, steps: int, tokens: int, k: int,
-    kind: str,
-) -> dict[str, Any]:  # fmt: skip
-    warm = min(-(-tokens // k), 60) + 2
-    frames = arrivals(kind, warm + grid.frames, tokens)
-    ours = shared.run(frames, steps, k, warm)
-    bound = shared.run(arrivals("uniform", 2 + grid.frames, k), steps, k, warm=2)
-    rate = _rate(ours)
-    isolated, plain = _rate(reference.isolated), _rate(reference.plain)
-    truth = dict(reference.isolated.texts)
-    pairs = [(text, truth[index][: len(text)]) for index, text in ours.texts]
-    return {
-        "steps": steps,
-        "tokens": tokens,
-        "per_frame": k,
-        "arrivals": kind,
-        "frames_s": round(rate, 2),
-        "actions_s": round(rate * config.horizon, 1),
-        "tokens_s": round(ours.tokens / ours.window.elapsed_s, 1),
-        "batch": round(ours.tokens / max(1, ours.forwards), 2),
-        "isolated_frames_s": round(isolated, 2),
-        "isolated_tokens_s": round(isolated * tokens, 1),
-        "plain_frames_s": round(plain, 2),
-        "bound_frames_s": round(_rate(bound), 2),
-        "over_isolated": round(rate / isolated, 2),
-        "over_plain": round(rate / plain, 2),
-        **ours.window.ages(),
-        "memory_gb": ours.window.memory_gb,
-        **ours.window.energy(ours.chunks),
-        "isolated_memory_gb": reference.isolated.window.memory_gb,
-        **{
-            f"isolated_{name}": value
-            for name, value in reference.isolated.window.energy(reference.isolated.chunks).items()
-        },
-        "texts": len(pairs),
-        "tokens_equal": equal_part([text for text, _ in pairs], [want for _, want in pairs]),
-        "plain_tokens_equal": equal_part(*_aligned(reference)),
-        "actions_error": max(
-            relative(ours.actions[index], reference.isolated.actions[index]) for index in ours.actions
-        ),
-        "plain_actions_error": max(
-            relative(reference.isolated.actions[index], plain_actions)
-            for index, plain_actions in reference.plain.actions.items()
-        ),
-    }
+def _mean(runs: Sequence[tuple[Ran, int]]) -> Mean:
+    """Of runs, each so many times: requests of different lengths take what each length takes."""
+    total = sum(count for _, count in runs)
+    seconds = sum(count * run.window.elapsed_s / run.chunks for run, count in runs) / total
+    tokens = sum(count * run.tokens / run.chunks for run, count in runs) / total
+    energies = [(run.window.energy(run.chunks)["energy_mj"], count) for run, count in runs]
+    counted = [(energy, count) for energy, count in energies if energy is not None]
+    energy = sum(energy * count for energy, count in counted) / total
+    return Mean(seconds, tokens, round(energy, 1) if len(counted) == len(runs) else None)
 
 
 def _rate(ran: Ran) -> float:

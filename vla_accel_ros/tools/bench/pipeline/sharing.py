@@ -7,6 +7,7 @@ for the text, and the text token by token. `Plain` is that in plain torch.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -32,10 +33,11 @@ PAGE_TOKENS = 16
 
 
 class Ran(NamedTuple):
-    """What a run of frames gave: its window, chunks, tokens, forwards of text, and, by observation, texts and
-    actions."""
+    """What a run of frames gave: its window, frames in it, chunks, tokens, forwards of text, and, by
+    observation, texts and actions."""
 
     window: Window
+    frames: int
     chunks: int
     tokens: int
     forwards: int
@@ -73,16 +75,30 @@ class Shared:
         self.store.prefixes.release(slot)
         return request
 
-    def run(self, frames: Sequence[Sequence[int]], steps: int, k: int, warm: int) -> Ran:
-        """Frames with the lengths of the texts that begin with each; the first `warm` do not count."""
+    def run(
+        self,
+        frames: Sequence[Sequence[int]],
+        steps: int,
+        k: int,
+        warm: int,
+        least: int = 0,
+        seconds: float = math.inf,
+    ) -> Ran:
+        """Frames with the lengths of the texts that begin with each; the first `warm` do not count.
+
+        least: of the others that are run even if they take more than so many seconds.
+        """
         begun: dict[int, int] = {}
         texts: list[tuple[int, tuple[int, ...]]] = []
         actions: dict[int, Tensor] = {}
-        window, chunks, said_tokens, forwards = Window(self.device), 0, 0, 0
+        window, counted, chunks, said_tokens, forwards = Window(self.device), 0, 0, 0, 0
         for number, lengths in enumerate(frames):
             if number == warm:
-                chunks = said_tokens = forwards = 0
+                counted = chunks = said_tokens = forwards = 0
                 window = Window(self.device).__enter__()
+            if number >= warm + max(1, least) and window.open_s > seconds:
+                break
+            counted += 1
             start = time.perf_counter()
             for tokens in lengths:
                 index = len(begun) % len(self.inputs)
@@ -100,7 +116,7 @@ class Shared:
                         texts.append((begun[one.request], tuple(self.store.retrieve(one.request).tokens)))
         window.__exit__()
         self.clear()
-        return Ran(window, chunks, said_tokens, forwards, texts, actions)
+        return Ran(window, counted, chunks, said_tokens, forwards, texts, actions)
 
     def prepare(self, steps: int, tokens: int) -> None:
         """Capture what any number of texts needs, up to `most`."""
@@ -197,17 +213,27 @@ class Isolated:
             if number == warm:
                 window = Window(shared.device).__enter__()
             start, index = time.perf_counter(), number % len(shared.inputs)
-            slot, _, actions[index] = shared.act(index, steps)
+            actions[index] = self.act(index, steps)
             window.ages_s.append(time.perf_counter() - start)
-            shared.store.prefixes.release(slot)
-            one, slot = shared.inputs[index], shared.store.acquire()
-            (length,) = shared.stages.observe([one.images], [one.prompt], [slot])
-            request = shared.ask(slot, length, tokens)
-            while shared.answers.under_way:
-                shared.answers.advance()
-            texts.append((index, tuple(shared.store.retrieve(request).tokens)))
+            texts.append((index, self.say(index, tokens)))
         window.__exit__()
-        return Ran(window, requests, requests * tokens, requests * tokens, texts, actions)
+        return Ran(window, requests, requests, requests * tokens, requests * tokens, texts, actions)
+
+    def act(self, index: int, steps: int) -> Tensor:
+        """The actions of an observation, from its images, on the host."""
+        slot, _, actions = self._shared.act(index, steps)
+        self._shared.store.prefixes.release(slot)
+        return actions
+
+    def say(self, index: int, tokens: int) -> tuple[int, ...]:
+        """The text of an observation, from its images."""
+        shared, one = self._shared, self._shared.inputs[index]
+        slot = shared.store.acquire()
+        (length,) = shared.stages.observe([one.images], [one.prompt], [slot])
+        request = shared.ask(slot, length, tokens)
+        while shared.answers.under_way:
+            shared.answers.advance()
+        return tuple(shared.store.retrieve(request).tokens)
 
 
 class Plain:
@@ -238,7 +264,7 @@ class Plain:
             said = [int(step.tokens) for step in decode(model, kv, hidden[:, -1], tokens)]
             texts.append((index, tuple(said)))
         window.__exit__()
-        return Ran(window, requests, requests * tokens, requests * tokens, texts, actions)
+        return Ran(window, requests, requests, requests * tokens, requests * tokens, texts, actions)
 
     def _embedded(self, one: Inputs) -> Tensor:
         images = self._model.encode(one.images).flatten(0, 1)

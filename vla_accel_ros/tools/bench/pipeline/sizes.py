@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from vla_accel_ros.models.config import PI05, GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.openvla_config import OPENVLA_7B, LlamaConfig, OpenVLAConfig
-from vla_accel_ros.tools.bench.pipeline import actionflow, oxygen
+from vla_accel_ros.tools.bench.pipeline import actionflow, mps, oxygen
 from vla_accel_ros.tools.bench.pipeline.arrivals import ARRIVALS
 
 OXYGEN_HORIZON = 10
@@ -15,11 +15,12 @@ OXYGEN_HORIZON = 10
 
 @dataclass(frozen=True)
 class Plan:
-    """The three parts."""
+    """All parts."""
 
     name: str
     oxygen_model: PiConfig
     oxygen: oxygen.Grid
+    mps: mps.Grid
     actionflow_model: OpenVLAConfig
     actionflow: actionflow.Grid
     staggered_model: PiConfig
@@ -28,13 +29,14 @@ class Plan:
 
 
 def full() -> Plan:
-    """The grids of the papers: about twenty minutes of an H200."""
+    """The grids of the papers: about seven minutes of an H200."""
     return Plan(
         "full",
         replace(PI05, horizon=OXYGEN_HORIZON),
-        oxygen.Grid((5, 10, 20), (5, 10, 20, 30), (1, 3, 5, 10, 30), ARRIVALS, frames=60, plain_frames=3),
+        oxygen.Grid((10, 5, 20), (30, 10, 20, 5), (1, 3, 5, 10, 30), ARRIVALS, frames=60, plain_frames=3),
+        mps.Grid(10, (30, 20, 10, 5), frames=16, seconds=2.0),
         OPENVLA_7B,
-        actionflow.Grid((7, 16, 24, 32), (276, 300, 350, 400), frames=200, peer_frames=10),
+        actionflow.Grid((7, 32, 16, 24), (276, 400, 300, 350), frames=60, peer_frames=5),
         PI05,
         (5, 10),
         400,
@@ -48,7 +50,8 @@ def quick() -> Plan:
         whole,
         name="quick",
         oxygen=oxygen.Grid((10,), (30,), (1, 3, 5, 30), ("uniform",), frames=60, plain_frames=3),
-        actionflow=actionflow.Grid((7, 32), (276,), frames=100, peer_frames=5),
+        mps=mps.Grid(10, (30,), frames=16, seconds=2.0),
+        actionflow=actionflow.Grid((7, 32), (276,), frames=60, peer_frames=5),
         chunks=200,
     )
 
@@ -64,10 +67,19 @@ def small() -> Plan:
     return Plan(
         "small",
         pi05,
-        oxygen.Grid((2,), (4,), (1, 4), ARRIVALS, frames=6, plain_frames=3),
+        oxygen.Grid((2,), (4,), (1, 4), ARRIVALS, frames=6, plain_frames=3, least=6),
+        mps.Grid(2, (4,), frames=3, seconds=0.1),
         openvla,
         actionflow.Grid((3,), (17,), frames=6, peer_frames=3),
         pi05,
         (3,),
         6,
     )
+
+
+PLANS = {"full": full, "quick": quick, "small": small}
+
+
+def plan(name: str) -> Plan:
+    """One of PLANS."""
+    return PLANS[name]()

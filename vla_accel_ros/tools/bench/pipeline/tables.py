@@ -1,0 +1,204 @@
+"""docs/pipeline.md: the file of figures as Markdown, so that what is published is what was measured.
+
+Every table is made of rows that are there; what was not measured, failed or is missing is said below it, and
+so is where the figures come from. Nothing is computed here but shares of two figures of one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+Row = dict[str, Any]
+
+NONE = "-"
+
+PACKAGES = ("torch", "triton", "transformers")
+
+HEAD = """# Sharing forwards: the grids of OxyGen and ActionFlow
+
+Made by `python bench/pipeline.py --tables` from [pipeline.json](../bench/results/pipeline.json), which has
+more columns; what the figures mean is in [performance.md](performance.md). Random weights of the published
+sizes. `-`: not measured.
+"""
+
+OXYGEN = """## Text beside actions: pi0.5, 2 views, prompts of 20 tokens
+
+S denoising steps, texts of N tokens, k of them a frame, one request a frame. A cell is frames/s, tokens/s,
+and how many times the frames/s of isolated execution of our own stages the first is."""
+
+ARRIVALS = """How requests arrive: frames/s, times isolated execution, texts in a forward."""
+
+COST = """One request a frame: what batching could reach at best (no text longer than k), and the cost."""
+
+PROCESSES = """## Action and text as two processes (OxyGen's "Parallel")
+
+S = 10; frames/s and tokens/s of a frame whose both tasks are done, or of each task by itself."""
+
+ACTIONFLOW = """## Frames in one pipeline: OpenVLA-7B's language model
+
+K tokens an action, prompts of L tokens. A cell is frames/s, and the time from a frame to its last token
+(median)."""
+
+FORWARDS = """Milliseconds of a forward: a prompt alone, one with a draft of K - 1 behind it, one decode, a
+prompt with K - 1 riders; and of moving every frame's keys and values by a slot, which is not done."""
+
+STAGGERED = """## Chunks begun one step apart: pi0.5, 2 views
+
+Completed chunks/s, and milliseconds from a chunk's first step to its last."""
+
+
+def render(document: dict[str, Any]) -> str:
+    """The whole page."""
+    parts = {"oxygen": _oxygen, "mps": _processes, "actionflow": _actionflow, "staggered": _staggered}
+    sections = [HEAD]
+    for name, make in parts.items():
+        if name in document:
+            sections += [*make(document[name]), _source(document[name])]
+    return "\n\n".join(section.strip() for section in sections if section.strip()) + "\n"
+
+
+def _oxygen(part: dict[str, Any]) -> Iterable[str]:
+    rows = part["rows"]
+    yield OXYGEN
+    uniform = [row for row in rows if row["arrivals"] == "uniform"]
+    per_frame = _values(uniform, "per_frame")
+    for steps in _values(uniform, "steps"):
+        lines = []
+        for tokens in _values(uniform, "tokens"):
+            found = [row for row in uniform if (row["steps"], row["tokens"]) == (steps, tokens)]
+            if found:
+                cells = [_one(found, _shared, per_frame=k) for k in per_frame]
+                alone = [_number(found[0][name]) for name in ("isolated_frames_s", "plain_frames_s")]
+                lines.append([str(tokens), *alone, *cells])
+        yield _table([f"S = {steps}, N", "isolated", "plain torch", *(f"k = {k}" for k in per_frame)], lines)
+    if not uniform:
+        return
+    first = uniform[0]
+    same = [row for row in rows if (row["steps"], row["tokens"]) == (first["steps"], first["tokens"])]
+    at = f"S = {first['steps']}, N = {first['tokens']}"
+    kinds = list(dict.fromkeys(row["arrivals"] for row in same))
+    if len(kinds) > 1:
+        yield ARRIVALS
+        lines = [
+            [str(k), *(_one(same, _batched, arrivals=kind, per_frame=k) for kind in kinds)] for k in per_frame
+        ]
+        yield _table([f"{at}, k", *kinds], lines)
+    yield COST
+    costs = ("bound_frames_s", "batch", "age_p50_ms", "age_p99_ms", "memory_gb", "power_w", "energy_mj")
+    lines = [
+        [str(row["per_frame"]), _number(row["frames_s"]), *(_number(row[name]) for name in costs)]
+        for row in sorted(same, key=lambda row: int(row["per_frame"]))
+        if row["arrivals"] == "uniform"
+    ]
+    alone = [NONE] * 4 + [_number(first["isolated_memory_gb"]), NONE, _number(first["isolated_energy_mj"])]
+    lines.append(["isolated", _number(first["isolated_frames_s"]), *alone])
+    yield _table(
+        [f"{at}, k", "frames/s", "bound", "texts a forward", "action ms", "p99", "GB", "W", "mJ a request"],
+        lines,
+    )
+    if "beside" in part:
+        beside = part["beside"]
+        yield (
+            f"Text only in the time that actions leave over: {_number(beside['with_text_hz'])} frames/s "
+            f"instead of {_number(beside['alone_hz'])}, with {_number(beside['tokens_s'])} tokens/s."
+        )
+
+
+def _processes(part: dict[str, Any]) -> Iterable[str]:
+    rows = [row for row in part["rows"] if "none" not in row]
+    yield PROCESSES
+    tokens = _values(rows, "tokens")
+    lines = []
+    for system, way in dict.fromkeys((row["system"], row["way"]) for row in rows):
+        found = [row for row in rows if (row["system"], row["way"]) == (system, way)]
+        costs = [_number(found[0][name]) for name in ("memory_gb", "power_w", "energy_mj")]
+        lines.append([f"{system}: {way}", *(_one(found, _both, tokens=n) for n in tokens), *costs])
+    if lines:
+        at = f" at N = {tokens[-1]}"
+        yield _table(["", *(f"N = {n}" for n in tokens), f"GB{at}", f"W{at}", f"mJ a frame{at}"], lines)
+    for row in part["rows"]:
+        if "none" in row:
+            yield f"{row['system']}: {row['none']}."
+
+
+def _actionflow(part: dict[str, Any]) -> Iterable[str]:
+    rows = part["rows"]
+    yield ACTIONFLOW
+    tokens = _values(rows, "tokens")
+    for length in _values(rows, "prompt"):
+        found = [row for row in rows if row["prompt"] == length]
+        lines = [
+            [system, *(_one(found, _aged, system=system, tokens=k) for k in tokens)]
+            for system in dict.fromkeys(row["system"] for row in found)
+        ]
+        yield _table([f"L = {length}", *(f"K = {k}" for k in tokens)], lines)
+    forwards = sorted(part.get("forwards", []), key=lambda row: (row["tokens"], row["prompt"]))
+    if forwards:
+        yield FORWARDS
+        names = ("tokens", "prompt", "prefill_ms", "drafted_ms", "decode_ms", "packed_ms", "shift_ms")
+        lines = [[_number(row.get(name)) for name in names] for row in forwards]
+        yield _table(["K", "L", "prefill", "drafted", "decode", "packed", "shift"], lines)
+
+
+def _staggered(part: dict[str, Any]) -> Iterable[str]:
+    yield STAGGERED
+    titles = {"steps": "S", "chunks_s": "chunks/s", "gain": "times sequential"}
+    titles |= {"age_p50_ms": "ms", "age_p99_ms": "p99"}
+    lines = [[row["system"], *(_number(row.get(name)) for name in titles)] for row in part["rows"]]
+    yield _table(["", *titles.values()], lines)
+
+
+def _source(part: dict[str, Any]) -> str:
+    counts = "; ".join(f"{name.replace('_', ' ')}: {value}" for name, value in part.get("counts", {}).items())
+    lines = [f"Measured: {'; '.join(map(_run, part['runs'])) or 'nothing'}."]
+    lines.append(f"Of what: {counts}." if counts else "")
+    left = part["not_measured"]
+    lines.append(f"Not measured, {len(left)} cells: {'; '.join(left)}." if left else "")
+    lines += [f"Failed: {cell}: {reason}." for cell, reason in part.get("failed", {}).items()]
+    return " ".join(line for line in lines if line)
+
+
+def _run(run: dict[str, Any]) -> str:
+    machine, versions = run["machine"], run["versions"]
+    packages = [f"{name} {versions[name]}" for name in PACKAGES if name in versions]
+    where = (run["date"][:10], machine.get("gpu", machine["cpu"]), run["dtype"], *packages)
+    return f"{', '.join(where)}, {run['cells']} of the cells of plan {run['plan']}"
+
+
+def _shared(row: Row) -> str:
+    return f"{_number(row['frames_s'])}, {_number(row['tokens_s'])} ({row['over_isolated']:.1f} x)"
+
+
+def _batched(row: Row) -> str:
+    return f"{_number(row['frames_s'])} ({row['over_isolated']:.1f} x), {_number(row['batch'])}"
+
+
+def _both(row: Row) -> str:
+    return f"{_number(row['frames_s'])}, {_number(row['tokens_s'])}"
+
+
+def _aged(row: Row) -> str:
+    return NONE if "none" in row else f"{_number(row['frames_s'])}, {_number(row['age_p50_ms'])} ms"
+
+
+def _one(rows: Sequence[Row], text: Callable[[Row], str], **wanted: Any) -> str:
+    """The row that has what is wanted, as text."""
+    found = [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+    return text(found[0]) if found else NONE
+
+
+def _values(rows: Sequence[Row], name: str) -> list[Any]:
+    return sorted({row[name] for row in rows})
+
+
+def _number(value: Any) -> str:
+    """Three digits and more where they are before the point."""
+    if not isinstance(value, (int, float)):
+        return NONE if value is None else str(value)
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    ruled = [head, ["---"] * len(head), *lines]
+    return "\n".join("| " + " | ".join(line) + " |" for line in ruled).replace("|  |", "| |")
