@@ -15,10 +15,11 @@ from torch import Tensor
 
 from vla_accel_ros.engine.graphs import Stage
 from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.precision import SmallLayer
 from vla_accel_ros.kernels.linear import Norm
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.models.folded import Expert, LayerTables
+from vla_accel_ros.models.folded import Expert, FoldedLayer, LayerTables
 
 
 class Denoise(Stage):
@@ -26,7 +27,7 @@ class Denoise(Stage):
 
     noise float32 [B, H, A]; x float32 [B, H, A]: the actions it becomes; update float32 [B, H, A]: what the
     last step added; state float32 [B, S], for pi0; slots, lengths int32 [B]: where each chunk's prefix is and
-    how long.
+    how long. small: quantised layers to compute with instead of the expert's own.
     """
 
     def __init__(
@@ -37,9 +38,11 @@ class Denoise(Stage):
         tables: tuple[Tensor, Tensor],
         ops: Ops,
         batch: int,
+        small: Sequence[SmallLayer] | None = None,
     ) -> None:
         device, dtype = pool.k.device, pool.k.dtype
         super().__init__(device)
+        self._layers: Sequence[FoldedLayer | SmallLayer] = expert.layers if small is None else small
         self.config, self.expert, self.pool, self.ops = config, expert, pool, ops
         self.cos, self.sin = tables
         self.alone = 1 if config.kind == "pi0" else 0
@@ -91,7 +94,7 @@ class Denoise(Stage):
             self.x, expert.in_weight, expert.in_bias[now], self._hidden, expert.mlp_weight, expert.mlp_bias,
             token, self._norm(tables[0].attention_scale),
         )  # fmt: skip
-        for index, (layer, own) in enumerate(zip(expert.layers, tables, strict=True)):
+        for index, (layer, own) in enumerate(zip(self._layers, tables, strict=True)):
             last = index + 1 == len(tables)
             onward = None if last else self._norm(tables[index + 1].attention_scale)
             ops.rotary_qkv(

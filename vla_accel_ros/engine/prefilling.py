@@ -68,11 +68,8 @@ class Encode(Stage):
             self.ops.patches(image, self._side * self._patch, self._patch, patches)
 
     def body(self) -> None:
-        embeddings, ops = self._vision.embeddings, self.ops
-        patch = embeddings.patch_embedding
-        embedded = F.linear(self.patches, patch.weight.flatten(1), patch.bias)
-        self._x.copy_((embedded + embeddings.position_embedding.weight).flatten(0, 1))
-        y, bias = None, None
+        ops, y, bias = self.ops, None, None
+        self._enter()
         for layer, (weight, qkv_bias) in zip(self._layers, self._qkv, strict=True):
             first, second, attention, mlp = layer.layer_norm1, layer.layer_norm2, layer.self_attn, layer.mlp
             ops.add_layer_norm(self._x, y, bias, first.weight, first.bias, self._normed)
@@ -84,8 +81,18 @@ class Encode(Stage):
             ops.bias_gelu(self._fed, mlp.fc1.bias)
             torch.mm(self._fed, mlp.fc2.weight.t(), out=y)
             bias = mlp.fc2.bias
+        self._leave(y, bias)
+
+    def _enter(self) -> None:
+        """The first layer's input x."""
+        embeddings, patch = self._vision.embeddings, self._vision.embeddings.patch_embedding
+        embedded = F.linear(self.patches, patch.weight.flatten(1), patch.bias)
+        self._x.copy_((embedded + embeddings.position_embedding.weight).flatten(0, 1))
+
+    def _leave(self, y: Tensor | None, bias: Tensor | None) -> None:
+        """The tokens, of x and what the last layer adds to it."""
         last = self._vision.post_layernorm
-        ops.add_layer_norm(self._x, y, bias, last.weight, last.bias, self._normed)
+        self.ops.add_layer_norm(self._x, y, bias, last.weight, last.bias, self._normed)
         torch.addmm(self._projector.bias, self._normed, self._projector.weight.t(), out=self.tokens)
 
     def _attended(self) -> Tensor:
@@ -133,6 +140,7 @@ class Prefill(Stage):
             most = batch * pool.max_tokens * width
             return memory.take(f"{name} {batch}", batch, tokens, width, most=most)
 
+        self._place_rows = place
         attended = sizes.heads * sizes.head_dim
         self._x, self._normed = place("x", sizes.width), place("normed", sizes.width)
         self._q = place("q", attended).unflatten(2, (sizes.heads, sizes.head_dim))
@@ -153,19 +161,14 @@ class Prefill(Stage):
 
     def body(self) -> None:
         ops, layers = self.ops, self.prefix.layers
-        self._x[:, : self._images].copy_(self.image_tokens.view(self._x.shape[0], self._images, -1))
-        torch.mul(self._table[self.prompt], self._scale, out=self._x[:, self._images :])
         x, normed = self._x.flatten(0, 1), self._normed.flatten(0, 1)
+        self._enter()
         for index, layer in enumerate(layers):
             ops.rms_norm(x, self.prefix.attention_norm[index], normed)
             if index == len(layers) - 1:
                 break
             torch.mm(normed, layer.qkv.t(), out=self._qkv.flatten(0, 1))
-            self._place(self._qkv, self._q, index)
-            ops.attend(
-                self._q, self.pool.k[:, index], self.pool.v[:, index], self.slots, self.lengths,
-                self._attended,
-            )  # fmt: skip
+            self._attend(index)
             x.addmm_(self._attended.flatten(0, 1), layer.o.t())
             ops.rms_norm(x, self.prefix.mlp_norm[index], normed)
             torch.mm(normed, layer.gate_up.t(), out=self._gate_up.flatten(0, 1))
@@ -173,7 +176,23 @@ class Prefill(Stage):
             x.addmm_(self._fed.flatten(0, 1), layer.down.t())
         rows = layers[-1].qkv[-self._kv.shape[2] :]
         torch.mm(normed, rows.t(), out=self._kv.flatten(0, 1))
-        self._place(self._kv, self._q[:, :, :0], len(layers) - 1)
+        self._leave()
+
+    def _enter(self) -> None:
+        """The first layer's input x."""
+        self._x[:, : self._images].copy_(self.image_tokens.view(self._x.shape[0], self._images, -1))
+        torch.mul(self._table[self.prompt], self._scale, out=self._x[:, self._images :])
+
+    def _attend(self, index: int) -> None:
+        """A layer's keys and values of qkv into the pool, and what its queries read of all."""
+        self._place(self._qkv, self._q, index)
+        self.ops.attend(
+            self._q, self.pool.k[:, index], self.pool.v[:, index], self.slots, self.lengths, self._attended
+        )
+
+    def _leave(self) -> None:
+        """The last layer's keys and values into the pool, and its input for the last token."""
+        self._place(self._kv, self._q[:, :, :0], len(self.prefix.layers) - 1)
         self.carry[self.slots.long()] = self._x[self._batch, self.lengths.long() - 1]
 
     def _place(self, y: Tensor, q: Tensor, index: int) -> None:

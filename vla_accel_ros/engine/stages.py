@@ -20,7 +20,9 @@ from vla_accel_ros.engine.decoding import Finish
 from vla_accel_ros.engine.denoising import Denoise
 from vla_accel_ros.engine.graphs import Memory, Stage
 from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.precision import EXACT, Small, check
 from vla_accel_ros.engine.prefilling import Encode, Prefill
+from vla_accel_ros.engine.prefilling_fp8 import EncodeFp8, PrefillFp8
 from vla_accel_ros.kernels.ops import Ops, ops_for
 from vla_accel_ros.models.folded import Expert, fold_expert, fold_prefix
 from vla_accel_ros.models.gemma import rotary_tables
@@ -40,16 +42,24 @@ class Stages:
     """encode, prefill, denoise and finish of a model over a pool of prefixes.
 
     time_rule: of the flow, see models.sampling. ops: makes the kernels of a stage; None = those of the pool's
-    device. Raises RuntimeError on a GPU without triton.
+    device. precision: see engine.precision. Raises RuntimeError on a GPU without triton, ValueError for a
+    precision that the device does not have.
     """
 
     def __init__(
-        self, model: Pi, pool: KVPool, time_rule: str = "openpi", ops: Callable[[], Ops] | None = None
+        self,
+        model: Pi,
+        pool: KVPool,
+        time_rule: str = "openpi",
+        ops: Callable[[], Ops] | None = None,
+        precision: str = EXACT,
     ) -> None:
         device, dtype, sizes = pool.k.device, pool.k.dtype, model.config.prefix
         self.model, self.pool, self.time_rule = model, pool, time_rule
+        check(precision, True, device, dtype)
         self._ops = ops or (lambda: ops_for(device))
         self.prefix = fold_prefix(model.language_model)
+        self.small = Small(precision, model, self.prefix)
         self.carry = torch.zeros(pool.slots, sizes.width, device=device, dtype=dtype)
         most = len(model.config.image_names) * model.config.vision.tokens
         self.images = torch.zeros(pool.slots, most, sizes.width, device=device, dtype=dtype)
@@ -178,18 +188,27 @@ class Stages:
 
     def encode(self, images: int) -> Encode:
         """The stage of so many images."""
-        return self._stage(("encode", images), lambda: Encode(self.model, self._chain, images))
+
+        def make() -> Encode:
+            small = self.small.vision
+            if small is None:
+                return Encode(self.model, self._chain, images)
+            return EncodeFp8(self.model, self._chain, images, small)
+
+        return self._stage(("encode", images), make)
 
     def prefill(self, views: int, prompt: int, batch: int = 1) -> Prefill:
         """The stage of so many frames of so many images and the longest prompt."""
         encode, bucket = self.encode(batch * views), self.bucket(prompt)
-        return self._stage(
-            ("prefill", views, bucket, batch),
-            lambda: Prefill(
-                self.model, self.prefix, self.pool, self.tables, self.carry, self._chain, self._memory,
-                encode, bucket, batch,
-            ),
-        )  # fmt: skip
+        given = self.model, self.prefix, self.pool, self.tables, self.carry, self._chain, self._memory
+
+        def make() -> Prefill:
+            small = self.small.prefix
+            if small is None:
+                return Prefill(*given, encode, bucket, batch)
+            return PrefillFp8(*given, encode, bucket, batch, small=small)
+
+        return self._stage(("prefill", views, bucket, batch), make)
 
     def denoise(self, batch: int, steps: int) -> Denoise:
         """The stage of so many chunks and steps."""
@@ -199,7 +218,8 @@ class Stages:
                 other = next(iter(self._experts.values()), None)
                 self._experts[steps] = fold_expert(self.model, steps, self.time_rule, other)
             expert = self._experts[steps]
-            return Denoise(self.model.config, expert, self.pool, self.tables, self._ops(), batch)
+            small = self.small.expert(expert.layers)
+            return Denoise(self.model.config, expert, self.pool, self.tables, self._ops(), batch, small)
 
         return self._stage(("denoise", batch, steps), make)
 

@@ -34,6 +34,13 @@ class Rows(NamedTuple):
         values = torch.zeros(rows, width, device=device, dtype=torch.float8_e4m3fn)
         return cls(values, torch.ones(rows, 1, device=device))
 
+    @classmethod
+    def within(cls, memory: Tensor) -> Rows:
+        """Memory for as many rows as a contiguous tensor [..., W] of wider numbers has, in its memory."""
+        width = memory.shape[-1]
+        values = memory.view(torch.float8_e4m3fn).flatten()[: memory.numel()].view(-1, width)
+        return cls(values, torch.ones(len(values), 1, device=memory.device))
+
     def leave(self, wide: Tensor) -> None:
         """Fill it with rows float32 [M, K]."""
         self.scale.copy_(wide.abs().amax(1, keepdim=True).clamp_min(1e-12) / E4M3_MAX)

@@ -1,0 +1,108 @@
+"""Fewer bits: who may have them, what stays exact, and how near actions stay; twins in float32 on a CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from builders import make_config, make_model
+
+from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.precision import EXACT, PRECISIONS, check
+from vla_accel_ros.engine.stages import Stages
+from vla_accel_ros.models.pi import Pi
+
+CPU = torch.device("cpu")
+KINDS = ("pi0", "pi05")
+WORDS = 7
+
+
+class Run:
+    """Stages of a precision over the same model, and what they make of the same frame."""
+
+    def __init__(self, model: Pi, precision: str, words: int = WORDS) -> None:
+        config, g = model.config, torch.Generator().manual_seed(3)
+        self.pool = KVPool(config.prefix, 2, config.max_tokens, CPU, torch.float32)
+        self.stages = Stages(model, self.pool, precision=precision)
+        images = torch.rand(2, 3, 28, 28, generator=g) * 2 - 1
+        prompt = torch.randint(4, config.vocab, (words,), generator=g)
+        noise = torch.randn(1, config.horizon, config.action_dim, generator=g)
+        state = torch.randn(1, config.state_dim, generator=g)
+        (self.length,) = self.stages.observe([images], [prompt], [1])
+        self.tokens = self.stages.encode(2).tokens.clone()
+        self.kv = self.pool.view(1, self.length)
+        self.hidden = self.stages.last_hidden(1, self.length)
+        self.actions = self.stages.act(noise, state, [1], [self.length], 4).actions
+
+
+def apart(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a - b).norm() / b.norm())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("precision", "most"), [("fp8", 0.08), ("int8", 0.02), ("int4", 0.2)])
+def test_actions_stay_near_but_are_not_the_same(kind: str, precision: str, most: float) -> None:
+    model = make_model(make_config(kind))
+    ours, exact = Run(model, precision), Run(model, EXACT)
+    assert 0 < apart(ours.actions, exact.actions) < most
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fp8_is_near_in_every_stage_and_small_weights_leave_prefixes_exact(kind: str) -> None:
+    model = make_model(make_config(kind))
+    runs = {precision: Run(model, precision) for precision in PRECISIONS}
+    exact = runs[EXACT]
+    for made in ("tokens", "hidden"):
+        assert 0 < apart(getattr(runs["fp8"], made), getattr(exact, made)) < 0.06
+    assert 0 < apart(runs["fp8"].kv.k, exact.kv.k) < 0.08
+    for precision in ("int8", "int4"):
+        assert torch.equal(runs[precision].kv.k, exact.kv.k)
+        assert torch.equal(runs[precision].tokens, exact.tokens)
+
+
+def test_the_plain_model_and_exact_stages_do_not_notice() -> None:
+    model = make_model(make_config("pi05"))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    first = Run(model, EXACT)
+    for precision in PRECISIONS[1:]:
+        Run(model, precision)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(Run(model, EXACT).actions, first.actions)
+
+
+def test_copies_are_made_once_for_all_stages_and_counted() -> None:
+    model = make_model(make_config("pi0"))
+    assert Run(model, EXACT).stages.small.nbytes == 0
+    ours = Run(model, "fp8").stages
+    small, held = ours.small, ours.small.nbytes
+    ours.encode(1), ours.prefill(1, 3), ours.denoise(2, 7)
+    assert small.nbytes == held
+    sizes, vision = model.config.prefix, model.config.vision
+    prefix = 2 * (3 * sizes.mlp * sizes.width + 48 * sizes.width)
+    encoder = 2 * (3 * vision.width**2 + 2 * vision.width * vision.mlp)
+    expert = model.config.expert
+    flow = 2 * (3 * expert.mlp * expert.width + 48 * expert.width + 32 * expert.width)
+    values = prefix + encoder + flow
+    assert values < held < 1.3 * values  # and scales
+
+
+@pytest.mark.parametrize(
+    ("precision", "fast", "why"),
+    [
+        ("fp4", True, "precision is 'fp4'; use one of exact, fp8, int8, int4"),
+        ("int8", False, "precision is int8, which only the fast stages have; set fast, too"),
+    ],
+)
+def test_what_cannot_be_is_refused(precision: str, fast: bool, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        check(precision, fast, CPU, torch.float32)
+
+
+def test_exact_is_never_refused() -> None:
+    for fast in (False, True):
+        check(EXACT, fast, torch.device("cuda"), torch.float32)
+
+
+@pytest.mark.gpu
+def test_fp8_on_a_gpu_needs_bfloat16() -> None:
+    with pytest.raises(ValueError, match="fp8"):
+        check("fp8", True, torch.device("cuda"), torch.float32)

@@ -1,0 +1,150 @@
+"""How exactly the fast stages compute: what may be told to be done with fewer bits, and for which stages.
+
+Exact unless somebody chose otherwise, as every other choice changes the actions. fp8 is for devices that
+multiply it (Hopper, Ada, Thor): weights and activations of encode and prefill, weights of denoise. int8 and
+int4 are for devices that read memory slowly (Orin): weights of what has few rows, denoise and text. Encode
+and prefill are bound by arithmetic there, and stay exact. So do attention, norms, embeddings, both ends of
+the flow, and the products of what attention has read in encode and prefill, whose rows are made by many
+blocks that do not know a row's largest value. `vla bench precision` tells what each choice costs and gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.models.folded import FoldedLayer, Prefix, fuse
+from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.quantized import FP8, INT4, INT8, Quantized, Weight, quantized, total_bytes
+from vla_accel_ros.models.vision import Layer
+
+EXACT = "exact"
+PRECISIONS = (EXACT, FP8, INT8, INT4)
+
+ADA = (8, 9)
+"""The first compute capability that multiplies fp8."""
+
+
+@dataclass(frozen=True)
+class SmallLayer:
+    """As models.folded.FoldedLayer; o may be exact."""
+
+    qkv: Quantized
+    o: Weight
+    gate_up: Quantized
+    down: Quantized
+
+    @classmethod
+    def of(cls, layer: FoldedLayer, kind: str, o: bool = True) -> SmallLayer:
+        """A quantised copy; o: whether of that matrix, too."""
+        qkv, gate_up, down = (quantized(weight, kind) for weight in (layer.qkv, layer.gate_up, layer.down))
+        return cls(qkv, quantized(layer.o, kind) if o else layer.o, gate_up, down)
+
+    @property
+    def nbytes(self) -> int:
+        """Of what is quantised."""
+        small = (self.qkv, self.o, self.gate_up, self.down)
+        return total_bytes([weight for weight in small if isinstance(weight, Quantized)])
+
+
+@dataclass(frozen=True)
+class SmallVision:
+    """The matrices of a layer of the image encoder whose inputs can be fp8 rows."""
+
+    qkv: Quantized
+    fc1: Quantized
+    fc2: Quantized
+
+    @property
+    def nbytes(self) -> int:
+        """Of all."""
+        return total_bytes((self.qkv, self.fc1, self.fc2))
+
+
+class Small:
+    """The quantised weights of one model's stages, each made when it is first asked for; None where exact.
+
+    precision: one of PRECISIONS that `check` has let pass.
+    """
+
+    def __init__(self, precision: str, model: Pi, prefix: Prefix) -> None:
+        self.precision, self._model, self._prefix = precision, model, prefix
+        self._expert: tuple[SmallLayer, ...] | None = None
+
+    @cached_property
+    def vision(self) -> tuple[SmallVision, ...] | None:
+        """For encode."""
+        if self.precision != FP8:
+            return None
+        tower = self._model.paligemma_with_expert.paligemma.model.vision_tower.vision_model
+        return tuple(_vision(layer) for layer in cast("list[Layer]", list(tower.encoder.layers)))
+
+    @cached_property
+    def prefix(self) -> tuple[SmallLayer, ...] | None:
+        """For prefill."""
+        if self.precision != FP8:
+            return None
+        return tuple(SmallLayer.of(layer, FP8, o=False) for layer in self._prefix.layers)
+
+    def expert(self, layers: Sequence[FoldedLayer]) -> tuple[SmallLayer, ...] | None:
+        """For denoise, of the folded layers, which are the same for any number of steps."""
+        if self.precision == EXACT:
+            return None
+        if self._expert is None:
+            self._expert = tuple(SmallLayer.of(layer, self.precision) for layer in layers)
+        return self._expert
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the copies that were made."""
+        made = [vars(self).get("vision"), vars(self).get("prefix"), self._expert]
+        return sum(layer.nbytes for layers in made if layers is not None for layer in layers)
+
+
+def check(precision: str, fast: bool, device: torch.device, dtype: torch.dtype) -> None:
+    """Raise ValueError, in one sentence, for a precision that these stages cannot have."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision is {precision!r}; use one of {', '.join(PRECISIONS)}.")
+    if precision == EXACT:
+        return
+    if not fast:
+        raise ValueError(f"precision is {precision}, which only the fast stages have; set fast, too.")
+    if precision != FP8 or device.type != "cuda":
+        return
+    name, found = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+    if found < ADA:
+        raise ValueError(
+            f"precision is fp8, but {name} (sm_{found[0]}{found[1]}) does not multiply it, as GPUs from "
+            f"sm_89 on do; use {INT8} or {INT4}."
+        )
+    if dtype != torch.bfloat16:
+        raise ValueError(
+            f"precision is fp8, whose products are bfloat16, but dtype is {dtype}; use bfloat16."
+        )
+    why = _failure(device)
+    if why is not None:
+        raise ValueError(
+            f"precision is fp8, but this torch ({torch.__version__}) has no products with a scale for each "
+            f"row on {name}: {why}; use {EXACT}, {INT8} or {INT4}."
+        )
+
+
+def _failure(device: torch.device) -> str | None:
+    """Why a product of fp8 rows cannot be, by trying: it depends on torch, CUDA's libraries and the GPU."""
+    rows, scale = torch.zeros(32, 32, device=device).to(torch.float8_e4m3fn), torch.ones(32, 1, device=device)
+    try:
+        torch._scaled_mm(rows, rows.t(), scale_a=scale, scale_b=scale.t(), out_dtype=torch.bfloat16)
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
+    return None
+
+
+def _vision(layer: Layer) -> SmallVision:
+    attention, mlp = layer.self_attn, layer.mlp
+    qkv: Tensor = fuse((attention.q_proj, attention.k_proj, attention.v_proj))[0]
+    return SmallVision(quantized(qkv, FP8), quantized(mlp.fc1.weight, FP8), quantized(mlp.fc2.weight, FP8))

@@ -1,0 +1,77 @@
+"""Encode and prefill with fp8 products: as engine.prefilling, but rows come in fp8 from the pass before.
+
+As many launches as in bfloat16. What makes the rows of a product (a norm, a gelu) leaves them in fp8 with
+their scales; a product writes bfloat16, because with scales for rows it can neither add to what is there nor
+know the scales of what it makes; so a residual is added by the norm after it, which passes over those rows
+anyhow. Products of attention's results stay bfloat16 and add their residual themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.precision import SmallLayer, SmallVision
+from vla_accel_ros.engine.prefilling import Encode, Prefill
+from vla_accel_ros.kernels.ops import Ops
+from vla_accel_ros.kernels.quantized import Rows
+from vla_accel_ros.models.pi import Pi
+
+
+class EncodeFp8(Encode):
+    """small: of the model's image encoder, layer by layer."""
+
+    def __init__(self, model: Pi, ops: Ops, images: int, small: Sequence[SmallVision]) -> None:
+        super().__init__(model, ops, images)
+        self._small, sizes, rows = small, model.config.vision, self._x.shape[0]
+        self._normed_rows = Rows.place(rows, sizes.width, self.device)
+        self._fed_rows = Rows.place(rows, sizes.mlp, self.device)
+
+    def body(self) -> None:
+        ops, rows, y, bias = self.ops, self._normed_rows, None, None
+        self._enter()
+        for layer, (_, qkv_bias), small in zip(self._layers, self._qkv, self._small, strict=True):
+            first, second, attention, mlp = layer.layer_norm1, layer.layer_norm2, layer.self_attn, layer.mlp
+            ops.layer_norm_rows(self._x, y, bias, first.weight, first.bias, rows)
+            ops.multiply_rows(rows, small.qkv, self._qkv_out, cast(Tensor, qkv_bias))
+            torch.mm(self._attended(), attention.out_proj.weight.t(), out=self._y)
+            y = self._y
+            ops.layer_norm_rows(self._x, y, attention.out_proj.bias, second.weight, second.bias, rows)
+            ops.multiply_rows(rows, small.fc1, self._fed)
+            ops.gelu_rows(self._fed, mlp.fc1.bias, self._fed_rows)
+            ops.multiply_rows(self._fed_rows, small.fc2, y)
+            bias = mlp.fc2.bias
+        self._leave(y, bias)
+
+
+class PrefillFp8(Prefill):
+    """small: of the prefix stack, layer by layer; other arguments: see Prefill."""
+
+    def __init__(self, *arguments: Any, small: Sequence[SmallLayer]) -> None:
+        super().__init__(*arguments)
+        self._small = small
+        self._y = self._place_rows("y", self.prefix.attention_norm.shape[1]).flatten(0, 1)
+        # What Prefill has for these rows in bfloat16 is not needed.
+        self._normed_rows, self._fed_rows = Rows.within(self._normed), Rows.within(self._fed)
+
+    def body(self) -> None:
+        ops, rows, gate_up, y = self.ops, self._normed_rows, self._gate_up.flatten(0, 1), None
+        x = self._x.flatten(0, 1)
+        self._enter()
+        for index, (layer, small) in enumerate(zip(self.prefix.layers, self._small, strict=True)):
+            ops.rms_norm_rows(x, y, self.prefix.attention_norm[index], rows)
+            if index == len(self._small) - 1:
+                break
+            ops.multiply_rows(rows, small.qkv, self._qkv.flatten(0, 1))
+            self._attend(index)
+            x.addmm_(self._attended.flatten(0, 1), layer.o.t())
+            ops.rms_norm_rows(x, None, self.prefix.mlp_norm[index], rows)
+            ops.multiply_rows(rows, small.gate_up, gate_up)
+            ops.glu_rows(gate_up, self._fed_rows)
+            ops.multiply_rows(self._fed_rows, small.down, self._y)
+            y = self._y
+        ops.multiply_rows(rows, self._small[-1].qkv.rows(-self._kv.shape[2]), self._kv.flatten(0, 1))
+        self._leave()
