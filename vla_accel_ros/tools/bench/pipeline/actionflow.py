@@ -53,7 +53,7 @@ class Grid:
     prompts: Sequence[int]
     frames: int
     peer_frames: int
-    seconds: float = 1.0
+    seconds: float = 0.8
     replays: int = 30
 
     def cells(self) -> dict[str, tuple[int, int]]:

@@ -36,7 +36,7 @@ def full() -> Plan:
         oxygen.Grid((10, 5, 20), (30, 10, 20, 5), (1, 3, 5, 10, 30), ARRIVALS, frames=60, plain_frames=3),
         mps.Grid(10, (30, 20, 10, 5), frames=16, seconds=2.0),
         OPENVLA_7B,
-        actionflow.Grid((7, 32, 16, 24), (276, 400, 300, 350), frames=60, peer_frames=5),
+        actionflow.Grid((7, 32, 16, 24), (276, 400, 300, 350), frames=60, peer_frames=3),
         PI05,
         (5, 10),
         400,
@@ -51,7 +51,7 @@ def quick() -> Plan:
         name="quick",
         oxygen=oxygen.Grid((10,), (30,), (1, 3, 5, 30), ("uniform",), frames=60, plain_frames=3),
         mps=mps.Grid(10, (30,), frames=16, seconds=2.0),
-        actionflow=actionflow.Grid((7, 32), (276,), frames=60, peer_frames=5),
+        actionflow=actionflow.Grid((7, 32), (276,), frames=60, peer_frames=3),
         chunks=200,
     )
 
