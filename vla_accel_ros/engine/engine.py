@@ -24,6 +24,7 @@ from vla_accel_ros.engine.in_turn import IN_TURN, InTurn
 from vla_accel_ros.engine.intake import Intake
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.parts import Choices, parts
+from vla_accel_ros.engine.precision import EXACT
 from vla_accel_ros.engine.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.stages import Progress
 from vla_accel_ros.engine.text import Answer, Texts
@@ -45,6 +46,7 @@ class Engine:
     fast: whether prefixes and chunks are computed by engine.stages, where the model is a pi0 or pi0.5. What
         needs more than a chunk (guidance, committed actions) is computed by the plain model. Frames of a
         policy that acts by tokens are computed by engine.packed_stage.
+    precision: of the fast stages, see engine.precision; all but "exact" change the actions.
 
     Raises ValueError for settings that cannot be, and for fast where there are no stages for the policy.
     """
@@ -61,6 +63,7 @@ class Engine:
         answers: int = 2,
         answer_tokens: int = 64,
         fast: bool = False,
+        precision: str = EXACT,
         turns: InTurn | None = None,
     ) -> None:
         if not step_dt_s > 0:
@@ -73,7 +76,7 @@ class Engine:
         self._prefixes = Prefixes(self.pool)
         self._action_requests = itertools.count()
         settings = Settings(steps, self.time_rule, seed)
-        choices = Choices(settings, answers, answer_tokens, fast, turns or InTurn())
+        choices = Choices(settings, answers, answer_tokens, fast, turns or InTurn(), precision)
         made = parts(policy, self.pool, choices)
         self._seeing, self._acting, self._texts = made.seeing, made.acting, made.texts
         self._stages, self._in_turn = made.stages, made.in_turn

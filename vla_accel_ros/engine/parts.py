@@ -13,6 +13,7 @@ from vla_accel_ros.engine.acting import Acting, Settings, acting
 from vla_accel_ros.engine.in_turn import SEQUENTIAL, Encoded, FramesInTurn, InTurn
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.packed_stage import PackedForward
+from vla_accel_ros.engine.precision import EXACT, check
 from vla_accel_ros.engine.seeing import FastSeeing, PlainSeeing, Seeing
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.engine.text import Texts
@@ -31,6 +32,7 @@ class Choices:
     answer_tokens: int
     fast: bool
     turns: InTurn
+    precision: str = EXACT
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Parts:
 def parts(policy: AnyPolicy, pool: KVPool, choices: Choices) -> Parts:
     """The parts over a pool of prefixes. Raises ValueError for choices that the policy does not have."""
     kind, turns, fast = policy.config.kind, choices.turns, choices.fast
+    check(choices.precision, fast, pool.k.device, pool.k.dtype)
     forward = _forward(policy, choices) if fast else None
     if policy.acts == FLOW and turns.mode != SEQUENTIAL:
         raise ValueError(
@@ -58,7 +61,8 @@ def parts(policy: AnyPolicy, pool: KVPool, choices: Choices) -> Parts:
         encoded = Encoded(worded, pool)
         in_turn = FramesInTurn(worded, encoded, turns, forward)
         return Parts(encoded, in_turn, in_turn=in_turn)
-    stages = Stages(policy.model, pool, choices.settings.time_rule) if fast else None
+    rule, precision = choices.settings.time_rule, choices.precision
+    stages = Stages(policy.model, pool, rule, precision=precision) if fast else None
     return Parts(
         PlainSeeing(policy, pool) if stages is None else FastSeeing(worded, stages),
         acting(policy, choices.settings, stages),

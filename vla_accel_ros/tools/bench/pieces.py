@@ -18,6 +18,7 @@ from vla_accel_ros.kernels.linear import Norm
 from vla_accel_ros.kernels.ops import Ops, TritonOps
 from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.quantized import Weight, quantized
 from vla_accel_ros.tools.bench.roofline import H200, Op, denoise
 from vla_accel_ros.tools.bench.timing import Body, times_ms
 
@@ -48,8 +49,12 @@ def pieces(
     device: torch.device,
     batch: int = 1,
     dtype: torch.dtype = torch.bfloat16,
+    weights: str | None = None,
 ) -> list[Piece]:
-    """The kernels of the action expert for a prefix of `keys` tokens, drawn from a seed."""
+    """The kernels of the action expert for a prefix of `keys` tokens, drawn from a seed.
+
+    weights: the kind that matrices are quantised to, None = exact.
+    """
     g, half_precision = config.expert, dtype
     generator = torch.Generator(device).manual_seed(0)
     pi0 = config.kind == "pi0"
@@ -74,10 +79,13 @@ def pieces(
     angles = torch.rand(keys + tokens + 1, half, device=device, generator=generator) * 6
     cos, sin = angles.cos(), angles.sin()
     columns = heads + 2 * g.kv_heads * g.head_dim
-    qkv = [draw(columns, g.width, spread=g.width**-0.5) for _ in range(LAYERS)]
-    o = [draw(g.width, heads, spread=heads**-0.5) for _ in range(LAYERS)]
-    gate_up = [draw(2 * g.mlp, g.width, spread=g.width**-0.5) for _ in range(LAYERS)]
-    down = [draw(g.width, g.mlp, spread=g.mlp**-0.5) for _ in range(LAYERS)]
+
+    def matrices(rows: int, width: int) -> list[Weight]:
+        made = [draw(rows, width, spread=width**-0.5) for _ in range(LAYERS)]
+        return list(made) if weights is None else [quantized(matrix, weights) for matrix in made]
+
+    qkv, o = matrices(columns, g.width), matrices(g.width, heads)
+    gate_up, down = matrices(2 * g.mlp, g.width), matrices(g.width, g.mlp)
     scale, bias, mlp_bias, gate = table(g.width), table(columns), table(2 * g.mlp), table(g.width)
     actions = draw(batch, config.horizon, config.action_dim, dtype=torch.float32)
     update = torch.zeros_like(actions)
@@ -143,9 +151,10 @@ def errors(
     batch: int,
     ops: TritonOps,
     dtype: torch.dtype = torch.bfloat16,
+    weights: str | None = None,
 ) -> Iterator[tuple[str, float]]:
-    """Name and relative error of each kernel."""
-    for piece in pieces(config, keys, device, batch, dtype):
+    """Name and relative error of each kernel, whose twin has the same weights."""
+    for piece in pieces(config, keys, device, batch, dtype, weights):
         yield piece.name, error(piece, ops)
 
 

@@ -73,14 +73,17 @@ def plain(model: Pi, inputs: Inputs, steps: int = STEPS) -> Callable[[], Tensor]
 
 
 class Ours:
-    """The stages for one number of views, ready to be replayed one by one or all."""
+    """The stages for one number of views, ready to be replayed one by one or all.
 
-    def __init__(self, model: Pi, inputs: Inputs, steps: int = STEPS) -> None:
+    precision: see engine.precision.
+    """
+
+    def __init__(self, model: Pi, inputs: Inputs, steps: int = STEPS, precision: str = "exact") -> None:
         config, self.inputs, self.steps = model.config, inputs, steps
         pool = KVPool(
             config.prefix, 2, config.max_tokens, model.embed_table.device, model.language_model.dtype
         )
-        self.stages = Stages(model, pool)
+        self.stages = Stages(model, pool, precision=precision)
         self.lengths = self.stages.observe([inputs.images], [inputs.prompt], [1])
         self.actions = self._act()
 
