@@ -9,12 +9,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from builders import make_checkpoint
+from builders import make_checkpoint, make_config
 from calling import change
 from lifecycle_msgs.msg import Transition
 from running import NodeProcess, until
 from stack import Stack, set_going
 
+from vla_accel_msgs.msg import LanguageOutput
 from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.operator import Operator
 from vla_accel_ros.sensing.bag import Bag
@@ -22,6 +23,7 @@ from vla_accel_ros.tools.replay.again import Result, replay
 from vla_accel_ros.tools.replay.moments import Moments
 
 CHUNKS = 15
+QUESTIONS = ("put the red block", "follow the green pad")
 
 
 def bags(folder: Path) -> list[Path]:
@@ -38,6 +40,11 @@ def recording(operator: Operator) -> dict[str, str]:
     """What the recorder says of itself."""
     line = operator.diagnostics.get("recorder: recording")
     return {} if line is None else {"message": line.message, **{v.key: v.value for v in line.values}}
+
+
+def finished(operator: Operator) -> list[LanguageOutput]:
+    """Whole answers."""
+    return [answer for answer in operator.answers if answer.finished]
 
 
 def again(path: Path) -> tuple[Result, Moments, Bag]:
@@ -101,6 +108,42 @@ def test_frames_of_rings_are_recorded_as_the_images_that_the_policy_saw(start, t
     assert result.equal and result.chunks >= CHUNKS - 5
     assert bag.topics["/left/camera/front/frame/image"] == "sensor_msgs/msg/Image"
     assert "vla_accel_msgs/msg/FrameHandle" not in bag.topics.values()
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_questions_asked_while_acting_are_in_the_bag_and_are_answered_again_letter_by_letter(
+    start, tmp_path, operator, fast
+):
+    model = make_checkpoint(tmp_path / "model", make_config())
+    start("sim_robot")
+    recorder = start("recorder", autostart=True, record_dir=str(tmp_path / "bags"))
+    start(
+        "inference",
+        autostart=True,
+        model=str(model),
+        fast=fast,
+        denoise_steps=1,
+        vision_hz=10.0,
+        language_hz=0.0,
+    )
+    operator.instruct("reach the red block")
+    wait_for_chunks(operator)
+    for _ in range(2):
+        said = len(finished(operator))
+        for question in QUESTIONS:
+            operator.ask(question)
+        operator.wait(lambda: len(finished(operator)) == said + 2, 60.0, "both answers")  # noqa: B023
+    wait_for_chunks(operator)
+    assert recorder.end() == 0
+
+    result, _, bag = again(bags(tmp_path / "bags")[0])
+    assert result.equal, (result.different_chunks, result.different_texts)
+    assert result.texts == 4 and result.chunks >= CHUNKS
+    asked = [bag.decode(entry).data for entry in bag.entries() if entry.topic == "/question"]
+    assert asked == [*QUESTIONS, *QUESTIONS]
+    texts = [text for moment in Moments(bag) for text in moment.texts]
+    assert sorted(texts) == sorted((answer.prompt, answer.text) for answer in finished(operator))
+    assert {prompt for prompt, _ in texts} == set(QUESTIONS)
 
 
 @pytest.fixture

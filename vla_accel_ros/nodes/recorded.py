@@ -68,6 +68,7 @@ def recorded(contract: Contract) -> list[Recorded]:
         for kind, topic in (
             (Observed, "observed"),
             (ActionChunk, "action_chunk"),
+            (String, "question"),
             (LanguageOutput, "language_output"),
             (LoopStats, "loop_stats"),
             (DiagnosticArray, "/diagnostics"),
