@@ -23,6 +23,7 @@ def generate_launch_description() -> LaunchDescription:
         ("contract", "", "Contract of the robot (YAML). Empty: as in params_file, else the simulated arm's."),
         ("model", "", "Checkpoint folder. Empty: as in params_file, else the bundled demo policy."),
         ("fast", "", "true: captured stages and fused kernels on a GPU. Empty: as in params_file."),
+        ("precision", "", "exact, or lossy: fp8, int8 or int4, of fast stages. Empty: as in params_file."),
         ("mode", "", "block, async, blend or rtc. Empty: as in params_file. Inference guides if it is rtc."),
         ("log_level", "info", "debug, info, warn, error or fatal."),
         (
@@ -76,7 +77,7 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         )
 
     started = [
-        node("inference", {**shared, **text("model"), **flag("fast")}),
+        node("inference", {**shared, **text("model"), **flag("fast"), **text("precision")}),
         node("trajectory", {**shared, **text("mode")}),
     ]
     if given("record").lower() in ("true", "1"):

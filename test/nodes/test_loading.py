@@ -54,6 +54,15 @@ def test_too_little_room_for_the_frames_is_named(tmp_path, contract):
         Load(folder, kv_slots=0, answers=1).engine(contract)
 
 
+def test_a_lossy_precision_is_warned_of_and_needs_fast_stages(tmp_path, contract):
+    folder, warnings = make_checkpoint(tmp_path), []
+    load = Load(folder, device="cpu", denoise_steps=2, fast=True, precision="int8")
+    load.engine(contract, warnings.append)
+    assert "precision is int8: actions are not quite those of the exact network" in warnings[-1]
+    with pytest.raises(ValueError, match="precision is int8, which only the fast stages have; set fast, too"):
+        Load(folder, device="cpu", precision="int8").engine(contract)
+
+
 def test_fast_stages_are_made_for_the_contracts_cameras_and_any_prompt(tmp_path, contract):
     made, warnings, chunks = [], [], []
     folder = make_checkpoint(tmp_path)

@@ -139,6 +139,7 @@ class InferenceNode(ManagedNode):
             statistics=value(self, "statistics"),
             prompt_state=value(self, "prompt_state"),
             fast=value(self, "fast"),
+            precision=value(self, "precision"),
             token_mode=value(self, "token_mode"),
             token_prefer=value(self, "token_prefer"),
             camera_hz=value(self, "vision_hz"),

@@ -19,6 +19,7 @@ import torch
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.in_turn import InTurn
+from vla_accel_ros.engine.precision import EXACT
 from vla_accel_ros.engine.stages import Progress as Preparing
 from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checkpoint import load_policy
@@ -47,6 +48,7 @@ class Load:
     statistics: str = ""
     prompt_state: str = "auto"
     fast: bool = False
+    precision: str = EXACT
     token_mode: str = "sequential"
     token_prefer: str = "freshness"
     camera_hz: float = 0.0
@@ -93,12 +95,18 @@ class Load:
             answers=self.answers,
             answer_tokens=self.answer_tokens,
             fast=self.fast,
+            precision=self.precision,
             turns=InTurn(self.token_mode, self.token_prefer, self.camera_hz or math.inf),
         )
         if self.fast and engine.policy.device.type != "cuda":
             warn(
                 f"fast is true, but the model runs on {engine.policy.device}: captured stages need a GPU; "
                 "without one their plain twins run, which are not faster"
+            )
+        if self.precision != EXACT:
+            warn(
+                f"precision is {self.precision}: actions are not quite those of the exact network; "
+                "`vla bench precision` tells how far they are"
             )
         engine.prepare([len(contract.cameras)], range(1, engine.policy.config.max_prompt + 1), preparing)
         warm_up(engine, contract)

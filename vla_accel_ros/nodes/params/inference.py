@@ -41,6 +41,14 @@ INFERENCE = (
         "with triton), which are made while the node configures; false is plain torch.",
     ),
     Parameter(
+        "precision",
+        "exact",
+        "How exactly the fast stages compute. All but exact change the actions (`vla bench precision` tells "
+        "by how much): fp8 multiplies in 8 bits, on GPUs from sm_89 on; int8 and int4 are of the weights of "
+        "denoising and text.",
+        choices=("exact", "fp8", "int8", "int4"),
+    ),
+    Parameter(
         "torch_threads",
         1,
         "CPU threads of one torch operator; 0 leaves torch's own choice.",
