@@ -115,6 +115,11 @@ class Engine:
                 self.pool.release(slot)
                 raise
 
+    @property
+    def copied_bytes(self) -> int:
+        """Memory of the quantised copies of weights so far; see engine.precision."""
+        return 0 if self._stages is None else self._stages.small.nbytes
+
     def prepare(
         self,
         views: Iterable[int],

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from vla_accel_ros.tools.bench import engine
+from vla_accel_ros.tools.bench import engine, precision
 from vla_accel_ros.tools.bench.pipeline import command as pipeline
 
-SUBJECTS = (engine, pipeline)
+SUBJECTS = (engine, pipeline, precision)
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
