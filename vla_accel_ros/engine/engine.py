@@ -128,9 +128,12 @@ class Engine:
     ) -> None:
         """Make and capture the fast stages ahead, so that no frame waits for them. Does nothing without them.
 
-        views: numbers of cameras; prompts: numbers of tokens; progress: see Stages.build.
+        views: numbers of cameras; prompts: numbers of tokens, at most the policy's, and of one that acts by
+        tokens the forwards that its frames share are made for these; progress: see Stages.build.
         Raises PoolExhausted if every slot is held.
         """
+        if self._in_turn is not None:
+            self._in_turn.prepare(prompts, progress)
         if self._stages is None:
             return
         self._stages.build(views, prompts, (self.steps,), progress=progress)

@@ -4,7 +4,8 @@ The vision loop encodes a frame and keeps its embeddings; the action loop puts t
 (engine.token_pipeline) by the schedule of a mode (engine.mode). What comes out may be an earlier frame, and
 nothing comes out while the pipeline fills: it is an action of that frame, with its stamp and version, and
 goes the way of all chunks. Its tokens are the greedy ones whatever the mode. With another instruction the
-frames under way are forgotten: nobody wants their actions.
+frames under way are forgotten: nobody wants their actions. Which forwards a mode can come to is known
+beforehand, so that they can be made before the first frame.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -22,9 +23,11 @@ from torch import Tensor
 from vla_accel_ros.engine.acting import Acted, How, Seen, TokenActing
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.mode import Frames, Mode, measure
+from vla_accel_ros.engine.packed_stage import PackedForward
 from vla_accel_ros.engine.prefixes import Prefix
+from vla_accel_ros.engine.stages import Progress
 from vla_accel_ros.engine.token_pipeline import TokenPipeline
-from vla_accel_ros.models.packed import Forward
+from vla_accel_ros.models.packed import Forward, Segment
 from vla_accel_ros.models.policies import WordedPolicy
 from vla_accel_ros.models.policy import PolicyInputs
 
@@ -43,6 +46,17 @@ class InTurn(NamedTuple):
     mode: str = SEQUENTIAL
     prefer: str = "freshness"
     camera_hz: float = math.inf
+
+
+def drafts(how: InTurn, tokens: int) -> tuple[int, ...]:
+    """How many tokens of a draft may stand behind a new frame's prompt, of K = tokens."""
+    return (0, tokens - 1) if how.mode in ("speculative", "auto") and tokens > 1 else (0,)
+
+
+def riders(how: InTurn, tokens: int) -> int:
+    """How many frames may ride at most in a new one's prefill."""
+    overlaps = how.mode in ("pipelined", "auto") or (how.mode == "speculative" and how.prefer == "rate")
+    return tokens - 1 if overlaps else 0
 
 
 class Encoded:
@@ -79,8 +93,9 @@ class FramesInTurn:
         config, device, dtype = policy.config, policy.device, policy.kv_dtype
         tokens = policy.joints
         room = config.max_tokens + tokens - 1
-        self._policy, self._encoded = policy, encoded
-        pool = KVPool(config.prefix, tokens + 1, room, device, dtype)
+        self._policy, self._encoded, self._how = policy, encoded, how
+        self._pool = pool = KVPool(config.prefix, tokens + 1, room, device, dtype)
+        self._forward = forward
         self._pipeline = TokenPipeline(policy.model, pool, tokens, forward=forward)
         self._alone = TokenPipeline(policy.model, pool, tokens, forward=forward)
         self._lock = threading.Lock()
@@ -94,6 +109,41 @@ class FramesInTurn:
         self._frames = Frames(self._pipeline, self.mode)
         self._under_way: dict[int, Prefix] = {}
         self._instruction: str | None = None
+
+    def prepare(self, prompts: Iterable[int], progress: Progress) -> None:
+        """Have the packed forwards made that frames with so many words may come to; nothing where they are
+        computed in plain torch.
+
+        progress: told of every number of rows. Raises PoolExhausted while frames are under way.
+        """
+        if not isinstance(self._forward, PackedForward):
+            return
+        config, tokens = self._policy.config, self._policy.joints
+        images, most = config.max_tokens - config.max_prompt, riders(self._how, tokens)
+        rows = {images + words + draft for words in prompts for draft in drafts(self._how, tokens)}
+        counts = [*self._forward.distinct(rows), *([0] if tokens > 1 else [])]
+        with self._lock, torch.inference_mode():
+            slots = [self._pool.acquire() for _ in range(tokens)]
+            try:
+                for done, count in enumerate(counts):
+                    progress(f"forwards of {count} new rows" if count else "decodes", done, len(counts))
+                    for riding in range(most + 1) if count else range(1, max(most, 1) + 1):
+                        self._forward(self._segments(count, slots[: riding + bool(count)]))
+            finally:
+                for slot in slots:
+                    self._pool.release(slot)
+
+    def _segments(self, rows: int, slots: list[int]) -> list[Segment]:
+        """Of nothing: a new frame of so many rows, or none for 0, and riders in the other slots."""
+
+        def nothing(count: int) -> Tensor:
+            return self._pool.k.new_zeros(1, count, self._policy.config.prefix.width)
+
+        span, riding = self._pool.span, slots[bool(rows) :]
+        made = [Segment(nothing(1), (span(slot, 0, 1),), out=span(slot, 1, 2)) for slot in riding]
+        if rows:
+            made.append(Segment(nothing(rows), causal=True, out=span(slots[0], 0, rows)))
+        return made
 
     def take(self, prefix: Prefix) -> tuple[Prefix, Acted] | None:
         """A held frame that was not taken before; returns the newest that is finished with it, if any is.

@@ -10,7 +10,7 @@ attention a layer.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -156,6 +156,11 @@ class PackedForward:
     def stages(self) -> tuple[PackedStage, ...]:
         """One for each shape so far, in the order in which they came."""
         return tuple(self._stages.values())
+
+    @staticmethod
+    def distinct(rows: Iterable[int]) -> list[int]:
+        """Of numbers of rows that causal segments have, those that share no stage: the most rows of each."""
+        return sorted({-(-count // ROUND): count for count in sorted(rows)}.values())
 
     @torch.inference_mode()
     def __call__(self, segments: Sequence[Segment]) -> list[Tensor]:

@@ -1,0 +1,113 @@
+"""The forwards that frames of an OpenVLA share are made before the first frame, for any prompt and mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from openvla_builders import ACTIONS, make_openvla_folder, make_openvla_observation
+
+from vla_accel_ros.engine import packed_stage
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.in_turn import InTurn
+from vla_accel_ros.engine.mode import MODES, PREFERENCES
+from vla_accel_ros.models.checkpoint import load_policy
+from vla_accel_ros.models.openvla_policy import OpenVLAPolicy
+
+FRAMES = 2 * ACTIONS
+WORDS = ("lift", "lift the red cup and put it down", "lift the red cup and put it on the green plate again")
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> OpenVLAPolicy:
+    return load_policy(make_openvla_folder(tmp_path_factory.mktemp("openvla"), seed=3))
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[packed_stage.PackedStage]:
+    """Every packed stage that is made."""
+    stages: list[packed_stage.PackedStage] = []
+    make = packed_stage.PackedStage.__init__
+
+    def noted(stage: packed_stage.PackedStage, *given: object) -> None:
+        make(stage, *given)  # type: ignore[arg-type]
+        stages.append(stage)
+
+    monkeypatch.setattr(packed_stage.PackedStage, "__init__", noted)
+    return stages
+
+
+@pytest.mark.parametrize(("mode", "prefer"), [(mode, prefer) for mode in MODES for prefer in PREFERENCES])
+def test_no_forward_is_made_once_the_engine_is_prepared(
+    policy: OpenVLAPolicy, made: list[packed_stage.PackedStage], mode: str, prefer: str
+) -> None:
+    engine = Engine(policy, turns=InTurn(mode, prefer), fast=True)
+    engine.prepare([1], range(1, policy.config.max_prompt + 1))
+    ready = len(made)
+    assert ready
+    stamp = 0
+    for words in WORDS:
+        for frame in range(FRAMES):  # some alike, so that drafts are right for a while
+            stamp += 1
+            seen = replace(make_openvla_observation(frame // 3), instruction=words, stamp_ns=stamp)
+            with engine.observe(seen) as prefix:
+                engine.act_in_turn(prefix)
+                if frame % 5 == 0:
+                    engine.act(prefix)
+    assert len(made) == ready
+
+
+def test_only_what_the_prompts_and_the_mode_need_is_made(
+    policy: OpenVLAPolicy, made: list[packed_stage.PackedStage]
+) -> None:
+    whole = range(1, policy.config.max_prompt + 1)
+
+    def count(mode: str, prompts: range) -> int:
+        made.clear()
+        Engine(policy, turns=InTurn(mode, "rate"), fast=True).prepare([1], prompts)
+        return len(made)
+
+    alone, pipelined = count("sequential", whole), count("pipelined", whole)
+    assert alone < pipelined <= count("speculative", whole)
+    assert count("sequential", range(9, 10)) == 2, "a prefill and a decode"
+    assert alone <= 2 + (policy.config.max_prompt + 15) // 16
+
+
+def test_every_number_of_rows_is_told_once(policy: OpenVLAPolicy) -> None:
+    told: list[tuple[str, int, int]] = []
+    engine = Engine(policy, turns=InTurn("pipelined"), fast=True)
+    engine.prepare([1], range(1, policy.config.max_prompt + 1), lambda *progress: told.append(progress))
+    names, done, totals = zip(*told)
+    assert list(done) == list(range(len(told))) and set(totals) == {len(told)}
+    assert len(set(names)) == len(names) and names[-1] == "decodes"
+    assert engine.pool.free == engine.pool.slots
+
+
+def test_actions_are_the_same_when_prepared(policy: OpenVLAPolicy) -> None:
+    def actions(prepare: Callable[[Engine], object]) -> list[np.ndarray]:
+        engine = Engine(policy, turns=InTurn("speculative", "rate"), fast=True)
+        prepare(engine)
+        found = []
+        for stamp in range(FRAMES):
+            seen = replace(make_openvla_observation(stamp // 3), stamp_ns=stamp)
+            with engine.observe(seen) as prefix:
+                chunk = engine.act_in_turn(prefix)
+                found += [] if chunk is None else [chunk.actions]
+        return found
+
+    plain = actions(lambda engine: None)
+    ready = actions(lambda engine: engine.prepare([1], range(1, policy.config.max_prompt + 1)))
+    assert len(plain) == len(ready) > 0
+    for one, other in zip(plain, ready, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_without_fast_stages_there_is_nothing_to_make(
+    policy: OpenVLAPolicy, made: list[packed_stage.PackedStage]
+) -> None:
+    told: list[str] = []
+    engine = Engine(policy, turns=InTurn("pipelined"))
+    engine.prepare([1], range(1, policy.config.max_prompt + 1), lambda name, done, total: told.append(name))
+    assert not made and not told
