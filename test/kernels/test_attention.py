@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vla_accel_ros.kernels import attention
 from vla_accel_ros.kernels.gpu import attention as kernels
+from vla_accel_ros.kernels.gpu import rotary_attention as rotary
 from vla_accel_ros.kernels.gpu.launch import Scratch
 from vla_accel_ros.kernels.tuning import Config
 
@@ -118,3 +119,34 @@ def test_keys_are_not_cut_where_scratch_memory_is_too_small() -> None:
         q, k, v, slots, lengths, out, config=Config(16, 16, 16, split=8), scratch=Scratch.of(DEVICE, 8, 1)
     )
     assert_near(out, run(False, q, k, v, lengths), torch.float32)
+
+
+@dtypes
+@pytest.mark.parametrize("heads", [(4, 1), (6, 2)], ids=str)
+@pytest.mark.parametrize(
+    ("parts", "lengths", "alone"),
+    [(1, (33, 70), 1), (2, (33, 70), 0), (3, (0, 64), 1), (9, (70, 16), 0)],
+    ids=str,
+)
+def test_of_what_a_product_made(
+    dtype: torch.dtype, heads: tuple[int, int], parts: int, lengths: tuple[int, int], alone: int
+) -> None:
+    (many, few), head, tokens = heads, 24, 21
+    draw = Drawing(parts)
+    y = draw(2, tokens, (many + 2 * few) * head, dtype=dtype)
+    k, v = (draw(3, 2, few, 72, head, dtype=dtype)[:, 1] for _ in range(2))
+    for places in (k, v):
+        for slot, length in ((2, lengths[0]), (1, lengths[1])):
+            places[slot, :, length:] = float("nan")
+    angles, made = draw(100, head // 2), []
+    for kernel in (False, True):
+        out = poison(2, tokens, many * head, dtype=dtype)
+        arguments = (y, angles.cos(), angles.sin(), k, v, ints(2, 1), ints(*lengths), out, alone)
+        if kernel:
+            config, scratch = Config(16, 16, 16, split=2 * parts), Scratch.of(DEVICE, 1 << 20, 64)
+            rotary.attend_rotary(*arguments, config=config, scratch=scratch)
+            assert not scratch.counters.any()
+        else:
+            attention.attend_rotary(*arguments)
+        made.append(out)
+    assert_near(made[1], made[0], dtype)

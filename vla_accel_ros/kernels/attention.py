@@ -12,6 +12,8 @@ import math
 import torch
 from torch import Tensor
 
+from vla_accel_ros.kernels.linear import place_qkv
+
 
 def attend(
     q: Tensor,
@@ -45,6 +47,32 @@ def attend(
         weights = torch.softmax(scores, dim=2).nan_to_num_()
         result = weights.to(values.dtype) @ values.repeat_interleave(groups, 0)
         out[b] = result.transpose(0, 1).flatten(1)
+
+
+def attend_rotary(
+    y: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    k: Tensor,
+    v: Tensor,
+    slots: Tensor,
+    lengths: Tensor,
+    out: Tensor,
+    alone: int = 0,
+) -> None:
+    """As attend, of queries and a tail that a product just made, and that nobody else wants.
+
+    y [B, T, (heads + 2 kv_heads) * D]: queries, keys and values, to be rotated at lengths[b] and on; cos, sin
+    float32 [positions, D / 2]. All T tokens see the whole tail.
+    """
+    (batch, tokens, columns), (_, kv_heads, _, width) = y.shape, k.shape
+    q = y.new_empty(batch, tokens, columns // width - 2 * kv_heads, width)
+    k_tail, v_tail = (y.new_empty(batch, kv_heads, tokens, width) for _ in range(2))
+    zeros = torch.zeros_like(lengths)
+    place_qkv(
+        y, cos, sin, lengths, q, k_tail, v_tail, torch.arange(batch, device=y.device).to(slots.dtype), zeros
+    )
+    attend(q, k, v, slots, lengths, out, k_tail, v_tail, zeros + tokens, alone)
 
 
 def _sequence(

@@ -22,6 +22,7 @@ class Ops:
     """The twins."""
 
     attend = staticmethod(attention.attend)
+    attend_rotary = staticmethod(attention.attend_rotary)
     rotary_qkv = staticmethod(linear.rotary_qkv)
     place_qkv = staticmethod(linear.place_qkv)
     gated_up = staticmethod(linear.gated_up)
@@ -53,6 +54,7 @@ class TritonOps(Ops):
 
     def _bind(self) -> None:
         from vla_accel_ros.kernels.gpu import attention, flow, image, linear, norm, project, quantized
+        from vla_accel_ros.kernels.gpu.rotary_attention import attend_rotary
 
         pdl, scratch = self.table.pdl, {"scratch": self.scratch}
 
@@ -67,6 +69,7 @@ class TritonOps(Ops):
 
         bound = {
             "attend": tuned(attention.attend, attend_shape, scratch),
+            "attend_rotary": tuned(attend_rotary, attend_rotary_shape, scratch),
             "rotary_qkv": tuned(linear.rotary_qkv, rotary_qkv_shape, {}),
             "gated_up": tuned(linear.gated_up, gated_up_shape, {}),
             "project": tuned(project.project, project_shape, scratch),
@@ -75,6 +78,7 @@ class TritonOps(Ops):
             "place_qkv": norm.place_qkv,
             "glu": norm.glu,
             "rms_norm": norm.rms_norm,
+            "add_norm": norm.add_norm,
             "add_layer_norm": norm.add_layer_norm,
             "bias_gelu": norm.bias_gelu,
             "patches": image.patches,
@@ -94,7 +98,6 @@ def ops_for(device: torch.device) -> Ops:
         return Ops()
     if importlib.util.find_spec("triton") is None:
         raise RuntimeError(
-            "add_norm": norm.add_norm,
             "the fast stages need triton, which comes with PyTorch's CUDA builds: install one, or fast=False."
         )
     return TritonOps(device)
@@ -113,6 +116,13 @@ def attend_shape(
     """Keys are those that fit, because how many there are is known to the device alone."""
     keys = k.shape[2] + (0 if k_tail is None else k_tail.shape[2])
     return Shape("attend", q.shape[1] * q.shape[2] // k.shape[1], keys, q.shape[3], _name(q.dtype))
+
+
+def attend_rotary_shape(y: Tensor, cos: Tensor, sin: Tensor, k: Tensor, *_: Any) -> Shape:
+    """Rows of one sequence."""
+    kv_heads, head = k.shape[1], k.shape[3]
+    rows = y.shape[1] * (y.shape[2] // head - 2 * kv_heads) // kv_heads
+    return Shape("attend_rotary", rows, k.shape[2] + y.shape[1], head, _name(y.dtype))
 
 
 def rotary_qkv_shape(x: Tensor, weight: Tensor, *_: Any) -> Shape:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # a table is data; only who asks for a device's needs torch
 SHARED_BYTES = 96 << 10
 """What a block may have on every GPU from sm_80 on (sm_86 and sm_89: 99 KiB)."""
 FORMAT = 1
+ATTENTION = ("attend", "attend_rotary")
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Shape:
     @property
     def key(self) -> str:
         """As it stands in a table: rows rounded up to a power of two, any number of keys."""
-        columns = "any" if self.kernel == "attend" else self.columns
+        columns = "any" if self.kernel in ATTENTION else self.columns
         return f"{self.kernel}/{round_up(self.rows)}/{columns}/{self.inner}/{self.dtype}"
 
     @property
@@ -117,7 +118,7 @@ def round_up(n: int) -> int:
 
 def safe(shape: Shape, processors: int) -> Config:
     """A Config that runs on every GPU since sm_80, chosen for many blocks rather than for large ones."""
-    if shape.kernel == "attend":
+    if shape.kernel in ATTENTION:
         tile = 16 if shape.rows <= 16 or shape.itemsize > 2 else 32
         block = _fitting(32, 2 * round_up(shape.inner), shape.itemsize, least=16)
         parts = max(1, min(4, processors // max(1, -(-shape.rows // tile)), -(-shape.columns // block)))

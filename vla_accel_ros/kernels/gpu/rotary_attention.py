@@ -1,0 +1,169 @@
+"""Attention of what a product just made, over a prefix and itself: rotated on its way, and nowhere stored.
+
+For many sequences of a few dozen tokens at once. Query heads that share a key head are rows of one product, as
+in gpu/attention.py. Blocks take equal numbers of key tiles, whether of the prefix or of the tail, and rotate
+the few keys of the tail themselves; the one that comes last of a tile of rows combines the parts, in their
+order, by their log-sum-exp (base 2). So there is neither a launch before nor one after.
+"""
+
+from __future__ import annotations
+
+import math
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from vla_accel_ros.kernels.gpu.launch import Scratch, after_previous, options, precision
+from vla_accel_ros.kernels.tuning import Config
+
+
+@triton.jit
+def _rotated(first, second, angles, cos, sin, inside):
+    """Both halves of rotated rows, in their own type."""
+    one = tl.load(first, mask=inside, other=0.0).to(tl.float32)
+    other = tl.load(second, mask=inside, other=0.0).to(tl.float32)
+    c = tl.load(cos + angles, mask=inside, other=1.0)
+    s = tl.load(sin + angles, mask=inside, other=0.0)
+    kind = first.dtype.element_ty
+    return (one * c - other * s).to(kind), (other * c + one * s).to(kind)
+
+
+@triton.jit
+def _soften(scores, seen, value, top, total, result, PRECISION: tl.constexpr):
+    """Take more keys in: see _over of gpu/attention.py."""
+    scores = tl.where(seen, scores, float("-inf"))
+    highest = tl.maximum(top, tl.max(scores, axis=1))
+    weights = tl.exp2(scores - highest[:, None])
+    shrink = tl.exp2(top - highest)
+    total = total * shrink + tl.sum(weights, axis=1)
+    result = tl.dot(weights.to(value.dtype), value, result * shrink[:, None], input_precision=PRECISION)
+    return highest, total, result
+
+
+@triton.jit
+def _attend_rotary(
+    y, cos, sin, k, v, slots, lengths, out, sums, counters, tokens, scale, alone,
+    k_slot, k_head, k_token, v_slot, v_head, v_token,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, PARTS: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr,
+    BLOCK_D: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    GROUPS: tl.constexpr = HEADS // KV_HEADS
+    HEAD: tl.constexpr = 2 * HALF
+    COLUMNS: tl.constexpr = (HEADS + 2 * KV_HEADS) * HEAD
+    part = tl.program_id(1)
+    sequence, kv_head = tl.program_id(2) // KV_HEADS, tl.program_id(2) % KV_HEADS
+    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    row_ok = row < tokens * GROUPS
+    row = tl.minimum(row, tokens * GROUPS - 1)
+    token, head = row // GROUPS, kv_head * GROUPS + row % GROUPS
+    n, j, d = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_D)
+    half_ok, whole_ok = (j < HALF)[None, :], (d < HEAD)[None, :]
+    slot = tl.load(slots + sequence).to(tl.int64)
+    length = tl.load(lengths + sequence)
+    keys, values = k + slot * k_slot + kv_head * k_head, v + slot * v_slot + kv_head * v_head
+    to_keys = keys + n[:, None] * k_token + j[None, :]
+    to_values = values + n[:, None] * v_token + d[None, :]
+    if PDL:
+        after_previous()
+    made = y + sequence.to(tl.int64) * tokens * COLUMNS
+    to_query = made + (token * COLUMNS + head * HEAD)[:, None] + j[None, :]
+    at = (length + token)[:, None] * HALF + j[None, :]
+    low, high = _rotated(to_query, to_query + HALF, at, cos, sin, half_ok & (row >= 0)[:, None])
+    top = tl.full((BLOCK_M,), -1e30, tl.float32)
+    total = tl.zeros((BLOCK_M,), tl.float32)
+    result = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+
+    # Key tiles of the prefix, then those of the tail: every part has as many.
+    of_prefix = tl.cdiv(length, BLOCK_N)
+    share = tl.cdiv(of_prefix + tl.cdiv(tokens, BLOCK_N), PARTS)
+    begin, end = part * share, (part + 1) * share
+    for start in range(begin * BLOCK_N, tl.minimum(end * BLOCK_N, length), BLOCK_N):
+        ok = n < length - start
+        inside = ok[:, None] & half_ok if BLOCK_H > HALF else ok[:, None]
+        key = tl.load(to_keys + start * k_token, mask=inside, other=0.0)
+        scores = tl.dot(low, tl.trans(key), input_precision=PRECISION)
+        key = tl.load(to_keys + HALF + start * k_token, mask=inside, other=0.0)
+        scores = tl.dot(high, tl.trans(key), scores, input_precision=PRECISION)
+        inside = ok[:, None] & whole_ok if BLOCK_D > HEAD else ok[:, None]
+        value = tl.load(to_values + start * v_token, mask=inside, other=0.0)
+        top, total, result = _soften(scores * scale, ok[None, :], value, top, total, result, PRECISION)
+    first = tl.maximum(begin - of_prefix, 0) * BLOCK_N
+    for start in range(first, tl.minimum((end - of_prefix) * BLOCK_N, tokens), BLOCK_N):
+        ok = n < tokens - start
+        after = tl.minimum(start + n, tokens - 1)
+        to_tail = made + (after * COLUMNS + (HEADS + kv_head) * HEAD)[:, None]
+        at = (length + after)[:, None] * HALF + j[None, :]
+        key_low, key_high = _rotated(
+            to_tail + j[None, :], to_tail + HALF + j[None, :], at, cos, sin, ok[:, None] & half_ok
+        )
+        scores = tl.dot(low, tl.trans(key_low), input_precision=PRECISION)
+        scores = tl.dot(high, tl.trans(key_high), scores, input_precision=PRECISION)
+        value = tl.load(to_tail + KV_HEADS * HEAD + d[None, :], mask=ok[:, None] & whole_ok, other=0.0)
+        seen = ok[None, :] & ((token >= alone)[:, None] | (n < alone - start)[None, :])
+        top, total, result = _soften(scores * scale, seen, value, top, total, result, PRECISION)
+
+    is_last = True
+    if PARTS > 1:
+        tile = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+        local = tl.arange(0, BLOCK_M)[:, None] * BLOCK_D + d[None, :]
+        of_row = PARTS * BLOCK_M * BLOCK_D + tl.arange(0, BLOCK_M)
+        mine = sums + tile.to(tl.int64) * (PARTS * BLOCK_M * (BLOCK_D + 2))
+        tl.store(mine + part * (BLOCK_M * BLOCK_D) + local, result)
+        tl.store(mine + of_row + part * (2 * BLOCK_M), top)
+        tl.store(mine + of_row + part * (2 * BLOCK_M) + BLOCK_M, total)
+        tl.debug_barrier()
+        is_last = tl.atomic_add(counters + tile, 1, sem="acq_rel", scope="gpu") == PARTS - 1
+        if is_last:
+            highest = tl.full((BLOCK_M,), -1e30, tl.float32)
+            for one in tl.static_range(PARTS):
+                there = mine + of_row + one * (2 * BLOCK_M)
+                highest = tl.maximum(highest, tl.load(there, cache_modifier=".cg"))
+            total = tl.zeros((BLOCK_M,), tl.float32)
+            result = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+            for one in tl.static_range(PARTS):
+                there = mine + of_row + one * (2 * BLOCK_M)
+                by = tl.exp2(tl.load(there, cache_modifier=".cg") - highest)
+                total += by * tl.load(there + BLOCK_M, cache_modifier=".cg")
+                rows = tl.load(mine + one * (BLOCK_M * BLOCK_D) + local, cache_modifier=".cg")
+                result += by[:, None] * rows
+            tl.store(counters + tile, 0)
+    if is_last:
+        result = result / tl.maximum(total, 1e-30)[:, None]
+        here = ((sequence * tokens + token) * HEADS + head).to(tl.int64) * HEAD
+        to = out + here[:, None] + d[None, :]
+        tl.store(to, result.to(out.dtype.element_ty), mask=row_ok[:, None] & whole_ok)
+
+
+def attend_rotary(
+    y: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    k: Tensor,
+    v: Tensor,
+    slots: Tensor,
+    lengths: Tensor,
+    out: Tensor,
+    alone: int = 0,
+    *,
+    config: Config,
+    scratch: Scratch,
+    pdl: bool = False,
+) -> None:
+    """See kernels.attention.attend_rotary. config.split: parts of the keys of all sequences together."""
+    (batch, tokens, columns), (_, kv_heads, _, head) = y.shape, k.shape
+    heads, half = columns // head - 2 * kv_heads, head // 2
+    block_h, block_d = (max(16, triton.next_power_of_2(size)) for size in (half, head))
+    tiles = triton.cdiv(tokens * (heads // kv_heads), config.block_m)
+    parts = max(1, config.split // batch)
+    needed = tiles * batch * kv_heads * parts * config.block_m * (block_d + 2)
+    if needed > scratch.sums.numel() or tiles * batch * kv_heads > scratch.counters.numel():
+        parts = 1
+    _attend_rotary[(tiles, parts, batch * kv_heads)](
+        y, cos, sin, k, v, slots, lengths, out, scratch.sums, scratch.counters, tokens,
+        head**-0.5 * math.log2(math.e), alone, *k.stride()[:3], *v.stride()[:3],
+        HEADS=heads, KV_HEADS=kv_heads, HALF=half, PARTS=parts, PRECISION=precision(y),
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_H=block_h, BLOCK_D=block_d,
+        **options(config.warps, config.stages, pdl),
+    )  # fmt: skip
