@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
-from builders import make_config, make_model
+from builders import make_config, make_model, make_observation, make_policy
+from openvla_builders import make_openvla_folder
 
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.in_turn import InTurn
 from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.packed_stage import FEW_ROWS, PackedForward
 from vla_accel_ros.engine.precision import EXACT, PRECISIONS, check
 from vla_accel_ros.engine.stages import Stages
+from vla_accel_ros.models.checkpoint import load_policy
+from vla_accel_ros.models.gemma import KV
+from vla_accel_ros.models.packed import Segment
 from vla_accel_ros.models.pi import Pi
 
 CPU = torch.device("cpu")
@@ -106,3 +115,48 @@ def test_exact_is_never_refused() -> None:
 def test_fp8_on_a_gpu_needs_bfloat16() -> None:
     with pytest.raises(ValueError, match="fp8"):
         check("fp8", True, torch.device("cuda"), torch.float32)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_only_forwards_of_few_rows_have_small_weights(weights: str) -> None:
+    model, g = make_model(make_config("pi05")), torch.Generator().manual_seed(5)
+    sizes = model.config.prefix
+    forwards = [PackedForward(model.language_model, sizes, 64, weights=kind) for kind in (weights, None)]
+    past = KV(*(torch.randn(sizes.depth, 1, sizes.kv_heads, 9, sizes.head_dim, generator=g) for _ in "kv"))
+    words = [Segment(torch.randn(1, 1, sizes.width, generator=g), (past,)) for _ in range(3)]
+    prompt = Segment(torch.randn(1, FEW_ROWS + 1, sizes.width, generator=g), causal=True)
+    few = [torch.cat(forward(words)).clone() for forward in forwards]
+    many = [forward([prompt])[0].clone() for forward in forwards]
+    assert 0 < apart(*few) < (0.02 if weights == "int8" else 0.25)
+    assert torch.equal(*many)
+    assert forwards[0].copied_bytes > 0 == forwards[1].copied_bytes
+
+
+def test_an_engine_acts_and_answers_with_small_weights() -> None:
+    policy = make_policy("pi0")
+    engines = [Engine(policy, fast=True, precision=precision) for precision in (EXACT, "int8")]
+    chunks, texts = [], []
+    for engine in engines:
+        with engine.observe(make_observation()) as prefix:
+            chunks.append(torch.from_numpy(engine.act(prefix).actions))
+            texts.append(list(engine.ask(prefix, max_tokens=4)))
+    assert 0 < apart(chunks[1], chunks[0]) < 0.02
+    assert all(texts)
+    assert engines[0].copied_bytes == 0 < engines[1].copied_bytes
+
+
+@pytest.mark.parametrize(
+    ("precision", "mode", "why"),
+    [
+        ("fp8", "sequential", "openvla has no stages in it; use int8 or int4"),
+        ("int8", "pipelined", "mode 'pipelined', but only forwards of few rows have small weights"),
+    ],
+)
+def test_a_policy_that_acts_by_tokens_has_small_weights_in_sequence_alone(
+    tmp_path: Path, precision: str, mode: str, why: str
+) -> None:
+    policy = load_policy(make_openvla_folder(tmp_path))
+    with pytest.raises(ValueError, match=why):
+        Engine(policy, fast=True, precision=precision, turns=InTurn(mode))
+    assert Engine(policy, fast=True, precision="int8").copied_bytes > 0

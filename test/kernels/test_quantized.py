@@ -185,3 +185,19 @@ def test_int4_is_packed_as_it_says() -> None:
 def test_a_kind_there_is_not_is_refused() -> None:
     with pytest.raises(ValueError, match="kind 'int2'; use fp8, int8 or int4"):
         quantize(torch.ones(2, 2), "int2")
+
+
+@dtypes
+@kinds
+@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize("sizes", [(1, 48, 96), (5, 31, 70), (33, 40, 300)], ids=str)
+def test_few_rows_are_multiplied(
+    dtype: torch.dtype, kind: str, add: bool, sizes: tuple[int, int, int]
+) -> None:
+    (rows, columns, width), draw = sizes, Drawing(7)
+    a, weight = draw(rows, width, dtype=dtype), quantize(draw(columns, width, spread=width**-0.5), kind)
+    twin = draw(rows, columns, dtype=dtype) if add else poison(rows, columns, dtype=dtype)
+    ours = twin.clone()
+    quantized.multiply(a, weight, twin, add)
+    kernels.multiply(a, weight, ours, add)
+    assert_near(ours, twin, dtype)

@@ -78,6 +78,7 @@ class Engine:
         settings = Settings(steps, self.time_rule, seed)
         choices = Choices(settings, answers, answer_tokens, fast, turns or InTurn(), precision)
         made = parts(policy, self.pool, choices)
+        self._packed = made.packed
         self._seeing, self._acting, self._texts = made.seeing, made.acting, made.texts
         self._stages, self._in_turn = made.stages, made.in_turn
 
@@ -118,7 +119,8 @@ class Engine:
     @property
     def copied_bytes(self) -> int:
         """Memory of the quantised copies of weights so far; see engine.precision."""
-        return 0 if self._stages is None else self._stages.small.nbytes
+        stages = 0 if self._stages is None else self._stages.small.nbytes
+        return stages + (0 if self._packed is None else self._packed.copied_bytes)
 
     def prepare(
         self,

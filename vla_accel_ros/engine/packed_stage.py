@@ -5,26 +5,28 @@ graph is made for: long segments (a prompt, a draft behind it) padded to a multi
 one does not notice, and single rows (riders, answers) padded to a power of two with rows that look at nothing
 and write nowhere. Which memory is read and written is a table that is renewed before each replay. Products
 are cuBLAS, near its limit from a few dozen rows on; all else is two passes over the rows and two launches of
-attention a layer.
+attention a layer. Forwards of few rows may have quantised weights (engine.precision).
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.graphs import Stage
-from vla_accel_ros.kernels import packed_attention, rows
+from vla_accel_ros.engine.precision import SmallLayer
+from vla_accel_ros.kernels import packed_attention, quantized, rows
 from vla_accel_ros.kernels.work import NOWHERE, Rows, Shape, Where, Work, aligned, where
 from vla_accel_ros.models.config import GemmaConfig
 from vla_accel_ros.models.folded import FoldedLayer, fuse
 from vla_accel_ros.models.gemma import NORM_EPS, Gemma, rotary_tables
 from vla_accel_ros.models.llama import Llama
 from vla_accel_ros.models.packed import Part, Segment, Span, sees
+from vla_accel_ros.models.quantized import Quantized, Weight
 
 ROUND = 16
 """Rows of a causal segment are padded to a multiple of this."""
@@ -34,6 +36,9 @@ FULL = 2
 
 MOST_SPLITS = 16
 
+FEW_ROWS = 32
+"""Up to so many rows a forward reads weights rather than multiplies, and may have quantised ones."""
+
 PARTS = 4
 """Parts of a past for which there is room without asking: longer tails are another graph."""
 
@@ -42,7 +47,7 @@ PARTS = 4
 class FusedStack:
     """A decoder stack in few matrices. factors float32 [2 * layers + 1, W]: of the norms, in order of use."""
 
-    layers: tuple[FoldedLayer, ...]
+    layers: tuple[FoldedLayer | SmallLayer, ...]
     factors: Tensor
     eps: float
     activation: str
@@ -77,16 +82,18 @@ class Kernels(NamedTuple):
 
     attention: Any
     rows: Any
+    quantized: Any = quantized
 
 
 def kernels_for(device: torch.device) -> Kernels:
     """Triton's on a GPU, their twins elsewhere. Raises ImportError on a GPU without triton."""
     if device.type != "cuda":
-        return Kernels(packed_attention, rows)
+        return Kernels(packed_attention, rows, quantized)
     from vla_accel_ros.kernels.gpu import packed_attention as gpu_attention
+    from vla_accel_ros.kernels.gpu import quantized as gpu_quantized
     from vla_accel_ros.kernels.gpu import rows as gpu_rows
 
-    return Kernels(gpu_attention, gpu_rows)
+    return Kernels(gpu_attention, gpu_rows, gpu_quantized)
 
 
 class PackedStage(Stage):
@@ -109,25 +116,34 @@ class PackedStage(Stage):
 
     def body(self) -> None:
         stack, sizes, x, normed = self.stack, self.stack.sizes, self._residual, self.hidden
-        attention, rows = self._kernels
+        attention, rows, _ = self._kernels
         x.copy_(self.x)
         for index, layer in enumerate(stack.layers):
             rows.rms_norm(x, stack.factors[2 * index], stack.eps, normed)
-            torch.mm(normed, layer.qkv.t(), out=self._qkv)
+            self._multiply(normed, layer.qkv, self._qkv)
             attention.rotary_write(self._qkv, *self._tables, self.work, index, sizes.heads)
             attention.attend(self._qkv, self.work, index, sizes.heads, sizes.head_dim, self._attended)
-            x.addmm_(self._attended, layer.o.t())
+            self._multiply(self._attended, layer.o, x, add=True)
             rows.rms_norm(x, stack.factors[2 * index + 1], stack.eps, normed)
-            torch.mm(normed, layer.gate_up.t(), out=self._gate_up)
+            self._multiply(normed, layer.gate_up, self._gate_up)
             rows.gated(self._gate_up, self._fed, stack.activation)
-            x.addmm_(self._fed, layer.down.t())
+            self._multiply(self._fed, layer.down, x, add=True)
         rows.rms_norm(x, stack.factors[-1], stack.eps, normed)
+
+    def _multiply(self, a: Tensor, weight: Weight, out: Tensor, add: bool = False) -> None:
+        if isinstance(weight, Quantized):
+            self._kernels.quantized.multiply(a, weight, out, add)
+        elif add:
+            out.addmm_(a, weight.t())
+        else:
+            torch.mm(a, weight.t(), out=out)
 
 
 class PackedForward:
     """A `models.packed.Forward` of one stack. Not for several threads at once.
 
     positions: most that a row may have. capture: False computes without graphs, launch by launch.
+    weights: a kind of models.quantized that forwards of few rows have, None = all have exact ones.
     A stage is made and captured when a shape comes for the first time: call once with each before it counts.
     last: the stage of the last call.
     """
@@ -140,8 +156,13 @@ class PackedForward:
         kernels: Kernels | None = None,
         capture: bool = True,
         block_m: int = 32,
+        weights: str | None = None,
     ) -> None:
-        self.stack = fuse_stack(stack, sizes)
+        self.stack = self.few = fuse_stack(stack, sizes)
+        if weights is not None:
+            exact = cast("tuple[FoldedLayer, ...]", self.stack.layers)
+            small = tuple(SmallLayer.of(layer, weights) for layer in exact)
+            self.few = replace(self.stack, layers=small)
         device = self.stack.factors.device
         places = torch.arange(positions + ROUND, device=device)[None]  # rows that are padding have one, too
         cos, sin = rotary_tables(places, sizes.head_dim, torch.float32)
@@ -156,6 +177,11 @@ class PackedForward:
     def stages(self) -> tuple[PackedStage, ...]:
         """One for each shape so far, in the order in which they came."""
         return tuple(self._stages.values())
+
+    @property
+    def copied_bytes(self) -> int:
+        """Memory of quantised copies of weights."""
+        return sum(layer.nbytes for layer in self.few.layers if isinstance(layer, SmallLayer))
 
     @staticmethod
     def distinct(rows: Iterable[int]) -> list[int]:
@@ -217,7 +243,8 @@ class PackedForward:
             tiles = sum(-(-shape.rows * groups // block_m) for shape in made)
             splits = _splits(tiles * sizes.kv_heads, device)
             work = Work(made, key[1], groups, device, block_m, splits)
-            self._stages[key] = PackedStage(self.stack, self._tables, self._kernels, work)
+            stack = self.few if work.rows <= FEW_ROWS else self.stack
+            self._stages[key] = PackedStage(stack, self._tables, self._kernels, work)
         return self._stages[key]
 
     def _fill(self, stage: PackedStage, long: Sequence[Segment], single: Sequence[Segment]) -> None:

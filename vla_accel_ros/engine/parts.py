@@ -13,7 +13,7 @@ from vla_accel_ros.engine.acting import Acting, Settings, acting
 from vla_accel_ros.engine.in_turn import SEQUENTIAL, Encoded, FramesInTurn, InTurn
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.packed_stage import PackedForward
-from vla_accel_ros.engine.precision import EXACT, check
+from vla_accel_ros.engine.precision import EXACT, FP8, INT4, INT8, check
 from vla_accel_ros.engine.seeing import FastSeeing, PlainSeeing, Seeing
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.engine.text import Texts
@@ -37,13 +37,14 @@ class Choices:
 
 @dataclass(frozen=True)
 class Parts:
-    """texts: None where nothing is said; stages: None where nothing is captured; in_turn: the same as acting,
-    where frames are taken in turn, else None."""
+    """texts: None where nothing is said; stages, packed: None where nothing is captured; in_turn: the same as
+    acting, where frames are taken in turn, else None."""
 
     seeing: Seeing
     acting: Acting
     texts: Texts | None = None
     stages: Stages | None = None
+    packed: PackedForward | None = None
     in_turn: FramesInTurn | None = None
 
 
@@ -51,6 +52,8 @@ def parts(policy: AnyPolicy, pool: KVPool, choices: Choices) -> Parts:
     """The parts over a pool of prefixes. Raises ValueError for choices that the policy does not have."""
     kind, turns, fast = policy.config.kind, choices.turns, choices.fast
     check(choices.precision, fast, pool.k.device, pool.k.dtype)
+    if policy.acts != FLOW:
+        _check_tokens(kind, choices)
     forward = _forward(policy, choices) if fast else None
     if policy.acts == FLOW and turns.mode != SEQUENTIAL:
         raise ValueError(
@@ -60,7 +63,7 @@ def parts(policy: AnyPolicy, pool: KVPool, choices: Choices) -> Parts:
     if policy.acts != FLOW and (fast or turns.mode != SEQUENTIAL):
         encoded = Encoded(worded, pool)
         in_turn = FramesInTurn(worded, encoded, turns, forward)
-        return Parts(encoded, in_turn, in_turn=in_turn)
+        return Parts(encoded, in_turn, in_turn=in_turn, packed=forward)
     rule, precision = choices.settings.time_rule, choices.precision
     stages = Stages(policy.model, pool, rule, precision=precision) if fast else None
     return Parts(
@@ -68,15 +71,28 @@ def parts(policy: AnyPolicy, pool: KVPool, choices: Choices) -> Parts:
         acting(policy, choices.settings, stages),
         _texts(policy, pool, choices, forward) if policy.decodes else None,
         stages,
+        packed=forward,
     )
 
 
-def _forward(policy: AnyPolicy, choices: Choices) -> Forward:
+def _check_tokens(kind: str, choices: Choices) -> None:
+    """Refuse a precision with which the tokens of a frame would depend on which frames it shares."""
+    if choices.precision == FP8:
+        raise ValueError(f"precision is {FP8}, but {kind} has no stages in it; use {INT8} or {INT4}.")
+    if choices.precision != EXACT and choices.turns.mode != SEQUENTIAL:
+        raise ValueError(
+            f"precision is {choices.precision} and mode '{choices.turns.mode}', but only forwards of few "
+            f"rows have small weights, so actions would depend on the mode; use {SEQUENTIAL} or {EXACT}."
+        )
+
+
+def _forward(policy: AnyPolicy, choices: Choices) -> PackedForward:
     config = policy.config
     if not isinstance(policy.model, Pi | OpenVLA):
         raise ValueError(f"fast is true, but a {config.kind} policy has no fast stages; leave it false.")
     positions = config.max_tokens + max(choices.answer_tokens, policy.joints)
-    return PackedForward(policy.model.stack, config.prefix, positions)
+    weights = choices.precision if choices.precision in (INT8, INT4) else None
+    return PackedForward(policy.model.stack, config.prefix, positions, weights=weights)
 
 
 def _texts(policy: AnyPolicy, pool: KVPool, choices: Choices, forward: Forward | None) -> Texts:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vla_accel_ros.kernels.linear import NORM_EPS
-from vla_accel_ros.models.quantized import E4M3_MAX, Quantized, Weight, product
+from vla_accel_ros.models.quantized import E4M3_MAX, Quantized, product
 
 
 class Rows(NamedTuple):
@@ -85,7 +85,7 @@ def multiply_rows(a: Rows, weight: Quantized, out: Tensor, bias: Tensor | None =
     out.copy_(made if bias is None else made + bias.float())
 
 
-def multiply(a: Tensor, weight: Weight, out: Tensor, add: bool = False) -> None:
+def multiply(a: Tensor, weight: Quantized, out: Tensor, add: bool = False) -> None:
     """out = a @ weight.T, or out += it, for few rows. a [M, K]; out [M, N]."""
     made = product(a, weight).float()
     out.copy_(out.float() + made if add else made)

@@ -9,15 +9,17 @@ row at once, because its scale follows from its largest value.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from vla_accel_ros.kernels.gpu.launch import precision
 from vla_accel_ros.kernels.linear import NORM_EPS
 from vla_accel_ros.kernels.quantized import Rows
-from vla_accel_ros.kernels.tuning import Config
+from vla_accel_ros.kernels.tuning import Config, Shape, safe
 from vla_accel_ros.models.quantized import E4M3_MAX, GROUP, INT4, Quantized, Weight
 
 FAST_ACCUMULATION = True
@@ -171,6 +173,37 @@ def _gelu_rows(y, bias, out, scale, width, TOP: tl.constexpr, BLOCK: tl.constexp
     _leave_row(_gelu(z), row, c, ok, out, scale, width, TOP)
 
 
+@triton.jit
+def _multiply(
+    a, weight, scales, out, rows, columns, width, PACKED: tl.constexpr, ADD: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    ok = (row < rows)[:, None] & (column < columns)[None, :]
+    row, near = tl.minimum(row, rows - 1), tl.minimum(column, columns - 1)
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    if PACKED:
+        groups = tl.cdiv(width, PACKED)
+        total = packed_product(
+            a, weight, scales, row, near, 0, groups, width, groups, total, PACKED, PRECISION
+        )  # fmt: skip
+    else:
+        k = tl.arange(0, BLOCK_K)
+        to_a = a + row[:, None].to(tl.int64) * width + k[None, :]
+        to_weight = weight + near[None, :].to(tl.int64) * width + k[:, None]
+        for start in range(0, width, BLOCK_K):
+            k_ok = k < width - start
+            w = tl.load(to_weight + start, mask=k_ok[:, None], other=0.0)
+            tile = tl.load(to_a + start, mask=k_ok[None, :], other=0.0)
+            total = tl.dot(tile, w.to(tile.dtype), total, input_precision=PRECISION)
+        total *= tl.load(scales + near)[None, :]
+    to = out + row[:, None].to(tl.int64) * columns + column[None, :]
+    if ADD:
+        total += tl.load(to, mask=ok, other=0.0).to(tl.float32)
+    tl.store(to, total.to(out.dtype.element_ty), mask=ok)
+
+
 def rms_norm_rows(x: Tensor, y: Tensor | None, weight: Tensor, out: Rows) -> None:
     """See kernels.quantized.rms_norm_rows; all are contiguous."""
     rows, width = x.shape
@@ -212,6 +245,23 @@ def multiply_rows(a: Rows, weight: Quantized, out: Tensor, bias: Tensor | None =
         a.values, weight.values.t(), scale_a=a.scale, scale_b=weight.scale[None], bias=bias,
         out_dtype=out.dtype, use_fast_accum=FAST_ACCUMULATION, out=out,
     )  # fmt: skip
+
+
+def multiply(a: Tensor, weight: Quantized, out: Tensor, add: bool = False) -> None:
+    """See kernels.quantized.multiply; all are contiguous."""
+    (rows, width), columns = a.shape, weight.shape[0]
+    values, scales, packed = parts(weight)
+    config = cut(weight, safe(Shape("multiply", rows, columns, width, "float16"), _processors(a.device)))
+    _multiply[(triton.cdiv(rows, config.block_m), triton.cdiv(columns, config.block_n))](
+        a, values, scales, out, rows, columns, width, PACKED=packed, ADD=add, PRECISION=precision(a),
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
+        num_warps=config.warps, num_stages=config.stages,
+    )  # fmt: skip
+
+
+@cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 16
 
 
 def _warps(block: int) -> int:
