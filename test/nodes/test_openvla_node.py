@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from openvla_builders import make_openvla_folder
+from running import NodeProcess
 
 from vla_accel_ros.models.checkpoint import load_policy
 from vla_accel_ros.models.openvla_policy import OpenVLAPolicy
@@ -124,15 +125,18 @@ def test_several_data_sets_need_the_parameter(contract: Contract, model: Path) -
 
 
 @pytest.mark.parametrize("actions", ["twist"], indirect=True)
-@pytest.mark.parametrize("mode", ["pipelined", "auto"])
+@pytest.mark.parametrize(("mode", "fast"), [("pipelined", True), ("auto", False)])
 def test_frames_in_turn_go_down_the_same_path(
-    start: Callable[..., object], operator: Operator, file: Path, model: Path, mode: str
+    start: Callable[..., NodeProcess], operator: Operator, file: Path, model: Path, mode: str, fast: bool
 ) -> None:
     start("sim_robot")
-    start("inference", autostart=True, model=str(model), contract=str(file), token_mode=mode)
+    node = start(
+        "inference", autostart=True, model=str(model), contract=str(file), token_mode=mode, fast=fast
+    )
     operator.instruct("lift the red cup")
     operator.wait(lambda: len(operator.chunks) >= 3, 60.0, "three chunks")
     versions = [received.chunk.kv_version for received in operator.chunks]
     stamps = [received.chunk.stamp_ns for received in operator.chunks]
     assert versions == sorted(set(versions)) and stamps == sorted(set(stamps))
     operator.wait(lambda: running(operator) == "running", 20.0, "running in the diagnostics")
+    assert fast == ("preparing fast stages, 1 of " in node.log and ": decodes" in node.log)
