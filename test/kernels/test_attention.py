@@ -143,7 +143,7 @@ def test_of_what_a_product_made(
         out = poison(2, tokens, many * head, dtype=dtype)
         arguments = (y, angles.cos(), angles.sin(), k, v, ints(2, 1), ints(*lengths), out, alone)
         if kernel:
-            config, scratch = Config(16, 16, 16, split=2 * parts), Scratch.of(DEVICE, 1 << 20, 64)
+            config, scratch = Config(32, 16, 16, split=2 * parts), Scratch.of(DEVICE, 1 << 20, 64)
             rotary.attend_rotary(*arguments, config=config, scratch=scratch)
             assert not scratch.counters.any()
         else:

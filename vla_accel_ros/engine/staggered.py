@@ -29,6 +29,10 @@ class Seats(Protocol):
     count: int
     steps: int
 
+    def prepare(self) -> None:
+        """Do ahead what would delay the first chunk."""
+        ...
+
     def take(self, seat: int, noise: Tensor, state: Tensor | None, kv: Part) -> None:
         """A chunk sits down: see StaggeredDenoising.begin."""
         ...
@@ -51,23 +55,29 @@ class PlainSeats:
     ) -> None:
         self.count, self.steps = count, steps
         self._model, self._together, self._dt = model, together, -1.0 / steps
-        device = model.embed_table.device
-        self._times = [torch.full((1,), time, device=device) for time in flow_times(steps, time_rule)]
+        self._times = flow_times(steps, time_rule)
+        self._on: dict[torch.device, list[Tensor]] = {}
         self._due: dict[int, FlowStep] = {}
         self._flows: dict[int, Flow] = {}
 
+    def prepare(self) -> None:
+        pass
+
     def take(self, seat: int, noise: Tensor, state: Tensor | None, kv: Part) -> None:
-        self._due[seat] = FlowStep(noise.float(), self._times[0], state, kv)
+        device = noise.device
+        if device not in self._on:
+            self._on[device] = [torch.full((1,), time, device=device) for time in self._times]
+        self._due[seat] = FlowStep(noise.float(), self._on[device][0], state, kv)
 
     def step(self, taken: Sequence[int]) -> None:
         found = velocities(self._model, [self._due[seat] for seat in taken], self._together)
         for seat, velocity in zip(taken, found, strict=True):
             due, update = self._due.pop(seat), self._dt * velocity
             self._flows[seat] = Flow(due.x + update, update)
-            if due.step + 1 < self.steps:
-                self._due[seat] = due._replace(
-                    x=due.x + update, t=self._times[due.step + 1], step=due.step + 1
-                )
+            after = due.step + 1
+            if after < self.steps:
+                x = self._flows[seat].actions
+                self._due[seat] = due._replace(x=x, t=self._on[x.device][after], step=after)
 
     def flow(self, seat: int) -> Flow:
         return self._flows[seat]
@@ -96,6 +106,10 @@ class StaggeredDenoising(Generic[Key]):
         self._seats = seats
         self._free = list(range(seats.count))
         self._chunks: list[_Chunk[Key]] = []
+
+    def prepare(self) -> None:
+        """See Seats."""
+        self._seats.prepare()
 
     @property
     def under_way(self) -> tuple[Key, ...]:

@@ -28,14 +28,15 @@ def add_norm(
     scale: Tensor | None = None,
     shift: Tensor | None = None,
 ) -> None:
-    """x += gate * y in place, out = x / rms(x) * (1 + scale) + shift.
+    """x += gate * sum of y in place, out = x / rms(x) * (1 + scale) + shift.
 
-    x, y, out [B, T, W]; y None = nothing to add; out None = no norm; gate, scale, shift float32 [S, W], of
-    which sequence b takes row at[b], None = 1, 0 and 0; at int32 [B].
+    x, out [B, T, W]; y [P, B, T, W]: parts of what is added, None = nothing; out None = no norm; gate, scale,
+    shift float32 [S, W], of which sequence b takes row at[b], None = 1, 0 and 0; at int32 [B].
     """
     here = at.long()
     if y is not None:
-        x.copy_(x.float() + (y.float() if gate is None else y.float() * gate[here][:, None]))
+        added = y.float().sum(0)
+        x.copy_(x.float() + (added if gate is None else added * gate[here][:, None]))
     if out is None:
         return
     wide = x.float()

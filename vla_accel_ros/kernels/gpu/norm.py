@@ -26,8 +26,8 @@ def _rms_norm(x, weight, out, width, EPS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _add_norm(
-    x, y, out, at, gate, scale, shift, tokens, width, gate_row, scale_row, shift_row,
-    EPS: tl.constexpr, BLOCK: tl.constexpr,
+    x, y, out, at, gate, scale, shift, tokens, width, part, gate_row, scale_row, shift_row,
+    PARTS: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, BLOCK)
@@ -36,6 +36,8 @@ def _add_norm(
     wide = tl.load(x + row * width + c, mask=ok, other=0.0).to(tl.float32)
     if y is not None:
         added = tl.load(y + row * width + c, mask=ok, other=0.0).to(tl.float32)
+        for other in tl.static_range(1, PARTS):
+            added += tl.load(y + other * part + row * width + c, mask=ok, other=0.0).to(tl.float32)
         if gate is not None:
             added *= tl.load(gate + own * gate_row + c, mask=ok, other=0.0)
         # The residual is what is stored: its rounding is in the norm too.
@@ -150,13 +152,13 @@ def add_norm(
     scale: Tensor | None = None,
     shift: Tensor | None = None,
 ) -> None:
-    """See kernels.norm.add_norm; rows of tables may lie apart."""
+    """See kernels.norm.add_norm; rows of tables and parts of y may lie apart."""
     batch, tokens, width = x.shape
     block = triton.next_power_of_2(width)
     rows = [0 if table is None else table.stride(0) for table in (gate, scale, shift)]
     _add_norm[(batch * tokens,)](
-        x, y, out, at, gate, scale, shift, tokens, width, *rows, EPS=NORM_EPS, BLOCK=block,
-        num_warps=_warps(block),
+        x, y, out, at, gate, scale, shift, tokens, width, 0 if y is None else y.stride(0), *rows,
+        PARTS=0 if y is None else y.shape[0], EPS=NORM_EPS, BLOCK=block, num_warps=_warps(block),
     )  # fmt: skip
 
 

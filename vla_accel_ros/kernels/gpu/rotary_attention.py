@@ -1,7 +1,7 @@
 """Attention of what a product just made, over a prefix and itself: rotated on its way, and nowhere stored.
 
-For many sequences of a few dozen tokens at once. Query heads that share a key head are rows of one product, as
-in gpu/attention.py. Blocks take equal numbers of key tiles, whether of the prefix or of the tail, and rotate
+For many sequences of a few dozen tokens at once. Query heads that share a key head are rows of one product,
+as in gpu/attention.py. Blocks take equal numbers of key tiles, be it of the prefix or of the tail, and rotate
 the few keys of the tail themselves; the one that comes last of a tile of rows combines the parts, in their
 order, by their log-sum-exp (base 2). So there is neither a launch before nor one after.
 """
@@ -69,8 +69,8 @@ def _attend_rotary(
         after_previous()
     made = y + sequence.to(tl.int64) * tokens * COLUMNS
     to_query = made + (token * COLUMNS + head * HEAD)[:, None] + j[None, :]
-    at = (length + token)[:, None] * HALF + j[None, :]
-    low, high = _rotated(to_query, to_query + HALF, at, cos, sin, half_ok & (row >= 0)[:, None])
+    angles = (length + token)[:, None] * HALF + j[None, :]
+    low, high = _rotated(to_query, to_query + HALF, angles, cos, sin, half_ok & (row >= 0)[:, None])
     top = tl.full((BLOCK_M,), -1e30, tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
     result = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
@@ -90,7 +90,7 @@ def _attend_rotary(
         value = tl.load(to_values + start * v_token, mask=inside, other=0.0)
         top, total, result = _soften(scores * scale, ok[None, :], value, top, total, result, PRECISION)
     first = tl.maximum(begin - of_prefix, 0) * BLOCK_N
-    for start in range(first, tl.minimum((end - of_prefix) * BLOCK_N, tokens), BLOCK_N):
+    for start in tl.range(first, tl.minimum((end - of_prefix) * BLOCK_N, tokens), BLOCK_N, num_stages=1):
         ok = n < tokens - start
         after = tl.minimum(start + n, tokens - 1)
         to_tail = made + (after * COLUMNS + (HEADS + kv_head) * HEAD)[:, None]
