@@ -28,7 +28,7 @@ TASKS = ("action", "text")
 
 CONTROL = "nvidia-cuda-mps-control"
 
-DAEMON_S, PROCESS_S = 30.0, 240.0
+DAEMON_S, PROCESS_S = 30.0, 120.0
 """Time to answer: for the daemon, and for a process, which makes a model and compiles kernels at first."""
 
 
