@@ -92,6 +92,7 @@ def replace_kernels(module: ModuleType, capability: int) -> None:
     """Make every launch of the module's kernels a compilation."""
     helpers = {name for name in vars(launch) if isinstance(getattr(launch, name), JITFunction)}
     called = helpers | {"_two_products", "_squares", "_over", "_gelu"}
+    called |= {"packed_product", "two_packed_products", "low_half", "high_half", "_leave_row"}
     for name, value in list(vars(module).items()):
         if isinstance(value, JITFunction) and name not in called:
             setattr(module, name, Compiled(value, capability))
