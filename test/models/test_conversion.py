@@ -20,9 +20,12 @@ from test_orbax_checkpoint import make_orbax_folder
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checkpoint import describe, load_policy
-from vla_accel_ros.models.conversion import convert, sha256, verify
+from vla_accel_ros.models.checksum import sha256
+from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.conversion import convert, verify
 from vla_accel_ros.models.pi_weights import EMBED_TOKENS, LM_HEAD
 from vla_accel_ros.models.safetensors_writer import write_safetensors
+from vla_accel_ros.models.stored_fold import StoredFold
 
 
 def half(folder: Path) -> Path:
@@ -96,7 +99,12 @@ def test_it_says_where_it_comes_from(folder: Path, tmp_path: Path) -> None:
     weights |= {p.relative_to(folder).as_posix() for p in folder.glob("params/**/*") if p.is_file()}
     assert weights <= said["source_sha256"].keys()
     assert said["version"] and said["date"].endswith("+00:00")
-    assert verify(out) == said["sha256"]
+    expected = {"model.safetensors": said["sha256"]}
+    if describe(folder).config.kind in ("pi0", "pi05"):
+        expected["folded.safetensors"] = said["folded"]["sha256"]
+        assert said["folded"]["steps"] == 10 and said["folded"]["dtype"] == "bfloat16"
+        assert said["folded"]["time_rule"] == load_policy(folder).time_rule
+    assert verify(out) == expected
 
 
 def test_converting_again_changes_nothing(folder: Path, tmp_path: Path) -> None:
@@ -110,7 +118,10 @@ def test_converting_again_changes_nothing(folder: Path, tmp_path: Path) -> None:
 def test_progress_is_told_to_the_end(folder: Path, tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     out = convert(folder, tmp_path / "out", lambda done, total: told.append((done, total)))
-    assert told[-1][0] == told[-1][1] == describe(out).bytes
+    told_of = describe(out)
+    fold = StoredFold.find(out, told_of.config) if isinstance(told_of.config, PiConfig) else None
+    assert told[-1][0] == told[-1][1] == told_of.bytes + (fold.bytes if fold else 0)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
 
 
 def test_a_changed_byte_is_found(tmp_path: Path) -> None:
@@ -188,11 +199,11 @@ def test_the_file_is_one_that_the_library_reads(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([("b", torch.zeros(2)), ("a", torch.zeros(2))], "b does not come where the layout has it"),
+        ([("b", torch.zeros(2)), ("b", torch.zeros(2))], "b is not in the layout, or came twice"),
         ([("a", torch.zeros(3))], r"a is torch.float32 \[3\], not"),
         ([("a", torch.zeros(2, dtype=torch.float64))], "a is torch.float64"),
         ([("a", torch.zeros(2))], "b did not come"),
-        ([("a", torch.zeros(2)), ("b", torch.zeros(2)), ("c", torch.zeros(2))], "c does not come"),
+        ([("a", torch.zeros(2)), ("b", torch.zeros(2)), ("c", torch.zeros(2))], "c is not in the layout"),
     ],
 )
 def test_other_values_than_the_layouts_are_refused(tmp_path: Path, values, message: str) -> None:

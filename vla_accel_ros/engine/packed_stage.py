@@ -22,7 +22,8 @@ from vla_accel_ros.engine.precision import SmallLayer
 from vla_accel_ros.kernels import packed_attention, quantized, rows
 from vla_accel_ros.kernels.work import NOWHERE, Rows, Shape, Where, Work, aligned, where
 from vla_accel_ros.models.config import GemmaConfig
-from vla_accel_ros.models.folded import FoldedLayer, fuse
+from vla_accel_ros.models.folded import FoldedLayer
+from vla_accel_ros.models.fused import fuse
 from vla_accel_ros.models.gemma import NORM_EPS, Gemma, rotary_tables
 from vla_accel_ros.models.llama import Llama
 from vla_accel_ros.models.packed import Part, Segment, Span, sees

@@ -18,7 +18,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from vla_accel_ros.models.folded import FoldedLayer, Prefix, fuse
+from vla_accel_ros.models.folded import FoldedLayer, Prefix
+from vla_accel_ros.models.fused import fuse
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.quantized import FP8, INT4, INT8, Quantized, Weight, quantized, total_bytes
 from vla_accel_ros.models.vision import Layer

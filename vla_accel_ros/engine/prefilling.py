@@ -20,7 +20,8 @@ from torch import Tensor
 from vla_accel_ros.engine.graphs import Memory, Stage
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.kernels.ops import Ops
-from vla_accel_ros.models.folded import Prefix, fuse
+from vla_accel_ros.models.folded import Prefix
+from vla_accel_ros.models.fused import fuse
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.vision import Layer
 

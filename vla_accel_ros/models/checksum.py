@@ -1,4 +1,4 @@
-"""Which checkpoint it is: one SHA-256 over all files that a policy is made of.
+"""Which checkpoint it is: one SHA-256 over all files that a policy is made of, and that of one file.
 
 Names and contents count, times and places do not, so that a copy is the same checkpoint. What says nothing
 about the policy (hidden files, notes in Markdown) is left out. Gigabytes take seconds, so it can be broken
@@ -31,6 +31,16 @@ def checksum(folder: str | Path, stop: Callable[[], bool] = lambda: False) -> st
             return ""
         total.update(f"{path.as_posix()}\0{content}\n".encode())
     return total.hexdigest()
+
+
+def sha256(file: Path, progress: Callable[[int], object] = lambda count: None) -> str:
+    """Of a file's bytes, 64 hexadecimal digits. progress: gets the bytes of each piece that was read."""
+    digest = hashlib.sha256()
+    with open(file, "rb", buffering=0) as opened:
+        while piece := opened.read(_BLOCK):
+            digest.update(piece)
+            progress(len(piece))
+    return digest.hexdigest()
 
 
 def _hidden(path: Path) -> bool:

@@ -1,34 +1,42 @@
-"""Any known checkpoint as a folder of ours: one file of weights under our names, and where it comes from.
+"""Any known checkpoint as a folder of ours: weights as the engine reads them, and where they come from.
 
-The layout is the source's own small files, copied, with `model.safetensors` beside them and a config.json
-that also has our sizes ("vla_accel_ros") and the provenance: the source's name, format and SHA-256 of every
-file, the SHA-256 of the new weights, version and date. Numbers are kept as they are stored, so that what is
-loaded is the same to the bit; what no path reads is left out. Nothing is folded or fused here: that is
-computed when a model is loaded (folded.py), and the folder stays one that other tools read.
+The layout is the source's own small files, copied, and beside them:
+`model.safetensors`: numbers as they are stored, under our names; those that are read as one are one tensor
+    (fused.py), whose parts the header names. What is loaded is the same to the bit; what no path reads is
+    left out. `plain` keeps every parameter a tensor, for other tools.
+`folded.safetensors`: what folding computes of them for some steps (stored_fold.py), for a pi0 or pi0.5.
+`config.json`: the source's, our sizes ("vla_accel_ros") and the provenance: the source's name, format and
+    SHA-256 of every file, the SHA-256 of both new files, version and date.
 """
 
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from vla_accel_ros.models.checkpoint import find_format
-from vla_accel_ros.models.formats import OURS, Contents
+from vla_accel_ros.models.checksum import sha256
+from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.description import Sizes
+from vla_accel_ros.models.folded import Key
+from vla_accel_ros.models.formats import OURS, Contents, Weights
 from vla_accel_ros.models.norm_stats import read_json
 from vla_accel_ros.models.options import Progress
-from vla_accel_ros.models.safetensors_writer import write_safetensors
+from vla_accel_ros.models.safetensors_writer import Layout, nbytes, write_safetensors
+from vla_accel_ros.models.sampling import flow_times
 from vla_accel_ros.models.shards import SINGLE, Stored, inside
+from vla_accel_ros.models.stored_fold import FOLDED, TORCH, fold_layout, write_fold
+from vla_accel_ros.models.streaming import is_finite
 
-PROVENANCE = "provenance"
+PROVENANCE, FIELD = "provenance", "folded"
 SMALL = (
     "assets/**/norm_stats.json",
     "dataset_statistics.json",
@@ -40,16 +48,33 @@ SMALL = (
     "tokenizer/*",
 )
 """Beside config.json and the weights, what any format reads; and every file that the processors name."""
-CHUNK = 1 << 24
 
 
-def convert(source: str | Path, out: str | Path, progress: Progress | None = None) -> Path:
+@dataclass(frozen=True)
+class Target:
+    """What to write. plain: nothing fused or folded. steps, dtype: what constants are folded for, where the
+    network samples a flow; dtype is "float32" or "bfloat16", that of the weights when they are loaded."""
+
+    plain: bool = False
+    steps: int = 10
+    dtype: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        flow_times(self.steps)
+        if self.dtype not in TORCH:
+            raise ValueError(f"dtype is {self.dtype!r}; use one of {', '.join(TORCH)}.")
+
+
+def convert(
+    source: str | Path, out: str | Path, progress: Progress | None = None, target: Target | None = None
+) -> Path:
     """Write the folder `out`, which must not be there. Returns it.
 
+    progress: told of the bytes of both files. target: None is Target().
     Raises ValueError, one sentence, for a source that could not be loaded; FileExistsError if `out` is there.
     `out` appears when it is whole.
     """
-    out = Path(out)
+    out, target = Path(out), target or Target()
     if out.exists():
         raise FileExistsError(f"{out} is there already and is not overwritten; name a folder that is not.")
     contents = Contents.of(source)
@@ -68,21 +93,19 @@ def convert(source: str | Path, out: str | Path, progress: Progress | None = Non
     partial.mkdir(parents=True)
     try:
         hashes = _copy_small(contents.folder, partial)
-        layout = {name: (stored.dtype, stored.shape) for name, stored in weights.stored.items()}
-        digest = write_safetensors(partial / SINGLE, layout, _finite(weights.values, source), None, progress)
+        written = _write(partial, told.config, weights, target, progress, source)
         hashes |= {name: sha256(contents.folder / name) for name in _weight_files(contents, weights.stored)}
-        config = {
-            **contents.config,
-            OURS: told.config.to_json(),
-            PROVENANCE: {
-                "source": contents.folder.resolve().name,
-                "format": told.format,
-                "sha256": digest,
-                "source_sha256": dict(sorted(hashes.items())),
-                "version": _version(),
-                "date": datetime.datetime.now(datetime.timezone.utc).isoformat("T", "seconds"),
-            },
+        before = {"before": contents.config[PROVENANCE]} if PROVENANCE in contents.config else {}
+        provenance = {
+            "source": contents.folder.resolve().name,
+            "format": told.format,
+            **written,
+            "source_sha256": dict(sorted(hashes.items())),
+            "version": _version(),
+            "date": datetime.datetime.now(datetime.timezone.utc).isoformat("T", "seconds"),
+            **before,
         }
+        config = {**contents.config, OURS: told.config.to_json(), PROVENANCE: provenance}
         (partial / "config.json").write_text(json.dumps(config, indent=1) + "\n")
         partial.rename(out)
     except BaseException:
@@ -91,34 +114,82 @@ def convert(source: str | Path, out: str | Path, progress: Progress | None = Non
     return out
 
 
-def verify(folder: str | Path, progress: Callable[[int], object] = lambda count: None) -> str:
-    """Whether the weights are still those that were converted; returns their SHA-256.
+def _write(
+    folder: Path,
+    config: Sizes,
+    weights: Weights,
+    target: Target,
+    progress: Progress | None,
+    source: str | Path,
+) -> dict[str, Any]:
+    """Write weights and fold; returns what the provenance says of them."""
+    layout = {name: (stored.dtype, stored.shape) for name, stored in weights.stored.items()}
+    key, size, folded_size = None, _size(layout), 0
+    if isinstance(config, PiConfig) and weights.time_rule and not target.plain:
+        key = Key(target.steps, weights.time_rule, target.dtype)
+        folded_size = _size(fold_layout(config, key))
+    fused = {} if target.plain else _fusible(weights)
+    values, told = _finite(weights.values, source), _part(progress, 0, size + folded_size)
+    written: dict[str, Any] = {
+        "sha256": write_safetensors(folder / SINGLE, layout, values, progress=told, fused=fused)
+    }
+    if isinstance(config, PiConfig) and key is not None:
+        digest = write_fold(folder, config, key, _part(progress, size, size + folded_size))
+        written[FIELD] = {"sha256": digest, **key._asdict()}
+    return written
+
+
+def _size(layout: Layout) -> int:
+    return sum(nbytes(entry) for entry in layout.values())
+
+
+def verify(folder: str | Path, progress: Callable[[int], object] = lambda count: None) -> dict[str, str]:
+    """Whether weights and fold are still those that were converted; returns the SHA-256 of each file.
 
     progress: gets the bytes of each piece that was read. Raises ValueError if they are not, or the folder
     does not say what they were.
     """
-    file = Path(folder) / "config.json"
-    said = read_json(file).get(PROVENANCE)
-    expected = said.get("sha256") if isinstance(said, dict) else None
-    if not isinstance(expected, str):
-        raise ValueError(f"{file} has no {PROVENANCE}.sha256, so nothing to compare with; convert it.")
-    found = sha256(Path(folder) / SINGLE, progress)
-    if found != expected:
-        raise ValueError(
-            f"{Path(folder) / SINGLE} is not what was converted (SHA-256 {found[:12]}..., not "
-            f"{expected[:12]}...); copy or convert it again."
-        )
+    file, said = Path(folder) / "config.json", provenance_of(folder)
+    folded = said.get(FIELD)
+    expected = {SINGLE: said.get("sha256")}
+    if folded is not None:
+        expected[FOLDED] = folded.get("sha256") if isinstance(folded, dict) else None
+    found = {}
+    for name, digest in expected.items():
+        path = Path(folder) / name
+        if not isinstance(digest, str):
+            raise ValueError(f"{file} has no {PROVENANCE}.sha256, so nothing to compare with; convert it.")
+        if not path.is_file():
+            raise ValueError(f"{path} is not there, but {file} names it; copy or convert it again.")
+        found[name] = sha256(path, progress)
+        if found[name] != digest:
+            raise ValueError(
+                f"{path} is not what was converted (SHA-256 {found[name][:12]}..., not {digest[:12]}...); "
+                "copy or convert it again."
+            )
+    if folded is None and (Path(folder) / FOLDED).is_file():
+        raise ValueError(f"{Path(folder) / FOLDED} is there, but {file} does not name it; remove it.")
     return found
 
 
-def sha256(file: Path, progress: Callable[[int], object] = lambda count: None) -> str:
-    """Of a file's bytes."""
-    digest = hashlib.sha256()
-    with open(file, "rb") as opened:
-        while piece := opened.read(CHUNK):
-            digest.update(piece)
-            progress(len(piece))
-    return digest.hexdigest()
+def provenance_of(folder: str | Path) -> dict[str, Any]:
+    """What a converted folder says of where it comes from; {} for any other."""
+    file = Path(folder) / "config.json"
+    said = read_json(file).get(PROVENANCE) if file.is_file() else None
+    return said if isinstance(said, dict) else {}
+
+
+def _part(progress: Progress | None, before: int, total: int) -> Progress | None:
+    return None if progress is None else lambda done, _: progress(before + done, total)
+
+
+def _fusible(weights: Weights) -> dict[str, tuple[str, ...]]:
+    """Those of the parts that are stored in one type: numbers are kept as they are."""
+    return {
+        whole: parts
+        for whole, parts in weights.fused.items()
+        if len({weights.stored[part].dtype for part in parts}) == 1
+    }
 
 
 def _whole(missing: tuple[str, ...]) -> None:
@@ -128,7 +199,7 @@ def _whole(missing: tuple[str, ...]) -> None:
 
 def _finite(values: Iterator[tuple[str, Tensor]], source: str | Path) -> Iterator[tuple[str, Tensor]]:
     for name, value in values:
-        if not bool(torch.stack(torch.aminmax(value)).isfinite().all()):
+        if not is_finite(value):
             raise ValueError(f"{source}: not every number is finite in {name}; copy or train it again.")
         yield name, value
 

@@ -1,23 +1,24 @@
 """The same network with fewer, larger products: what can be computed before the first observation is.
 
 Three kinds of fold, all exact in real arithmetic, each compared with the unfolded network in float32:
-projections of one input become one matrix (`fuse`, whose parts stay the model's own parameters, so no memory
-is spent twice); constant factors move into the matrix after them (norm weights, -dt); and everything that
-depends on the flow time alone is computed once for all steps, as tables. A modulated norm before a matrix,
-`(normed * (1 + scale) + shift) @ W`, is `rms * (x * (1 + scale)) @ W + shift @ W`: the second term is a table
-too, and the row factor `rms` may be applied after the product, so a norm costs no pass over its input.
+projections of one input become one matrix (fused.py); constant factors move into the matrix after them (norm
+weights, -dt); and everything that depends on the flow time alone is computed once for all steps, as tables. A
+modulated norm before a matrix, `(normed * (1 + scale) + shift) @ W`, is `rms * (x * (1 + scale)) @ W + shift
+@ W`: the second term is a table too, and the row factor `rms` may be applied after the product, so a norm
+costs no pass over its input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from vla_accel_ros.models.fused import fuse
 from vla_accel_ros.models.gemma import Gemma, Layer, RMSNorm
 from vla_accel_ros.models.pi import Pi, time_embedding
 from vla_accel_ros.models.sampling import flow_times
@@ -76,6 +77,25 @@ class Modulation:
         return [LayerTables(*row) for row in zip(*rows, strict=True)]
 
 
+class Key(NamedTuple):
+    """What constants are computed for. time_rule: see models.sampling; dtype: torch's name of the stack's."""
+
+    steps: int
+    time_rule: str
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What of an Expert is computed for its steps; None and shapes as there."""
+
+    modulation: Modulation | None
+    in_weight: Tensor
+    in_bias: Tensor
+    out_weight: Tensor
+    out_bias: Tensor
+
+
 @dataclass(frozen=True)
 class Expert:
     """The action expert for S steps of the flow.
@@ -117,31 +137,6 @@ class Prefix:
     final_norm: Tensor
 
 
-def fuse(linears: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
-    """One matrix [sum of out, in] and bias for layers that read the same input.
-
-    The layers' parameters become parts of it. Done twice, it returns the same memory.
-    """
-    weight = _joined([linear.weight for linear in linears])
-    if linears[0].bias is None:
-        return weight, None
-    return weight, _joined([linear.bias for linear in linears])
-
-
-def _joined(parameters: Sequence[Tensor]) -> Tensor:
-    first, parts = parameters[0], [parameter.data for parameter in parameters]
-    rows = sum(part.shape[0] for part in parts)
-    ends = [part.data_ptr() + part.nbytes for part in parts]
-    starts = [part.data_ptr() for part in parts]
-    same = len({part.untyped_storage().data_ptr() for part in parts}) == 1
-    if same and ends[:-1] == starts[1:]:
-        return first.data.as_strided((rows, *first.shape[1:]), first.stride())
-    joined = torch.cat(parts)
-    for parameter, part in zip(parameters, joined.split([part.shape[0] for part in parts]), strict=True):
-        parameter.data = part
-    return joined
-
-
 def fold_prefix(stack: Gemma) -> Prefix:
     """Fuse an unmodulated stack in place."""
     norms = [(layer.input_layernorm.weight, layer.post_attention_layernorm.weight) for layer in _of(stack)]
@@ -158,56 +153,111 @@ def fold_expert(model: Pi, steps: int, time_rule: str = "openpi", like: Expert |
     """Everything of `steps` Euler steps that depends on no observation.
 
     pi0's matrices are copies, because its norms are folded into them; pi0.5 shares the model's memory.
-    like: the same model's for another number of steps, whose matrices are used again.
-    Raises ValueError for what flow_times refuses.
+    What lies beside the weights (model.fold) is read instead of computed, as far as it is of these numbers,
+    steps and rule. like: the same model's for another number of steps, whose matrices are used again.
+    Raises ValueError for what flow_times refuses, and for a damaged file of folds.
     """
-    device = model.embed_table.device
-    times = torch.tensor(flow_times(steps, time_rule), dtype=torch.float32, device=device)
-    stack, dt = model.expert, -1.0 / steps
-    layers = _layers(stack)
-    out_weight, out_bias = model.action_out_proj.weight.float() * dt, model.action_out_proj.bias.float() * dt
-    state_weight = state_bias = mlp_weight = mlp_bias = modulation = None
-    if model.config.kind == "pi05":
-        condition = model._modulator(times)
-        modulation, shift = _modulation(stack, layers, condition)
-        in_weight = model.action_in_proj.weight.float()
-        in_bias = model.action_in_proj.bias.float().expand(steps, -1)
-        out_biases = F.linear(shift, out_weight, out_bias)
-    else:
-        layers = like.layers if like else tuple(map(_scaled, layers, _of(stack)))
-        in_weight, in_bias = _action_time_in(model, times)
-        mlp_weight = model.action_time_mlp_out.weight.to(stack.dtype)
+    folding = Folding(model, steps, time_rule)
+    kept = model.fold if model.fold is not None and model.fold.fits(model) else None
+    constants = kept.constants(model) if kept is not None and kept.key == folding.key else None
+    layers = _layers(model.expert)
+    if model.config.kind == "pi0":
+        if like is not None:
+            layers = like.layers
+        elif kept is not None:
+            layers = tuple(kept.layer(index, model, layer) for index, layer in enumerate(layers))
+        else:
+            layers = tuple(map(folding.layer, _of(model.expert)))
+    elif constants is None:
+        layers = tuple(map(folding.layer, _of(model.expert)))
+    return _expert(model, layers, constants or folding.constants())
+
+
+class Folding:
+    """The expert of S steps, layer by layer, so that whoever has no room for all of them can write them away.
+
+    model: its expert's layers need not be there. Raises ValueError for what flow_times refuses.
+    """
+
+    def __init__(self, model: Pi, steps: int, time_rule: str) -> None:
+        self._model, self._times = model, flow_times(steps, time_rule)
+        self.key = Key(steps, time_rule, str(model.expert.dtype).removeprefix("torch."))
+        self._rows: list[tuple[Tensor, ...]] = []
+
+    @property
+    def times(self) -> Tensor:
+        """float32 [S]"""
+        return torch.tensor(self._times, device=self._model.action_in_proj.weight.device)
+
+    @cached_property
+    def condition(self) -> Tensor:
+        """What modulates the norms of pi0.5, [S, W]."""
+        return self._model._modulator(self.times)
+
+    @torch.no_grad()
+    def layer(self, layer: Layer) -> FoldedLayer:
+        """Fold the next layer, from the first on; it is fused in place."""
+        folded = _fused(layer)
+        if self._model.config.kind == "pi0":
+            return _scaled(folded, layer)
+        self._rows.append(_modulated(folded, layer, self.condition))
+        return folded
+
+    @torch.no_grad()
+    def constants(self) -> Constants:
+        """When all layers of a pi0.5 are folded."""
+        model, steps = self._model, self.key.steps
+        dt, norm = -1.0 / steps, model.expert.norm
+        out_weight = model.action_out_proj.weight.float() * dt
+        out_bias = model.action_out_proj.bias.float() * dt
+        if model.config.kind == "pi05":
+            columns = [torch.stack(column, dim=1).contiguous() for column in zip(*self._rows, strict=True)]
+            final, shift, _ = _modulation(norm, self.condition)
+            modulation = Modulation(*[*columns, final.contiguous()])
+            in_weight = model.action_in_proj.weight.float()
+            in_bias = model.action_in_proj.bias.float().expand(steps, -1)
+            out_biases = F.linear(shift, out_weight, out_bias)
+        else:
+            modulation = None
+            in_weight, in_bias = _action_time_in(model, self.times)
+            out_weight = out_weight * (1.0 + norm.weight.float())
+            out_biases = out_bias.expand(steps, -1)
+        ends = (in_weight, in_bias, out_weight, out_biases)
+        return Constants(modulation, *[end.contiguous() for end in ends])
+
+
+def _expert(model: Pi, layers: tuple[FoldedLayer, ...], constants: Constants) -> Expert:
+    state_weight = state_bias = mlp_weight = mlp_bias = None
+    if model.config.kind == "pi0":
+        mlp_weight = model.action_time_mlp_out.weight.to(model.expert.dtype)
         mlp_bias = model.action_time_mlp_out.bias.float()
         state_weight, state_bias = model.state_proj.weight.float(), model.state_proj.bias.float()
-        out_weight = out_weight * (1.0 + stack.norm.weight.float())
-        out_biases = out_bias.expand(steps, -1)
     return Expert(
         layers=layers,
-        modulation=modulation,
-        in_weight=in_weight.contiguous(),
-        in_bias=in_bias.contiguous(),
+        modulation=constants.modulation,
+        in_weight=constants.in_weight,
+        in_bias=constants.in_bias,
         mlp_weight=mlp_weight,
         mlp_bias=mlp_bias,
         state_weight=state_weight,
         state_bias=state_bias,
-        out_weight=out_weight.contiguous(),
-        out_bias=out_biases.contiguous(),
+        out_weight=constants.out_weight,
+        out_bias=constants.out_bias,
     )
 
 
 def _layers(stack: Gemma) -> tuple[FoldedLayer, ...]:
-    folded = []
-    for layer in _of(stack):
-        attention, mlp = layer.self_attn, layer.mlp
-        folded.append(
-            FoldedLayer(
-                qkv=fuse((attention.q_proj, attention.k_proj, attention.v_proj))[0],
-                o=attention.o_proj.weight.detach(),
-                gate_up=fuse((mlp.gate_proj, mlp.up_proj))[0],
-                down=mlp.down_proj.weight.detach(),
-            )
-        )
-    return tuple(folded)
+    return tuple(map(_fused, _of(stack)))
+
+
+def _fused(layer: Layer) -> FoldedLayer:
+    attention, mlp = layer.self_attn, layer.mlp
+    return FoldedLayer(
+        qkv=fuse((attention.q_proj, attention.k_proj, attention.v_proj))[0],
+        o=attention.o_proj.weight.detach(),
+        gate_up=fuse((mlp.gate_proj, mlp.up_proj))[0],
+        down=mlp.down_proj.weight.detach(),
+    )
 
 
 def _of(stack: Gemma) -> list[Layer]:
@@ -238,19 +288,15 @@ def _action_time_in(model: Pi, times: Tensor) -> tuple[Tensor, Tensor]:
     return weight.float(), bias.float()
 
 
-def _modulation(stack: Gemma, layers: Sequence[FoldedLayer], condition: Tensor) -> tuple[Modulation, Tensor]:
-    """The tables for the conditions [S, W] of the steps, and the final norm's shift [S, W]."""
+def _modulated(folded: FoldedLayer, layer: Layer, condition: Tensor) -> tuple[Tensor, ...]:
+    """A layer's rows of the tables of Modulation, but for the last."""
+    scale, shift, gate = _modulation(layer.input_layernorm, condition)
+    mlp_scale, mlp_shift, mlp_gate = _modulation(layer.post_attention_layernorm, condition)
+    bias, mlp_bias = shift @ folded.qkv.float().T, mlp_shift @ folded.gate_up.float().T
+    return scale, bias, gate, mlp_scale, mlp_bias, mlp_gate, shift, mlp_shift
 
-    def of(norm: RMSNorm) -> tuple[Tensor, Tensor, Tensor]:
-        scale, shift, gate = norm.dense(condition).float().chunk(3, dim=-1)
-        return scale, shift, gate
 
-    rows = []
-    for folded, layer in zip(layers, _of(stack), strict=True):
-        scale, shift, gate = of(layer.input_layernorm)
-        mlp_scale, mlp_shift, mlp_gate = of(layer.post_attention_layernorm)
-        bias, mlp_bias = shift @ folded.qkv.float().T, mlp_shift @ folded.gate_up.float().T
-        rows.append((scale, bias, gate, mlp_scale, mlp_bias, mlp_gate, shift, mlp_shift))
-    final, shift, _ = of(stack.norm)
-    columns = [torch.stack(column, dim=1).contiguous() for column in zip(*rows, strict=True)]
-    return Modulation(*[*columns, final.contiguous()]), shift
+def _modulation(norm: RMSNorm, condition: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """scale, shift and gate of a norm for the conditions [S, W] of the steps."""
+    scale, shift, gate = norm.dense(condition).float().chunk(3, dim=-1)
+    return scale, shift, gate

@@ -75,10 +75,13 @@ class Contents:
 
 class Weights(NamedTuple):
     """What a model of ours takes of a folder, as it is stored. stored: by the names that `vla convert` gives
-    them, in the order of values, which are read when they are asked for."""
+    them; values: are read when they are asked for. fused: those that the engine reads as one, see
+    models.fused. time_rule: of the flow whose constants can be folded, empty where nothing can."""
 
     stored: Mapping[str, Stored]
     values: Iterator[tuple[str, Tensor]]
+    fused: Mapping[str, tuple[str, ...]] = {}
+    time_rule: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,8 +110,14 @@ def read_sizes(contents: Contents, own: Callable[[Any], _Sizes], infer: Callable
         raise ValueError(f"{contents.folder / 'config.json'}{field}: {error}") from error
 
 
-def renamed(table: Mapping[str, Stored], names: Mapping[str, str]) -> Weights:
-    """The tensors that are keys of `names`, under the names that are its values."""
+def renamed(
+    table: Mapping[str, Stored],
+    names: Mapping[str, str],
+    fused: Mapping[str, tuple[str, ...]] | None = None,
+    time_rule: str = "",
+) -> Weights:
+    """The tensors that are keys of `names`, under the names that are its values; see Weights."""
     order = reading_order(table, names)
     stored = {names[name]: table[name] for name in order}
-    return Weights(stored, ((names[name], value) for name, value in read(table, order)))
+    values = ((names[name], value) for name, value in read(table, order))
+    return Weights(stored, values, fused or {}, time_rule)

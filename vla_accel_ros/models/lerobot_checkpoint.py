@@ -15,7 +15,7 @@ import numpy as np
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.conventions import LEROBOT
 from vla_accel_ros.models.description import Description, Missing, Sizes, trained_range
-from vla_accel_ros.models.formats import OURS, Contents, Format, Weights, renamed
+from vla_accel_ros.models.formats import OURS, Contents, Format, Weights
 from vla_accel_ros.models.infer_config import infer_config
 from vla_accel_ros.models.lerobot_processors import (
     ABSOLUTE,
@@ -25,11 +25,12 @@ from vla_accel_ros.models.lerobot_processors import (
     read_relative,
 )
 from vla_accel_ros.models.options import Options
-from vla_accel_ros.models.pi_checkpoint import own_sizes
+from vla_accel_ros.models.pi_checkpoint import own_sizes, pi_weights, read_pi
 from vla_accel_ros.models.pi_weights import LEROBOT as LEROBOT_NAMES
-from vla_accel_ros.models.pi_weights import before_names, load_pi_model, pi_shapes, pi_sources
+from vla_accel_ros.models.pi_weights import before_names, pi_shapes, pi_sources
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing import Normalizer
+from vla_accel_ros.models.stored_fold import StoredFold
 from vla_accel_ros.models.tokenizer import load_tokenizer
 from vla_accel_ros.models.trained_delay import delay_notes, trained_delay
 
@@ -115,8 +116,7 @@ def load(contents: Contents, options: Options) -> Policy:
     prompt_state = options.prompt_state
     if prompt_state == "auto":
         prompt_state = trained_prompt_state(relative)
-    where, device, dtype = contents.weights, options.device, options.dtype
-    model = load_pi_model(contents.table, config, where, device, dtype, options.progress)
+    model = read_pi(contents, config, options)
     return Policy(model, tokenizer, state, actions, mask, prompt_state, delay, LEROBOT)
 
 
@@ -148,6 +148,7 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     width = action_width(contents, config, actions)
     relative = missing.read(read_relative, folder, width)
     missing.read(load_tokenizer, folder, config.vocab)
+    missing.read(StoredFold.find, folder, config)
     missing.read(lambda: pi_sources(contents.table, config, contents.weights))
     notes = delay_notes(contents, config.horizon, missing)
     if config.kind == "pi05" and relative is None:
@@ -194,8 +195,7 @@ def _features(contents: Contents, field: str, kind: str) -> dict[str, dict[str, 
 
 def weights(contents: Contents) -> Weights:
     """See formats.Weights; in openpi's names, without lerobot's `model.`."""
-    sources = pi_sources(contents.table, read_config(contents), contents.weights)
-    return renamed(contents.table, {source: name for name, source in sources.items()})
+    return pi_weights(contents, read_config(contents), LEROBOT)
 
 
 FORMAT = Format("lerobot", holds, describe, load, weights)

@@ -16,6 +16,7 @@ import torch
 
 from vla_accel_ros.models.description import Description, Missing
 from vla_accel_ros.models.formats import Contents, Format, Weights, read_sizes, renamed
+from vla_accel_ros.models.fused import fused_parts
 from vla_accel_ros.models.openvla import OpenVLA, is_unused
 from vla_accel_ros.models.openvla_config import OpenVLAConfig
 from vla_accel_ros.models.openvla_policy import OpenVLAPolicy
@@ -72,7 +73,8 @@ def load_openvla_model(
     check_openvla(table, config, where)
     model = empty_openvla(config, dtype)
     names = [name for name, _ in model.named_parameters()]
-    fill(model, read(table, names), device, sum(table[name].bytes for name in names), str(where), progress)
+    total = sum(table[name].bytes for name in names)
+    fill(model, read(table, names), device, total, str(where), progress, fused_parts(model))
     return model.requires_grad_(False).eval()
 
 
@@ -114,8 +116,8 @@ def weights(contents: Contents) -> Weights:
     """See formats.Weights; in the published names."""
     config = read_openvla_config(contents)
     check_openvla(contents.table, config, contents.weights)
-    names = [name for name, _ in empty_openvla(config).named_parameters()]
-    return renamed(contents.table, {name: name for name in names})
+    model = empty_openvla(config)
+    return renamed(contents.table, {name: name for name, _ in model.named_parameters()}, fused_parts(model))
 
 
 FORMAT = Format("OpenVLA", holds, describe, load, weights)

@@ -19,8 +19,10 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.models.config import PI0, PiConfig
+from vla_accel_ros.models.conventions import OPENPI
 from vla_accel_ros.models.description import Description
 from vla_accel_ros.models.formats import OURS, Contents, Format, Weights
+from vla_accel_ros.models.fused import fused_parts
 from vla_accel_ros.models.jax_names import jax_config, parameter_shapes, slices
 from vla_accel_ros.models.norm_stats import read_json
 from vla_accel_ros.models.options import Options, Progress
@@ -139,7 +141,8 @@ def load_orbax_model(
     """As pi_weights.load_pi_model."""
     pi_sources(stored_parameters(arrays, folder), config, folder / PARAMS)
     model = empty_pi(config, dtype)
-    fill(model, _values(arrays), device, sum(array.bytes for array in arrays), str(folder / PARAMS), progress)
+    total, where = sum(array.bytes for array in arrays), str(folder / PARAMS)
+    fill(model, _values(arrays), device, total, where, progress, fused_parts(model))
     return finished(model)
 
 
@@ -155,8 +158,9 @@ def weights(contents: Contents) -> Weights:
     """See formats.Weights; in openpi's names."""
     arrays = read_arrays(contents.folder)
     stored = stored_parameters(arrays, contents.folder)
-    pi_sources(stored, read_config(contents, arrays), contents.folder / PARAMS)
-    return Weights(stored, _values(arrays))
+    config = read_config(contents, arrays)
+    pi_sources(stored, config, contents.folder / PARAMS)
+    return Weights(stored, _values(arrays), fused_parts(empty_pi(config)), OPENPI.time_rule)
 
 
 def _values(arrays: list[Array]) -> Iterator[tuple[str, Tensor]]:

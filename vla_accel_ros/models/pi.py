@@ -10,6 +10,7 @@ masks are for training batches. Parameter names are those of the openpi PyTorch 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,9 @@ from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.gemma import KV, Condition, Gemma, PerToken, RMSNorm
 from vla_accel_ros.models.layout import PaliGemmaWithExpert
 from vla_accel_ros.models.vision import Embeddings
+
+if TYPE_CHECKING:  # the fold is computed from the model
+    from vla_accel_ros.models.stored_fold import StoredFold
 
 __all__ = ["KV", "Pi", "time_embedding"]
 
@@ -34,7 +38,12 @@ def time_embedding(t: Tensor, width: int) -> Tensor:
 
 
 class Pi(nn.Module):
-    """A pi0 or pi0.5 network of the given sizes, randomly initialised."""
+    """A pi0 or pi0.5 network of the given sizes, randomly initialised.
+
+    fold: constants that lay beside the weights, for models.folded; None where there are none.
+    """
+
+    fold: StoredFold | None = None
 
     def __init__(self, config: PiConfig) -> None:
         super().__init__()

@@ -11,17 +11,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from vla_accel_ros.models.config import PI0, PiConfig
-from vla_accel_ros.models.conventions import OPENPI
+from vla_accel_ros.models.conventions import OPENPI, Conventions
 from vla_accel_ros.models.description import Description, Missing, trained_range
 from vla_accel_ros.models.formats import OURS, Contents, Format, Weights, renamed
+from vla_accel_ros.models.fused import fused_parts
 from vla_accel_ros.models.infer_config import infer_config
 from vla_accel_ros.models.norm_stats import read_normalizers, statistics_names
 from vla_accel_ros.models.options import Options
 from vla_accel_ros.models.pi import Pi
-from vla_accel_ros.models.pi_weights import ROOT, load_pi_model, pi_shapes, pi_sources
+from vla_accel_ros.models.pi_weights import ROOT, empty_pi, load_pi_model, pi_shapes, pi_sources
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing import Normalizer
 from vla_accel_ros.models.shards import Stored
+from vla_accel_ros.models.stored_fold import StoredFold
 from vla_accel_ros.models.tokenizer import load_tokenizer
 from vla_accel_ros.models.trained_delay import delay_notes, trained_delay
 
@@ -66,12 +68,16 @@ def make_policy(
 def load(contents: Contents, options: Options) -> Policy:
     """See checkpoint.load_policy."""
     config = read_config(contents)
+    return make_policy(contents, config, options, lambda: read_pi(contents, config, options))
 
-    def read_weights() -> Pi:
-        where, table = contents.weights, contents.table
-        return load_pi_model(table, config, where, options.device, options.dtype, options.progress)
 
-    return make_policy(contents, config, options, read_weights)
+def read_pi(contents: Contents, config: PiConfig, options: Options) -> Pi:
+    """The network of a safetensors folder, and the fold that lies beside it, if there is one."""
+    fold = StoredFold.find(contents.folder, config)
+    where, table = contents.weights, contents.table
+    model = load_pi_model(table, config, where, options.device, options.dtype, options.progress)
+    model.fold = fold
+    return model
 
 
 def describe(contents: Contents, statistics: str | None) -> Description:
@@ -91,6 +97,7 @@ def openpi_description(
     nothing = (Normalizer.identity(), Normalizer.identity())
     state, actions = missing.read(read_normalizers, folder, config.kind, statistics, default=nothing)
     missing.read(load_tokenizer, folder, config.vocab)
+    missing.read(StoredFold.find, folder, config)
     if check is not None:
         missing.read(lambda: check(contents.table, config, contents.weights))
     how = "mean and deviation" if config.kind == "pi0" else "quantiles 1 and 99 %"
@@ -119,8 +126,14 @@ def openpi_description(
 
 def weights(contents: Contents) -> Weights:
     """See formats.Weights; in openpi's names."""
-    sources = pi_sources(contents.table, read_config(contents), contents.weights)
-    return renamed(contents.table, {source: name for name, source in sources.items()})
+    return pi_weights(contents, read_config(contents), OPENPI)
+
+
+def pi_weights(contents: Contents, config: PiConfig, conventions: Conventions) -> Weights:
+    """Of a safetensors folder, in openpi's names."""
+    sources = pi_sources(contents.table, config, contents.weights)
+    names = {source: name for name, source in sources.items()}
+    return renamed(contents.table, names, fused_parts(empty_pi(config)), conventions.time_rule)
 
 
 FORMAT = Format("openpi", holds, describe, load, weights)

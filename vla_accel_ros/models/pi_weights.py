@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.fused import fused_parts
 from vla_accel_ros.models.options import Progress
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.shards import Stored, check_table
@@ -81,7 +82,7 @@ def load_pi_model(
     model = empty_pi(config, dtype)
     total = sum(table[source].bytes for source in names)
     values = ((names[source], value) for source, value in read(table, names))
-    fill(model, values, device, total, str(where), progress)
+    fill(model, values, device, total, str(where), progress, fused_parts(model))
     return finished(model)
 
 

@@ -4,32 +4,49 @@ A checkpoint is one `model.safetensors`, or several with an index that says whic
 shapes and types are read from the headers and compared with the model before a weight is touched, so that all
 that is wrong is said at once. Only files of the folder itself are opened, and pickled ones never: an index or
 a link that leads elsewhere is refused, but for the links by which Hugging Face's cache holds its files.
+
+A tensor of a file may be several of a model's, one below the other, where the file's own header says so
+(FUSED): the table then has the parts, so that nobody who reads it need know.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from vla_accel_ros.models.norm_stats import read_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+FUSED = "vla_accel_ros.fused"
+"""The header's metadata that says, as JSON, of which parts with how many rows a tensor is:
+{tensor: {part: rows}}, first rows first."""
+
+
+class Part(NamedTuple):
+    """The tensor of the file that it is a part of, and its first row there."""
+
+    tensor: str
+    start: int
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Where a tensor is, and what its header says. dtype: safetensors' name of it."""
+    """Where a tensor is, and what its header says. dtype: safetensors' name of it. part: None for one that
+    is by itself."""
 
     file: Path
     shape: tuple[int, ...]
     dtype: str
+    part: Part | None = None
 
     @property
     def bytes(self) -> int:
@@ -80,6 +97,15 @@ def inside(folder: Path, file: Path) -> Path:
     return file
 
 
+def value_of(opened: Any, name: str, stored: Stored, rows: slice = slice(None)) -> Tensor:
+    """A tensor of an opened file, or some of its rows: a view, as long as the file is open."""
+    if stored.part is None:
+        return opened.get_tensor(name) if rows == slice(None) else opened.get_slice(name)[rows]
+    first, last, _ = rows.indices(stored.shape[0])
+    tensor, start = stored.part
+    return opened.get_slice(tensor)[start + first : start + last]
+
+
 def check_table(
     table: Mapping[str, Stored],
     wanted: Mapping[str, tuple[int, ...]],
@@ -108,10 +134,44 @@ def check_table(
 
 
 def read_headers(file: Path) -> dict[str, Stored]:
-    """Every tensor of one file."""
+    """Every tensor of one file, and of those that are several, the parts.
+
+    Raises ValueError if what it says of parts is not what is there.
+    """
     with open_weights(file) as tensors:
         slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
-        return {name: Stored(file, tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
+        table = {name: Stored(file, tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
+        said = (tensors.metadata() or {}).get(FUSED)
+    for whole, parts in _fused(said, file).items():
+        stored = table.pop(whole, None)
+        rows_there = stored.shape[0] if stored is not None and stored.shape else 0
+        if stored is None or sum(parts.values()) != rows_there or parts.keys() & table.keys():
+            raise ValueError(
+                f"{file}, {FUSED} of its header: {whole} has {rows_there} rows, which are not those "
+                f"of {parts}; convert it again."
+            )
+        start = 0
+        for name, rows in parts.items():
+            shape = (rows, *stored.shape[1:])
+            table[name] = Stored(file, shape, stored.dtype, Part(whole, start))
+            start += rows
+    return table
+
+
+def _fused(text: str | None, file: Path) -> dict[str, dict[str, int]]:
+    if text is None:
+        return {}
+    try:
+        said = json.loads(text)
+        entries = [rows for parts in said.values() for rows in parts.values()]
+        whole = all(isinstance(rows, int) and not isinstance(rows, bool) and rows > 0 for rows in entries)
+    except (ValueError, AttributeError, RecursionError):
+        whole = False
+    if not whole:
+        raise ValueError(
+            f"{file}, {FUSED} of its header: it must say the rows of each part; convert it again."
+        )
+    return said
 
 
 def _index(file: Path) -> dict[str, str]:

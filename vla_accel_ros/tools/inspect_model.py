@@ -18,7 +18,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subcommand(subparsers, "inspect", "say what a checkpoint folder is and what it needs", run)
     parser.add_argument("path", type=Path, help="folder of a checkpoint, of any known format")
     parser.add_argument("--statistics", help="whose, where there are several: asset id or data set")
-    parser.add_argument("--verify", action="store_true", help="compare converted weights with their checksum")
+    parser.add_argument("--verify", action="store_true", help="compare a converted folder's files with their SHA-256")
     parser.add_argument(
         "--contract", action="store_true", help="print the skeleton of a contract alone, to be saved as YAML"
     )
@@ -37,7 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     print(summary(told))
     if arguments.verify:
-        print(f"\nweights are those that were converted, SHA-256 {verify(arguments.path)}")
+        print()
+        for name, digest in verify(arguments.path).items():
+            print(f"{name} is what was converted, SHA-256 {digest}")
     for sentence in told.missing:
         print(f"\ncannot be loaded: {sentence}")
     print(f"\nwhat the robot's contract must provide (--contract prints it alone):\n\n{skeleton}", end="")

@@ -15,6 +15,7 @@ import numpy as np
 from vla_accel_ros.models.config import GemmaConfig, VisionConfig
 from vla_accel_ros.models.description import Description
 from vla_accel_ros.models.openvla_config import OpenVLAConfig
+from vla_accel_ros.tools.converted import prepared
 
 GB = 1e9
 HAND = 6
@@ -44,6 +45,8 @@ def summary(told: Description) -> str:
     parts = ", ".join(f"{size / GB:.2f} GB {dtype}" for dtype, size in types.most_common())
     files = len({stored.file for stored in told.tensors.values()})
     line("weights", f"{numbers / 1e6:,.1f} M numbers, {told.bytes / GB:.2f} GB ({parts}) in {files} file(s)")
+    for name, text in prepared(told):
+        line(name, text)
     line("chunk", f"{told.horizon} action(s) of {_dims(told.actions, told.action_dim)}")
     line(
         "state", _dims(told.state, told.state_dim) if told.state_dim else "none: the network takes no joints"

@@ -1,0 +1,245 @@
+"""What folding computes (folded.py), kept in a file beside the weights, and when that file may be used.
+
+`folded.safetensors` says in its header for which steps, time rule and dtype it was computed, and by sums of
+what and whether it is whole: `of` is of every parameter that went in, `sums` of every tensor that came out.
+They are over the numbers as they are in a device's memory, so looking costs it one pass. What was computed
+for other settings or from other numbers (a file of weights that was replaced, a model that was trained
+further) is not used but computed; a damaged file is refused. It is written a layer at a time.
+
+Where the file is used the fold is the same to the bit on every device: a device's own would round
+differently.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.folded import Constants, FoldedLayer, Folding, Key, Modulation
+from vla_accel_ros.models.fused import fused_parts
+from vla_accel_ros.models.gemma import Layer
+from vla_accel_ros.models.options import Progress
+from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.pi_weights import ROOT, empty_pi
+from vla_accel_ros.models.safetensors_writer import DTYPES, Layout, nbytes, write_safetensors
+from vla_accel_ros.models.sampling import TIME_RULES
+from vla_accel_ros.models.shards import inside, open_weights, read_headers, read_table
+from vla_accel_ros.models.streaming import fill, read
+
+FOLDED = "folded.safetensors"
+SAID = "vla_accel_ros.folded"
+"""The header's metadata with the key, as JSON."""
+TABLES = tuple(Modulation.__dataclass_fields__)
+SUMS, OF = "sums", "of"
+LAYERS = ROOT + "gemma_expert.model.layers."
+MOST_STEPS = 1000
+TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+MEND = "remove it, and it is computed while loading, or convert the checkpoint again"
+
+_BLOCK = 1 << 22
+_ODD = 0x1E3779B97F4A7C15
+_WIDTH = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True)
+class StoredFold:
+    """A file of constants. layout: its tensors; see fold_layout."""
+
+    file: Path
+    key: Key
+    layout: Layout
+
+    @classmethod
+    def find(cls, folder: Path, config: PiConfig) -> StoredFold | None:
+        """That of a folder, None without one. Raises ValueError unless it is a whole one for a model of these
+        sizes; numbers are looked at when they are read."""
+        file = folder / FOLDED
+        if not file.is_file():
+            return None
+        table = read_headers(inside(folder, file))
+        with open_weights(file) as opened:
+            key = _key((opened.metadata() or {}).get(SAID, ""), file)
+        layout = fold_layout(config, key)
+        if layout != {name: (stored.dtype, stored.shape) for name, stored in table.items()}:
+            raise ValueError(f"{file} does not fit a {config.kind} of these sizes; {MEND}.")
+        return cls(file, key, layout)
+
+    @property
+    def bytes(self) -> int:
+        """Of its tensors."""
+        return sum(nbytes(entry) for entry in self.layout.values())
+
+    def fits(self, model: Pi) -> bool:
+        """Whether it was computed from the numbers that this model has; says so once if they are others."""
+        if str(model.expert.dtype).removeprefix("torch.") != self.key.dtype:
+            return False
+        parameters = ((name, value) for name, value in model.named_parameters() if is_folded(name))
+        if torch.equal(_together(sums_of(parameters)), self._stored(OF)):
+            return True
+        warnings.warn(
+            f"{self.file} was computed from other weights than the model has, so it is not used; if those of "
+            "its folder were replaced, convert the checkpoint again.",
+            stacklevel=2,
+        )
+        return False
+
+    def constants(self, model: Pi) -> Constants:
+        """On the model's device. Raises ValueError if the file is damaged."""
+        ends = ("in_weight", "in_bias", "out_weight", "out_bias")
+        modulation = None
+        if model.config.kind == "pi05":
+            modulation = Modulation(*(self._read(f"modulation.{name}", model) for name in TABLES))
+        return Constants(modulation, *(self._read(name, model) for name in ends))
+
+    def layer(self, index: int, model: Pi, fused: FoldedLayer) -> FoldedLayer:
+        """Of a pi0: a layer with the norms in its matrices. fused: without them. Raises as constants."""
+        qkv, gate_up = (self._read(f"layers.{index}.{name}", model) for name in ("qkv", "gate_up"))
+        return replace(fused, qkv=qkv, gate_up=gate_up)
+
+    def _read(self, name: str, model: Pi) -> Tensor:
+        value = self._stored(name).to(model.action_in_proj.weight.device)
+        if sums_of([(name, value)])[name] != int(self._stored(SUMS)[list(self.layout).index(name)]):
+            raise self._damaged(name)
+        return value
+
+    def _stored(self, name: str) -> Tensor:
+        try:
+            with open_weights(self.file) as opened:
+                value: Tensor = opened.get_tensor(name).clone()
+        except SafetensorError as error:
+            raise self._damaged(name) from error
+        if (DTYPES.get(value.dtype), tuple(value.shape)) != self.layout[name]:
+            raise self._damaged(name)
+        return value
+
+    def _damaged(self, name: str) -> ValueError:
+        return ValueError(f"{self.file} is damaged: {name} is not what was computed; {MEND}.")
+
+
+def write_fold(folder: Path, config: PiConfig, key: Key, progress: Progress | None = None) -> str:
+    """Write the file of a folder of ours, of the weights in it; returns its SHA-256.
+
+    No more than a layer of the model is in memory. Raises ValueError for a key that cannot be, and for
+    weights that are not finite in its dtype.
+    """
+    table, model = read_table(folder), empty_pi(config, TORCH[key.dtype])
+    folding, fused, layers = Folding(model, key.steps, key.time_rule), fused_parts(model), model.expert.layers
+    layout, sums = fold_layout(config, key), {}
+    taken: dict[str, int] = {}
+
+    def load(names: list[str]) -> None:
+        total = sum(table[name].bytes for name in names)
+        fill(model, read(table, names), torch.device("cpu"), total, str(folder), fused=fused)
+        taken.update(sums_of((name, model.get_parameter(name)) for name in names))
+
+    def computed() -> Iterator[tuple[str, Tensor]]:
+        load([name for name in table if is_folded(name) and not name.startswith(LAYERS)])
+        for index, layer in enumerate(layers):
+            load([name for name in table if name.startswith(f"{LAYERS}{index}.")])
+            folded = folding.layer(cast(Layer, layer))
+            if config.kind == "pi0":
+                yield f"layers.{index}.qkv", folded.qkv
+                yield f"layers.{index}.gate_up", folded.gate_up
+            layers[index] = nn.Identity()
+        yield from named_constants(folding.constants()).items()
+
+    def values() -> Iterator[tuple[str, Tensor]]:
+        for name, value in computed():
+            sums.update(sums_of([(name, value)]))
+            yield name, value
+        yield SUMS, torch.tensor([sums.get(name, 0) for name in layout])
+        yield OF, _together(taken)
+
+    said = {SAID: json.dumps(key._asdict())}
+    return write_safetensors(folder / FOLDED, layout, values(), said, progress)
+
+
+def fold_layout(config: PiConfig, key: Key) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Names, types and shapes of the tensors in such a file, in their order; see folded.Expert."""
+    sizes, steps = config.expert, key.steps
+    width, actions = sizes.width, config.action_dim
+    qkv, gate_up = (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim, 2 * sizes.mlp
+    layout: dict[str, tuple[str, tuple[int, ...]]] = {}
+    if config.kind == "pi0":
+        dtype = DTYPES[TORCH[key.dtype]]
+        for index in range(sizes.depth):
+            layout[f"layers.{index}.qkv"] = (dtype, (qkv, width))
+            layout[f"layers.{index}.gate_up"] = (dtype, (gate_up, width))
+    else:
+        wide = {"attention_bias": qkv, "mlp_bias": gate_up}
+        for name in TABLES:
+            shape = (steps, width) if name == "final" else (steps, sizes.depth, wide.get(name, width))
+            layout[f"modulation.{name}"] = ("F32", shape)
+    ends = {
+        "in_weight": (width, actions),
+        "in_bias": (steps, width),
+        "out_weight": (actions, width),
+        "out_bias": (steps, actions),
+    }
+    layout |= {name: ("F32", shape) for name, shape in ends.items()}
+    return layout | {SUMS: ("I64", (len(layout) + 2,)), OF: ("I64", (4,))}
+
+
+def named_constants(constants: Constants) -> dict[str, Tensor]:
+    """Under their names in the file."""
+    tensors = {name: value for name, value in vars(constants).items() if isinstance(value, Tensor)}
+    if constants.modulation is None:
+        return tensors
+    return {f"modulation.{name}": value for name, value in vars(constants.modulation).items()} | tensors
+
+
+def is_folded(name: str) -> bool:
+    """Whether folding reads the parameter, or a neighbour of it: all but the prefix's."""
+    return not name.startswith(ROOT + "paligemma.")
+
+
+def sums_of(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
+    """64 bits of each that any one changed number changes for certain, whatever the device: the bits of the
+    numbers, each times an odd number of its place. The device is waited for once."""
+    names, sums = [], []
+    for name, value in tensors:
+        names.append(name)
+        sums.append(_sum(value))
+    return dict(zip(names, torch.stack(sums).tolist(), strict=True)) if names else {}
+
+
+def _together(sums: Mapping[str, int]) -> Tensor:
+    """int64 [4] for many sums."""
+    lines = "".join(f"{name} {value}\n" for name, value in sorted(sums.items()))
+    digest = hashlib.sha256(lines.encode()).digest()
+    return torch.frombuffer(bytearray(digest), dtype=torch.int64).clone()
+
+
+@torch.no_grad()
+def _sum(value: Tensor) -> Tensor:
+    bits = value.detach().contiguous().reshape(-1).view(_WIDTH[value.element_size()])
+    places = torch.arange(min(_BLOCK, len(bits)), device=bits.device) * _ODD | 1
+    total = torch.zeros((), dtype=torch.int64, device=bits.device)
+    for block in bits.split(_BLOCK):
+        total = total * _ODD + (block.long() * places[: len(block)]).sum()
+    return total
+
+
+def _key(text: str, file: Path) -> Key:
+    """What the header says. Raises ValueError for anything else."""
+    try:
+        key = Key(**json.loads(text))
+        whole = (
+            isinstance(key.steps, int) and not isinstance(key.steps, bool) and 1 <= key.steps <= MOST_STEPS
+        )
+        right = whole and key.time_rule in TIME_RULES and key.dtype in TORCH
+    except (ValueError, TypeError, RecursionError):
+        right = False
+    if not right:
+        raise ValueError(f"{file} does not say in its header what it was computed for; {MEND}.")
+    return key
