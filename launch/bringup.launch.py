@@ -24,6 +24,7 @@ def generate_launch_description() -> LaunchDescription:
         ("model", "", "Checkpoint folder. Empty: as in params_file, else the bundled demo policy."),
         ("fast", "", "true: captured stages and fused kernels on a GPU. Empty: as in params_file."),
         ("precision", "", "exact, or lossy: fp8, int8 or int4, of fast stages. Empty: as in params_file."),
+        ("staggered", "", "Chunks denoised at once, 0 for one at a time. Empty: as in params_file."),
         ("mode", "", "block, async, blend or rtc. Empty: as in params_file. Inference guides if it is rtc."),
         ("log_level", "info", "debug, info, warn, error or fatal."),
         (
@@ -57,6 +58,9 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     def flag(name: str) -> dict[str, ParameterValue]:
         return {name: yes(name)} if given(name) else {}
 
+    def number(name: str) -> dict[str, ParameterValue]:
+        return {name: ParameterValue(LaunchConfiguration(name), value_type=int)} if given(name) else {}
+
     shared = {"autostart": yes("autostart"), "use_sim_time": yes("use_sim_time"), **text("contract")}
 
     environment = additional_environment(profile=given("fastdds_profile"))
@@ -77,7 +81,10 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         )
 
     started = [
-        node("inference", {**shared, **text("model"), **flag("fast"), **text("precision")}),
+        node(
+            "inference",
+            {**shared, **text("model"), **flag("fast"), **text("precision"), **number("staggered")},
+        ),
         node("trajectory", {**shared, **text("mode")}),
     ]
     if given("record").lower() in ("true", "1"):

@@ -36,12 +36,18 @@ class Guiding:
 
     chunking: its settings' delivery_s is to the other side, whose lead_s comes on top.
     wanted: auto guides when the other side's mode is rtc; always does so also when it tells nothing.
+    unguided: why chunks of this engine cannot be guided, in a word; empty: they can.
     """
 
-    def __init__(self, chunking: RealTimeChunking, wanted: Wanted = "auto") -> None:
+    def __init__(self, chunking: RealTimeChunking, wanted: Wanted = "auto", unguided: str = "") -> None:
         if wanted not in WANTED:
             raise ValueError(f"rtc = {wanted!r} is unknown: choose {' or '.join(WANTED)}")
-        self.chunking, self._wanted = chunking, wanted
+        if unguided and wanted == "always":
+            raise ValueError(
+                f"rtc is always, but chunks that are {unguided} are begun before the one they would continue "
+                "is finished, so nothing guides them: set rtc to auto"
+            )
+        self.chunking, self._wanted, self._unguided = chunking, wanted, unguided
         self._told: Execution | None = None
         self.restart()
 
@@ -53,18 +59,20 @@ class Guiding:
         else:
             self.chunking.resume(0.0 if told is None else told.lead_s)
 
-    def told(self, execution: Execution) -> None:
-        """Take what the other side tells of itself."""
-        if execution != self._told:
-            self._told = execution
-            self.restart()
+    def told(self, execution: Execution) -> bool:
+        """Take what the other side tells of itself; returns whether that is something else than before."""
+        if execution == self._told:
+            return False
+        self._told = execution
+        self.restart()
+        return True
 
     @property
     def why_not(self) -> str:
         """Why chunks are not guided, in a word or two; empty when they are."""
         told = self._told
-        if self._wanted == "never":
-            return "never"
+        if self._wanted == "never" or self._unguided:
+            return self._unguided or "never"
         if told is None:
             return "" if self._wanted == "always" else "not told"
         if told.mode != "rtc" and self._wanted == "auto":
@@ -75,6 +83,11 @@ class Guiding:
     def conflict(self) -> str:
         """A sentence when the choice contradicts what the other side tells, else empty."""
         mode = self._told.mode if self._told is not None else None
+        if mode == "rtc" and self._unguided:
+            return (
+                f"the trajectory node runs in mode rtc, which crosses nothing over, but chunks are "
+                f"{self._unguided}, and nothing guides those: set its mode to blend"
+            )
         if mode == "rtc" and self._wanted == "never":
             return (
                 "rtc is never, but the trajectory node runs in mode rtc, which crosses nothing over: "

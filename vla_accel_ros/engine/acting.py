@@ -96,7 +96,7 @@ class FlowActing:
             raise ValueError("act was given guidance and committed; they are two ways to agree, give one.")
         policy, model = self._policy, self._policy.model
         held = None if how.committed is None else Committed.of(policy, how.committed, seen.state)
-        state = policy.normalized_state(seen.state)[None] if policy.feels else None
+        start, state = self.start(how.request, seen.state, how.noise)
 
         def at(x: Tensor, t: Tensor) -> Tensor:
             return model.velocity(x, t, state, seen.kv)
@@ -105,7 +105,6 @@ class FlowActing:
             return at(x, torch.full((1,), t, device=x.device))
 
         with _gradients(how.guidance):
-            start = self._given(self.noise(how.request) if how.noise is None else how.noise)
             field = velocity if how.guidance is None else how.guidance.guide(velocity, start)
             if held is not None:
                 start, field = held.begin(start), held.hold(at)
@@ -114,11 +113,25 @@ class FlowActing:
                 flow = self._fast.act(start, state, [seen.slot], [seen.kv.k.shape[3]], steps)
             else:
                 flow = sample(field, start, steps, self._time_rule)
-            updates = flow.update[0, :, : policy.joints].square().mean(dim=-1).sqrt()
-            actions = policy.actions(flow.actions[0], seen.state)
+            acted = self.acted(flow, seen.state)
         if how.committed is not None:
-            actions[: len(how.committed)] = how.committed
-        return Acted(actions, updates.cpu().numpy())
+            acted.actions[: len(how.committed)] = how.committed
+        return acted
+
+    def start(
+        self, request: int, state: np.ndarray, noise: np.ndarray | Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """What the flow begins with: noise float32 [1, H, A], the request's own if none is given, and the
+        normalised state [1, S] for a network that is given one."""
+        policy = self._policy
+        given = self._given(self.noise(request) if noise is None else noise)
+        return given, policy.normalized_state(state)[None] if policy.feels else None
+
+    def acted(self, flow: Flow, state: np.ndarray) -> Acted:
+        """What became of a flow, for actions relative to a state [D]."""
+        policy = self._policy
+        updates = flow.update[0, :, : policy.joints].square().mean(dim=-1).sqrt()
+        return Acted(policy.actions(flow.actions[0], state), updates.cpu().numpy())
 
     def noise(self, request: int) -> np.ndarray:
         """float32 [H, A], a function of the request and the seed alone."""

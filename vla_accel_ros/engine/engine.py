@@ -29,6 +29,7 @@ from vla_accel_ros.engine.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.stages import Progress
 from vla_accel_ros.engine.text import Answer, Texts
 from vla_accel_ros.engine.types import Chunk, Observation
+from vla_accel_ros.engine.underway import Begun
 from vla_accel_ros.models.decoding import Sampling
 from vla_accel_ros.models.policies import FLOW, AnyPolicy
 from vla_accel_ros.models.rtc import Guidance
@@ -47,6 +48,7 @@ class Engine:
         needs more than a chunk (guidance, committed actions) is computed by the plain model. Frames of a
         policy that acts by tokens are computed by engine.packed_stage.
     precision: of the fast stages, see engine.precision; all but "exact" change the actions.
+    staggered: chunks under way at once, see act_staggered, each of which holds a slot; 0 = one at a time.
 
     Raises ValueError for settings that cannot be, and for fast where there are no stages for the policy.
     """
@@ -65,6 +67,7 @@ class Engine:
         fast: bool = False,
         precision: str = EXACT,
         turns: InTurn | None = None,
+        staggered: int = 0,
     ) -> None:
         if not step_dt_s > 0:
             raise ValueError(f"step_dt_s is {step_dt_s}; give the time between two actions in seconds.")
@@ -76,11 +79,11 @@ class Engine:
         self._prefixes = Prefixes(self.pool)
         self._action_requests = itertools.count()
         settings = Settings(steps, self.time_rule, seed)
-        choices = Choices(settings, answers, answer_tokens, fast, turns or InTurn(), precision)
+        choices = Choices(settings, answers, answer_tokens, fast, turns or InTurn(), precision, staggered)
         made = parts(policy, self.pool, choices)
         self._packed = made.packed
         self._seeing, self._acting, self._texts = made.seeing, made.acting, made.texts
-        self._stages, self._in_turn = made.stages, made.in_turn
+        self._stages, self._in_turn, self._under_way = made.stages, made.in_turn, made.under_way
 
     def observe(self, observation: Observation) -> Prefix:
         """Compute the prefix of an observation and publish it as the newest; the caller releases it.
@@ -139,6 +142,8 @@ class Engine:
         if self._stages is None:
             return
         self._stages.build(views, prompts, (self.steps,), progress=progress)
+        if self._under_way is not None:
+            self._under_way.prepare()
         if self._texts is not None:
             slot, n_tokens = self.pool.acquire(), 1
             try:
@@ -202,10 +207,47 @@ class Engine:
             None if finished is None else self._chunk(finished[0], next(self._action_requests), finished[1])
         )
 
+    @property
+    def staggers(self) -> bool:
+        """Whether several chunks are under way at once, and act_staggered is for acting."""
+        return self._under_way is not None
+
+    @property
+    def under_way(self) -> tuple[int, ...]:
+        """Requests begun by act_staggered that are not finished, oldest first."""
+        return () if self._under_way is None else self._under_way.requests
+
+    @property
+    def room(self) -> bool:
+        """Whether act_staggered can begin another chunk."""
+        return self._under_way is not None and not self._under_way.full
+
+    def act_staggered(self, prefix: Prefix | None, state: np.ndarray | None = None) -> Chunk | None:
+        """Begin a chunk on a prefix, and take the next denoising step of all that are under way.
+
+        Returns the chunk which that step finished, if any: the one that act would have made of its own prefix
+        and state, with the noise of its request. prefix: None begins none. state: as of act. With another
+        instruction than the last prefix's, what is under way is dropped.
+        Raises ValueError for an engine that does not stagger, or without room.
+        """
+        if self._under_way is None:
+            raise ValueError("chunks are made one at a time; give the engine staggered, or use act.")
+        begun = None
+        if prefix is not None:
+            given = None if state is None or not self.policy.feels else np.array(state, np.float32)
+            held, request = self._prefixes.hold(prefix), next(self._action_requests)
+            begun = Begun(held, request, self.origin(prefix, given), given)
+        finished = self._under_way.advance(begun)
+        if finished is None:
+            return None
+        done, acted = finished
+        return self._chunk(done.prefix, done.request, acted, done.state)
+
     def forget_turns(self) -> None:
-        """Finish no frame that was given to act_in_turn so far, as after a pause."""
-        if self._in_turn is not None:
-            self._in_turn.forget()
+        """Finish nothing that was given to act_in_turn or act_staggered so far, as after a pause."""
+        for part in (self._in_turn, self._under_way):
+            if part is not None:
+                part.forget()
 
     def _chunk(self, prefix: Prefix, request: int, acted: Acted, state: np.ndarray | None = None) -> Chunk:
         return Chunk(

@@ -1,9 +1,9 @@
 """Three loops at their own rates over one engine: see, act, speak.
 
 Vision turns the newest observation into the newest prefix; action samples a chunk from whatever prefix is
-newest, at once when there is a new one; language lets the model answer about frames that it holds for
-itself, in the time that the others leave over (engine.speaking). They meet only at the KV pool: the newest
-prefix wins, and no frame queues.
+newest, at once when there is a new one, or takes the next step of all chunks under way; language lets the
+model answer about frames that it holds for itself, in the time that the others leave over (engine.speaking).
+They meet only at the KV pool: the newest prefix wins, and no frame queues.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class InferenceLoops:
 
     language: how often the model continues its own prompt; None: it speaks only when it is asked. max_tokens:
     of the longest answer. act: how a chunk is made of (prefix, state), by default as the engine does;
-    control/rtc.py makes each continue the one before. A prefix that was there before (a warm-up, or the last
-    one before a pause) is never acted on.
+    control/rtc.py makes each continue the one before; an engine that staggers makes them itself. A prefix
+    that was there before (a warm-up, or the last one before a pause) is never acted on.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class InferenceLoops:
         self._engine, self._ports = engine, ports
         own = engine.act_in_turn if engine.acts_in_turn else engine.act
         self._make_chunk: Callable[[Prefix, np.ndarray | None], Chunk | None] = act or own
+        self._since_s: dict[int, float] = {}  # when chunks under way were begun, by request
         self._way = RightOfWay()
         self._acted = self._present()
         self._felt_ns = 0
@@ -106,7 +107,7 @@ class InferenceLoops:
     def start(self) -> None:
         """Start all loops, forgetting every frame there is."""
         self._acted = self._present()
-        self._engine.forget_turns()
+        self.forget()
         if self.speaking is not None:
             self.speaking.forget(self._acted)
         for loop in self._loops:
@@ -118,8 +119,13 @@ class InferenceLoops:
             self.speaking.cancel()
         for loop in self._loops:
             loop.stop()
+        self.forget()
         if self.speaking is not None:
             self.speaking.end()
+
+    def forget(self) -> None:
+        """Finish no chunk that is under way: the robot was moved otherwise meanwhile."""
+        self._engine.forget_turns()
 
     def stats(self) -> list[LoopStats]:
         """How each loop does."""
@@ -146,21 +152,33 @@ class InferenceLoops:
         return True
 
     def act(self) -> bool:
-        """One run of the action loop: a chunk from the newest prefix, if there is something new to act on."""
-        prefix = self._engine.newest()
+        """One run of the action loop: a chunk from the newest prefix, if there is something new to act on; or
+        the next step of those under way, which the next follows at once."""
+        engine = self._engine
+        prefix = engine.newest()
         if prefix is None:
             return False
         with prefix:
             felt = self._ports.feel() if self._has_state_token else None
             state, felt_ns = felt or (None, 0)
-            if prefix.version == self._acted and felt_ns == self._felt_ns:
+            new = prefix.version != self._acted or felt_ns != self._felt_ns
+            if not new and not engine.under_way:
                 return False
             started = time.perf_counter()
             with self._way.taken():
-                chunk = self._make_chunk(prefix, state)
-            self._acted, self._felt_ns = prefix.version, felt_ns
-        if chunk is not None:  # frames in turn: none is finished while the first are under way
-            self._ports.on_chunk(chunk, time.perf_counter() - started)
+                if engine.staggers:
+                    new = new and engine.room
+                    chunk = engine.act_staggered(prefix if new else None, state)
+                else:
+                    chunk = self._make_chunk(prefix, state)
+            if new:
+                self._acted, self._felt_ns = prefix.version, felt_ns
+        if chunk is not None:  # none is finished while the first are under way
+            began = self._since_s.get(chunk.request_id, started)
+            self._ports.on_chunk(chunk, time.perf_counter() - began)
+        if engine.under_way:
+            self._since_s = {number: self._since_s.get(number, started) for number in engine.under_way}
+            self._loops[1].wake()
         return True
 
     def _served(self) -> bool:

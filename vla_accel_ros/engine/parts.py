@@ -9,18 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from vla_accel_ros.engine.acting import Acting, Settings, acting
+from vla_accel_ros.engine import underway
+from vla_accel_ros.engine.acting import Acting, FlowActing, Settings, acting
 from vla_accel_ros.engine.in_turn import SEQUENTIAL, Encoded, FramesInTurn, InTurn
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.packed_stage import PackedForward
 from vla_accel_ros.engine.precision import EXACT, FP8, INT4, INT8, check
 from vla_accel_ros.engine.seeing import FastSeeing, PlainSeeing, Seeing
 from vla_accel_ros.engine.stages import Stages
+from vla_accel_ros.engine.staggered import PlainSeats, Seats
+from vla_accel_ros.engine.staggered_stage import CapturedSeats, OneByOne
 from vla_accel_ros.engine.text import Texts
+from vla_accel_ros.engine.underway import UnderWay
 from vla_accel_ros.models.openvla import OpenVLA
 from vla_accel_ros.models.packed import Forward
 from vla_accel_ros.models.pi import Pi
-from vla_accel_ros.models.policies import FLOW, AnyPolicy, WordedPolicy
+from vla_accel_ros.models.policies import FLOW, AnyPolicy, FlowPolicy, WordedPolicy
 
 
 @dataclass(frozen=True)
@@ -33,12 +37,13 @@ class Choices:
     fast: bool
     turns: InTurn
     precision: str = EXACT
+    staggered: int = 0
 
 
 @dataclass(frozen=True)
 class Parts:
     """texts: None where nothing is said; stages, packed: None where nothing is captured; in_turn: the same as
-    acting, where frames are taken in turn, else None."""
+    acting, where frames are taken in turn, else None; under_way: None where one chunk is made at a time."""
 
     seeing: Seeing
     acting: Acting
@@ -46,6 +51,7 @@ class Parts:
     stages: Stages | None = None
     packed: PackedForward | None = None
     in_turn: FramesInTurn | None = None
+    under_way: UnderWay | None = None
 
 
 def parts(policy: AnyPolicy, pool: KVPool, choices: Choices) -> Parts:
@@ -59,6 +65,13 @@ def parts(policy: AnyPolicy, pool: KVPool, choices: Choices) -> Parts:
         raise ValueError(
             f"mode is '{turns.mode}', but a {kind} policy does not act by tokens; use {SEQUENTIAL}."
         )
+    if choices.staggered:
+        if policy.acts != FLOW:
+            raise ValueError(
+                f"staggered is {choices.staggered}, but a {kind} policy acts by tokens, it denoises nothing: "
+                "use 0."
+            )
+        underway.check(choices.staggered, choices.settings.steps, pool.slots)
     worded = cast(WordedPolicy, policy)
     if policy.acts != FLOW and (fast or turns.mode != SEQUENTIAL):
         encoded = Encoded(worded, pool)
@@ -66,13 +79,32 @@ def parts(policy: AnyPolicy, pool: KVPool, choices: Choices) -> Parts:
         return Parts(encoded, in_turn, in_turn=in_turn, packed=forward)
     rule, precision = choices.settings.time_rule, choices.precision
     stages = Stages(policy.model, pool, rule, precision=precision) if fast else None
+    acts, under_way = _acting(policy, pool, choices, stages)
     return Parts(
         PlainSeeing(policy, pool) if stages is None else FastSeeing(worded, stages),
-        acting(policy, choices.settings, stages),
+        acts,
         _texts(policy, pool, choices, forward) if policy.decodes else None,
         stages,
         packed=forward,
+        under_way=under_way,
     )
+
+
+def _acting(
+    policy: AnyPolicy, pool: KVPool, choices: Choices, stages: Stages | None
+) -> tuple[Acting, UnderWay | None]:
+    count, settings = choices.staggered, choices.settings
+    if not count:
+        return acting(policy, settings, stages), None
+    flow = cast(FlowPolicy, policy)
+    if stages is None:
+        # Each by itself: in plain torch a chunk is the same to the bit in company only so.
+        seats: Seats = PlainSeats(policy.model, count, settings.steps, settings.time_rule, together=False)
+        acts = FlowActing(flow, settings)
+    else:
+        seats = CapturedSeats(stages, count, settings.steps)
+        acts = FlowActing(flow, settings, OneByOne(stages, CapturedSeats(stages, count, settings.steps)))
+    return acts, UnderWay(acts, seats, pool)
 
 
 def _check_tokens(kind: str, choices: Choices) -> None:

@@ -122,7 +122,7 @@ class InferenceNode(ManagedNode):
     def clock_jumped(self) -> None:
         if self._contract is not None:
             self._ingest.clear()
-            self._guiding.restart()
+            self._restart()
 
     def _choices(self) -> Load:
         return Load(
@@ -143,6 +143,7 @@ class InferenceNode(ManagedNode):
             token_mode=value(self, "token_mode"),
             token_prefer=value(self, "token_prefer"),
             camera_hz=value(self, "vision_hz"),
+            staggered=value(self, "staggered"),
         )
 
     def _load(self, load: Load, contract: Contract) -> Engine:
@@ -177,8 +178,15 @@ class InferenceNode(ManagedNode):
             value(self, "rtc_method"),
         )
         chunking = RealTimeChunking(engine, self.now_ns, settings, value(self, "rtc_jacobian"))
-        self._guiding = Guiding(chunking, value(self, "rtc"))
+        unguided = "staggered" if engine.staggers else ""
+        self._guiding = Guiding(chunking, value(self, "rtc"), unguided)
         return chunking
+
+    def _restart(self) -> None:
+        """Continue nothing that was begun so far."""
+        assert self._loops is not None
+        self._guiding.restart()
+        self._loops.forget()
 
     def _on_instruction(self, message: String) -> None:
         self._ingest.instruction = message.data
@@ -203,7 +211,8 @@ class InferenceNode(ManagedNode):
         return response
 
     def _on_motion(self, message: Motion) -> None:
-        self._guiding.told(execution(message))
+        if self._guiding.told(execution(message)) and self._loops is not None:
+            self._loops.forget()
         if self._guiding.conflict:
             self.get_logger().warning(self._guiding.conflict, throttle_duration_sec=10.0)
 

@@ -52,6 +52,7 @@ class Load:
     token_mode: str = "sequential"
     token_prefer: str = "freshness"
     camera_hz: float = 0.0
+    staggered: int = 0
 
     def engine(
         self,
@@ -87,7 +88,7 @@ class Load:
         )
         engine = Engine(
             policy,
-            slots=self.kv_slots + (self.answers - 1 if policy.speaks else 0),
+            slots=self.kv_slots + (self.answers - 1 if policy.speaks else 0) + self.staggered,
             steps=self.denoise_steps,
             time_rule=None if self.time_rule == "auto" else self.time_rule,
             seed=self.seed,
@@ -97,6 +98,7 @@ class Load:
             fast=self.fast,
             precision=self.precision,
             turns=InTurn(self.token_mode, self.token_prefer, self.camera_hz or math.inf),
+            staggered=self.staggered,
         )
         if self.fast and engine.policy.device.type != "cuda":
             warn(

@@ -112,6 +112,15 @@ INFERENCE = (
     Parameter("language_answers", 4, "Answers under way at once; more wait.", minimum=1, maximum=32),
     Parameter("denoise_steps", 10, "Euler steps of flow matching per chunk.", minimum=1, maximum=64),
     Parameter(
+        "staggered",
+        0,
+        "Chunks denoised at once, each begun on the newest frame and joints, a step after the one before "
+        "(needs fast to be faster): up to denoise_steps times as many chunks, each finished later than one "
+        "that is denoised by itself. Nothing guides them (rtc). 0: one chunk at a time.",
+        minimum=0,
+        maximum=64,
+    ),
+    Parameter(
         "time_rule",
         "auto",
         "How the flow time is stepped (models/sampling.py); auto is the rule of whoever trained the policy.",
