@@ -28,6 +28,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--families", default="reach,place,follow", help="comma-separated (default: %(default)s)"
     )
+    parser.add_argument(
+        "--precision", help="of the fast stages: exact, fp8, int8 or int4 (default: the plain network)"
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="that play episodes")
     parser.add_argument("--json", type=Path, help="write the summary and every episode here")
     model_option(parser)
@@ -45,6 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         episodes=arguments.episodes,
         conditions=tuple(arguments.conditions.split(",")),
         families=tuple(arguments.families.split(",")),
+        precision=arguments.precision,
     )
     episodes = evaluate(plan, arguments.processes)
     table = summary(episodes)

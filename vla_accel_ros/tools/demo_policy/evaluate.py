@@ -20,6 +20,7 @@ import numpy as np
 from tqdm import tqdm
 
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.precision import EXACT, PRECISIONS
 from vla_accel_ros.models.checkpoint import load_policy
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sim.robot import SimRobot
@@ -31,7 +32,10 @@ from vla_accel_ros.tools.demo_policy.rollout import CONDITIONS, Episode, Session
 
 @dataclass(frozen=True)
 class Plan:
-    """What to evaluate. steps: denoising steps a chunk."""
+    """What to evaluate.
+
+    steps: denoising steps a chunk. precision: of the fast stages (engine.precision); None = the plain network.
+    """
 
     policy: Path
     contract: Path
@@ -40,6 +44,7 @@ class Plan:
     families: tuple[str, ...] = FAMILIES
     steps: int = DENOISE_STEPS
     timing: Timing = field(default_factory=Timing)
+    precision: str | None = None
 
     def __post_init__(self) -> None:
         for name, values, known in (
@@ -49,6 +54,8 @@ class Plan:
             unknown = sorted(set(values) - set(known))
             if unknown or not values:
                 raise ValueError(f"{name} has {unknown or 'nothing'}; use some of {', '.join(known)}.")
+        if self.precision not in (None, *PRECISIONS):
+            raise ValueError(f"precision is {self.precision!r}; use one of {', '.join(PRECISIONS)}.")
         if self.episodes < 1:
             raise ValueError(f"episodes is {self.episodes}; play at least 1.")
 
@@ -62,6 +69,7 @@ class Plan:
             "denoise_steps": self.steps,
             "period_s": self.timing.period / 30,
             "latency_s": self.timing.latency / 30,
+            **({} if self.precision is None else {"precision": self.precision}),
         }
 
 
@@ -81,7 +89,9 @@ def _open_session(plan: Plan) -> None:
     one_thread_each()
     contract = Contract.load(plan.contract)
     policy = load_policy(plan.policy, delta_mask=contract.delta_mask)
-    _session = Session(Engine(policy, steps=plan.steps), SimRobot(), contract, plan.timing)
+    fast, precision = plan.precision is not None, plan.precision or EXACT
+    engine = Engine(policy, steps=plan.steps, fast=fast, precision=precision)
+    _session = Session(engine, SimRobot(), contract, plan.timing)
 
 
 def _play(job: tuple[str, int, str]) -> Episode:
