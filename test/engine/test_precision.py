@@ -32,7 +32,7 @@ class Run:
         config, g = model.config, torch.Generator().manual_seed(3)
         self.pool = KVPool(config.prefix, 2, config.max_tokens, CPU, torch.float32)
         self.stages = Stages(model, self.pool, precision=precision)
-        images = torch.rand(2, 3, 28, 28, generator=g) * 2 - 1
+        images = torch.randint(256, (2, 28, 28, 3), generator=g).byte().numpy()
         prompt = torch.randint(4, config.vocab, (words,), generator=g)
         noise = torch.randn(1, config.horizon, config.action_dim, generator=g)
         state = torch.randn(1, config.state_dim, generator=g)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 from builders import make_config, make_model
@@ -13,9 +15,10 @@ from vla_accel_ros.engine.decoding import Decode
 from vla_accel_ros.engine.kv_pool import KVPool, PoolExhausted
 from vla_accel_ros.engine.stages import BUCKET, Stages
 from vla_accel_ros.kernels.ops import Ops
+from vla_accel_ros.models.conventions import padded
 from vla_accel_ros.models.gemma import KV
 from vla_accel_ros.models.pi import Pi
-from vla_accel_ros.models.processing import resize_with_pad, to_unit
+from vla_accel_ros.models.resize import resize_bilinear
 from vla_accel_ros.models.sampling import Flow, sample
 
 KINDS = ("pi0", "pi05")
@@ -35,8 +38,8 @@ class Setting:
         self.stages = Stages(self.model, self.pool)
         self.generator = torch.Generator().manual_seed(1)
 
-    def frame(self, views: int, words: int) -> tuple[Tensor, Tensor]:
-        images = torch.rand(views, 3, 28, 28, generator=self.generator) * 2 - 1
+    def frame(self, views: int, words: int) -> tuple[np.ndarray, Tensor]:
+        images = torch.randint(256, (views, 28, 28, 3), generator=self.generator).byte().numpy()
         return images, torch.randint(4, self.config.vocab, (words,), generator=self.generator)
 
     def noise(self, batch: int) -> tuple[Tensor, Tensor]:
@@ -45,8 +48,9 @@ class Setting:
 
 
 @torch.no_grad()
-def plain_prefix(model: Pi, images: Tensor, prompt: Tensor) -> tuple[Tensor, KV]:
-    embs = torch.cat((model.encode(images).flatten(0, 1), model.embed_tokens(prompt)))[None]
+def plain_prefix(model: Pi, images: Sequence[np.ndarray], prompt: Tensor) -> tuple[Tensor, KV]:
+    unit = [padded(torch.from_numpy(image)[None], 28, resize_bilinear) for image in images]
+    embs = torch.cat((model.encode(torch.cat(unit)).flatten(0, 1), model.embed_tokens(prompt)))[None]
     return model.prefix(embs)
 
 
@@ -72,18 +76,14 @@ def test_a_prefix_is_the_plain_one(kind: str, views: int, words: int) -> None:
     torch.testing.assert_close(setting.stages.last_hidden(2, length), hidden[0, -1], **NEAR)
 
 
-def test_camera_pixels_become_patches_on_the_way() -> None:
-    setting = Setting("pi05")
-    pixels = [torch.randint(0, 256, (*shape, 3), dtype=torch.uint8) for shape in ((28, 28), (40, 61))]
-    encode = setting.stages.encode(2)
-    squares = [torch.from_numpy(resize_with_pad(image.numpy(), 28)) for image in pixels]
-    encode.set(to_unit(torch.stack(squares)))
-    expected = encode.patches.clone()
-    encode.patches.fill_(7.0)
-    encode.take(pixels)
-    difference = (encode.patches - expected).abs()
-    assert difference[0].max() < 1e-6
-    assert difference[1].max() < 2.01 / 255
+def test_cameras_may_be_of_any_size_and_change_it() -> None:
+    setting, rng = Setting("pi05"), np.random.default_rng(0)
+    _, prompt = setting.frame(1, 5)
+    for shapes in (((28, 28), (40, 61)), ((40, 61), (90, 20)), ((28, 28), (28, 28))):
+        images = [rng.integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in shapes]
+        _, kv = plain_prefix(setting.model, images, prompt)
+        (length,) = setting.stages.observe([images], [prompt], [0])
+        torch.testing.assert_close(setting.pool.view(0, length).k, kv.k, **NEAR)
 
 
 @pytest.mark.parametrize("kind", KINDS)

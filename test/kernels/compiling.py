@@ -26,16 +26,19 @@ from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from vla_accel_ros.kernels.gpu import attention, flow, image, launch, linear, norm, project
+from vla_accel_ros.kernels.image import Views
 from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.tuning import Config, Table, read_table
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
+from vla_accel_ros.models.conventions import LEROBOT, OPENPI
+from vla_accel_ros.models.openvla_processing import PixelNorm
 from vla_accel_ros.tools.bench import pieces
 
 POINTERS = {
     torch.bfloat16: "*bf16",
     torch.float32: "*fp32",
     torch.int32: "*i32",
-    torch.uint8: "*u8",
+    torch.int64: "*i64",
     torch.float16: "*fp16",
 }
 CPU = torch.device("cpu")
@@ -51,9 +54,8 @@ class Compiled:
         return self.launch
 
     def launch(self, *arguments: Any, **named: Any) -> None:
-        options = {
-            name: named.pop(name) for name in ("num_warps", "num_stages", "launch_pdl") if name in named
-        }
+        known = ("num_warps", "num_stages", "launch_pdl", "enable_fp_fusion")
+        options = {name: named.pop(name) for name in known if name in named}
         given = {**dict(zip(self.kernel.arg_names, arguments)), **named}
         signature, constants, attributes = {}, {}, {}
         for index, parameter in enumerate(self.kernel.params):
@@ -90,11 +92,12 @@ def usage(cubin: bytes) -> tuple[int, int]:
 
 def replace_kernels(module: ModuleType, capability: int) -> None:
     """Make every launch of the module's kernels a compilation."""
-    helpers = {name for name in vars(launch) if isinstance(getattr(launch, name), JITFunction)}
-    called = helpers | {"_two_products", "_squares", "_over", "_gelu"}
+    called = {"_two_products", "_squares", "_over", "_gelu", "_level"}
     called |= {"packed_product", "two_packed_products", "low_half", "high_half", "_leave_row"}
     for name, value in list(vars(module).items()):
-        if isinstance(value, JITFunction) and name not in called:
+        if not isinstance(value, JITFunction) or value.fn.__module__ != module.__name__:
+            continue  # another module's are called, not launched
+        if name not in called:
             setattr(module, name, Compiled(value, capability))
 
 
@@ -111,7 +114,8 @@ def between() -> None:
     def place(*shape: int) -> torch.Tensor:
         return torch.empty(shape, dtype=torch.bfloat16)
 
-    image.patches(torch.empty(480, 640, 3, dtype=torch.uint8), 224, 14, torch.empty(256, 588))
+    for rule, patch in ((OPENPI.pixels, 14), (LEROBOT.pixels, 14), (PixelNorm().rule, 224)):
+        image.patches(Views(rule, 224, 1, CPU), patch, torch.empty(1, 256, 588))
     ints, angles = torch.zeros(1, dtype=torch.int32), torch.empty(900, 128)
     weight = torch.empty(2048)
     norm.rms_norm(place(532, 2048), weight, place(532, 2048))

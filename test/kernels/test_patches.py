@@ -1,54 +1,130 @@
-"""Patches of an image: the twin does what the two-step processing does, the kernel what the twin does."""
+"""Patches of images: the twin is each family's own processing, and the kernel is the twin, to the bit."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from drawing import DEVICE, poison
+from torch import Tensor
 
 from vla_accel_ros.kernels import image
 from vla_accel_ros.kernels.gpu import image as kernels
-from vla_accel_ros.models.processing import resize_with_pad
+from vla_accel_ros.kernels.image import Views
+from vla_accel_ros.models import smolvla_processing
+from vla_accel_ros.models.conventions import LEROBOT, OPENPI, padded
+from vla_accel_ros.models.openvla_processing import PixelNorm
+from vla_accel_ros.models.pixels import PixelRule
+from vla_accel_ros.models.resize import resize_bilinear
 
-SIZES = [(14, 14), (15, 20), (20, 15), (37, 30), (5, 7), (1, 3), (40, 14)]
-LEVEL = 2 / 255
+OPENVLA = PixelNorm()
+RULES = {
+    "openpi": OPENPI.pixels,
+    "lerobot": LEROBOT.pixels,
+    "openvla": OPENVLA.rule,
+    "smolvla": smolvla_processing.PIXELS,
+}
+SIZES = [(14, 14), (15, 20), (20, 15), (37, 30), (5, 7), (1, 3), (40, 14), (2, 200)]
+ODD = [(14, 14), (25, 20), (5, 7), (1, 3)]
+EXACT = {"rtol": 0, "atol": 0}
+ROUNDING = {"rtol": 0, "atol": 1e-6}
+each_rule = pytest.mark.parametrize("name", RULES)
 
 
-def drawn(height: int, width: int) -> np.ndarray:
-    return np.random.default_rng(height).integers(0, 256, (height, width, 3), dtype=np.uint8)
+def drawn(height: int, width: int, edges: bool = False) -> Tensor:
+    """Noise, or black and white only, where bicubic overshoots."""
+    values = np.random.default_rng(height).integers(0, 2 if edges else 256, (height, width, 3))
+    return torch.from_numpy((values * (255 if edges else 1)).astype(np.uint8))
 
 
-def twin_of(pixels: np.ndarray, size: int = 14, patch: int = 7) -> torch.Tensor:
-    out = poison((size // patch) ** 2, 3 * patch * patch)
-    image.patches(torch.from_numpy(pixels).to(DEVICE), size, patch, out)
-    return out
+def views_of(rule: PixelRule, images: list[Tensor], size: int = 14) -> Views:
+    views = Views(rule, size, len(images), DEVICE)
+    views.point([views.view(pixels.to(DEVICE)) for pixels in images])
+    return views
 
 
+def reference(name: str, pixels: Tensor, size: int) -> Tensor:
+    """[C, size, size], as the family has it written; openpi's as Pillow computes it."""
+    if name == "openvla":
+        return OPENVLA.pixels(pixels, size)
+    if name == "smolvla":
+        return smolvla_processing.resize_to_corner(pixels, size)
+    own = partial(padded, resize=resize_bilinear) if name == "openpi" else LEROBOT.resize
+    return own(pixels[None], size)[0]
+
+
+def cut(square: Tensor, patch: int) -> Tensor:
+    """[C, S, S] -> patches [(S / patch)^2, C * patch * patch]"""
+    side = square.shape[1] // patch
+    return square.unflatten(1, (side, patch)).unflatten(3, (side, patch)).permute(1, 3, 0, 2, 4).reshape(
+        side * side, -1
+    )  # fmt: skip
+
+
+@each_rule
+@pytest.mark.parametrize("edges", [False, True], ids=["noise", "edges"])
 @pytest.mark.parametrize("shape", SIZES, ids=str)
-def test_the_twin_is_the_processing_within_one_level(shape: tuple[int, int]) -> None:
-    pixels = drawn(*shape)
-    square = torch.from_numpy(resize_with_pad(pixels, 14)).to(DEVICE).float() / 127.5 - 1
-    expected = square.reshape(2, 7, 2, 7, 3).permute(0, 2, 4, 1, 3).reshape(4, -1)
-    difference = (twin_of(pixels) - expected).abs()
-    assert difference.max() <= LEVEL * 1.01
-    assert (difference > LEVEL / 2).float().mean() < 0.02
+def test_the_twin_is_what_the_family_does(name: str, shape: tuple[int, int], edges: bool) -> None:
+    pixels = drawn(*shape, edges)
+    out = poison(1, 4, 7 * 7 * RULES[name].channels)
+    image.patches(views_of(RULES[name], [pixels]), 7, out)
+    near = EXACT if RULES[name].rounds else ROUNDING
+    torch.testing.assert_close(out[0].cpu(), cut(reference(name, pixels, 14), 7), **near)
 
 
-@pytest.mark.parametrize("shape", SIZES, ids=str)
-def test_the_kernel_is_its_twin(shape: tuple[int, int]) -> None:
+@each_rule
+@pytest.mark.parametrize("shape", [(480, 640), (720, 1280)], ids=str)
+def test_frames_of_real_cameras_at_the_published_size(name: str, shape: tuple[int, int]) -> None:
     pixels = drawn(*shape)
-    ours = poison(4, 3 * 7 * 7)
-    kernels.patches(torch.from_numpy(pixels).to(DEVICE), 14, 7, ours)
-    difference = (ours - twin_of(pixels)).abs()
-    assert difference.max() <= LEVEL * 1.01
-    assert (difference > 1e-6).float().mean() < 1e-3
+    out = poison(1, 256, 14 * 14 * RULES[name].channels)
+    image.patches(views_of(RULES[name], [pixels], 224), 14, out)
+    near = EXACT if RULES[name].rounds else ROUNDING
+    torch.testing.assert_close(out[0].cpu(), cut(reference(name, pixels, 224), 14), **near)
+
+
+@each_rule
+@pytest.mark.parametrize("shape", ODD, ids=str)
+def test_the_kernel_is_its_twin(name: str, shape: tuple[int, int]) -> None:
+    views = views_of(RULES[name], [drawn(*shape, edges=True)])
+    ours, twins = (poison(1, 4, 7 * 7 * views.rule.channels) for _ in range(2))
+    kernels.patches(views, 7, ours)
+    image.patches(views, 7, twins)
+    torch.testing.assert_close(ours, twins, **EXACT)
+
+
+@each_rule
+def test_cameras_of_different_sizes_are_read_where_the_table_points(name: str) -> None:
+    first, second = [drawn(20, 15), drawn(9, 24)], [drawn(5, 7), drawn(14, 14)]
+    views = views_of(RULES[name], first)
+    for images in (first, second):
+        views.point([views.view(pixels.to(DEVICE)) for pixels in images])
+        ours = poison(2, 1, 14 * 14 * views.rule.channels)
+        kernels.patches(views, 14, ours)
+        for pixels, found in zip(images, ours, strict=True):
+            near = EXACT if RULES[name].rounds else ROUNDING
+            torch.testing.assert_close(found[0].cpu(), reference(name, pixels, 14).flatten(), **near)
 
 
 def test_padding_is_black_and_other_patch_sizes_do() -> None:
-    pixels = np.full((5, 18, 3), 255, np.uint8)
-    ours = poison(9, 3 * 16)
-    kernels.patches(torch.from_numpy(pixels).to(DEVICE), 12, 4, ours)
-    assert (ours[:3] == -1).all() and (ours[-3:] == -1).all()
+    views = views_of(OPENPI.pixels, [torch.full((5, 18, 3), 255, dtype=torch.uint8)], 12)
+    ours = poison(1, 9, 3 * 16)
+    kernels.patches(views, 4, ours)
+    assert (ours[0, :3] == -1).all() and (ours[0, -3:] == -1).all()
     assert (ours == 1).any()
-    assert torch.equal(ours, twin_of(pixels, 12, 4))
+
+
+@pytest.mark.gpu
+@each_rule
+def test_a_gpu_gives_the_pixels_that_a_cpu_gives(name: str) -> None:
+    """Of whole frames, by the compiled kernel; sums in floating point, too, are added up alike."""
+    for shape in ((480, 640), (720, 1280), (37, 200)):
+        pixels = drawn(*shape)
+        there, here = views_of(RULES[name], [pixels], 224), Views(RULES[name], 224, 1, torch.device("cpu"))
+        here.point([here.view(pixels)])
+        shape = 1, 256, 14 * 14 * here.rule.channels
+        ours, twins = poison(*shape), torch.empty(shape)
+        kernels.patches(there, 14, ours)
+        image.patches(here, 14, twins)
+        torch.testing.assert_close(ours.cpu(), twins, **EXACT)

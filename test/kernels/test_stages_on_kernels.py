@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from builders import make_config, make_model
@@ -16,34 +17,36 @@ from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.models.gemma import KV
 from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.processing import to_unit
 from vla_accel_ros.models.sampling import sample
 
 KINDS = ("pi0", "pi05")
 
 
-def inputs(model: Pi, views: int = 2, words: int = 7) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """images, prompt, noise, state"""
+def inputs(model: Pi, views: int = 2, words: int = 7) -> tuple[np.ndarray, Tensor, Tensor, Tensor]:
+    """images uint8 [V, S, S, 3] on the host, prompt, noise, state"""
     config, g = model.config, torch.Generator().manual_seed(2)
     size = config.vision.image_size
-    images = torch.rand(views, 3, size, size, generator=g) * 2 - 1
+    images = torch.randint(256, (views, size, size, 3), generator=g).byte().numpy()
     prompt = torch.randint(4, config.vocab, (words,), generator=g)
     noise = torch.randn(1, config.horizon, config.action_dim, generator=g)
     state = torch.randn(1, config.state_dim, generator=g)
-    return images.to(DEVICE), prompt.to(DEVICE), noise.to(DEVICE), state.to(DEVICE)
+    return images, prompt.to(DEVICE), noise.to(DEVICE), state.to(DEVICE)
 
 
 @torch.no_grad()
 def plain(
-    model: Pi, images: Tensor, prompt: Tensor, noise: Tensor, state: Tensor
+    model: Pi, images: np.ndarray, prompt: Tensor, noise: Tensor, state: Tensor
 ) -> tuple[KV, Tensor, Tensor]:
-    embs = torch.cat((model.encode(images).flatten(0, 1), model.embed_tokens(prompt)))[None]
+    unit = to_unit(torch.from_numpy(images)).to(DEVICE)
+    embs = torch.cat((model.encode(unit).flatten(0, 1), model.embed_tokens(prompt)))[None]
     hidden, kv = model.prefix(embs)
     flow = sample(lambda x, t: model.velocity(x, torch.full((1,), t), state, kv), noise, 2)
     return kv, hidden[0, -1], flow.actions
 
 
 def fast(
-    model: Pi, images: Tensor, prompt: Tensor, noise: Tensor, state: Tensor
+    model: Pi, images: np.ndarray, prompt: Tensor, noise: Tensor, state: Tensor
 ) -> tuple[KV, Tensor, Tensor]:
     pool = KVPool(model.config.prefix, 2, model.config.max_tokens, DEVICE, model.language_model.dtype)
     stages = Stages(model, pool, ops=lambda: TritonOps(DEVICE, Table(processors=4)))

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from vla_accel_ros.engine.acting import Acted, How, Seen, Settings
 from vla_accel_ros.engine.in_turn import IN_TURN, InTurn
-from vla_accel_ros.engine.intake import Intake
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.parts import Choices, parts
 from vla_accel_ros.engine.precision import EXACT
@@ -73,7 +72,6 @@ class Engine:
             raise ValueError(f"step_dt_s is {step_dt_s}; give the time between two actions in seconds.")
         self.policy, self.steps, self.seed, self.step_dt_s = policy, steps, seed, step_dt_s
         self.time_rule = time_rule or policy.time_rule
-        self._intake = Intake(policy)
         config, device, dtype = policy.config, policy.device, policy.kv_dtype
         self.pool = KVPool(config.prefix, slots, config.max_tokens, device, dtype)
         self._prefixes = Prefixes(self.pool)
@@ -94,9 +92,8 @@ class Engine:
         slot = self.pool.acquire()
         try:
             with torch.inference_mode():
-                inputs = self._intake(observation)
-                n_tokens = self._seeing.observe(inputs, slot)
-            return self._prefixes.publish(slot, observation, n_tokens, n_tokens - len(inputs.tokens))
+                seen = self._seeing.observe(observation, slot)
+            return self._prefixes.publish(slot, observation, *seen)
         except BaseException:
             self.pool.release(slot)
             raise

@@ -34,6 +34,16 @@ class Memory:
         return self._held[name][: math.prod(shape)].view(shape)
 
 
+def put(buffer: Tensor, values: Tensor) -> None:
+    """Copy values, of the host or the device, into a buffer in the current stream's order, without waiting.
+
+    From ordinary memory a copy to a GPU would wait for all that is in the stream.
+    """
+    if buffer.is_cuda and not values.is_cuda:
+        values = values.pin_memory()
+    buffer.copy_(values, non_blocking=True)
+
+
 class Stage(ABC):
     """What is computed is `body`; `run` computes it."""
 

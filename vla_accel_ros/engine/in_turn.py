@@ -21,15 +21,18 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.acting import Acted, How, Seen, TokenActing
+from vla_accel_ros.engine.intake import Intake
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.mode import Frames, Mode, measure
 from vla_accel_ros.engine.packed_stage import PackedForward
 from vla_accel_ros.engine.prefixes import Prefix
+from vla_accel_ros.engine.seeing import Extent
 from vla_accel_ros.engine.stages import Progress
 from vla_accel_ros.engine.token_pipeline import TokenPipeline
+from vla_accel_ros.engine.towers import Towers
+from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.packed import Forward, Segment
 from vla_accel_ros.models.policies import WordedPolicy
-from vla_accel_ros.models.policy import PolicyInputs
 
 MEASURED_WORDS = 24
 """Of the prompt whose forwards are timed for mode auto."""
@@ -60,16 +63,23 @@ def riders(how: InTurn, tokens: int) -> int:
 
 
 class Encoded:
-    """A Seeing that only encodes: `embeddings` of a slot are what the pipeline takes."""
+    """A Seeing that only encodes: `embeddings` of a slot are what the pipeline takes.
 
-    def __init__(self, policy: WordedPolicy, pool: KVPool) -> None:
-        self._policy = policy
+    towers: encode images instead of the plain network.
+    """
+
+    def __init__(self, policy: WordedPolicy, pool: KVPool, towers: Towers | None = None) -> None:
+        self._policy, self._towers, self._intake = policy, towers, Intake(policy)
         self._kept = pool.k.new_zeros(pool.slots, policy.config.max_tokens, policy.config.prefix.width)
 
-    def observe(self, inputs: PolicyInputs, slot: int) -> int:
+    def observe(self, observation: Observation, slot: int) -> Extent:
+        if self._towers is not None:
+            n_tokens, n_words = self._towers.embed(observation, self._kept[slot])
+            return Extent(n_tokens, n_tokens - n_words)
+        inputs = self._intake(observation)
         embeddings = self._policy.embed(inputs)[0]
         self._kept[slot, : len(embeddings)].copy_(embeddings)
-        return len(embeddings)
+        return Extent(len(embeddings), len(embeddings) - len(inputs.tokens))
 
     def embeddings(self, slot: int, n_tokens: int) -> Tensor:
         """[1, T, W]"""

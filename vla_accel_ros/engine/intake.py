@@ -1,9 +1,9 @@
-"""An observation on its way to the policy's device, and the moment from which its images may be overwritten.
+"""An observation on its way to a policy in plain torch, and from when its images may be overwritten.
 
 On a GPU the pixels go up as they lie: by the copy engine from page-locked memory, or not at all where the GPU
 reads the host's memory in place; resizing is done there. All of it runs on a stream of its own, beside the
 kernels of whoever acts or speaks, and is over when the call returns: only then can it be said whether the
-images were still whole. On a CPU it is the policy's own way, the plain twin.
+images were still whole. On a CPU it is the policy's own way. What is captured takes pixels by engine.landing.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ class Intake:
         Raises ValueError for an observation the policy cannot take, Torn if its images were overwritten.
         """
         inputs = self._inputs(observation)
-        if not observation.intact():
-            raise Torn(f"the images of {observation.stamp_ns} were overwritten: use the next")
+        check_whole(observation)
         return inputs
 
     def _inputs(self, observation: Observation) -> PolicyInputs:
@@ -49,11 +48,22 @@ class Intake:
 
     def upload(self, image: np.ndarray) -> Tensor:
         """uint8 [H, W, 3] on the GPU, under way on the current stream: a copy, or the memory itself."""
-        pointer = mapped_pointer(image) if image.flags.c_contiguous else 0
-        if pointer:
-            return torch.as_tensor(_Mapped(pointer, image), device=self._policy.device)
-        pixels = torch.from_numpy(_writable(np.ascontiguousarray(image)))
-        return pixels.to(self._policy.device, non_blocking=True)
+        return on_host(image, self._policy.device).to(self._policy.device, non_blocking=True)
+
+
+def check_whole(observation: Observation) -> None:
+    """To be called once the pixels were taken. Raises Torn if the images were overwritten until now."""
+    if not observation.intact():
+        raise Torn(f"the images of {observation.stamp_ns} were overwritten: use the next")
+
+
+def on_host(image: np.ndarray, device: torch.device) -> Tensor:
+    """The image where it lies, uint8 [H, W, 3], contiguous: a tensor of the device that reads it in place, or
+    of the host."""
+    pointer = mapped_pointer(image) if image.flags.c_contiguous else 0
+    if pointer:
+        return torch.as_tensor(_Mapped(pointer, image), device=device)
+    return torch.from_numpy(_writable(np.ascontiguousarray(image)))
 
 
 class _Mapped:

@@ -20,7 +20,9 @@ from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.engine.staggered import PlainSeats, Seats
 from vla_accel_ros.engine.staggered_stage import CapturedSeats, OneByOne
 from vla_accel_ros.engine.text import Texts
+from vla_accel_ros.engine.towers import Towers
 from vla_accel_ros.engine.underway import UnderWay
+from vla_accel_ros.kernels.ops import ops_for
 from vla_accel_ros.models.openvla import OpenVLA
 from vla_accel_ros.models.packed import Forward
 from vla_accel_ros.models.pi import Pi
@@ -74,11 +76,12 @@ def parts(policy: AnyPolicy, pool: KVPool, choices: Choices) -> Parts:
         underway.check(choices.staggered, choices.settings.steps, pool.slots)
     worded = cast(WordedPolicy, policy)
     if policy.acts != FLOW and (fast or turns.mode != SEQUENTIAL):
-        encoded = Encoded(worded, pool)
+        encoded = Encoded(worded, pool, Towers(worded, ops_for(policy.device)) if fast else None)
         in_turn = FramesInTurn(worded, encoded, turns, forward)
         return Parts(encoded, in_turn, in_turn=in_turn, packed=forward)
     rule, precision = choices.settings.time_rule, choices.precision
-    stages = Stages(policy.model, pool, rule, precision=precision) if fast else None
+    pixels = policy.pixel_rule
+    stages = Stages(policy.model, pool, rule, precision=precision, rule=pixels) if fast else None
     acts, under_way = _acting(policy, pool, choices, stages)
     return Parts(
         PlainSeeing(policy, pool) if stages is None else FastSeeing(worded, stages),

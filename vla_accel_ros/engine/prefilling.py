@@ -1,6 +1,7 @@
-"""From patches to keys and values: two stages of large products with one pass over the rows between them.
+"""From pixels to keys and values: two stages of large products with one pass over the rows between them.
 
-The products are cuBLAS, which is near its limit at these sizes; residuals are added by the product itself and
+Encode begins with the cameras' own pixels, so that nothing is computed for an image before its graph. The
+products are cuBLAS, which is near its limit at these sizes; residuals are added by the product itself and
 norms carry the biases of the product before them. The prompt is padded to a bucket; lengths on the device
 keep what is beyond them from being read. Nobody reads the last layer but through its keys and values, so
 nothing else of it is computed; its input for the last token is kept, and `engine.decoding` makes the
@@ -17,23 +18,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vla_accel_ros.engine.graphs import Memory, Stage
+from vla_accel_ros.engine.graphs import Memory, Stage, put
 from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.landing import Landing
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.models.folded import Prefix
 from vla_accel_ros.models.fused import fuse
 from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.pixels import PixelRule
 from vla_accel_ros.models.vision import Layer
 
 
 class Encode(Stage):
-    """`images` images of one forward.
+    """`images` images of one forward, as they come from the cameras, made patches of by a rule.
 
-    patches float32 [N, tokens, 3 * patch * patch]: in [-1, 1], channels first; tokens [N * tokens, W]: what
-    the prefix stack gets.
+    landing: where they are put; patches float32 [N, tokens, 3 * patch * patch]: in [-1, 1], channels first;
+    tokens [N * tokens, W]: what the prefix stack gets.
     """
 
-    def __init__(self, model: Pi, ops: Ops, images: int) -> None:
+    def __init__(self, model: Pi, ops: Ops, images: int, rule: PixelRule) -> None:
         super().__init__(model.embed_table.device)
         self.ops, sizes = ops, model.config.vision
         paligemma = model.paligemma_with_expert.paligemma.model
@@ -51,22 +54,11 @@ class Encode(Stage):
         def place(width: int) -> Tensor:
             return torch.zeros(rows, width, device=self.device, dtype=dtype)
 
-        self._patch, self._side = sizes.patch, sizes.image_size // sizes.patch
+        self._patch, self.landing = sizes.patch, Landing(rule, sizes.image_size, images, self.device)
         self.patches = torch.zeros(images, sizes.tokens, 3 * sizes.patch**2, device=self.device)
         self.tokens = place(model.config.prefix.width)
         self._x, self._y, self._normed = (place(sizes.width) for _ in range(3))
         self._qkv_out, self._fed = place(3 * sizes.width), place(sizes.mlp)
-
-    def set(self, images: Tensor) -> None:
-        """images float32 [N, 3, S, S] in [-1, 1]."""
-        side, patch = self._side, self._patch
-        cut = images.unflatten(3, (side, patch)).unflatten(2, (side, patch)).permute(0, 2, 4, 1, 3, 5)
-        self.patches.view(cut.shape).copy_(cut)
-
-    def take(self, pixels: Sequence[Tensor]) -> None:
-        """pixels uint8 [H, W, 3], N images of any size as cameras give them, on the device: resized here."""
-        for image, patches in zip(pixels, self.patches, strict=True):
-            self.ops.patches(image, self._side * self._patch, self._patch, patches)
 
     def body(self) -> None:
         ops, y, bias = self.ops, None, None
@@ -86,6 +78,7 @@ class Encode(Stage):
 
     def _enter(self) -> None:
         """The first layer's input x."""
+        self.ops.patches(self.landing.views, self._patch, self.patches)
         embeddings, patch = self._vision.embeddings, self._vision.embeddings.patch_embedding
         embedded = F.linear(self.patches, patch.weight.flatten(1), patch.bias)
         self._x.copy_((embedded + embeddings.position_embedding.weight).flatten(0, 1))
@@ -153,12 +146,11 @@ class Prefill(Stage):
         self._batch = torch.arange(batch, device=self.device)
 
     def set(self, prompts: Sequence[Tensor], slots: Sequence[int]) -> None:
-        """prompts int64 [t], each with t at most the bucket; slots: as many."""
+        """prompts int64 [t], each with t at most the bucket; slots: as many. Nothing is waited for."""
         for row, prompt in zip(self.prompt, prompts, strict=True):
-            row[: len(prompt)].copy_(prompt)
-        self.slots.copy_(torch.tensor(slots, dtype=torch.int32))
-        lengths = [self._images + len(prompt) for prompt in prompts]
-        self.lengths.copy_(torch.tensor(lengths, dtype=torch.int32))
+            put(row[: len(prompt)], prompt)
+        put(self.slots, torch.tensor(slots, dtype=torch.int32))
+        put(self.lengths, torch.tensor([self._images + len(p) for p in prompts], dtype=torch.int32))
 
     def body(self) -> None:
         ops, layers = self.ops, self.prefix.layers

@@ -19,13 +19,16 @@ from vla_accel_ros.engine.prefilling import Encode, Prefill
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.quantized import Rows
 from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.pixels import PixelRule
 
 
 class EncodeFp8(Encode):
-    """small: of the model's image encoder, layer by layer."""
+    """small: of the model's image encoder, layer by layer; other arguments: see Encode."""
 
-    def __init__(self, model: Pi, ops: Ops, images: int, small: Sequence[SmallVision]) -> None:
-        super().__init__(model, ops, images)
+    def __init__(
+        self, model: Pi, ops: Ops, images: int, rule: PixelRule, small: Sequence[SmallVision]
+    ) -> None:
+        super().__init__(model, ops, images, rule)
         self._small, sizes, rows = small, model.config.vision, self._x.shape[0]
         self._normed_rows = Rows.place(rows, sizes.width, self.device)
         self._fed_rows = Rows.place(rows, sizes.mlp, self.device)

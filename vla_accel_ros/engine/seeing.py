@@ -12,24 +12,36 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import takewhile
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
+import torch
 from torch import Tensor
 
+from vla_accel_ros.engine.intake import Intake, check_whole
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.stages import Stages
+from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models import packed
 from vla_accel_ros.models.packed import Forward, Segment
 from vla_accel_ros.models.policies import AnyPolicy, WordedPolicy
-from vla_accel_ros.models.policy import PolicyInputs
+
+
+class Extent(NamedTuple):
+    """All tokens of a prefix, and those of images."""
+
+    n_tokens: int
+    n_images: int
 
 
 class Seeing(Protocol):
     """Computes prefixes into held slots of one pool."""
 
-    def observe(self, inputs: PolicyInputs, slot: int) -> int:
-        """The prefix of an observation; returns its tokens."""
+    def observe(self, observation: Observation, slot: int) -> Extent:
+        """The prefix of an observation, whose images are needed no longer then.
+
+        Raises ValueError for one that the policy cannot take, Torn if its images were overwritten.
+        """
         ...
 
     def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
@@ -45,7 +57,7 @@ class PlainSeeing:
     """By the plain network. forward: computes the rest of a causal prefix, None = in plain torch."""
 
     def __init__(self, policy: AnyPolicy, pool: KVPool, forward: Forward | None = None) -> None:
-        self._policy, self._pool = policy, pool
+        self._policy, self._pool, self._intake = policy, pool, Intake(policy)
         width, config = policy.config.prefix.width, policy.config
         self._hidden = pool.k.new_zeros(pool.slots, width)
         self._images: Tensor | None = None
@@ -54,12 +66,15 @@ class PlainSeeing:
             self._images = pool.k.new_zeros(pool.slots, config.max_tokens - config.max_prompt, width)
             self._forward: Forward = forward or partial(packed.forward, policy.model.stack)
 
-    def observe(self, inputs: PolicyInputs, slot: int) -> int:
+    def observe(self, observation: Observation, slot: int) -> Extent:
+        inputs = self._intake(observation)
         if self._images is None:
-            return self._whole(self._policy.embed(inputs), slot)
-        images = self._worded.see(inputs)
-        self._images[slot, : len(images)].copy_(images)
-        return self._whole(self._worded.join(images, inputs.tokens), slot)
+            n_tokens = self._whole(self._policy.embed(inputs), slot)
+        else:
+            images = self._worded.see(inputs)
+            self._images[slot, : len(images)].copy_(images)
+            n_tokens = self._whole(self._worded.join(images, inputs.tokens), slot)
+        return Extent(n_tokens, n_tokens - len(inputs.tokens))
 
     def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
         assert self._images is not None
@@ -99,8 +114,11 @@ class FastSeeing:
     def __init__(self, policy: WordedPolicy, stages: Stages) -> None:
         self._policy, self._stages = policy, stages
 
-    def observe(self, inputs: PolicyInputs, slot: int) -> int:
-        return self._stages.observe([inputs.images], [inputs.tokens], [slot])[0]
+    def observe(self, observation: Observation, slot: int) -> Extent:
+        given, whole = self._policy.host_inputs(observation), partial(check_whole, observation)
+        words = torch.tensor(given.tokens)
+        (n_tokens,) = self._stages.observe([given.images], [words], [slot], whole)
+        return Extent(n_tokens, n_tokens - len(words))
 
     def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
         words = self._policy.words(instruction, frame.state)

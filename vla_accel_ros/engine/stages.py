@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,9 +25,11 @@ from vla_accel_ros.engine.precision import EXACT, Small, check
 from vla_accel_ros.engine.prefilling import Encode, Prefill
 from vla_accel_ros.engine.prefilling_fp8 import EncodeFp8, PrefillFp8
 from vla_accel_ros.kernels.ops import Ops, ops_for
+from vla_accel_ros.models.conventions import OPENPI
 from vla_accel_ros.models.folded import Expert, fold_expert, fold_prefix
 from vla_accel_ros.models.gemma import rotary_tables
 from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.pixels import PixelRule
 from vla_accel_ros.models.sampling import Flow
 
 Progress = Callable[[str, int, int], None]
@@ -35,6 +38,9 @@ Progress = Callable[[str, int, int], None]
 BUCKET = 16
 """Prompts are padded to a multiple of this."""
 
+Images = Sequence[np.ndarray] | np.ndarray
+"""uint8 [H, W, 3] each, of any sizes, or all of one: [V, H, W, 3]."""
+
 S = TypeVar("S", bound=Stage)
 
 
@@ -42,8 +48,8 @@ class Stages:
     """encode, prefill, denoise and finish of a model over a pool of prefixes.
 
     time_rule: of the flow, see models.sampling. ops: makes the kernels of a stage; None = those of the pool's
-    device. precision: see engine.precision. Raises RuntimeError on a GPU without triton, ValueError for a
-    precision that the device does not have.
+    device. precision: see engine.precision. rule: how pixels become the network's. Raises RuntimeError on a
+    GPU without triton, ValueError for a precision that the device does not have.
     """
 
     def __init__(
@@ -53,9 +59,10 @@ class Stages:
         time_rule: str = "openpi",
         ops: Callable[[], Ops] | None = None,
         precision: str = EXACT,
+        rule: PixelRule = OPENPI.pixels,
     ) -> None:
         device, dtype, sizes = pool.k.device, pool.k.dtype, model.config.prefix
-        self.model, self.pool, self.time_rule = model, pool, time_rule
+        self.model, self.pool, self.time_rule, self.rule = model, pool, time_rule, rule
         check(precision, True, device, dtype)
         self._ops = ops or (lambda: ops_for(device))
         self.prefix = fold_prefix(model.language_model)
@@ -93,11 +100,9 @@ class Stages:
         slot = self.pool.acquire()
         try:
             for count in sorted(set(views)):
-                images = torch.zeros(
-                    count, 3, config.vision.image_size, config.vision.image_size, device=device
-                )
+                images = np.zeros((count, config.vision.image_size, config.vision.image_size, 3), np.uint8)
                 for bucket in buckets:
-                    prompt = torch.zeros(bucket, dtype=torch.int64, device=device)
+                    prompt = torch.zeros(bucket, dtype=torch.int64)
                     name = f"prefix of {count} images and {bucket} words"
                     made.append((name, partial(self.observe, [images], [prompt], [slot])))
             for number in sorted(set(steps)):
@@ -120,19 +125,27 @@ class Stages:
         return min(-(-max(prompt, 1) // BUCKET) * BUCKET, max(self.model.config.max_prompt, prompt))
 
     @torch.inference_mode()
-    def observe(self, images: Sequence[Tensor], prompts: Sequence[Tensor], slots: Sequence[int]) -> list[int]:
+    def observe(
+        self,
+        frames: Sequence[Images],
+        prompts: Sequence[Tensor],
+        slots: Sequence[int],
+        taken: Callable[[], None] = lambda: None,
+    ) -> list[int]:
         """Write prefixes into pool slots; returns their lengths.
 
-        images float32 [V, 3, S, S], the same V for all; prompts int64 [t]; slots: one for each. Ordered by
-        the current stream; nothing is waited for.
+        frames: V images each, the same V for all; prompts int64 [t]; slots: one for each.
+        taken: called once the images are needed no longer, before anything is made of them; what it raises
+        ends the call. Only that is waited for; the rest is ordered by the current stream.
         """
-        batch, views = len(images), images[0].shape[0]
+        batch, views = len(frames), len(frames[0])
         encode = self.encode(batch * views)
         prefill = self.prefill(views, max(len(prompt) for prompt in prompts), batch)
         with self._observing:  # encode and prefill share their buffers with all others of their kind
-            encode.set(images[0] if batch == 1 else torch.cat(list(images)))
+            encode.landing.take([image for frame in frames for image in frame], taken)
             encode.capture()
             encode.run()
+            encode.landing.read()
             tokens = views * self.model.config.vision.tokens
             for slot, seen in zip(slots, encode.tokens.split(tokens), strict=True):
                 self.images[slot, :tokens].copy_(seen)
@@ -192,8 +205,8 @@ class Stages:
         def make() -> Encode:
             small = self.small.vision
             if small is None:
-                return Encode(self.model, self._chain, images)
-            return EncodeFp8(self.model, self._chain, images, small)
+                return Encode(self.model, self._chain, images, self.rule)
+            return EncodeFp8(self.model, self._chain, images, self.rule, small)
 
         return self._stage(("encode", images), make)
 

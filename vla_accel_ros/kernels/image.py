@@ -1,80 +1,102 @@
-"""From a camera's pixels to the encoder's patches in one pass, in plain torch: the twin of gpu/image.py.
+"""From cameras' pixels to the encoder's patches in one pass, in plain torch: the twin of gpu/image.py.
 
-Antialiased bilinear resize with centred black padding, rounded to bytes along the rows and again along the
-columns, then [-1, 1] and the layout of patches: what processing.resize_with_pad and to_unit do, within one
-level. Which pixels make a pixel, and with what weights, depends on the image's size alone and is made once.
+What a family does to images comes as data (models.pixels): taps along either axis, whether sums are rounded
+to bytes, and what becomes of a level. Rounded sums are integers, which add up alike in any order, so the
+pixels are the family's own to the bit wherever they are computed; sums in floating point are of two terms, in
+one order. Where the images lie and how large they are is data, too: a table of addresses that a captured
+graph reads, so that another camera is another table and not another graph.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from vla_accel_ros.models.pixels import Axis, PixelRule
+from vla_accel_ros.models.resize import FRACTION_BITS
 
-class Taps(NamedTuple):
-    """For one axis of an image that is fitted into `size` pixels.
+FIELDS = 9
+"""Numbers of an image in the table: address, height, width; first, weight and taps of rows and of columns."""
 
-    first int32 [size]: the first source pixel of each; weight float32 [size, n]: of it and those after it,
-    all 0 where there is padding.
+
+class View(NamedTuple):
+    """An image uint8 [H, W, 3], contiguous, and its axes, all on one device."""
+
+    pixels: Tensor
+    rows: Axis
+    columns: Axis
+
+
+class Views:
+    """What `patches` reads, at fixed addresses: `count` images that become squares of `size` by a rule.
+
+    table int64 [count, FIELDS]; levels float32 [C, 256]. Not for several threads at once.
     """
 
-    first: Tensor
-    weight: Tensor
+    def __init__(self, rule: PixelRule, size: int, count: int, device: torch.device) -> None:
+        self.rule, self.size = rule, size
+        self.levels = rule.levels.to(device)
+        self.table = torch.zeros(count, FIELDS, dtype=torch.int64, device=device)
+        self.now: tuple[View, ...] = ()
+
+    def view(self, pixels: Tensor) -> View:
+        """An image with the axes of its size. Made ahead: the axes are computed on the host."""
+        axes = self.rule.axes(pixels.shape[0], pixels.shape[1], self.size)
+        rows, columns = (Axis(a.first.to(pixels.device), a.weight.to(pixels.device)) for a in axes)
+        return View(pixels, rows, columns)
+
+    def point(self, views: Sequence[View]) -> None:
+        """What is read from now on, in the current stream's order; one for each image."""
+        self.now = tuple(views)
+        told = [
+            [v.pixels.data_ptr(), *v.pixels.shape[:2], *_told(v.rows), *_told(v.columns)] for v in self.now
+        ]
+        host = torch.tensor(told, dtype=torch.int64, pin_memory=self.table.is_cuda)
+        self.table.copy_(host, non_blocking=True)
 
 
-@lru_cache(maxsize=32)
-def taps(height: int, width: int, size: int, device: torch.device) -> tuple[Taps, Taps]:
-    """Those of the rows and of the columns."""
-    ratio = max(width / size, height / size)
-    inner = max(1, int(height / ratio)), max(1, int(width / ratio))
-    rows, columns = (
-        _axis(before, after, size, device) for before, after in zip((height, width), inner, strict=True)
-    )
-    return rows, columns
+def _told(axis: Axis) -> tuple[int, int, int]:
+    return axis.first.data_ptr(), axis.weight.data_ptr(), len(axis.weight)
 
 
-def _axis(before: int, after: int, size: int, device: torch.device) -> Taps:
-    scale = before / after
-    widen = max(scale, 1.0)
-    centre = (torch.arange(after, dtype=torch.float64) + 0.5) * scale
-    first = (centre - widen + 0.5).long().clamp(min=0)
-    last = (centre + widen + 0.5).long().clamp(max=before)
-    offset = torch.arange(int((last - first).max()))
-    place = first[:, None] + offset
-    weight = (1.0 - ((place - centre[:, None] + 0.5) / widen).abs()).clamp(min=0.0)
-    weight = torch.where(place < last[:, None], weight, 0.0)
-    weight = weight / weight.sum(dim=1, keepdim=True)
-    left = (size - after) // 2
-    all_first = torch.zeros(size, dtype=torch.int32)
-    all_weight = torch.zeros(size, len(offset))
-    all_first[left : left + after] = first.int()
-    all_weight[left : left + after] = weight.float()
-    return Taps(all_first.to(device), all_weight.to(device))
+def patches(views: Views, patch: int, out: Tensor) -> None:
+    """The patches of all images.
 
-
-def patches(image: Tensor, size: int, patch: int, out: Tensor) -> None:
-    """The patches of one image.
-
-    image uint8 [H, W, 3], of any size and contiguous; out float32 [(size / patch)^2, 3 * patch * patch] is
-    written: patches by rows, channels first within a patch, in [-1, 1].
+    out float32 [count, (size / patch)^2, C * patch * patch] is written: patches by rows, channels first
+    within a patch. With patch = size that is the picture, channels first.
     """
-    rows, columns = taps(image.shape[0], image.shape[1], size, image.device)
-    pixels = image.float()
-    across = _weighted(pixels.transpose(0, 1), columns).transpose(0, 1)
-    square = _weighted(across, rows)
-    side = size // patch
-    unit = square * (2.0 / 255.0) - 1.0
-    cut = unit.unflatten(0, (side, patch)).unflatten(2, (side, patch)).permute(0, 2, 4, 1, 3)
-    out.copy_(cut.flatten(2).flatten(0, 1))
+    side, channels = views.size // patch, len(views.levels)
+    for (pixels, rows, columns), place in zip(views.now, out, strict=True):
+        if views.rule.rounds:
+            across = _rounded(pixels.transpose(0, 1), columns).transpose(0, 1)
+            square = _rounded(across, rows).long().repeat(1, 1, channels // 3)
+            made = torch.stack([level[square[..., c]] for c, level in enumerate(views.levels)])
+        else:
+            unit = torch.stack([level[pixels[..., c].long()] for c, level in enumerate(views.levels)], dim=-1)
+            across = _summed(unit.transpose(0, 1), columns).transpose(0, 1)
+            made = _summed(across, rows).clamp(0.0, 1.0).permute(2, 0, 1) * 2.0 - 1.0
+        cut = made.unflatten(1, (side, patch)).unflatten(3, (side, patch)).permute(1, 3, 0, 2, 4)
+        place.copy_(cut.flatten(2).flatten(0, 1))
 
 
-def _weighted(pixels: Tensor, axis: Taps) -> Tensor:
-    """Along the first dimension, rounded to what a byte holds. pixels float32 [N, M, 3]."""
+def _rounded(pixels: Tensor, axis: Axis) -> Tensor:
+    """Along the first dimension: uint8 [N, M, 3] -> uint8 [S, M, 3]."""
+    half = 1 << (FRACTION_BITS - 1)
+    shape = len(axis.first), *pixels.shape[1:]
+    total = torch.full(shape, half, dtype=torch.int32, device=pixels.device)
+    for tap, weight in enumerate(axis.weight):
+        place = (axis.first.long() + tap).clamp(max=len(pixels) - 1)
+        total.addcmul_(pixels[place].int(), weight[:, None, None])
+    return (total >> FRACTION_BITS).clamp(0, 255).to(torch.uint8)
+
+
+def _summed(pixels: Tensor, axis: Axis) -> Tensor:
+    """Along the first dimension: float32 [N, M, 3] -> float32 [S, M, 3]."""
     total = torch.zeros(len(axis.first), *pixels.shape[1:], device=pixels.device)
-    for tap in range(axis.weight.shape[1]):
-        place = (axis.first.long() + tap).clamp(max=pixels.shape[0] - 1)
-        total += pixels[place] * axis.weight[:, tap, None, None]
-    return (total + 0.5).floor().clamp(0.0, 255.0)
+    for tap, weight in enumerate(axis.weight):
+        place = (axis.first.long() + tap).clamp(max=len(pixels) - 1)
+        total += pixels[place] * weight[:, None, None]
+    return total

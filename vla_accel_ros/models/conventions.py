@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vla_accel_ros.models import processing
+from vla_accel_ros.models.pixels import CENTRE, TORCH, PixelRule
 from vla_accel_ros.models.resize import resize_bilinear
 
 Resize = Callable[[Tensor, int], Tensor]
@@ -23,12 +25,13 @@ Resize = Callable[[Tensor, int], Tensor]
 
 @dataclass(frozen=True)
 class Conventions:
-    """time_rule: see models.sampling. resize: of images of one size. words: the prompt of a pi0 after its
-    beginning, as the texts that are encoded one by one."""
+    """time_rule: see models.sampling. resize: of images of one size; pixels: the same as data. words: the
+    prompt of a pi0 after its beginning, as the texts that are encoded one by one."""
 
     name: str
     time_rule: str
     resize: Resize
+    pixels: PixelRule
     words: Callable[[str], tuple[str, ...]]
 
 
@@ -74,5 +77,8 @@ def _lerobot_words(instruction: str) -> tuple[str, ...]:
     return (instruction if instruction.endswith("\n") else f"{instruction}\n",)
 
 
-OPENPI = Conventions("openpi", "openpi", openpi_resize, _openpi_words)
-LEROBOT = Conventions("lerobot", "lerobot", lerobot_resize, _lerobot_words)
+_LEVELS = torch.arange(256, dtype=torch.uint8)[None, None, :, None].expand(1, 1, 256, 3)
+_OPENPI_PIXELS = PixelRule("bilinear", CENTRE, processing.to_unit(_LEVELS)[0, :, 0])
+_LEROBOT_PIXELS = PixelRule(TORCH, CENTRE, (_LEVELS[0, 0].float() / 255.0).t().contiguous())
+OPENPI = Conventions("openpi", "openpi", openpi_resize, _OPENPI_PIXELS, _openpi_words)
+LEROBOT = Conventions("lerobot", "lerobot", lerobot_resize, _LEROBOT_PIXELS, _lerobot_words)

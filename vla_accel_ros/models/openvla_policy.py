@@ -18,7 +18,8 @@ from torch import Tensor
 from vla_accel_ros.models.openvla import OpenVLA
 from vla_accel_ros.models.openvla_config import OpenVLAConfig
 from vla_accel_ros.models.openvla_processing import ActionStats, ActionTokens, PixelNorm, openvla_prompt
-from vla_accel_ros.models.policy import PolicyInputs, Upload, state_origin
+from vla_accel_ros.models.pixels import PixelRule
+from vla_accel_ros.models.policy import HostInputs, PolicyInputs, Upload, state_origin
 from vla_accel_ros.models.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its boundary type
@@ -77,6 +78,11 @@ class OpenVLAPolicy:
         return self.config.dino.image_size
 
     @property
+    def pixel_rule(self) -> PixelRule:
+        """How the network's pixels are made of a camera's."""
+        return self.pixels.rule
+
+    @property
     def joints(self) -> int:
         """D, the numbers of an action, and the tokens to generate for one."""
         return self.stats.size
@@ -93,15 +99,20 @@ class OpenVLAPolicy:
         Raises ValueError naming the field if the camera is unknown, absent or misshapen, or the prompt is
         longer than max_prompt.
         """
-        image = self._image(observation)
+        host = self.host_inputs(observation)
+        (image,) = host.images
         there = torch.from_numpy(np.array(image)).to(self.device) if upload is None else upload(image)
-        pixels = self.pixels.pixels(there, self.image_size)
         return PolicyInputs(
-            images=pixels[None],
-            image_names=tuple(observation.images),
-            tokens=self.words(observation.instruction, observation.state),
+            images=self.pixels.pixels(there, self.image_size)[None],
+            image_names=host.image_names,
+            tokens=torch.tensor(host.tokens, device=self.device),
             state=torch.zeros(0, device=self.device),
         )
+
+    def host_inputs(self, observation: Observation) -> HostInputs:
+        """What the network needs of an observation, checked. Raises ValueError as inputs does."""
+        image = self._image(observation)
+        return HostInputs((image,), tuple(observation.images), self.prompt(observation.instruction))
 
     def prompt(self, instruction: str) -> list[int]:
         """Token ids of the prompt, which ends with the lone space the network was trained to see there."""

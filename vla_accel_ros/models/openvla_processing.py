@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vla_accel_ros.models.pixels import SQUEEZED, PixelRule
 from vla_accel_ros.models.resize import resize_bicubic
 
 
@@ -26,7 +27,16 @@ class PixelNorm:
 
     def pixels(self, image: Tensor, size: int) -> Tensor:
         """uint8 [H, W, 3] -> float32 [6, size, size], on the image's device; Pillow's pixels to the bit."""
-        unit = resize_bicubic(image, size).permute(2, 0, 1).float() / 255.0
+        return self._normalised(resize_bicubic(image, size))
+
+    @property
+    def rule(self) -> PixelRule:
+        """The same as data."""
+        levels = torch.arange(256, dtype=torch.uint8)[None, :, None].expand(1, 256, 3)
+        return PixelRule("bicubic", SQUEEZED, self._normalised(levels)[:, 0])
+
+    def _normalised(self, image: Tensor) -> Tensor:
+        unit = image.permute(2, 0, 1).float() / 255.0
         mean, std = (torch.tensor(x, device=image.device)[:, None, None] for x in (self.mean, self.std))
         return (unit.repeat(2, 1, 1) - mean) / std
 

@@ -20,6 +20,7 @@ from vla_accel_ros.models import processing
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.conventions import OPENPI, Conventions
 from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.pixels import PixelRule
 from vla_accel_ros.models.processing import Normalizer
 from vla_accel_ros.models.tokenizer import Tokenizer
 
@@ -28,6 +29,19 @@ if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its
 
 Upload = Callable[[np.ndarray], Tensor]
 PROMPT_STATES = ("own", "padded", "none")
+
+
+@dataclass(frozen=True)
+class HostInputs:
+    """One observation that a policy can take, on the host, its pixels as they came.
+
+    images: uint8 [H, W, 3] each, of any sizes, the cameras present, in prefix order; image_names: theirs;
+    tokens: ids of the prompt without padding.
+    """
+
+    images: tuple[np.ndarray, ...]
+    image_names: tuple[str, ...]
+    tokens: list[int]
 
 
 @dataclass(frozen=True)
@@ -108,6 +122,11 @@ class Policy:
         return self.config.vision.image_size
 
     @property
+    def pixel_rule(self) -> PixelRule:
+        """How the network's pixels are made of a camera's."""
+        return self.conventions.pixels
+
+    @property
     def time_rule(self) -> str:
         """How whoever trained it reads the time of a flow step, see models.sampling."""
         return self.conventions.time_rule
@@ -129,15 +148,20 @@ class Policy:
         Raises ValueError naming the field if a camera is unknown or misshapen, no camera is there, the state
         has the wrong size or is not finite, or the prompt is longer than max_prompt.
         """
-        names = self._cameras(observation)
-        images = list(map(upload or self._copied, (observation.images[name] for name in names)))
-        state = self.normalized_state(observation.state)
+        host = self.host_inputs(observation)
         return PolicyInputs(
-            images=self._resized(images),
-            image_names=names,
-            tokens=self.words(observation.instruction, observation.state),
-            state=state,
+            images=self._resized(list(map(upload or self._copied, host.images))),
+            image_names=host.image_names,
+            tokens=torch.tensor(host.tokens, device=self.device),
+            state=self.normalized_state(observation.state),
         )
+
+    def host_inputs(self, observation: Observation) -> HostInputs:
+        """What the prefix of an observation needs, checked. Raises ValueError as inputs does."""
+        names = self._cameras(observation)
+        self._check_state(observation.state)
+        tokens = self.prompt(observation.instruction, observation.state)
+        return HostInputs(tuple(observation.images[name] for name in names), names, tokens)
 
     def embed(self, inputs: PolicyInputs) -> Tensor:
         """The prefix of one observation, [1, T, W]: images, prompt."""

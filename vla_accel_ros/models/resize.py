@@ -41,7 +41,7 @@ def _along_first(image: Tensor, size: int, kernel: str) -> Tensor:
     if image.shape[0] == size:
         return image
     image = image.contiguous()
-    rows, weights = (torch.from_numpy(a).to(image.device) for a in _taps(image.shape[0], size, kernel))
+    rows, weights = (torch.from_numpy(a).to(image.device) for a in taps(image.shape[0], size, kernel))
     total = torch.full(
         (size, *image.shape[1:]), 1 << (FRACTION_BITS - 1), dtype=torch.int32, device=image.device
     )
@@ -51,8 +51,11 @@ def _along_first(image: Tensor, size: int, kernel: str) -> Tensor:
 
 
 @lru_cache(maxsize=32)
-def _taps(before: int, after: int, kernel: str) -> tuple[np.ndarray, np.ndarray]:
-    """Which input rows make an output row, and their weights: int64 and int32 [taps, after], zero-padded."""
+def taps(before: int, after: int, kernel: str) -> tuple[np.ndarray, np.ndarray]:
+    """Which input rows make an output row, and their weights: int64 and int32 [taps, after], zero-padded.
+
+    Rows follow one another from the first one to the image's last, which is then repeated.
+    """
     weigh, support = KERNELS[kernel]
     scale = before / after
     widen = max(1.0, scale)

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vla_accel_ros.models.pixels import PixelRule
 from vla_accel_ros.models.policy import Policy, PolicyInputs, Upload
 from vla_accel_ros.models.smolvla import SmolVLA
 from vla_accel_ros.models.smolvla_config import SmolVLAConfig
-from vla_accel_ros.models.smolvla_processing import resize_to_corner, smolvla_prompt
+from vla_accel_ros.models.smolvla_processing import PIXELS, resize_to_corner, smolvla_prompt
 
 if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its boundary type
     from vla_accel_ros.engine.types import Observation
@@ -41,6 +42,11 @@ class SmolVLAPolicy(Policy):
         """Where the network is."""
         return self.model.device
 
+    @property
+    def pixel_rule(self) -> PixelRule:
+        """How the network's pixels are made of a camera's."""
+        return PIXELS
+
     def inputs(self, observation: Observation, upload: Upload | None = None) -> PolicyInputs:
         """Everything the network needs of an observation: images float32 [V, 3, S, S].
 
@@ -48,16 +54,13 @@ class SmolVLAPolicy(Policy):
         Raises ValueError naming the field if a camera is unknown or misshapen, no camera is there, the state
         has the wrong size or is not finite, or the prompt is longer than max_prompt.
         """
-        names = self._cameras(observation)
-        state = self.normalized_state(observation.state)
-        tokens = self.prompt(observation.instruction, observation.state)
-        pixels = map(upload or self._copied, (observation.images[name] for name in names))
-        size = self.config.vision.image_size
+        host = self.host_inputs(observation)
+        pixels, size = map(upload or self._copied, host.images), self.config.vision.image_size
         return PolicyInputs(
             images=torch.stack([resize_to_corner(image, size) for image in pixels]),
-            image_names=names,
-            tokens=torch.tensor(tokens, device=self.device),
-            state=state,
+            image_names=host.image_names,
+            tokens=torch.tensor(host.tokens, device=self.device),
+            state=self.normalized_state(observation.state),
         )
 
     def embed(self, inputs: PolicyInputs) -> Tensor:

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vla_accel_ros.models.pixels import CORNER, TORCH, PixelRule
+
 
 def resize_to_corner(image: Tensor, size: int) -> Tensor:
     """uint8 [H, W, 3] -> float32 [3, size, size] in [-1, 1] on its device: aspect kept, lower right."""
@@ -22,6 +24,11 @@ def resize_to_corner(image: Tensor, size: int) -> Tensor:
     padded = torch.zeros(3, size, size, device=image.device)
     padded[:, size - inner[0] :, size - inner[1] :] = resized
     return padded * 2.0 - 1.0
+
+
+_LEVELS = torch.arange(256, dtype=torch.uint8).float() / 255.0
+PIXELS = PixelRule(TORCH, CORNER, _LEVELS.repeat(3, 1))
+"""resize_to_corner as data."""
 
 
 def smolvla_prompt(instruction: str) -> str:

@@ -1,8 +1,9 @@
-"""Resize, padding, normalisation and patch layout of an image in one launch.
+"""Resize, padding, normalisation and patch layout of all images in one launch.
 
-A program makes a row of one patch column's pixels in all three channels: for each source row that takes part
-it sums along the row, rounds to a byte as two separate passes would, and adds the result to the column sum.
-Source pixels are read from L2 a few times rather than intermediates written.
+A program makes one row of one channel of an image: for each source row that takes part it sums along the row,
+rounds as two separate passes would, and adds the result to the column's sum. Source pixels are read from L2 a
+few times rather than intermediates written. Several source rows are summed at once, so that as many reads are
+under way. Products and sums in floating point are kept apart, as the twin has them.
 """
 
 from __future__ import annotations
@@ -11,44 +12,74 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vla_accel_ros.kernels.image import taps
+from vla_accel_ros.kernels.image import FIELDS, Views
+from vla_accel_ros.models.resize import FRACTION_BITS
+
+ROWS = 8
+"""Source rows that are summed at once; in floating point there are two."""
+
+
+@triton.jit
+def _level(total, BITS: tl.constexpr):
+    """A sum of integers as the byte that Pillow rounds it to."""
+    return tl.minimum(tl.maximum(total >> BITS, 0), 255)
 
 
 @triton.jit
 def _patches(
-    image, row_first, row_weight, column_first, column_weight, out, height, width,
-    SIZE: tl.constexpr, PATCH: tl.constexpr, ROW_TAPS, COLUMN_TAPS, BLOCK: tl.constexpr,
+    views, levels, out, SIZE: tl.constexpr, PATCH: tl.constexpr, CHANNELS: tl.constexpr,
+    ROUNDS: tl.constexpr, BITS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    OF_VIEW: tl.constexpr,
 ):  # fmt: skip
-    y = tl.program_id(0)
-    channel = tl.program_id(1)
+    y, channel, view = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    entry = views + view * OF_VIEW
+    image = tl.load(entry).to(tl.pointer_type(tl.uint8)) + channel % 3
+    height = tl.load(entry + 1).to(tl.int32)
+    width = tl.load(entry + 2).to(tl.int32)
+    row_first = tl.load(entry + 3).to(tl.pointer_type(tl.int32))
+    row_taps = tl.load(entry + 5).to(tl.int32)
+    column_first = tl.load(entry + 6).to(tl.pointer_type(tl.int32))
+    column_taps = tl.load(entry + 8).to(tl.int32)
+    number = tl.int32 if ROUNDS else tl.float32
+    row_weight = tl.load(entry + 4).to(tl.pointer_type(number))
+    column_weight = tl.load(entry + 7).to(tl.pointer_type(number))
+    half: tl.constexpr = (1 << (BITS - 1)) if ROUNDS else 0
     x = tl.arange(0, BLOCK)
     ok = x < SIZE
     start = tl.load(column_first + x, mask=ok, other=0)
     top = tl.load(row_first + y)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for i in range(ROW_TAPS):
-        source = tl.minimum(top + i, height - 1)
-        along = tl.zeros((BLOCK,), tl.float32)
-        for j in range(COLUMN_TAPS):
-            place = tl.minimum(start + j, width - 1)
-            weight = tl.load(column_weight + x * COLUMN_TAPS + j, mask=ok, other=0.0)
-            pixel = tl.load(image + (source * width + place) * 3 + channel, mask=ok, other=0)
-            along += weight * pixel.to(tl.float32)
-        along = tl.minimum(tl.floor(along + 0.5), 255.0)
-        total += along * tl.load(row_weight + y * ROW_TAPS + i)
-    total = tl.minimum(tl.floor(total + 0.5), 255.0) * (2.0 / 255.0) - 1.0
+    total = tl.full((BLOCK,), half, number)
+    for i in range(0, row_taps, ROWS):
+        tap = i + tl.arange(0, ROWS)
+        line = image + (tl.minimum(top + tap, height - 1) * width * 3)[:, None]
+        along = tl.full((ROWS, BLOCK), half, number)
+        for j in range(column_taps):
+            place = tl.minimum(start + j, width - 1) * 3
+            weight = tl.load(column_weight + j * SIZE + x, mask=ok, other=0)
+            pixel = tl.load(line + place[None, :], mask=ok[None, :], other=0).to(tl.int32)
+            if ROUNDS:
+                along += pixel * weight[None, :]
+            else:
+                along += tl.load(levels + channel * 256 + pixel) * weight[None, :]
+        if ROUNDS:
+            along = _level(along, BITS)
+        below = tl.load(row_weight + tap * SIZE + y, mask=tap < row_taps, other=0)
+        total += tl.sum(along * below[:, None], axis=0)
+    if ROUNDS:
+        made = tl.load(levels + channel * 256 + _level(total, BITS))
+    else:
+        made = tl.minimum(tl.maximum(total, 0.0), 1.0) * 2.0 - 1.0
     side: tl.constexpr = SIZE // PATCH
-    patch = (y // PATCH) * side + x // PATCH
-    within = channel * (PATCH * PATCH) + (y % PATCH) * PATCH + x % PATCH
-    tl.store(out + patch * (3 * PATCH * PATCH) + within, total, mask=ok)
+    square = (view * side + y // PATCH) * side + x // PATCH
+    within = (channel * PATCH + y % PATCH) * PATCH + x % PATCH
+    tl.store(out + square * (CHANNELS * PATCH * PATCH) + within, made, mask=ok)
 
 
-def patches(image: Tensor, size: int, patch: int, out: Tensor) -> None:
+def patches(views: Views, patch: int, out: Tensor) -> None:
     """See kernels.image.patches."""
-    height, width = image.shape[:2]
-    rows, columns = taps(height, width, size, image.device)
-    _patches[(size, 3)](
-        image, rows.first, rows.weight, columns.first, columns.weight, out, height, width,
-        SIZE=size, PATCH=patch, ROW_TAPS=rows.weight.shape[1], COLUMN_TAPS=columns.weight.shape[1],
-        BLOCK=triton.next_power_of_2(size), num_warps=4,
+    size, channels = views.size, len(views.levels)
+    _patches[(size, channels, len(views.table))](
+        views.table, views.levels, out, SIZE=size, PATCH=patch, CHANNELS=channels,
+        ROUNDS=views.rule.rounds, BITS=FRACTION_BITS, ROWS=ROWS if views.rule.rounds else 2,
+        BLOCK=triton.next_power_of_2(size), OF_VIEW=FIELDS, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip

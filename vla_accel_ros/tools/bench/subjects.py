@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,14 +17,17 @@ from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.processing import to_unit
 from vla_accel_ros.models.sampling import flow_times
 
 STEPS = 10
 
 
 class Inputs(NamedTuple):
-    """One observation and the noise: images [V, 3, S, S], prompt int64 [t], noise [1, H, A], state [1, S]."""
+    """One observation and the noise: frames uint8 [V, S, S, 3] on the host, images [V, 3, S, S] of them,
+    prompt int64 [t], noise [1, H, A], state [1, S]."""
 
+    frames: np.ndarray
     images: Tensor
     prompt: Tensor
     noise: Tensor
@@ -48,8 +52,10 @@ def random_inputs(config: PiConfig, views: int, prompt: int, device: torch.devic
     """Noise for everything."""
     g = torch.Generator(device).manual_seed(seed)
     size = config.vision.image_size
+    frames = torch.randint(256, (views, size, size, 3), generator=g, device=device).byte().cpu()
     return Inputs(
-        torch.rand(views, 3, size, size, generator=g, device=device) * 2 - 1,
+        frames.numpy(),
+        to_unit(frames).to(device),
         torch.randint(4, config.vocab, (prompt,), generator=g, device=device),
         torch.randn(1, config.horizon, config.action_dim, generator=g, device=device),
         torch.randn(1, config.state_dim, generator=g, device=device),
@@ -84,7 +90,7 @@ class Ours:
             config.prefix, 2, config.max_tokens, model.embed_table.device, model.language_model.dtype
         )
         self.stages = Stages(model, pool, precision=precision)
-        self.lengths = self.stages.observe([inputs.images], [inputs.prompt], [1])
+        self.lengths = self.stages.observe([inputs.frames], [inputs.prompt], [1])
         self.actions = self._act()
 
     def _act(self) -> Tensor:

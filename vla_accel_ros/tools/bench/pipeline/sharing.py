@@ -65,7 +65,7 @@ class Shared:
         """A frame's actions, on the host: slot (held), tokens of the prefix, actions [1, H, A]."""
         one = self.inputs[index]
         slot = self.store.acquire()
-        (length,) = self.stages.observe([one.images], [one.prompt], [slot])
+        (length,) = self.stages.observe([one.frames], [one.prompt], [slot])
         flow = self.stages.act(one.noise, one.state, [slot], [length], steps)
         return slot, length, flow.actions.cpu()
 
@@ -131,9 +131,9 @@ class Shared:
     def parts_ms(self, steps: int) -> dict[str, float]:
         """Medians of what a frame is made of; `decode B`: a forward of that many texts, without the head."""
         one, slot = self.inputs[0], self.store.acquire()
-        (length,) = self.stages.observe([one.images], [one.prompt], [slot])
+        (length,) = self.stages.observe([one.frames], [one.prompt], [slot])
         calls: dict[str, Callable[[], object]] = {
-            "observe": lambda: self.stages.observe([one.images], [one.prompt], [slot]),
+            "observe": lambda: self.stages.observe([one.frames], [one.prompt], [slot]),
             "act": lambda: self.stages.act(one.noise, one.state, [slot], [length], steps),
             "last hidden": lambda: self.stages.last_hidden(slot, length),
         }
@@ -229,7 +229,7 @@ class Isolated:
         """The text of an observation, from its images."""
         shared, one = self._shared, self._shared.inputs[index]
         slot = shared.store.acquire()
-        (length,) = shared.stages.observe([one.images], [one.prompt], [slot])
+        (length,) = shared.stages.observe([one.frames], [one.prompt], [slot])
         request = shared.ask(slot, length, tokens)
         while shared.answers.under_way:
             shared.answers.advance()

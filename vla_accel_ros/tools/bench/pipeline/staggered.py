@@ -36,7 +36,7 @@ def measure(
     tokens = views * config.vision.tokens + -(-prompt // 16) * 16
     pool = KVPool(config.prefix, OBSERVATIONS, tokens, device, dtype)
     stages = Stages(model, pool)
-    lengths = [stages.observe([one.images], [one.prompt], [slot])[0] for slot, one in enumerate(inputs)]
+    lengths = [stages.observe([one.frames], [one.prompt], [slot])[0] for slot, one in enumerate(inputs)]
     rows = []
     for count in steps:
         window = Window(device)

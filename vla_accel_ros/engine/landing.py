@@ -1,0 +1,68 @@
+"""Where the cameras' pixels of one stage come down, as they are, for a captured graph to make patches of.
+
+Each camera has a buffer of its own on the device, made when its first frame comes and kept while frames stay
+as large. Frames are copied into them on a stream of their own, beside the kernels of whoever acts or speaks,
+and are there when `take` returns: only then can it be said whether they were still whole, and it is the one
+moment at which the host waits. It does not wait for what the frames are needed for. A buffer is not written
+while the stage that reads it runs; `read` tells when that is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from vla_accel_ros.engine.intake import on_host
+from vla_accel_ros.kernels.image import View, Views
+from vla_accel_ros.models.pixels import PixelRule
+
+
+class Landing:
+    """Buffers for `count` images of any sizes, and what a kernel needs to make squares of them by a rule.
+
+    views: for kernels.image.patches. Not for several threads at once: whoever takes holds the stage's lock
+    until the stage is in the stream and `read` was called.
+    """
+
+    def __init__(self, rule: PixelRule, size: int, count: int, device: torch.device) -> None:
+        self.views = Views(rule, size, count, device)
+        self._device, self._held = device, list[View]()
+        self._stream, self._read = None, None
+        if device.type == "cuda":
+            self._stream, self._read = torch.cuda.Stream(device), torch.cuda.Event()
+
+    def take(self, images: Sequence[np.ndarray], taken: Callable[[], None] = lambda: None) -> None:
+        """Copy images uint8 [H, W, 3] here; they are needed no longer when it returns.
+
+        taken: called then, with what raises if the images had been overwritten.
+        """
+        self._make_room(images)
+        if self._stream is None or self._read is None:
+            self._copy(images)
+        else:
+            with torch.cuda.stream(self._stream):
+                self._stream.wait_event(self._read)
+                self._copy(images)
+                arrived = self._stream.record_event()
+            arrived.synchronize()
+        taken()
+
+    def read(self) -> None:
+        """What was taken has been read once all is done that is in the current stream now."""
+        if self._read is not None:
+            self._read.record(torch.cuda.current_stream(self._device))
+
+    def _copy(self, images: Sequence[np.ndarray]) -> None:
+        for image, view in zip(images, self._held, strict=True):
+            view.pixels.copy_(on_host(image, self._device), non_blocking=True)
+
+    def _make_room(self, images: Sequence[np.ndarray]) -> None:
+        if [image.shape for image in images] == [view.pixels.shape for view in self._held]:
+            return
+        buffers = [torch.empty(image.shape, dtype=torch.uint8, device=self._device) for image in images]
+        self._held = [self.views.view(buffer) for buffer in buffers]
+        self.views.point(self._held)
+        if self._stream is not None:  # that memory may have been another's until now
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
