@@ -22,6 +22,7 @@ PARAMETER_FILES = tuple(ROOT / "config" / name for name in ("params.yaml", "sim.
 EVERY_NODES = {"use_sim_time"}
 # What the launch arguments are for, and the parameter files therefore leave out.
 LAUNCH_ARGUMENTS = {"autostart", "contract", "model"}
+NUMBERS = {"staggered": "3"}
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +72,7 @@ def test_every_argument_is_described_and_changes_what_is_started(path: Path) -> 
     usual, recording = stand_in.start(path), {} if path == CAMERA else {"record": "true"}
     for name, argument in stand_in.declared(path).items():
         assert argument.description.endswith(".")
-        other = "false" if argument.default_value == "true" else "true"
+        other = "false" if argument.default_value == "true" else NUMBERS.get(name, "true")
         among, before = (
             (recording, stand_in.start(path, **recording)) if name == "record_dir" else ({}, usual)
         )
