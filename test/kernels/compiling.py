@@ -25,7 +25,16 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from vla_accel_ros.kernels.gpu import attention, flow, image, launch, linear, norm, project
+from vla_accel_ros.kernels.gpu import (
+    attention,
+    flow,
+    image,
+    launch,
+    linear,
+    norm,
+    project,
+    rotary_attention,
+)
 from vla_accel_ros.kernels.image import Views
 from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.tuning import Config, Table, read_table
@@ -92,8 +101,8 @@ def usage(cubin: bytes) -> tuple[int, int]:
 
 def replace_kernels(module: ModuleType, capability: int) -> None:
     """Make every launch of the module's kernels a compilation."""
-    called = {"_two_products", "_squares", "_over", "_gelu", "_level"}
-    called |= {"packed_product", "two_packed_products", "low_half", "high_half", "_leave_row"}
+    called = {"_two_products", "_squares", "_over", "_gelu", "_level", "_rotated", "_soften"}
+    called |= {"packed_product", "two_packed_products", "low_half", "high_half", "_whole", "_leave_row"}
     for name, value in list(vars(module).items()):
         if not isinstance(value, JITFunction) or value.fn.__module__ != module.__name__:
             continue  # another module's are called, not launched
@@ -126,16 +135,25 @@ def between() -> None:
     norm.place_qkv(place(1, 532, 2560), angles, angles, ints, q, k, k, ints, ints)
     scratch = launch.Scratch.of(CPU, 1, 1)
     attention.attend(q, k, k, ints, ints, place(1, 532, 2048), config=Config(64, 32, 16), scratch=scratch)
+    tables = torch.empty(3, 10, 1024)
+    norm.add_norm(place(1, 50, 1024), place(2, 1, 50, 1024), place(1, 50, 1024), ints, *tables)
+
+
+def staggered(table: Table, pdl: bool) -> None:
+    """Attention of staggered steps, as a table says."""
+    piece = pieces.staggered_attention(PI0, 532, 10, CPU)
+    TritonOps(CPU, dataclasses.replace(table, pdl=pdl)).attend_rotary(*piece.arguments(0))
 
 
 if __name__ == "__main__":
     target = int(sys.argv[1])
     chosen = read_table(Path(sys.argv[2]).read_text(), sys.argv[2], 132) if len(sys.argv) > 2 else Table(132)
     pieces.LAYERS = 1
-    for module in (attention, flow, image, linear, norm, project):
+    for module in (attention, flow, image, linear, norm, project, rotary_attention):
         replace_kernels(module, target)
     if target < 90:
         launch.tiles = lambda *_: None  # as it says on such a device
     every(PI05, chosen, pdl=target >= 90)
     every(PI0, chosen, pdl=False)
     between()
+    staggered(chosen, pdl=target >= 90)

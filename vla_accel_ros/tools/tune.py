@@ -83,6 +83,16 @@ PREFIX_ATTENTION = (
     Config(64, 128, 16, 1, 8, 2),
     Config(128, 128, 16, 1, 8, 1),
 )
+STAGGERED = 10
+"""Chunks denoised at once that their attention is tuned for."""
+STAGGERED_ATTENTION = tuple(
+    Config(block_m, block_n, 16, STAGGERED * parts, warps, stages)
+    for parts in (1, 2, 3)
+    for block_m, block_n, warps, stages in (
+        (64, 32, 4, 2), (64, 32, 4, 3), (64, 32, 8, 2), (64, 64, 8, 2), (128, 32, 8, 2), (128, 64, 8, 2),
+        (32, 64, 4, 2)
+    )
+)  # fmt: skip
 VIEWS = 2
 
 
@@ -122,7 +132,7 @@ def tune(
     import torch
 
     from vla_accel_ros.kernels.tuning import Table
-    from vla_accel_ros.tools.bench.pieces import pieces, prefix_attention
+    from vla_accel_ros.tools.bench.pieces import pieces, prefix_attention, staggered_attention
 
     processors = torch.cuda.get_device_properties(device).multi_processor_count
     table = Table(processors, source="vla tune")
@@ -134,6 +144,8 @@ def tune(
     for views in (1, VIEWS, 3):
         tokens = views * config.vision.tokens + 32
         _best(table, prefix_attention(config, tokens, device), PREFIX_ATTENTION, device, say)
+    staggered = staggered_attention(config, keys, STAGGERED, device)
+    _best(table, staggered, STAGGERED_ATTENTION, device, say)
     table.pdl = _pdl_helps(table, config, keys, device, batches[0], say)
     return table
 

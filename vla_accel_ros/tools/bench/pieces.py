@@ -143,6 +143,23 @@ def prefix_attention(config: PiConfig, tokens: int, device: torch.device) -> Pie
     return Piece("attend", lambda i: (q, k[:, i], v[:, i], slots, lengths, out), (5,))
 
 
+def staggered_attention(config: PiConfig, keys: int, batch: int, device: torch.device) -> Piece:
+    """Attention of so many chunks in one step, each over a prefix of `keys` tokens."""
+    g, bf16 = config.expert, torch.bfloat16
+    tokens, columns = config.horizon + (config.kind == "pi0"), (g.heads + 2 * g.kv_heads) * g.head_dim
+    y = torch.randn(batch, tokens, columns, device=device, dtype=bf16)
+    k, v = (
+        torch.randn(batch, LAYERS, g.kv_heads, keys + 37, g.head_dim, device=device, dtype=bf16)
+        for _ in range(2)
+    )
+    angles = torch.rand(keys + tokens, g.head_dim // 2, device=device) * 6
+    cos, sin = angles.cos(), angles.sin()
+    out = torch.zeros(batch, tokens, g.heads * g.head_dim, device=device, dtype=bf16)
+    slots = torch.arange(batch, dtype=torch.int32, device=device)
+    lengths, alone = torch.full_like(slots, keys), int(config.kind == "pi0")
+    return Piece("attend_rotary", lambda i: (y, cos, sin, k[:, i], v[:, i], slots, lengths, out, alone), (7,))
+
+
 @torch.inference_mode()
 def errors(
     config: PiConfig,
