@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vla_accel_ros.engine.graphs import Stage
+from vla_accel_ros.engine.graphs import Stage, put
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.kernels.linear import Norm
 from vla_accel_ros.kernels.ops import Ops
@@ -92,8 +92,8 @@ class Finish(_Rows):
 
     def set(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
         """Where the prefixes are and how long."""
-        self.slots.copy_(torch.tensor(slots, dtype=torch.int32))
-        self.lengths.copy_(torch.tensor(lengths, dtype=torch.int32))
+        put(self.slots, torch.tensor(slots, dtype=torch.int32))
+        put(self.lengths, torch.tensor(lengths, dtype=torch.int32))
 
     def body(self) -> None:
         self._x.copy_(self.carry[self.slots.long()][:, None])
@@ -132,7 +132,7 @@ class Decode(_Rows):
         """B of each; tokens int64."""
         self.tokens.copy_(tokens)
         for to, values in ((self.slots, slots), (self.lengths, lengths), (self.written, written)):
-            to.copy_(torch.tensor(values, dtype=torch.int32))
+            put(to, torch.tensor(values, dtype=torch.int32))
 
     def body(self) -> None:
         self._x.copy_(self._table[self.tokens][:, None] * self._scale)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vla_accel_ros.engine.graphs import Stage
+from vla_accel_ros.engine.graphs import Stage, put
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.precision import SmallLayer
 from vla_accel_ros.kernels.linear import Norm
@@ -71,8 +71,8 @@ class Denoise(Stage):
         self.noise.copy_(noise)
         if state is not None:
             self.state.copy_(state)
-        self.slots.copy_(torch.tensor(slots, dtype=torch.int32))
-        self.lengths.copy_(torch.tensor(lengths, dtype=torch.int32))
+        put(self.slots, torch.tensor(slots, dtype=torch.int32))
+        put(self.lengths, torch.tensor(lengths, dtype=torch.int32))
 
     def body(self) -> None:
         expert, token = self.expert, self._state_token()
