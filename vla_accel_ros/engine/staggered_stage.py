@@ -137,8 +137,9 @@ class CapturedSeats:
     """The `engine.staggered.Seats` of the stages of one engine. Not for several threads at once.
 
     Prefixes must be spans of the stages' pool. The stage is captured before the first chunk sits, or ahead by
-    `prepare`. wide: whether for many rows; None = as there are, and as weights are: quantised ones are read
-    by the kernels for few rows alone. ops: as of Stages.
+    `prepare`. wide: whether for many rows; None = as there are. Many are computed with the exact weights,
+    whatever the stages' precision: reading fewer bits makes less of the reading, not of the arithmetic.
+    ops: as of Stages.
     """
 
     def __init__(
@@ -149,12 +150,10 @@ class CapturedSeats:
         expert, device = stages.denoise(1, steps).expert, pool.k.device
         rows = count * (config.horizon + (config.kind == "pi0"))
         small, ops = stages.small.expert(expert.layers), ops or ops_for(device)
-        if wide is None:
-            wide = rows >= WIDE_ROWS and small is None
         self._pool = pool
         self.stage = (
             WideStep(config, expert, pool, stages.tables, ops, count)
-            if wide
+            if (rows >= WIDE_ROWS if wide is None else wide)
             else StaggeredStep(config, expert, pool, stages.tables, ops, count, small)
         )
         self._where = np.zeros(self.stage.where.shape, np.int32)
