@@ -21,12 +21,12 @@ POLICY = make_policy()
 class Loop:
     """An engine that acts every 0.1 s on what it sees, its chunk 40 ms old when it is done."""
 
-    def __init__(self, wanted: str = "auto", delivery_s: float = 0.01) -> None:
+    def __init__(self, wanted: str = "auto", delivery_s: float = 0.01, unguided: str = "") -> None:
         self.engine = Engine(POLICY, steps=2, step_dt_s=0.1)
         self.now_ns = S
         settings = RtcSettings(delivery_s=delivery_s)
         self.chunking = RealTimeChunking(self.engine, lambda: self.now_ns + 40_000_000, settings)
-        self.guiding = Guiding(self.chunking, wanted)
+        self.guiding = Guiding(self.chunking, wanted, unguided)
 
     def act(self) -> Chunk:
         self.now_ns += S // 10
@@ -120,3 +120,13 @@ def test_without_guidance_chunks_are_the_engines_own():
 def test_an_unknown_choice_is_refused():
     with pytest.raises(ValueError, match="rtc = 'perhaps' is unknown: choose auto or always or never"):
         Loop("perhaps")
+
+
+def test_what_cannot_be_guided_is_not_and_a_trajectory_node_that_counts_on_it_is_named():
+    loop = Loop(unguided="staggered")
+    assert loop.guiding.told(replace(RUNNING, mode="blend")) and loop.guiding.conflict == ""
+    assert loop.guiding.told(RUNNING) and not loop.guiding.told(RUNNING)
+    assert loop.counted() == {"staggered": 2}
+    assert "chunks are staggered, and nothing guides those: set its mode to blend" in loop.guiding.conflict
+    with pytest.raises(ValueError, match="rtc is always, but chunks that are staggered"):
+        Loop("always", unguided="staggered")
