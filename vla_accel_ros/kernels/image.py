@@ -84,19 +84,21 @@ def patches(views: Views, patch: int, out: Tensor) -> None:
 
 def _rounded(pixels: Tensor, axis: Axis) -> Tensor:
     """Along the first dimension: uint8 [N, M, 3] -> uint8 [S, M, 3]."""
-    half = 1 << (FRACTION_BITS - 1)
-    shape = len(axis.first), *pixels.shape[1:]
-    total = torch.full(shape, half, dtype=torch.int32, device=pixels.device)
+    pixels, shape = pixels.contiguous(), (len(axis.first), *pixels.shape[1:])
+    total = torch.full(shape, 1 << (FRACTION_BITS - 1), dtype=torch.int32, device=pixels.device)
     for tap, weight in enumerate(axis.weight):
-        place = (axis.first.long() + tap).clamp(max=len(pixels) - 1)
-        total.addcmul_(pixels[place].int(), weight[:, None, None])
+        total.addcmul_(_tap(pixels, axis, tap).int(), weight[:, None, None])
     return (total >> FRACTION_BITS).clamp(0, 255).to(torch.uint8)
 
 
 def _summed(pixels: Tensor, axis: Axis) -> Tensor:
     """Along the first dimension: float32 [N, M, 3] -> float32 [S, M, 3]."""
-    total = torch.zeros(len(axis.first), *pixels.shape[1:], device=pixels.device)
+    pixels, shape = pixels.contiguous(), (len(axis.first), *pixels.shape[1:])
+    total = torch.zeros(shape, device=pixels.device)
     for tap, weight in enumerate(axis.weight):
-        place = (axis.first.long() + tap).clamp(max=len(pixels) - 1)
-        total += pixels[place] * weight[:, None, None]
+        total += _tap(pixels, axis, tap) * weight[:, None, None]
     return total
+
+
+def _tap(pixels: Tensor, axis: Axis, tap: int) -> Tensor:
+    return pixels.index_select(0, (axis.first + tap).clamp(max=len(pixels) - 1))

@@ -46,7 +46,7 @@ def _along_first(image: Tensor, size: int, kernel: str) -> Tensor:
         (size, *image.shape[1:]), 1 << (FRACTION_BITS - 1), dtype=torch.int32, device=image.device
     )
     for row, weight in zip(rows, weights, strict=True):
-        total.addcmul_(image[row].int(), weight.view(-1, *[1] * (image.ndim - 1)))
+        total.addcmul_(image.index_select(0, row).int(), weight.view(-1, *[1] * (image.ndim - 1)))
     return (total >> FRACTION_BITS).clamp(0, 255).to(torch.uint8)
 
 
