@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.denoising import Denoise
+from vla_accel_ros.engine.graphs import put
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.precision import SmallLayer
 from vla_accel_ros.engine.stages import Stages
@@ -176,10 +177,7 @@ class CapturedSeats:
 
     @torch.inference_mode()
     def step(self, taken: Sequence[int]) -> None:
-        where = torch.from_numpy(self._where)
-        # Pinned, so that nothing waits for the copy; that memory is used again only after it.
-        where = where.pin_memory() if self.stage.device.type == "cuda" else where
-        self.stage.where.copy_(where, non_blocking=True)
+        put(self.stage.where, torch.from_numpy(self._where))
         self.stage.run()
         self._where[2, list(taken)] += 1
         self._where[2] %= self.steps
