@@ -16,10 +16,12 @@ from vla_accel_ros.kernels import linear, quantized
 from vla_accel_ros.kernels.gpu import linear as linear_kernels
 from vla_accel_ros.kernels.gpu import project as project_kernels
 from vla_accel_ros.kernels.gpu import quantized as kernels
+from vla_accel_ros.kernels.gpu import rows_product, small_weights
 from vla_accel_ros.kernels.gpu.launch import Scratch
 from vla_accel_ros.kernels.linear import Norm
+from vla_accel_ros.kernels.ops import TritonOps, multiply_rows_shape
 from vla_accel_ros.kernels.quantized import Rows
-from vla_accel_ros.kernels.tuning import Config
+from vla_accel_ros.kernels.tuning import Config, Table
 from vla_accel_ros.models.quantized import FP8, GROUP, INT4, INT8, Quantized
 from vla_accel_ros.models.quantized import quantized as quantize
 
@@ -199,5 +201,35 @@ def test_few_rows_are_multiplied(
     twin = draw(rows, columns, dtype=dtype) if add else poison(rows, columns, dtype=dtype)
     ours = twin.clone()
     quantized.multiply(a, weight, twin, add)
-    kernels.multiply(a, weight, ours, add)
+    small_weights.multiply(a, weight, ours, add)
     assert_near(ours, twin, dtype)
+
+
+@pytest.mark.parametrize("config", [Config(16, 16, 32), Config(32, 16, 64, split=3)], ids=["whole", "split"])
+@pytest.mark.parametrize("sizes", [(7, 40, 96), (33, 20, 160)], ids=str)
+@pytest.mark.parametrize("biased", [False, True])
+def test_products_of_fp8_rows_may_be_cut(config: Config, sizes: tuple[int, int, int], biased: bool) -> None:
+    (rows, columns, width), draw = sizes, Drawing(8)
+    weight, a = quantize(draw(columns, width), FP8), Rows.place(rows, width, DEVICE)
+    a.leave(draw(rows, width))
+    bias = draw(columns) if biased else None
+    twin, ours = (poison(rows, columns) for _ in range(2))
+    quantized.multiply_rows(a, weight, twin, bias)
+    for sums in (1 << 16, 4):  # with room for parts, and without
+        scratch = Scratch.of(DEVICE, sums, 64)
+        rows_product.multiply_rows(a, weight, ours, bias, config=config, scratch=scratch)
+        assert_near(ours, twin, torch.bfloat16 if CUDA else torch.float32)
+        assert not scratch.counters.any()
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["cuBLAS", "in the table"])
+@pytest.mark.gpu
+def test_the_table_says_which_products_are_cut(known: bool) -> None:
+    draw, a = Drawing(9), Rows.place(544, 512, DEVICE)
+    weight = quantize(draw(256, 512), FP8)
+    a.leave(draw(544, 512))
+    twin, ours = (poison(544, 256, dtype=torch.bfloat16) for _ in range(2))
+    entries = {multiply_rows_shape(a, weight).key: Config(64, 64, 128, 2, 4, 3)} if known else {}
+    quantized.multiply_rows(a, weight, twin)
+    TritonOps(DEVICE, Table(132, entries)).multiply_rows(a, weight, ours)
+    assert_near(ours, twin, torch.bfloat16)

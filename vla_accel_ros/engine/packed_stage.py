@@ -91,10 +91,10 @@ def kernels_for(device: torch.device) -> Kernels:
     if device.type != "cuda":
         return Kernels(packed_attention, rows, quantized)
     from vla_accel_ros.kernels.gpu import packed_attention as gpu_attention
-    from vla_accel_ros.kernels.gpu import quantized as gpu_quantized
     from vla_accel_ros.kernels.gpu import rows as gpu_rows
+    from vla_accel_ros.kernels.gpu import small_weights
 
-    return Kernels(gpu_attention, gpu_rows, gpu_quantized)
+    return Kernels(gpu_attention, gpu_rows, small_weights)
 
 
 class PackedStage(Stage):

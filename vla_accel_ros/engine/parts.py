@@ -14,7 +14,7 @@ from vla_accel_ros.engine.acting import Acting, FlowActing, Settings, acting
 from vla_accel_ros.engine.in_turn import SEQUENTIAL, Encoded, FramesInTurn, InTurn
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.packed_stage import PackedForward
-from vla_accel_ros.engine.precision import EXACT, FP8, INT4, INT8, check
+from vla_accel_ros.engine.precision import EXACT, check
 from vla_accel_ros.engine.seeing import FastSeeing, PlainSeeing, Seeing
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.engine.staggered import PlainSeats, Seats
@@ -27,6 +27,7 @@ from vla_accel_ros.models.openvla import OpenVLA
 from vla_accel_ros.models.packed import Forward
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.policies import FLOW, AnyPolicy, FlowPolicy, WordedPolicy
+from vla_accel_ros.models.quantized import FP8, INT4, INT8
 
 
 @dataclass(frozen=True)

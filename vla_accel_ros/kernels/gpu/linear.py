@@ -23,7 +23,7 @@ from vla_accel_ros.kernels.gpu.launch import (
     prefetch_rows,
     tiles_of_product,
 )
-from vla_accel_ros.kernels.gpu.quantized import cut, parts, two_packed_products
+from vla_accel_ros.kernels.gpu.small_weights import cut, parts, two_small_products
 from vla_accel_ros.kernels.linear import NORM_EPS, Norm
 from vla_accel_ros.kernels.tuning import Config
 from vla_accel_ros.models.quantized import Weight
@@ -37,22 +37,22 @@ def _two_products(
 ):  # fmt: skip
     """Columns `one` and `other` of x @ weight.T; those from `limit` on are any numbers.
 
-    scales: of the weight's rows, None of an exact one; PACKED: columns in a group of int4, or 0.
+    scales: of a quantised weight, else None; PACKED: columns in a group of int4, or 0.
     """
     first = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     second = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    if PACKED:
-        first, second = two_packed_products(
-            x, weight, scales, row, tl.minimum(one, limit - 1), tl.minimum(other, limit - 1), width,
-            tl.cdiv(width, PACKED), first, second, PACKED, PRECISION,
+    if scales is not None:
+        first, second = two_small_products(
+            x, weight, scales, row, tl.minimum(one, limit - 1), tl.minimum(other, limit - 1), width, PACKED,
+            EVEN, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K,
         )  # fmt: skip
     elif weight_tiles is not None:
         for start in range(0, width, BLOCK_K):
             w = weight_tiles.load([first_one, start])
             u = weight_tiles.load([first_other, start])
             a = x_tiles.load([first_row, start])
-            first = tl.dot(a, w.to(a.dtype).T, first, input_precision=PRECISION)
-            second = tl.dot(a, u.to(a.dtype).T, second, input_precision=PRECISION)
+            first = tl.dot(a, w.T, first, input_precision=PRECISION)
+            second = tl.dot(a, u.T, second, input_precision=PRECISION)
     else:
         policy: tl.constexpr = "evict_first" if ONCE else ""
         one, other = tl.minimum(one, limit - 1), tl.minimum(other, limit - 1)
@@ -70,12 +70,8 @@ def _two_products(
                 w = tl.load(to_one + start, mask=k_ok[:, None], other=0.0, eviction_policy=policy)
                 u = tl.load(to_other + start, mask=k_ok[:, None], other=0.0, eviction_policy=policy)
                 a = tl.load(to_x + start, mask=k_ok[None, :], other=0.0)
-            first = tl.dot(a, w.to(a.dtype), first, input_precision=PRECISION)
-            second = tl.dot(a, u.to(a.dtype), second, input_precision=PRECISION)
-    if scales is not None:  # noqa: SIM102 - both are known when it is compiled
-        if not PACKED:
-            first *= tl.load(scales + tl.minimum(one, limit - 1))[None, :]
-            second *= tl.load(scales + tl.minimum(other, limit - 1))[None, :]
+            first = tl.dot(a, w, first, input_precision=PRECISION)
+            second = tl.dot(a, u, second, input_precision=PRECISION)
     return first, second
 
 
@@ -208,8 +204,10 @@ def rotary_qkv(
     (batch, tokens, width), (heads, head) = x.shape, q.shape[2:]
     rows, half, (groups, room) = batch * tokens, head // 2, norm.squares.shape
     x = x if norm.scaled is None else norm.scaled
-    (values, scales, packed), config = parts(weight), cut(weight, config)
-    x_tiles, weight_tiles = (None, None) if packed else tiles_of_product(x, values, config)
+    (values, scales, packed), config = parts(weight), cut(weight, config, x)
+    x_tiles, weight_tiles = (
+        tiles_of_product(x, weight, config) if isinstance(weight, Tensor) else (None, None)
+    )
     if half % config.block_n:  # a block's columns are not neighbours
         x_tiles = weight_tiles = None
     grid = (triton.cdiv(rows, config.block_m), triton.cdiv((heads + 2 * k.shape[1]) * half, config.block_n))
@@ -237,8 +235,10 @@ def gated_up(
     (batch, tokens, width), columns = x.shape, out.shape[2]
     rows, (groups, room) = batch * tokens, norm.squares.shape
     x = x if norm.scaled is None else norm.scaled
-    (values, scales, packed), config = parts(weight), cut(weight, config)
-    x_tiles, weight_tiles = (None, None) if packed else tiles_of_product(x, values, config)
+    (values, scales, packed), config = parts(weight), cut(weight, config, x)
+    x_tiles, weight_tiles = (
+        tiles_of_product(x, weight, config) if isinstance(weight, Tensor) else (None, None)
+    )
     if columns % config.block_n:  # the last block's columns are not neighbours
         x_tiles = weight_tiles = None
     grid = (triton.cdiv(rows, config.block_m), triton.cdiv(columns, config.block_n))

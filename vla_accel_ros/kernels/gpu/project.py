@@ -22,7 +22,7 @@ from vla_accel_ros.kernels.gpu.launch import (
     prefetch_rows,
     tiles_of_product,
 )
-from vla_accel_ros.kernels.gpu.quantized import cut, packed_product, parts
+from vla_accel_ros.kernels.gpu.small_weights import cut, parts, small_product
 from vla_accel_ros.kernels.linear import GROUP, Norm
 from vla_accel_ros.kernels.tuning import Config
 from vla_accel_ros.models.quantized import Weight
@@ -51,16 +51,16 @@ def _project(
     row = tl.minimum(row, rows - 1)
     policy: tl.constexpr = "evict_first" if ONCE else ""
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    if PACKED:
-        total = packed_product(
-            a, weight, scales, row, tl.minimum(column, columns - 1), begin // PACKED, tl.cdiv(end, PACKED),
-            width, tl.cdiv(width, PACKED), total, PACKED, PRECISION,
+    if scales is not None:
+        total = small_product(
+            a, weight, scales, row, tl.minimum(column, columns - 1), begin, end, width, PACKED, EVEN,
+            PRECISION, BLOCK_M, BLOCK_N, BLOCK_K,
         )  # fmt: skip
     elif weight_tiles is not None:
         for start in range(begin, end, BLOCK_K):
             w = weight_tiles.load([tl.program_id(1) * BLOCK_N, start])
             tile = a_tiles.load([tl.program_id(0) * BLOCK_M, start])
-            total = tl.dot(tile, w.to(tile.dtype).T, total, input_precision=PRECISION)
+            total = tl.dot(tile, w.T, total, input_precision=PRECISION)
     else:
         k = tl.arange(0, BLOCK_K)
         to_a = a + row[:, None].to(tl.int64) * width + k[None, :]
@@ -73,10 +73,7 @@ def _project(
                 k_ok = k < end - start
                 w = tl.load(to_weight + start, mask=k_ok[:, None], other=0.0, eviction_policy=policy)
                 tile = tl.load(to_a + start, mask=k_ok[None, :], other=0.0)
-            total = tl.dot(tile, w.to(tile.dtype), total, input_precision=PRECISION)
-    if scales is not None:  # noqa: SIM102 - both are known when it is compiled
-        if not PACKED:
-            total *= tl.load(scales + tl.minimum(column, columns - 1))[None, :]
+            total = tl.dot(tile, w, total, input_precision=PRECISION)
     is_last = True
     if SPLIT > 1:
         place = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
@@ -119,7 +116,7 @@ def project(
     """See kernels.linear.project."""
     (batch, tokens, columns), width = x.shape, weight.shape[1]
     rows = batch * tokens
-    (values, scales, packed), config = parts(weight), cut(weight, config)
+    (values, scales, packed), config = parts(weight), cut(weight, config, a)
     blocks = triton.cdiv(rows, config.block_m), triton.cdiv(columns, config.block_n)
     split = min(config.split, triton.cdiv(width, config.block_k))
     needed = blocks[0] * blocks[1] * split * config.block_m * config.block_n
@@ -128,7 +125,9 @@ def project(
     chunk = triton.cdiv(triton.cdiv(width, config.block_k), split) * config.block_k
     squares, scale, scaled = norm or (None, None, None)
     room = 0 if squares is None else squares.shape[1]
-    a_tiles, weight_tiles = (None, None) if packed else tiles_of_product(a, values, config)
+    a_tiles, weight_tiles = (
+        tiles_of_product(a, weight, config) if isinstance(weight, Tensor) else (None, None)
+    )
     _project[(*blocks, split)](
         a, values, scales, a_tiles, weight_tiles, gate, x, squares, scale, scaled,
         scratch.sums, scratch.counters, rows, tokens, width, columns, room, PER_SEQUENCE=per_sequence(gate),

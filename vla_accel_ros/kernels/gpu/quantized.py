@@ -1,99 +1,21 @@
-"""Weights of few bits on a GPU: widened in the tile that multiplies them, or multiplied in fp8 by cuBLAS.
+"""Rows of activations in fp8, left by the passes between two products, and their product, which is cuBLAS's.
 
-Bytes of int4 are in such an order that their low halves belong to 64 neighbouring columns of the activations
-and their high ones to the next 64: two products of plain tiles, nothing interleaved. A group's sum is exact
-in whole numbers times activations and is scaled when it is added. The passes that leave rows in fp8 take a
-row at once, because its scale follows from its largest value.
+A program takes a row at once, because its scale follows from its largest value.
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
-from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from vla_accel_ros.kernels.gpu.launch import precision
 from vla_accel_ros.kernels.linear import NORM_EPS
 from vla_accel_ros.kernels.quantized import Rows
-from vla_accel_ros.kernels.tuning import Config, Shape, safe
-from vla_accel_ros.models.quantized import E4M3_MAX, GROUP, INT4, Quantized, Weight
+from vla_accel_ros.models.quantized import E4M3_MAX, Quantized
 
 FAST_ACCUMULATION = True
 """Whether fp8 products are summed in the matrix units for longer than their 14 bits are exact."""
-
-
-def parts(weight: Weight) -> tuple[Tensor, Tensor | None, int]:
-    """Values, scale, and columns in a group of packed values: (weight, None, 0) of an exact one."""
-    if isinstance(weight, Tensor):
-        return weight, None, 0
-    return weight.values, weight.scale, GROUP if weight.kind == INT4 else 0
-
-
-def cut(weight: Weight, config: Config) -> Config:
-    """The config with an inner dimension as the weight has it: packed values are read a group at a time."""
-    return replace(config, block_k=GROUP) if parts(weight)[2] else config
-
-
-@triton.jit
-def low_half(packed, DTYPE: tl.constexpr):
-    """The first 64 columns of a tile of packed bytes, as whole numbers from -8 to 7."""
-    return ((packed & 15).to(tl.int8) - 8).to(DTYPE)
-
-
-@triton.jit
-def high_half(packed, DTYPE: tl.constexpr):
-    """The other 64."""
-    return ((packed >> 4).to(tl.int8) - 8).to(DTYPE)
-
-
-@triton.jit
-def packed_product(
-    a, weight, scales, row, column, low, high, width, groups, total,
-    GROUP: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """total + rows of a @ columns of weight.T, groups low..high of the inner dimension."""
-    HALF: tl.constexpr = GROUP // 2
-    j = tl.arange(0, HALF)
-    to_a = a + row[:, None].to(tl.int64) * width + j[None, :]
-    to_weight = weight + column[None, :].to(tl.int64) * (groups * HALF) + j[:, None]
-    for group in range(low, high):
-        k = group * GROUP + j
-        packed = tl.load(to_weight + group * HALF)
-        first = tl.load(to_a + group * GROUP, mask=(k < width)[None, :], other=0.0)
-        second = tl.load(to_a + group * GROUP + HALF, mask=(k + HALF < width)[None, :], other=0.0)
-        made = tl.dot(first, low_half(packed, first.dtype), input_precision=PRECISION)
-        made = tl.dot(second, high_half(packed, first.dtype), made, input_precision=PRECISION)
-        total += made * tl.load(scales + column * groups + group)[None, :]
-    return total
-
-
-@triton.jit
-def two_packed_products(
-    a, weight, scales, row, one, other, width, groups, first, second,
-    GROUP: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """As packed_product of all groups, for two sets of columns that share what is read of a."""
-    HALF: tl.constexpr = GROUP // 2
-    j = tl.arange(0, HALF)
-    to_a = a + row[:, None].to(tl.int64) * width + j[None, :]
-    to_one = weight + one[None, :].to(tl.int64) * (groups * HALF) + j[:, None]
-    to_other = weight + other[None, :].to(tl.int64) * (groups * HALF) + j[:, None]
-    for group in range(groups):
-        k = group * GROUP + j
-        w, u = tl.load(to_one + group * HALF), tl.load(to_other + group * HALF)
-        low = tl.load(to_a + group * GROUP, mask=(k < width)[None, :], other=0.0)
-        high = tl.load(to_a + group * GROUP + HALF, mask=(k + HALF < width)[None, :], other=0.0)
-        made = tl.dot(low, low_half(w, low.dtype), input_precision=PRECISION)
-        made = tl.dot(high, high_half(w, low.dtype), made, input_precision=PRECISION)
-        first += made * tl.load(scales + one * groups + group)[None, :]
-        made = tl.dot(low, low_half(u, low.dtype), input_precision=PRECISION)
-        made = tl.dot(high, high_half(u, low.dtype), made, input_precision=PRECISION)
-        second += made * tl.load(scales + other * groups + group)[None, :]
-    return first, second
 
 
 @triton.jit
@@ -173,37 +95,6 @@ def _gelu_rows(y, bias, out, scale, width, TOP: tl.constexpr, BLOCK: tl.constexp
     _leave_row(_gelu(z), row, c, ok, out, scale, width, TOP)
 
 
-@triton.jit
-def _multiply(
-    a, weight, scales, out, rows, columns, width, PACKED: tl.constexpr, ADD: tl.constexpr,
-    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    ok = (row < rows)[:, None] & (column < columns)[None, :]
-    row, near = tl.minimum(row, rows - 1), tl.minimum(column, columns - 1)
-    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    if PACKED:
-        groups = tl.cdiv(width, PACKED)
-        total = packed_product(
-            a, weight, scales, row, near, 0, groups, width, groups, total, PACKED, PRECISION
-        )  # fmt: skip
-    else:
-        k = tl.arange(0, BLOCK_K)
-        to_a = a + row[:, None].to(tl.int64) * width + k[None, :]
-        to_weight = weight + near[None, :].to(tl.int64) * width + k[:, None]
-        for start in range(0, width, BLOCK_K):
-            k_ok = k < width - start
-            w = tl.load(to_weight + start, mask=k_ok[:, None], other=0.0)
-            tile = tl.load(to_a + start, mask=k_ok[None, :], other=0.0)
-            total = tl.dot(tile, w.to(tile.dtype), total, input_precision=PRECISION)
-        total *= tl.load(scales + near)[None, :]
-    to = out + row[:, None].to(tl.int64) * columns + column[None, :]
-    if ADD:
-        total += tl.load(to, mask=ok, other=0.0).to(tl.float32)
-    tl.store(to, total.to(out.dtype.element_ty), mask=ok)
-
-
 def rms_norm_rows(x: Tensor, y: Tensor | None, weight: Tensor, out: Rows) -> None:
     """See kernels.quantized.rms_norm_rows; all are contiguous."""
     rows, width = x.shape
@@ -245,23 +136,6 @@ def multiply_rows(a: Rows, weight: Quantized, out: Tensor, bias: Tensor | None =
         a.values, weight.values.t(), scale_a=a.scale, scale_b=weight.scale[None], bias=bias,
         out_dtype=out.dtype, use_fast_accum=FAST_ACCUMULATION, out=out,
     )  # fmt: skip
-
-
-def multiply(a: Tensor, weight: Quantized, out: Tensor, add: bool = False) -> None:
-    """See kernels.quantized.multiply; all are contiguous."""
-    (rows, width), columns = a.shape, weight.shape[0]
-    values, scales, packed = parts(weight)
-    config = cut(weight, safe(Shape("multiply", rows, columns, width, "float16"), _processors(a.device)))
-    _multiply[(triton.cdiv(rows, config.block_m), triton.cdiv(columns, config.block_n))](
-        a, values, scales, out, rows, columns, width, PACKED=packed, ADD=add, PRECISION=precision(a),
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
-        num_warps=config.warps, num_stages=config.stages,
-    )  # fmt: skip
-
-
-@cache
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 16
 
 
 def _warps(block: int) -> int:
