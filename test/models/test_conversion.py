@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checkpoint import describe, load_policy
 from vla_accel_ros.models.checksum import sha256
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.models.conversion import convert, verify
+from vla_accel_ros.models.conversion import Target, convert, verify
 from vla_accel_ros.models.pi_weights import EMBED_TOKENS, LM_HEAD
 from vla_accel_ros.models.safetensors_writer import write_safetensors
 from vla_accel_ros.models.stored_fold import StoredFold
@@ -161,6 +162,25 @@ def test_what_cannot_be_loaded_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not a folder"):
         convert(tmp_path / "nothing", tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+@pytest.mark.parametrize("said", [{"steps": 0}, {"steps": -1}, {"dtype": "float16"}, {"dtype": "int4"}])
+def test_what_cannot_be_folded_for_is_refused(said: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(said))} is "):
+        Target(**said)
+
+
+def test_a_fold_that_is_not_finite_leaves_nothing(tmp_path: Path) -> None:
+    """Numbers that float32 holds and bfloat16 does not."""
+    source = make_checkpoint(tmp_path / "source", make_config("pi0"))
+    tensors = load_file(source / "model.safetensors")
+    tensors["paligemma_with_expert.gemma_expert.model.layers.1.mlp.up_proj.weight"][0, 0] = 3.4e38
+    save_file(tensors, source / "model.safetensors")
+    with pytest.raises(ValueError, match=r"not every number is finite in .*layers\.1\.mlp\.up_proj"):
+        convert(source, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+    out = convert(source, tmp_path / "out", target=Target(dtype="float32"))
+    assert verify(out).keys() == {"model.safetensors", "folded.safetensors"}
 
 
 def test_several_statistics_stay_several(tmp_path: Path) -> None:

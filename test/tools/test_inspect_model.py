@@ -99,6 +99,51 @@ def test_convert_and_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "not overwritten" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "fused", "folded"),
+    [
+        (
+            "pi0",
+            "32 parameters as 12 tensors, ",
+            "0.0 MB of constants for 4 steps (openpi's times) of weights",
+        ),
+        ("lerobot", "32 parameters as 12 tensors, ", "for 4 steps (lerobot's times) of weights in float32"),
+        ("openvla", "15 parameters as 6 tensors, ", "nothing: of this network nothing can be computed ahead"),
+        ("smolvla", "nothing: no stage", "nothing: of this network nothing can be computed ahead"),
+    ],
+)
+def test_what_is_fused_and_folded_is_said(
+    name: str, fused: str, folded: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = MAKERS[name](tmp_path / "source"), tmp_path / "out"
+    assert main(["inspect", str(source)]) == 0
+    before = capsys.readouterr().out
+    assert "  fused         nothing: " in before and "  folded        nothing: " in before
+    assert "  converted" not in before
+    assert main(["convert", str(source), str(out), "--steps", "4", "--dtype", "float32"]) == 0
+    converted = capsys.readouterr().out
+    assert main(["inspect", str(out)]) == 0
+    inspected = " ".join(capsys.readouterr().out.split())
+    digest = json.loads((out / "config.json").read_text())["provenance"]["sha256"]
+    for said in (" ".join(converted.split()), inspected):
+        assert f"fused {fused}" in said and folded in said
+        assert "converted from source (" in said and f"SHA-256 {digest}" in said
+    if name in ("pi0", "lerobot"):
+        (out / "folded.safetensors").write_bytes(b"damaged")
+        assert main(["inspect", str(out)]) == 1
+        said = capsys.readouterr().out
+        assert "folded.safetensors cannot be used" in said and "is not a readable safetensors file" in said
+
+
+def test_plain_is_for_other_tools(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_checkpoint(tmp_path / "model")
+    assert main(["convert", str(folder), str(tmp_path / "out")]) == 0
+    assert main(["convert", str(tmp_path / "out"), str(tmp_path / "plain"), "--plain"]) == 0
+    assert "fused           nothing: every parameter is a tensor" in capsys.readouterr().out
+    assert main(["convert", str(folder), str(tmp_path / "none"), "--steps", "0"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1 and not (tmp_path / "none").exists()
+
+
 def test_what_is_no_checkpoint_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in (["inspect", str(tmp_path)], ["convert", str(tmp_path), str(tmp_path / "out")]):
         assert main(command) == 2

@@ -68,6 +68,7 @@ def write_safetensors(
                 out.seek(len(header) + starts[name])
                 out.write(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
                 done += value.nbytes
+                del value  # it may hold a mapped file, of which the next is read meanwhile
                 if progress is not None:
                     progress(done, total)
             if waiting:

@@ -46,8 +46,7 @@ MOST_STEPS = 1000
 TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 MEND = "remove it, and it is computed while loading, or convert the checkpoint again"
 
-_BLOCK = 1 << 22
-_ODD = 0x1E3779B97F4A7C15
+_BLOCK, _ODD = 1 << 19, 0x1E3779B97F4A7C15  # part of the format: with others, sums are others
 _WIDTH = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
