@@ -47,7 +47,10 @@ setup(
     packages=find_packages(include=[NAME, f"{NAME}.*"]),
     package_data={
         f"{NAME}.kernels": [
-            os.path.relpath(path, f"{NAME}/kernels") for path in files(f"{NAME}/kernels/tuning")
+            os.path.relpath(path, f"{NAME}/kernels")
+            for folder in ("tuning", "cuda")
+            for path in files(f"{NAME}/kernels/{folder}")
+            if path.endswith((".json", ".cu", ".cuh"))
         ],
         f"{NAME}.sim": [
             os.path.relpath(path, f"{NAME}/sim")

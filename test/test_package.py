@@ -31,7 +31,7 @@ KEYS = {
     "yaml": "python3-yaml",
 }
 # Imported only where a checkpoint, a GPU or a tool asks for it, with a sentence when it is not there.
-ON_DEMAND = {"pynvml", "sentencepiece", "tensorstore", "transformers", "triton"}
+ON_DEMAND = {"cuda", "pynvml", "sentencepiece", "tensorstore", "transformers", "triton"}
 
 
 def requirements(name: str) -> dict[str, str]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,8 +34,8 @@ class Ops:
     embed_actions = staticmethod(flow.embed_actions)
     read_out = staticmethod(flow.read_out)
     rms_norm = staticmethod(norm.rms_norm)
-    add_layer_norm = staticmethod(norm.add_layer_norm)
     add_norm = staticmethod(norm.add_norm)
+    add_layer_norm = staticmethod(norm.add_layer_norm)
     bias_gelu = staticmethod(norm.bias_gelu)
     patches = staticmethod(image.patches)
     rms_norm_rows = staticmethod(quantized.rms_norm_rows)
@@ -44,8 +45,18 @@ class Ops:
     multiply_rows = staticmethod(quantized.multiply_rows)
 
 
+class Hopper(NamedTuple):
+    """A kernel of kernels/cuda: whether it can compute what it is given, and how it is launched."""
+
+    takes: Callable[..., bool]
+    launch: Callable[..., None]
+
+
 class TritonOps(Ops):
-    """The kernels. table: None = that of the device."""
+    """The kernels: Triton's, and on sm_90 those of kernels/cuda for the shapes that the table says.
+
+    table: None = that of the device.
+    """
 
     def __init__(self, device: torch.device, table: Table | None = None) -> None:
         from vla_accel_ros.kernels.gpu.launch import Scratch
@@ -55,17 +66,26 @@ class TritonOps(Ops):
         self._bind()
 
     def _bind(self) -> None:
+        from vla_accel_ros.kernels.cuda import attention as cuda_attention
+        from vla_accel_ros.kernels.cuda import products
         from vla_accel_ros.kernels.gpu import attention, flow, image, linear, norm, project, quantized
         from vla_accel_ros.kernels.gpu.rotary_attention import attend_rotary
 
         pdl, scratch = self.table.pdl, {"scratch": self.scratch}
+        hopper = {"attend": Hopper(cuda_attention.takes, cuda_attention.attend)}
+        for name in products.KINDS:
+            hopper[name] = Hopper(partial(products.takes, name), getattr(products, name))
 
         def tuned(
             kernel: Callable[..., None], shape: Callable[..., Shape], extra: dict[str, Any]
         ) -> Callable[..., None]:
             def launch(*arguments: Any, **named: Any) -> None:
-                config = self.table.pick(shape(*arguments))
-                kernel(*arguments, **named, config=config, pdl=pdl, **extra)
+                found = shape(*arguments)
+                config = self.table.hopper.get(found.key)
+                if config is not None and hopper[found.kernel].takes(*arguments, config=config):
+                    hopper[found.kernel].launch(*arguments, **named, config=config, pdl=pdl)
+                else:
+                    kernel(*arguments, **named, config=self.table.pick(found), pdl=pdl, **extra)
 
             return launch
 

@@ -23,12 +23,14 @@ SHARED_BYTES = 96 << 10
 """What a block may have on every GPU from sm_80 on (sm_86 and sm_89: 99 KiB)."""
 FORMAT = 1
 ATTENTION = ("attend", "attend_rotary")
+WAYS = ("triton", "cuda")
 
 
 @dataclass(frozen=True)
 class Config:
     """How a kernel is cut: rows, columns and inner dimension of a tile; split: parts of the inner dimension,
-    or of the keys; warps of a block; stages of loads in flight."""
+    or of the keys; warps of a block; stages of loads in flight. way: "triton", or "cuda" for kernels/cuda,
+    which choose rows, inner dimension and warps themselves."""
 
     block_m: int
     block_n: int
@@ -36,11 +38,14 @@ class Config:
     split: int = 1
     warps: int = 4
     stages: int = 3
+    way: str = "triton"
 
     def __post_init__(self) -> None:
+        if self.way not in WAYS:
+            raise ValueError(f"way is {self.way!r}; a kernel is one of {', '.join(WAYS)}.")
         for name in ("block_m", "block_n", "block_k"):
             value = getattr(self, name)
-            if value < 16 or value & (value - 1):
+            if value < 16 or value % 16 or (self.way == "triton" and value & (value - 1)):
                 raise ValueError(f"{name} is {value}; a tile needs a power of two of at least 16.")
         if self.split < 1 or self.stages < 1 or self.warps not in (1, 2, 4, 8, 16):
             raise ValueError(
@@ -81,6 +86,7 @@ class Shape:
 class Table:
     """The Configs of a kind of device, and for how many processors to choose where it has none.
 
+    hopper: of shapes that kernels/cuda are faster at, where they can be used.
     pdl: whether kernels start before the one before has ended. source: where the entries are from.
     """
 
@@ -88,6 +94,7 @@ class Table:
     entries: dict[str, Config] = field(default_factory=dict)
     pdl: bool = False
     source: str = "safe defaults"
+    hopper: dict[str, Config] = field(default_factory=dict)
 
     def pick(self, shape: Shape) -> Config:
         """The entry of the shape, of the same with the nearest number of rows, or a safe one."""
@@ -108,6 +115,7 @@ class Table:
             "format": FORMAT,
             "pdl": self.pdl,
             "configs": {key: asdict(config) for key, config in sorted(self.entries.items())},
+            "hopper": {key: asdict(config) for key, config in sorted(self.hopper.items())},
         }
 
 
@@ -172,8 +180,11 @@ def read_table(text: str, name: str, processors: int) -> Table:
         data = json.loads(text)
         if data["format"] != FORMAT:
             raise ValueError(f"format {data['format']}, not {FORMAT}")
-        entries = {key: Config(**config) for key, config in data["configs"].items()}
-        return Table(processors, entries, bool(data["pdl"]), name)
+        entries, hopper = (
+            {key: Config(**config) for key, config in data.get(name, {}).items()}
+            for name in ("configs", "hopper")
+        )
+        return Table(processors, entries, bool(data["pdl"]), name, hopper)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(
             f"{name} is no tuning table ({error}); remove it or run `vla tune` again."

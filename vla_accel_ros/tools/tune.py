@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_accel_ros.kernels.tuning import Config
+from vla_accel_ros.kernels.tuning import WAYS, Config
 from vla_accel_ros.tools.options import subcommand
 from vla_accel_ros.tools.provenance import provenance
 
@@ -72,6 +72,23 @@ CANDIDATES: dict[str, tuple[Config, ...]] = {
     ),
     "read_out": (Config(16, 16, 256, 1, 4, 3), Config(16, 16, 512, 1, 4, 2), Config(16, 16, 1024, 1, 8, 1)),
 }  # fmt: skip
+# block_m is theirs; block_k: columns of attention's result that a block makes; split: blocks of a cluster
+HOPPER: dict[str, tuple[Config, ...]] = {
+    "rotary_qkv": tuple(Config(64, 16, 64, 1, 8, stages, "cuda") for stages in (4, 8, 16)),
+    "gated_up": tuple(
+        Config(64, block_n, 64, 1, 8, stages, "cuda") for block_n in (16, 32) for stages in (4, 8)
+    ),
+    "project": tuple(
+        Config(64, block_n, 64, split, 8, stages, "cuda")
+        for block_n, split in ((16, 2), (32, 4), (64, 4), (64, 8))
+        for stages in (4, 8)
+    ),
+    "attend": tuple(
+        Config(64, block_n, block_k, split, 4, 1, "cuda")
+        for block_n, split, block_k in ((80, 8, 128), (80, 4, 128), (80, 4, 64), (128, 4, 128), (192, 4, 128))
+    ),
+}
+"""Those of kernels/cuda, for compute capability 9.0 and few rows."""
 PREFIX_ATTENTION = (
     Config(32, 64, 16, 1, 4, 2),
     Config(32, 32, 16, 1, 4, 3),
@@ -102,6 +119,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         subparsers, "tune", "time the kernels' block shapes on this GPU and keep the best", run
     )
     parser.add_argument("--batches", nargs="+", type=int, default=(1,), help="chunks denoised at once")
+    parser.add_argument(
+        "--ways", nargs="+", choices=WAYS, default=WAYS,
+        help="kinds of kernels to time; with fewer than all, the table in use is what they must beat",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, help="file to write (default: the user's cache)")
 
 
@@ -117,7 +138,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise RuntimeError("kernels are tuned on a GPU, and torch sees no CUDA device here.")
     device = torch.device("cuda")
     ops_for(device)
-    table = tune(PI05, device, tuple(arguments.batches), lambda line: print(line, flush=True))
+    ways = tuple(arguments.ways)
+    table = tune(PI05, device, tuple(arguments.batches), lambda line: print(line, flush=True), ways)
     out = arguments.out or cache_file(device)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps({**table.to_json(), **provenance()}, indent=1) + "\n")
@@ -126,26 +148,39 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def tune(
-    config: PiConfig, device: torch.device, batches: tuple[int, ...], say: Callable[[str], None]
+    config: PiConfig,
+    device: torch.device,
+    batches: tuple[int, ...],
+    say: Callable[[str], None],
+    ways: tuple[str, ...] = WAYS,
 ) -> Table:
-    """The fastest Config of each kernel at the sizes of `config`, whose modulated norms are the most work."""
+    """The fastest Config of each kernel at the sizes of `config`, whose modulated norms are the most work.
+
+    ways: of kernels that are timed; with fewer than all, against those of the table in use.
+    """
     import torch
 
-    from vla_accel_ros.kernels.tuning import Table
+    from vla_accel_ros.kernels.cuda import compiling
+    from vla_accel_ros.kernels.tuning import Table, load_table
     from vla_accel_ros.tools.bench.pieces import pieces, prefix_attention, staggered_attention
 
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    table = Table(processors, source="vla tune")
+    used = load_table(device) if set(ways) < set(WAYS) else Table(processors)
+    hopper = {} if "cuda" in ways else used.hopper
+    table = Table(processors, dict(used.entries), source="vla tune", hopper=dict(hopper))
+    device_takes = compiling.available() and torch.cuda.get_device_capability(device) == (9, 0)
     keys = VIEWS * config.vision.tokens + 20
     for batch in batches:
         for piece in pieces(config, keys, device, batch):
             if piece.name != "attend" or batch == batches[0]:  # its entry is one for all batches
-                _best(table, piece, CANDIDATES[piece.name], device, say)
+                taken = _best(table, piece, _of(CANDIDATES[piece.name], ways), device, say)
+                if device_takes and batch == 1 and "cuda" in ways:
+                    _hopper(table, piece, _of(HOPPER.get(piece.kernel, ()), ways), taken, device, say)
     for views in (1, VIEWS, 3):
         tokens = views * config.vision.tokens + 32
-        _best(table, prefix_attention(config, tokens, device), PREFIX_ATTENTION, device, say)
+        _best(table, prefix_attention(config, tokens, device), _of(PREFIX_ATTENTION, ways), device, say)
     staggered = staggered_attention(config, keys, STAGGERED, device)
-    _best(table, staggered, STAGGERED_ATTENTION, device, say)
+    _best(table, staggered, _of(STAGGERED_ATTENTION, ways), device, say)
     table.pdl = _pdl_helps(table, config, keys, device, batches[0], say)
     return table
 
@@ -157,10 +192,11 @@ def _best(
     device: torch.device,
     say: Callable[[str], None],
 ) -> float:
-    """Enter the fastest candidate of a piece; returns its microseconds."""
+    """Enter the fastest of the candidates and of what was entered before; returns its microseconds."""
     shape = _shape(piece)
     taken: dict[Config, float] = {}
-    for candidate in candidates:
+    before = table.entries.get(shape.key)
+    for candidate in (*candidates, *([] if before is None else [before])):
         table.entries[shape.key] = candidate
         us = _time(table, piece, device)
         if us is not None:
@@ -174,6 +210,34 @@ def _best(
     return taken[best]
 
 
+def _hopper(
+    table: Table,
+    piece: Piece,
+    candidates: tuple[Config, ...],
+    other: float,
+    device: torch.device,
+    say: Callable[[str], None],
+) -> None:
+    """Enter the fastest of kernels/cuda, if it takes less than `other` microseconds."""
+    import torch
+
+    from vla_accel_ros.kernels.ops import TritonOps
+    from vla_accel_ros.tools.bench.pieces import NEAR, chain_us, error
+
+    key, taken = _shape(piece).key, {}
+    for candidate in candidates:
+        table.hopper[key] = candidate
+        ops = TritonOps(device, dataclasses.replace(table, pdl=True))
+        with torch.inference_mode():
+            if error(piece, ops) <= NEAR:
+                taken[candidate] = chain_us(getattr(ops, piece.kernel), piece, device, runs=20)
+    table.hopper.pop(key, None)
+    best = min(taken, key=lambda candidate: taken[candidate], default=None)
+    if best is not None and taken[best] < other:
+        table.hopper[key] = best
+        say(f"{key:44} {taken[best]:7.2f} us of kernels/cuda  {_short(best)}")
+
+
 def _time(table: Table, piece: Piece, device: torch.device) -> float | None:
     """Microseconds, or None if it does not fit the device or is wrong there."""
     import torch
@@ -182,7 +246,7 @@ def _time(table: Table, piece: Piece, device: torch.device) -> float | None:
     from vla_accel_ros.kernels.ops import TritonOps
     from vla_accel_ros.tools.bench.pieces import NEAR, chain_us, error
 
-    ops = TritonOps(device, table)
+    ops = TritonOps(device, dataclasses.replace(table, hopper={}))
     try:
         with torch.inference_mode():
             if not error(piece, ops) <= NEAR:
@@ -209,6 +273,10 @@ def _pdl_helps(
     }
     say(f"a layer: {taken[False]:.2f} us, with early starts {taken[True]:.2f} us")
     return taken[True] < taken[False]
+
+
+def _of(candidates: tuple[Config, ...], ways: tuple[str, ...]) -> tuple[Config, ...]:
+    return tuple(candidate for candidate in candidates if candidate.way in ways)
 
 
 def _shape(piece: Piece) -> Shape:

@@ -1,0 +1,181 @@
+"""kernels/cuda compiles without a device, and on one of sm_90 computes what the twins do, bit for bit again."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from drawing import DEVICE, Drawing, assert_near, ints, poison
+from test_linear import assert_norms_near, norm_of, tables_of
+
+from vla_accel_ros.kernels import attention, linear
+from vla_accel_ros.kernels.cuda import attention as attention_kernel
+from vla_accel_ros.kernels.cuda import compiling, products
+from vla_accel_ros.kernels.ops import TritonOps
+from vla_accel_ros.kernels.tuning import Config, Table, load_table
+from vla_accel_ros.models.config import PI0, PI05
+from vla_accel_ros.tools.bench import pieces
+from vla_accel_ros.tools.tune import HOPPER
+
+BF16 = torch.bfloat16
+tables = pytest.mark.parametrize("tables", [0, 1, 2], ids=["plain", "one row", "a row each"])
+
+
+def fill(rows: int) -> tuple[int, int]:
+    """Sequences and tokens of so many rows."""
+    return (2, rows // 2) if rows % 2 == 0 else (1, rows)
+
+
+def twice(run: Callable[[], tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
+    """What it makes, which is the same both times."""
+    first, second = run(), run()
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one, other)
+    return first
+
+
+def candidates(kernel: str) -> list[Config]:
+    return list(HOPPER[kernel])
+
+
+def macros_of_published_sizes() -> list[tuple[str, dict[str, int]]]:
+    found: list[tuple[str, dict[str, int]]] = []
+    for name, kind in products.KINDS.items():
+        inners = (2048, 4096) if name == "project" else (1024,)
+        for config, inner in itertools.product(HOPPER[name], inners):
+            if products.shared_bytes(kind, config, inner, 56) <= products.SHARED_BYTES:
+                found.append(("products", products.macros(kind, config, inner, 56)))
+    found += [("attention", attention_kernel.macros(config, 56)) for config in HOPPER["attend"]]
+    return found
+
+
+def test_candidates_compile_without_a_device() -> None:
+    made = {compiling.compiled(file, macros, "sm_90a") for file, macros in macros_of_published_sizes()[::3]}
+    assert len(made) == len(macros_of_published_sizes()[::3])
+    assert all(code[:4] == b"\x7fELF" for code in made)
+
+
+def test_a_word_that_the_compiler_does_not_know_is_told() -> None:
+    with pytest.raises(RuntimeError, match=r"products.cu does not compile for sm_90a: .*COLUMNS"):
+        compiling.compiled("products", {"KIND": 0}, "sm_90a")
+
+
+@pytest.mark.parametrize("kernel", sorted(products.KINDS))
+def test_without_a_device_of_its_kind_nothing_is_taken(kernel: str) -> None:
+    draw = Drawing()
+    x, weight = draw(1, 4, 1024, dtype=BF16).cpu(), draw(4096, 1024, dtype=BF16).cpu()
+    keys = draw(1, 1, 4, 256, dtype=BF16).cpu()
+    rest = (None,) * 4 + (keys,)
+    assert not any(products.takes(kernel, x, weight, *rest, config=config) for config in HOPPER[kernel])
+
+
+@pytest.mark.gpu
+@tables
+@pytest.mark.parametrize("rows", [1, 13, 50, 51, 64, 100, 130])
+@pytest.mark.parametrize("config", candidates("gated_up"), ids=str)
+def test_gated_up(config: Config, rows: int, tables: int) -> None:
+    draw, (batch, tokens) = Drawing(rows), fill(rows)
+    x, weight = draw(batch, tokens, 320, dtype=BF16), draw(2 * 192, 320, dtype=BF16, spread=320**-0.5)
+    scale, bias = tables_of(draw, batch if tables == 2 else tables, 320, 2 * 192)
+    twin, norm = poison(batch, tokens, 192, dtype=BF16), norm_of(x, scale)
+    linear.gated_up(x, weight, twin, norm, bias)
+
+    def run() -> tuple[torch.Tensor, ...]:
+        ours = poison(batch, tokens, 192, dtype=BF16)
+        assert products.takes("gated_up", x, weight, ours, norm, bias, config=config)
+        products.gated_up(x, weight, ours, norm, bias, config=config)
+        return (ours,)
+
+    assert_near(twice(run)[0], twin, BF16)
+
+
+@pytest.mark.gpu
+@tables
+@pytest.mark.parametrize("rows", [1, 13, 50, 51, 64, 100, 130])
+@pytest.mark.parametrize("config", candidates("rotary_qkv"), ids=str)
+def test_rotary_qkv(config: Config, rows: int, tables: int) -> None:
+    draw, (batch, tokens), heads, kv_heads, head = Drawing(rows), fill(rows), 3, 2, 64
+    x = draw(batch, tokens, 256, dtype=BF16)
+    weight = draw((heads + 2 * kv_heads) * head, 256, dtype=BF16, spread=1 / 16)
+    scale, bias = tables_of(draw, batch if tables == 2 else tables, 256, weight.shape[0])
+    norm, angles = norm_of(x, scale), draw(rows + 30, head // 2)
+    cos, sin = angles.cos(), angles.sin()
+    places = ints(4, 9)[:batch], ints(3, 1)[:batch], ints(2, 0)[:batch]
+
+    def run(kernel: Callable[..., None], **named: Any) -> tuple[torch.Tensor, ...]:
+        q = poison(batch, tokens, heads, head, dtype=BF16)
+        pool = torch.zeros(2, 4, 3, kv_heads, tokens + 5, head, dtype=BF16, device=DEVICE)
+        k, v = pool[0][:, 1], pool[1][:, 2]
+        at, slots, starts = places
+        kernel(x, weight, cos, sin, at, q, k, v, slots, starts, norm, bias, **named)
+        return q, pool
+
+    twins = run(linear.rotary_qkv)
+    for ours, twin in zip(twice(lambda: run(products.rotary_qkv, config=config)), twins, strict=True):
+        assert_near(ours, twin, BF16)
+        assert torch.equal(ours == 0, twin == 0)  # nothing beside its place
+
+
+@pytest.mark.gpu
+@tables
+@pytest.mark.parametrize("rows", [1, 13, 50, 51, 64, 100, 130])
+@pytest.mark.parametrize("config", candidates("project"), ids=str)
+def test_project(config: Config, rows: int, tables: int) -> None:
+    draw, (batch, tokens), width = Drawing(rows), fill(rows), 1536
+    a, weight = draw(batch, tokens, width, dtype=BF16), draw(192, width, dtype=BF16, spread=width**-0.5)
+    gate, scale = tables_of(draw, batch if tables == 2 else tables, 192, 192)
+    before = draw(batch, tokens, 192, dtype=BF16)
+    twin, norm = before.clone(), norm_of(before, scale, filled=False)
+    linear.project(a, weight, twin, gate, norm)
+    left = norm_of(before, scale, filled=False)
+
+    def run() -> tuple[torch.Tensor, ...]:
+        ours = before.clone()
+        assert products.takes("project", a, weight, ours, gate, left, config=config)
+        products.project(a, weight, ours, gate, left, config=config)
+        return ours, left.squares.sum(0)[:rows].clone()
+
+    assert_near(twice(run)[0], twin, BF16)
+    assert_norms_near(left, norm, rows, BF16)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config", candidates("attend"), ids=str)
+@pytest.mark.parametrize(
+    ("batch", "tokens", "keys", "alone"),
+    [(1, 51, 532, 1), (1, 50, 276, 0), (3, 7, 33, 1), (2, 64, 5, 0), (1, 100, 1500, 1), (10, 50, 788, 0)],
+)
+def test_attend(config: Config, batch: int, tokens: int, keys: int, alone: int) -> None:
+    draw, heads = Drawing(keys), 8
+    q = draw(batch, tokens, heads, 256, dtype=BF16)
+    pool = torch.full((2, batch + 2, 3, 1, keys + 40, 256), float("nan"), dtype=BF16, device=DEVICE)
+    pool[..., :keys, :] = draw(2, batch + 2, 3, 1, keys, 256, dtype=BF16)
+    k, v = pool[0][:, 1], pool[1][:, 1]
+    k_tail, v_tail = (draw(batch, 1, tokens, 256, dtype=BF16) for _ in range(2))
+    slots, lengths = ints(*range(1, batch + 1)), ints(*(max(1, keys - 7 * b) for b in range(batch)))
+    tails = ints(*(max(1, tokens - b) for b in range(batch)))
+    twin = poison(batch, tokens, heads * 256, dtype=BF16)
+    attention.attend(q, k.nan_to_num(), v.nan_to_num(), slots, lengths, twin, k_tail, v_tail, tails, alone)
+
+    def run() -> tuple[torch.Tensor, ...]:
+        out = poison(batch, tokens, heads * 256, dtype=BF16)
+        given = (q, k, v, slots, lengths, out, k_tail, v_tail, tails, alone)
+        assert attention_kernel.takes(*given, config=config)
+        attention_kernel.attend(*given, config=config)
+        return (out,)
+
+    assert_near(twice(run)[0], twin, BF16)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config", [PI0, PI05], ids=["pi0", "pi05"])
+def test_the_packaged_table_is_right_at_the_published_sizes_with_early_starts(config: Any) -> None:
+    table = load_table(DEVICE)
+    assert table.hopper and table.pdl
+    triton = TritonOps(DEVICE, Table(table.processors, table.entries, table.pdl))
+    for ops in (TritonOps(DEVICE, table), triton):
+        for name, error in pieces.errors(config, 1100, DEVICE, 1, ops):
+            assert error < pieces.NEAR, name

@@ -1,0 +1,1 @@
+"""Kernels in CUDA C++ for what Triton does not reach, compiled on the device that runs them."""

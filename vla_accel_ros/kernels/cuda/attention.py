@@ -1,0 +1,110 @@
+"""Launches of attention.cu: attention of a denoising step, on sm_90.
+
+The signature is that of its twin in kernels/attention.py. `takes` says which attention it is for: bfloat16,
+heads of 256, and a tail; and the prefix must have been written before the chain of launches began, as it was
+when a chunk is denoised, because its keys are asked for early.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.kernels.cuda import compiling
+from vla_accel_ros.kernels.tuning import Config
+
+ROWS, HEAD, PAD, THREADS = 64, 256, 8, 160
+PANEL = 64
+TILES = (80, 128, 192)
+"""Keys of a tile."""
+
+
+class Arguments(ctypes.Structure):
+    """As in attention.cu."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("out", "slots", "lengths", "tails")),
+        ("scale", ctypes.c_float),
+        *((name, ctypes.c_int) for name in ("tokens", "heads", "groups", "alone")),
+    )
+
+
+def takes(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    slots: Tensor,
+    lengths: Tensor,
+    out: Tensor,
+    k_tail: Tensor | None = None,
+    *_: Tensor | int | None,
+    config: Config,
+) -> bool:
+    """Whether the kernel can compute attention of these arguments."""
+    return (
+        compiling.available()
+        and q.is_cuda
+        and torch.cuda.get_device_capability(q.device) == (9, 0)
+        and k_tail is not None
+        and q.dtype == k.dtype == torch.bfloat16
+        and q.shape[3] == HEAD
+        and q.is_contiguous()
+        and config.split in (4, 8)
+        and config.block_n in TILES
+        and config.block_k in (64, 128)
+    )
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    slots: Tensor,
+    lengths: Tensor,
+    out: Tensor,
+    k_tail: Tensor | None = None,
+    v_tail: Tensor | None = None,
+    tails: Tensor | None = None,
+    alone: int = 0,
+    *,
+    config: Config,
+    pdl: bool = False,
+) -> None:
+    """See kernels.attention.attend."""
+    assert k_tail is not None and v_tail is not None and tails is not None
+    (batch, tokens, heads, head), keys = q.shape, config.block_n
+    tall = min(ROWS, -(-tokens // 8) * 8)
+    sides = HEAD // config.block_k
+    kernel = _kernel(tuple(macros(config, tall).items()), q.device, _shared_bytes(keys, sides, tall))
+    box = (1, 1, keys, PANEL)
+    maps = (
+        compiling.tensor_map(q.view(batch * tokens, heads * head), (tall, PANEL)),
+        *(compiling.tensor_map(each, box) for each in (k, v, k_tail, v_tail)),
+    )
+    arguments = Arguments(
+        out.data_ptr(), slots.data_ptr(), lengths.data_ptr(), tails.data_ptr(),
+        head**-0.5 * math.log2(math.e), tokens, heads, heads // k.shape[1], alone,
+    )  # fmt: skip
+    grid = config.split, heads * sides, batch * -(-tokens // ROWS)
+    kernel.launch(grid, (*maps, arguments), pdl, config.split)
+
+
+def macros(config: Config, tall: int) -> dict[str, int]:
+    """What attention.cu is compiled with. tall: rows of a tile of queries."""
+    sides = HEAD // config.block_k
+    return {"SPLIT": config.split, "KEYS": config.block_n, "SIDES": sides, "TALL": tall}
+
+
+@lru_cache(maxsize=16)
+def _kernel(macros: tuple[tuple[str, int], ...], device: torch.device, shared: int) -> compiling.Kernel:
+    return compiling.Kernel("attention", "attend", dict(macros), device, THREADS, shared)
+
+
+def _shared_bytes(keys: int, sides: int, tall: int) -> int:
+    wide = HEAD // sides
+    inputs = HEAD // PANEL * tall * 128 + wide // PANEL * keys * 128
+    return HEAD // PANEL * keys * 128 + max(inputs, ROWS * (wide + PAD) * 4) + 6 * 8

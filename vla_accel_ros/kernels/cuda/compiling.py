@@ -1,0 +1,143 @@
+"""CUDA C++ compiled at run time by NVRTC and launched through NVIDIA's own bindings.
+
+PyTorch's CUDA builds bring both (cuda-bindings, nvidia-cuda-nvrtc); where they are missing, nothing here is
+used. A kernel is compiled for the very device, with its sizes as macros, once per process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+import torch
+from torch import Tensor
+
+HEADER = "hopper.cuh"
+CARVEOUT = 100
+"""Percent of a processor's memory that is to be shared memory: as much as there can be."""
+
+
+class TensorMap(ctypes.Structure):
+    """What the copy engine needs to know of a matrix, as the driver made it."""
+
+    _fields_ = (("opaque", ctypes.c_ubyte * 128),)
+
+
+@lru_cache(maxsize=1)
+def available() -> bool:
+    """Whether NVIDIA's bindings are installed."""
+    return importlib.util.find_spec("cuda") is not None and all(
+        importlib.util.find_spec(f"cuda.bindings{part}") is not None for part in ("", ".nvrtc", ".driver")
+    )
+
+
+def compiled(name: str, macros: Mapping[str, int], architecture: str) -> bytes:
+    """The machine code of NAME.cu, for "sm_90a" or alike. Raises RuntimeError with the compiler's words."""
+    from cuda.bindings import nvrtc
+
+    folder = resources.files("vla_accel_ros.kernels.cuda")
+    source, header = ((folder / file).read_bytes() for file in (f"{name}.cu", HEADER))
+    program = _checked(
+        nvrtc.nvrtcCreateProgram(source, f"{name}.cu".encode(), 1, [header], [HEADER.encode()])
+    )
+    options = [f"--gpu-architecture={architecture}", "--std=c++17"]
+    options += [f"-D{macro}={value}" for macro, value in macros.items()]
+    (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+    if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        log = bytearray(_checked(nvrtc.nvrtcGetProgramLogSize(program)))
+        _checked(nvrtc.nvrtcGetProgramLog(program, log))
+        raise RuntimeError(f"{name}.cu does not compile for {architecture}: {log.decode(errors='replace')}")
+    code = bytearray(_checked(nvrtc.nvrtcGetCUBINSize(program)))
+    _checked(nvrtc.nvrtcGetCUBIN(program, code))
+    _checked(nvrtc.nvrtcDestroyProgram(program))
+    return bytes(code)
+
+
+class Kernel:
+    """The function `name` of FILE.cu on a device of compute capability 9.0.
+
+    threads, shared_bytes: of a block. Raises RuntimeError if it does not compile or load.
+    """
+
+    def __init__(
+        self, file: str, name: str, macros: Mapping[str, int], device: torch.device, threads: int,
+        shared_bytes: int,
+    ) -> None:  # fmt: skip
+        from cuda.bindings import driver
+
+        self._driver, self._threads, self._shared = driver, threads, shared_bytes
+        code = compiled(file, macros, "sm_90a")
+        self._library = _checked(driver.cuLibraryLoadData(code, [], [], 0, [], [], 0))
+        kernel = _checked(driver.cuLibraryGetKernel(self._library, name.encode()))
+        most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        index = torch.cuda.current_device() if device.index is None else device.index
+        _checked(driver.cuKernelSetAttribute(most, shared_bytes, kernel, driver.CUdevice(index)))
+        # A processor divides its memory anew only when it is idle: all ask for the same, so that the blocks
+        # of two launches can be on one processor.
+        share = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        _checked(driver.cuKernelSetAttribute(share, CARVEOUT, kernel, driver.CUdevice(index)))
+        self._function = driver.CUfunction(int(kernel))
+
+    def launch(
+        self, grid: tuple[int, int, int], arguments: tuple[ctypes.Structure, ...], pdl: bool, cluster: int = 1
+    ) -> None:
+        """Put it into the current stream.
+
+        arguments: copied here; pdl: whether it starts before the launch before it has ended; cluster: blocks,
+        along the first dimension, that reach each other's shared memory.
+        """
+        driver = self._driver
+        config: Any = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = self._threads, 1, 1
+        config.sharedMemBytes = self._shared
+        config.hStream = torch.cuda.current_stream().cuda_stream
+        beside, early = driver.CUlaunchAttribute(), driver.CUlaunchAttribute()
+        beside.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        beside.value.clusterDim.x, beside.value.clusterDim.y, beside.value.clusterDim.z = cluster, 1, 1
+        early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        early.value.programmaticStreamSerializationAllowed = int(pdl)
+        config.attrs, config.numAttrs = [beside, early], 2
+        addresses = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(each) for each in arguments))
+        _checked(driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(addresses), 0))
+
+
+def tensor_map(tensor: Tensor, box: tuple[int, ...]) -> TensorMap:
+    """A bfloat16 tensor as boxes, swizzled in rows of 128 bytes, zero where they reach beyond it.
+
+    box: a size for each dimension, 64 of the last. Raises ValueError where rows do not begin at multiples of
+    16 bytes.
+    """
+    from cuda.bindings import driver
+
+    strides = [stride * tensor.element_size() for stride in tensor.stride()]
+    if strides[-1] != 2 or any(stride % 16 for stride in strides[:-1]) or tensor.data_ptr() % 16:
+        raise ValueError(f"rows of {list(tensor.shape)} do not begin at multiples of 16 bytes.")
+    made = _checked(
+        driver.cuTensorMapEncodeTiled(
+            driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            tensor.ndim,
+            tensor.data_ptr(),
+            [driver.cuuint64_t(size) for size in reversed(tensor.shape)],
+            [driver.cuuint64_t(stride) for stride in reversed(strides[:-1])],
+            [driver.cuuint32_t(size) for size in reversed(box)],
+            [driver.cuuint32_t(1)] * tensor.ndim,
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    )
+    return TensorMap.from_buffer_copy(ctypes.string_at(made.getPtr(), ctypes.sizeof(TensorMap)))
+
+
+def _checked(told: tuple[Any, ...]) -> Any:
+    """What a call returned after its status. Raises RuntimeError for any but success."""
+    status, *rest = told
+    if int(status) != 0:
+        raise RuntimeError(f"CUDA: {status!r}")
+    return rest[0] if rest else None

@@ -1,0 +1,146 @@
+// What the kernels for sm_90 share: words of the copy engine, of its barriers and of the matrix units.
+#pragma once
+
+typedef unsigned int u32;
+typedef unsigned short u16;
+typedef unsigned long long u64;
+
+struct __align__(64) TensorMap {
+    unsigned char opaque[128];
+};
+
+__device__ __forceinline__ u32 shared(const void *at) { return u32(__cvta_generic_to_shared(at)); }
+// The same place in the shared memory of another block of the cluster.
+__device__ __forceinline__ u32 at_rank(u32 address, int rank) {
+    u32 there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+__device__ __forceinline__ float wide(u16 one) { return __uint_as_float(u32(one) << 16); }
+__device__ __forceinline__ u32 pack(float first, float second) {
+    u32 two;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(second), "f"(first));
+    return two;
+}
+
+// Barriers in shared memory. time: how often a barrier was passed before.
+__device__ __forceinline__ void prepare(u32 barrier, u32 count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
+}
+__device__ __forceinline__ void prepared() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void expect(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+}
+__device__ __forceinline__ void arrive(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void await(u32 barrier, u32 time = 0) {
+    asm volatile(
+        "{\n.reg .pred done;\n"
+        "again%=: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again%=;\n}" ::"r"(barrier),
+        "r"(time & 1)
+        : "memory");
+}
+__device__ __forceinline__ void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// What was stored to shared memory is seen by the copy engine and the matrix units.
+__device__ __forceinline__ void show_engines() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Of launches that begin before the one before has ended.
+__device__ __forceinline__ void after_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void let_next_begin() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// The copy engine.
+__device__ __forceinline__ void ask_for(const TensorMap &map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+__device__ __forceinline__ void load_tile(u32 to, const TensorMap &map, int x, int y, u32 barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+        "l"(&map), "r"(x), "r"(y), "r"(barrier)
+        : "memory");
+}
+// What no other block needs, and what all do.
+__device__ __forceinline__ u64 once() {
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+__device__ __forceinline__ u64 often() {
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+__device__ __forceinline__ void load_tile(u32 to, const TensorMap &map, int x, int y, u32 barrier,
+                                          u64 policy) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+        "l"(&map), "r"(x), "r"(y), "r"(barrier), "l"(policy)
+        : "memory");
+}
+__device__ __forceinline__ void load_tile(u32 to, const TensorMap &map, int x, int y, int z, int w,
+                                          u32 barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
+        "l"(&map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier)
+        : "memory");
+}
+// From this block's shared memory to another's, which counts the bytes.
+__device__ __forceinline__ void send(u32 to, u32 from, u32 bytes, u32 barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            to),
+        "r"(from), "r"(bytes), "r"(barrier)
+        : "memory");
+}
+
+// The matrix units. A tile of rows of 128 bytes, swizzled; apart: bytes from one panel of 64 columns to the
+// next, where the columns are those of the result.
+__device__ __forceinline__ u64 tile_at(u32 address, u32 apart = 16) {
+    return u64((address & 0x3ffff) >> 4) | u64(apart >> 4) << 16 | u64(64) << 32 | u64(1) << 62;
+}
+__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void end_products() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+template <int N>
+__device__ __forceinline__ void settle(float (&c)[N]) {  // nothing of c is read or moved before
+#pragma unroll
+    for (int i = 0; i < N; ++i) asm volatile("" : "+f"(c[i])::"memory");
+}
+#define SUMS_8(c, i) \
+    "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), \
+        "+f"(c[i + 6]), "+f"(c[i + 7])
+#define SUMS_16(c) SUMS_8(c, 0), SUMS_8(c, 8)
+#define SUMS_32(c) SUMS_16(c), SUMS_8(c, 16), SUMS_8(c, 24)
+#define SUMS_40(c) SUMS_32(c), SUMS_8(c, 32)
+#define SUMS_64(c) SUMS_40(c), SUMS_8(c, 40), SUMS_8(c, 48), SUMS_8(c, 56)
+#define SUMS_96(c) SUMS_64(c), SUMS_8(c, 64), SUMS_8(c, 72), SUMS_8(c, 80), SUMS_8(c, 88)
+#define NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define NAMES_16 NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define NAMES_32 NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES_40 NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define NAMES_64 \
+    NAMES_40 \
+        ", %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, " \
+        "%57, %58, %59, %60, %61, %62, %63"
+#define NAMES_96 \
+    NAMES_64 \
+        ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, " \
+        "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"

@@ -1,0 +1,378 @@
+// A product of a few dozen rows with what stands around it, for sm_90: kernels/linear.py has the plain twins.
+//
+// Each block owns some columns (and, in `project`, a part of the inner dimension) and keeps all of its
+// weights in shared memory. They are asked for by one instruction a tile before the launch waits for the one
+// before it, so they can be on their way while that one still computes; what then remains is to bring the
+// activations, 64 columns at a time, multiply (wgmma, 64 rows, float32 sums) and store. Two groups of four
+// warps multiply, one the even and one the odd chunks of the inner dimension, and store half of the rows
+// each; one warp asks for what they need. Blocks of `project` that share an inner dimension form a cluster:
+// what they made meets in their shared memory and is added up in a fixed order, so the same inputs give the
+// same bits.
+//
+// Macros: KIND (GATED_UP, ROTARY_QKV or PROJECT), COLUMNS of a block (rows of weight; half of them gates, or
+// low halves of a head), CHUNKS of 64 of the inner dimension of a block, SPLIT blocks that share the inner
+// dimension (1 but in `project`), STAGES of activations in flight, TALL rows of a tile of activations (a
+// multiple of 8 up to 64).
+
+#include "hopper.cuh"
+
+#define GATED_UP 0
+#define ROTARY_QKV 1
+#define PROJECT 2
+
+constexpr int CHUNK = 64, ROWS = 64, SUMS = COLUMNS / 2;
+constexpr u32 A_BYTES = TALL * CHUNK * 2, W_BYTES = COLUMNS * CHUNK * 2;
+constexpr u32 RING_BYTES = STAGES * A_BYTES > SUMS * 512 ? STAGES * A_BYTES : SUMS * 512;
+constexpr int OWNED = ROWS / SPLIT;  // rows that a block of `project` adds up
+constexpr int PAD = 8;               // between rows that are written at once: other banks
+constexpr int MULTIPLIERS = 256, QUARTERS = MULTIPLIERS / ROWS;
+constexpr float EPS = 1e-6f;
+
+struct Arguments {
+    const float *squares;    // [groups, room], of the rows that the norm is of
+    const float *bias;       // [1 or B, columns], or of `project` the gate
+    float *next_squares;     // of `project`, or null
+    const float *scale;      // [1 or B, columns], of the next norm
+    u16 *scaled, *out;       // [rows, columns]
+    const float *cos, *sin;  // [positions, half]
+    const int *positions, *slots, *starts;
+    u16 *q, *k, *v;
+    long long k_slot, k_head, k_token, v_slot, v_head, v_token;
+    int rows, tokens, width, columns, groups, room, next_room, bias_stride, scale_stride, heads, kv_heads,
+        half;
+};
+
+__device__ __forceinline__ void multipliers_meet() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
+
+// c += activations (64 x 16) @ weights (COLUMNS x 16).T
+__device__ __forceinline__ void multiply(float (&c)[SUMS], u64 activations, u64 weights) {
+#if COLUMNS == 16
+    asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {" NAMES_8 "}, %8, %9, 1, 1, 1, 0, 0;"
+                 : SUMS_8(c, 0)
+                 : "l"(activations), "l"(weights));
+#elif COLUMNS == 32
+    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" NAMES_16
+                 "}, %16, %17, 1, 1, 1, 0, 0;"
+                 : SUMS_16(c)
+                 : "l"(activations), "l"(weights));
+#else
+    static_assert(COLUMNS == 64, "blocks of 16, 32 or 64 columns");
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32
+                 "}, %32, %33, 1, 1, 1, 0, 0;"
+                 : SUMS_32(c)
+                 : "l"(activations), "l"(weights));
+#endif
+}
+
+struct Memory {
+    unsigned char *activations,
+        *weights;        // tiles of 1024 bytes; a product reads 64 rows from any tile's start
+    float *halves;       // [2, SUMS / 2, 128], where the activations were
+    float *parts;        // [SPLIT, OWNED, COLUMNS + PAD], of `project`
+    float *factors;      // [QUARTERS, ROWS]
+    u32 brought, freed;  // a barrier for each chunk
+};
+__device__ __forceinline__ Memory memory_of(unsigned char *memory) {
+    Memory m;
+    m.activations = memory, m.weights = memory + RING_BYTES, m.halves = reinterpret_cast<float *>(memory);
+    m.parts = reinterpret_cast<float *>(m.weights + CHUNKS * W_BYTES);
+    m.factors = m.parts + (KIND == PROJECT ? ROWS * (COLUMNS + PAD) : 0);
+    m.brought = shared(m.factors + QUARTERS * ROWS), m.freed = m.brought + 8 * CHUNKS;
+    return m;
+}
+
+// A thread that multiplies: its group takes every second chunk, and stores one of every 16 rows' two halves.
+struct Place {
+    int group, thread, row,
+        pair;  // row of the tile that the thread stores; columns pair and pair + 1 of every eight
+    __device__ __forceinline__ Place() {
+        group = threadIdx.x / 128, thread = threadIdx.x % 128;
+        row = thread / 32 * 16 + group * 8 + thread % 32 / 4, pair = thread % 4 * 2;
+    }
+};
+
+// 1 / rms of the block's rows, of what their makers left: all of a row's groups, in the same order each time.
+__device__ __forceinline__ void leave_factors(const Arguments &a, const Memory &m, int first_row) {
+    int row = threadIdx.x % ROWS, quarter = threadIdx.x / ROWS, each = (a.groups + QUARTERS - 1) / QUARTERS;
+    int end = min(a.groups, (quarter + 1) * each);
+    const float *from = a.squares + first_row + row;
+    float sum = 0.0f;
+#pragma unroll 16
+    for (int group = quarter * each; group < end; ++group) sum += from[group * a.room];
+    m.factors[quarter * ROWS + row] = sum;
+}
+__device__ __forceinline__ float factor_of(const Arguments &a, const Memory &m, int row) {
+    float sum =
+        (m.factors[row] + m.factors[ROWS + row]) + (m.factors[2 * ROWS + row] + m.factors[3 * ROWS + row]);
+    return rsqrtf(sum / a.width + EPS);
+}
+
+__device__ __forceinline__ float gelu(float x) {  // 0.5 (1 + tanh(z)) is the logistic function of 2 z
+    float z = 0.7978845608028654f * (x + 0.044715f * x * x * x);
+    return __fdividef(x, 1.0f + exp2f(-2.8853900817779268f * z));
+}
+
+#if KIND == GATED_UP
+__device__ __forceinline__ void store(const Arguments &a, const Memory &m, float (&v)[SUMS / 2],
+                                      int first_row, Place p) {
+    int column = blockIdx.x * (COLUMNS / 2) + p.pair, at = first_row + p.row;
+    if (at >= a.rows) return;
+    float factor = factor_of(a, m, p.row);
+    const float *bias = a.bias ? a.bias + at / a.tokens * a.bias_stride + column : nullptr;
+    u16 *to = a.out + (long long)at * a.columns + column;
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 16; ++i) {
+        float2 gates = make_float2(0, 0), ups = gates;
+        if (bias) {
+            gates = *reinterpret_cast<const float2 *>(bias + 8 * i);
+            ups = *reinterpret_cast<const float2 *>(bias + a.columns + 8 * i);
+        }
+        float first = gelu(v[2 * i] * factor + gates.x) * (v[SUMS / 4 + 2 * i] * factor + ups.x);
+        float second = gelu(v[2 * i + 1] * factor + gates.y) * (v[SUMS / 4 + 2 * i + 1] * factor + ups.y);
+        *reinterpret_cast<u32 *>(to + 8 * i) = pack(first, second);
+    }
+}
+#endif
+
+#if KIND == ROTARY_QKV
+// How far a row is turned, and where it goes: known before the launch before this one has ended.
+struct Turn {
+    float2 cosine[COLUMNS / 16], sine[COLUMNS / 16];
+    u16 *to;
+};
+__device__ __forceinline__ Turn turn_of(const Arguments &a, int first_row, Place p) {
+    int at = first_row + p.row, first = blockIdx.x * (COLUMNS / 2), head = first / a.half,
+        j = first % a.half + p.pair;
+    Turn turn;
+    turn.to = nullptr;
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 16; ++i)
+        turn.cosine[i] = make_float2(1, 1), turn.sine[i] = make_float2(0, 0);
+    if (at >= a.rows) return turn;
+    int sequence = at / a.tokens, token = at % a.tokens, kv_head = head - a.heads;
+    if (kv_head < a.kv_heads) {
+        long long angle = (long long)(a.positions[sequence] + token) * a.half + j;
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 16; ++i) {
+            turn.cosine[i] = *reinterpret_cast<const float2 *>(a.cos + angle + 8 * i);
+            turn.sine[i] = *reinterpret_cast<const float2 *>(a.sin + angle + 8 * i);
+        }
+    }
+    if (kv_head < 0) turn.to = a.q + ((long long)at * a.heads + head) * 2 * a.half + j;
+    else {
+        long long slot = a.slots[sequence], place = a.starts[sequence] + token;
+        turn.to = kv_head < a.kv_heads
+                      ? a.k + slot * a.k_slot + kv_head * a.k_head + place * a.k_token + j
+                      : a.v + slot * a.v_slot + (kv_head - a.kv_heads) * a.v_head + place * a.v_token + j;
+    }
+    return turn;
+}
+__device__ __forceinline__ void store(const Arguments &a, const Memory &m, float (&v)[SUMS / 2],
+                                      int first_row, Place p, const Turn &turn) {
+    int first = blockIdx.x * (COLUMNS / 2), column = first / a.half * 2 * a.half + first % a.half + p.pair;
+    int at = first_row + p.row;
+    if (at >= a.rows) return;
+    float factor = factor_of(a, m, p.row);
+    const float *bias = a.bias ? a.bias + at / a.tokens * a.bias_stride + column : nullptr;
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 16; ++i) {
+        float2 low = make_float2(v[2 * i] * factor, v[2 * i + 1] * factor);
+        float2 high = make_float2(v[SUMS / 4 + 2 * i] * factor, v[SUMS / 4 + 2 * i + 1] * factor);
+        if (bias) {
+            float2 one = *reinterpret_cast<const float2 *>(bias + 8 * i);
+            float2 other = *reinterpret_cast<const float2 *>(bias + a.half + 8 * i);
+            low.x += one.x, low.y += one.y, high.x += other.x, high.y += other.y;
+        }
+        float2 c = turn.cosine[i], s = turn.sine[i];
+        *reinterpret_cast<u32 *>(turn.to + 8 * i) =
+            pack(low.x * c.x - high.x * s.x, low.y * c.y - high.y * s.y);
+        *reinterpret_cast<u32 *>(turn.to + a.half + 8 * i) =
+            pack(high.x * c.x + low.x * s.x, high.y * c.y + low.y * s.y);
+    }
+}
+#endif
+
+#if KIND == PROJECT
+constexpr int GROUP = 16;           // columns whose squares have a place of their own
+constexpr int QUADS = COLUMNS / 4;  // of a row
+constexpr int TIMES = (OWNED * QUADS + MULTIPLIERS - 1) / MULTIPLIERS;  // quads that a thread adds up
+static_assert(OWNED * QUADS % 128 == 0, "whole warps add up");
+
+// Each block gets the rows that it adds up from all blocks of its cluster.
+__device__ __forceinline__ void exchange(const Memory &m, float (&v)[SUMS / 2], int rank, Place p) {
+    u32 local = shared(m.parts + (rank * OWNED + p.row % OWNED) * (COLUMNS + PAD) + p.pair);
+    u32 there = at_rank(local, p.row / OWNED);
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 8; ++i)
+        asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(there + 32 * i), "f"(v[2 * i]),
+                     "f"(v[2 * i + 1])
+                     : "memory");
+}
+
+struct Quad {  // four neighbours of what a row was and what becomes of it
+    int row, column;
+    uint2 before;
+    float4 gate, scale;
+};
+__device__ __forceinline__ Quad quad_of(const Arguments &a, int number, int first_row, int rank) {
+    Quad quad;
+    quad.row = number < OWNED * QUADS ? first_row + rank * OWNED + number / QUADS : a.rows;
+    quad.column = blockIdx.x / SPLIT * COLUMNS + number % QUADS * 4;
+    quad.before = make_uint2(0, 0);
+    quad.gate = make_float4(1, 1, 1, 1), quad.scale = make_float4(0, 0, 0, 0);
+    if (quad.row < a.rows) {
+        int sequence = quad.row / a.tokens;
+        quad.before = *reinterpret_cast<const uint2 *>(a.out + (long long)quad.row * a.columns + quad.column);
+        if (a.bias)
+            quad.gate = *reinterpret_cast<const float4 *>(a.bias + sequence * a.bias_stride + quad.column);
+        if (a.scaled)
+            quad.scale = *reinterpret_cast<const float4 *>(a.scale + sequence * a.scale_stride + quad.column);
+    }
+    return quad;
+}
+__device__ __forceinline__ void store(const Arguments &a, const Memory &m, const Quad &quad, int number) {
+    if (number >= OWNED * QUADS) return;
+    int within = number % QUADS;
+    const float *from = m.parts + number / QUADS * (COLUMNS + PAD) + within * 4;
+    float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int part = 0; part < SPLIT; ++part) {
+        float4 other = *reinterpret_cast<const float4 *>(from + part * OWNED * (COLUMNS + PAD));
+        sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+    }
+    u32 first = pack(wide(quad.before.x & 0xffff) + sum.x * quad.gate.x,
+                     wide(quad.before.x >> 16) + sum.y * quad.gate.y);
+    u32 second = pack(wide(quad.before.y & 0xffff) + sum.z * quad.gate.z,
+                      wide(quad.before.y >> 16) + sum.w * quad.gate.w);
+    float v[4] = {wide(first & 0xffff), wide(first >> 16), wide(second & 0xffff), wide(second >> 16)};
+    float squares = v[0] * v[0] + v[1] * v[1] + v[2] * v[2] + v[3] * v[3];
+#pragma unroll
+    for (int far = QUADS / 2; far; far /= 2) squares += __shfl_xor_sync(~0u, squares, far);
+    if (quad.row >= a.rows) return;
+    long long at = (long long)quad.row * a.columns + quad.column;
+    *reinterpret_cast<uint2 *>(a.out + at) = make_uint2(first, second);
+    if (a.scaled)
+        *reinterpret_cast<uint2 *>(a.scaled + at) =
+            make_uint2(pack(v[0] * (1.0f + quad.scale.x), v[1] * (1.0f + quad.scale.y)),
+                       pack(v[2] * (1.0f + quad.scale.z), v[3] * (1.0f + quad.scale.w)));
+    if (a.next_squares && within < COLUMNS / GROUP)
+        a.next_squares[(blockIdx.x / SPLIT * (COLUMNS / GROUP) + within) * a.next_room + quad.row] =
+            within ? 0.0f : squares;
+}
+#endif
+
+// What one thread asks for: weights at once, activations when the launch before has made them.
+__device__ __forceinline__ void bring_weights(const Arguments &a, const Memory &m, const TensorMap &w_map,
+                                              int first_chunk) {
+    u64 policy = once();
+    u32 weights = shared(m.weights);
+#pragma unroll 1
+    for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+        u32 barrier = m.brought + 8 * chunk, to = weights + chunk * W_BYTES;
+        int x = (first_chunk + chunk) * CHUNK;
+        expect(barrier, A_BYTES + W_BYTES);
+#if KIND == PROJECT
+        load_tile(to, w_map, x, blockIdx.x / SPLIT * COLUMNS, barrier, policy);
+#else
+        int first = blockIdx.x * (COLUMNS / 2), apart = KIND == GATED_UP ? a.columns : a.half;
+        if (KIND == ROTARY_QKV) first = first / a.half * 2 * a.half + first % a.half;
+        load_tile(to, w_map, x, first, barrier, policy);
+        load_tile(to + W_BYTES / 2, w_map, x, first + apart, barrier, policy);
+#endif
+    }
+}
+__device__ __forceinline__ void bring_activations(const Memory &m, const TensorMap &a_map, int first_chunk,
+                                                  int first_row) {
+    u64 policy = often();
+    u32 activations = shared(m.activations);
+#pragma unroll 1
+    for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+        if (chunk >= STAGES) await(m.freed + 8 * (chunk - STAGES));
+        load_tile(activations + chunk % STAGES * A_BYTES, a_map, (first_chunk + chunk) * CHUNK, first_row,
+                  m.brought + 8 * chunk, policy);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
+    product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap w_map,
+            const Arguments a) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    Memory m = memory_of(memory);
+    int first_row = blockIdx.y * ROWS, rank = blockIdx.x % SPLIT;
+
+    if (threadIdx.x == MULTIPLIERS) {
+        for (int chunk = 0; chunk < CHUNKS; ++chunk)
+            prepare(m.brought + 8 * chunk, 1), prepare(m.freed + 8 * chunk, 4);
+        prepared();
+        ask_for(a_map);
+    }
+    __syncthreads();
+    if (KIND == PROJECT) cluster_arrive();
+
+    if (threadIdx.x >= MULTIPLIERS) {
+        if (threadIdx.x == MULTIPLIERS) {
+            let_next_begin();
+            bring_weights(a, m, w_map, rank * CHUNKS);
+            after_previous();
+            bring_activations(m, a_map, rank * CHUNKS, first_row);
+        }
+        __syncwarp();
+        if (KIND == PROJECT) cluster_wait(), cluster_arrive(), cluster_wait();
+        return;
+    }
+
+    Place place;
+#if KIND == ROTARY_QKV
+    Turn turn = turn_of(a, first_row, place);
+#endif
+    after_previous();
+#if KIND == PROJECT
+    Quad quads[TIMES];
+#pragma unroll
+    for (int time = 0; time < TIMES; ++time)
+        quads[time] = quad_of(a, time * MULTIPLIERS + threadIdx.x, first_row, rank);
+#else
+    leave_factors(a, m, first_row);
+#endif
+    float c[SUMS];
+#pragma unroll
+    for (int i = 0; i < SUMS; ++i) c[i] = 0.0f;
+    u64 left = tile_at(shared(m.activations)), right = tile_at(shared(m.weights));
+#pragma unroll 1
+    for (int chunk = place.group; chunk < CHUNKS; chunk += 2) {
+        await(m.brought + 8 * chunk);
+        begin_products();
+        u64 from = left + chunk % STAGES * (A_BYTES / 16), by = right + chunk * (W_BYTES / 16);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) multiply(c, from + 2 * k, by + 2 * k);
+        end_products();  // the other group's are under way meanwhile
+        if (chunk + STAGES < CHUNKS && threadIdx.x % 32 == 0) arrive(m.freed + 8 * chunk);
+    }
+    settle(c);
+
+    // Each group gives the other the rows that it does not store.
+    multipliers_meet();  // nobody reads activations any more
+    float v[SUMS / 2], *given = m.halves + place.group * (SUMS / 2 * 128),
+                       *got = m.halves + (1 - place.group) * (SUMS / 2 * 128);
+#pragma unroll
+    for (int i = 0; i < SUMS / 2; ++i) {
+        float own = c[i / 2 * 4 + i % 2], other = c[i / 2 * 4 + 2 + i % 2];
+        v[i] = place.group ? other : own;
+        given[i * 128 + place.thread] = place.group ? own : other;
+    }
+    multipliers_meet();
+#pragma unroll
+    for (int i = 0; i < SUMS / 2; ++i) v[i] += got[i * 128 + place.thread];
+
+#if KIND == PROJECT
+    cluster_wait();  // all have begun, so their memory is there
+    exchange(m, v, rank, place);
+    cluster_arrive(), cluster_wait();
+#pragma unroll
+    for (int time = 0; time < TIMES; ++time) store(a, m, quads[time], time * MULTIPLIERS + threadIdx.x);
+#elif KIND == GATED_UP
+    store(a, m, v, first_row, place);
+#else
+    store(a, m, v, first_row, place, turn);
+#endif
+}

@@ -1,0 +1,213 @@
+"""Launches of products.cu: the three products of a denoising layer, for few rows, on sm_90.
+
+Each has the signature of its twin in kernels/linear.py. `takes` says whether a product is of the kind that
+these are for: bfloat16, whole tiles of columns and of the inner dimension, and weights that fit into a
+block's shared memory. Tables, positions, slots and starts must have been written before the chain of launches
+began, because they are read early.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.kernels.cuda import compiling
+from vla_accel_ros.kernels.gpu.launch import per_sequence
+from vla_accel_ros.kernels.linear import Norm
+from vla_accel_ros.kernels.tuning import Config
+
+GATED_UP, ROTARY_QKV, PROJECT = range(3)
+CHUNK, ROWS, PAD, THREADS = 64, 64, 8, 288
+LEAST_STAGES = 4
+SHARED_BYTES = 227 << 10
+"""What a block may have on sm_90."""
+
+POINTERS = (
+    "squares", "bias", "next_squares", "scale", "scaled", "out", "cos", "sin", "positions", "slots", "starts",
+    "q", "k", "v",
+)  # fmt: skip
+STRIDES = ("k_slot", "k_head", "k_token", "v_slot", "v_head", "v_token")
+SIZES = (
+    "rows", "tokens", "width", "columns", "groups", "room", "next_room", "bias_stride", "scale_stride",
+    "heads", "kv_heads", "half",
+)  # fmt: skip
+
+
+class Arguments(ctypes.Structure):
+    """As in products.cu."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in POINTERS),
+        *((name, ctypes.c_longlong) for name in STRIDES),
+        *((name, ctypes.c_int) for name in SIZES),
+    )
+
+
+def takes(kernel: str, x: Tensor, weight: Tensor, *rest: Tensor | Norm | None, config: Config) -> bool:
+    """Whether the kernel of kernels.ops can compute a product of these arguments."""
+    kind, (columns, inner) = KINDS[kernel], weight.shape
+    if kind == ROTARY_QKV:
+        of_keys = rest[4]
+        assert isinstance(of_keys, Tensor)
+        unit = of_keys.shape[3] // 2
+    else:
+        unit = columns // (2 if kind == GATED_UP else 1)
+    return (
+        compiling.available()
+        and x.is_cuda
+        and torch.cuda.get_device_capability(x.device) == (9, 0)
+        and weight.dtype == x.dtype == torch.bfloat16
+        and weight.is_contiguous()
+        and inner % (CHUNK * (config.split if kind == PROJECT else 1)) == 0
+        and unit % config.block_n == 0
+        and _columns(kind, config) in (16, 32, 64)
+        and config.split in ((1, 2, 4, 8) if kind == PROJECT else (1,))
+        and (kind != PROJECT or config.block_n * ROWS // config.split % 512 == 0)
+        and config.stages >= LEAST_STAGES
+        and shared_bytes(kind, config, inner, _tall(x.shape[0] * x.shape[1])) <= SHARED_BYTES
+    )
+
+
+def gated_up(
+    x: Tensor,
+    weight: Tensor,
+    out: Tensor,
+    norm: Norm,
+    bias: Tensor | None = None,
+    *,
+    config: Config,
+    pdl: bool = False,
+) -> None:
+    """See kernels.linear.gated_up."""
+    arguments = _of_norm(x, norm, bias)
+    arguments.out, arguments.columns = out.data_ptr(), out.shape[2]
+    x = x if norm.scaled is None else norm.scaled
+    _launch(GATED_UP, x, weight, weight.shape[0] // 2 // config.block_n, arguments, config, pdl)
+
+
+def rotary_qkv(
+    x: Tensor,
+    weight: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    slots: Tensor,
+    starts: Tensor,
+    norm: Norm,
+    bias: Tensor | None = None,
+    *,
+    config: Config,
+    pdl: bool = False,
+) -> None:
+    """See kernels.linear.rotary_qkv."""
+    arguments = _of_norm(x, norm, bias)
+    for name, tensor in zip(("cos", "sin", "positions", "q", "k", "v", "slots", "starts"),
+                            (cos, sin, positions, q, k, v, slots, starts), strict=True):  # fmt: skip
+        setattr(arguments, name, tensor.data_ptr())
+    for name, stride in zip(STRIDES, (*k.stride()[:3], *v.stride()[:3]), strict=True):
+        setattr(arguments, name, stride)
+    arguments.heads, arguments.kv_heads, arguments.half = q.shape[2], k.shape[1], q.shape[3] // 2
+    x = x if norm.scaled is None else norm.scaled
+    _launch(ROTARY_QKV, x, weight, weight.shape[0] // 2 // config.block_n, arguments, config, pdl)
+
+
+def project(
+    a: Tensor,
+    weight: Tensor,
+    x: Tensor,
+    gate: Tensor | None = None,
+    norm: Norm | None = None,
+    *,
+    config: Config,
+    pdl: bool = False,
+) -> None:
+    """See kernels.linear.project."""
+    arguments = _rows_of(x)
+    arguments.out, arguments.columns = x.data_ptr(), x.shape[2]
+    _table(arguments, "bias", gate)
+    if norm is not None:
+        arguments.next_squares, arguments.next_room = norm.squares.data_ptr(), norm.squares.shape[1]
+        if norm.scaled is not None:
+            arguments.scaled = norm.scaled.data_ptr()
+            _table(arguments, "scale", norm.scale)
+    _launch(PROJECT, a, weight, x.shape[2] // config.block_n * config.split, arguments, config, pdl)
+
+
+def _of_norm(x: Tensor, norm: Norm, bias: Tensor | None) -> Arguments:
+    arguments = _rows_of(x)
+    arguments.squares, (arguments.groups, arguments.room) = norm.squares.data_ptr(), norm.squares.shape
+    _table(arguments, "bias", bias)
+    return arguments
+
+
+def _rows_of(x: Tensor) -> Arguments:
+    return Arguments(rows=x.shape[0] * x.shape[1], tokens=x.shape[1], width=x.shape[2])
+
+
+def _table(arguments: Arguments, name: str, table: Tensor | None) -> None:
+    """A table of one row, or of one for each sequence."""
+    if table is not None:
+        if table.stride(1) != 1:
+            raise ValueError(f"{name}: columns of a row are not neighbours in memory.")
+        setattr(arguments, name, table.data_ptr())
+        setattr(arguments, f"{name}_stride", table.stride(0) if per_sequence(table) else 0)
+
+
+def _launch(
+    kind: int, a: Tensor, weight: Tensor, across: int, arguments: Arguments, config: Config, pdl: bool
+) -> None:
+    flat, inner = a.flatten(0, 1), weight.shape[1]
+    tall, columns = _tall(len(flat)), _columns(kind, config)
+    chosen = tuple(macros(kind, config, inner, tall).items())
+    kernel = _kernel(chosen, a.device, shared_bytes(kind, config, inner, tall))
+    maps = (
+        compiling.tensor_map(flat, (tall, CHUNK)),
+        compiling.tensor_map(weight, (columns if kind == PROJECT else columns // 2, CHUNK)),
+    )
+    kernel.launch((across, -(-len(flat) // ROWS), 1), (*maps, arguments), pdl, config.split)
+
+
+@lru_cache(maxsize=64)
+def _kernel(macros: tuple[tuple[str, int], ...], device: torch.device, shared: int) -> compiling.Kernel:
+    return compiling.Kernel("products", "product", dict(macros), device, THREADS, shared)
+
+
+def macros(kind: int, config: Config, inner: int, tall: int) -> dict[str, int]:
+    """What products.cu is compiled with. tall: rows of a tile of activations."""
+    chunks = _chunks(kind, config, inner)
+    return {
+        "KIND": kind, "COLUMNS": _columns(kind, config), "CHUNKS": chunks, "SPLIT": config.split,
+        "STAGES": min(chunks, config.stages), "TALL": tall,
+    }  # fmt: skip
+
+
+def _tall(rows: int) -> int:
+    """Rows of a tile of activations: those there are, in eights."""
+    return min(ROWS, -(-rows // 8) * 8)
+
+
+def _columns(kind: int, config: Config) -> int:
+    """Rows of weight in a block."""
+    return config.block_n if kind == PROJECT else 2 * config.block_n
+
+
+def _chunks(kind: int, config: Config, inner: int) -> int:
+    """Of the inner dimension, in a block."""
+    return inner // CHUNK // (config.split if kind == PROJECT else 1)
+
+
+def shared_bytes(kind: int, config: Config, inner: int, tall: int) -> int:
+    """Of a block."""
+    columns, chunks = _columns(kind, config), _chunks(kind, config, inner)
+    ring = max(min(chunks, config.stages) * tall * CHUNK * 2, columns * 256)
+    parts = ROWS * (columns + PAD) * 4 if kind == PROJECT else 0
+    return ring + chunks * columns * CHUNK * 2 + parts + 4 * ROWS * 4 + 2 * 8 * chunks
+
+
+KINDS = {"gated_up": GATED_UP, "rotary_qkv": ROTARY_QKV, "project": PROJECT}
