@@ -201,6 +201,8 @@ def _best(
         us = _time(table, piece, device)
         if us is not None:
             taken[candidate] = us
+    if not candidates and before is None:  # its way is not asked for
+        return float("inf")
     if not taken:
         raise RuntimeError(f"no way to launch {piece.name} is right on this device; please report it.")
     best = min(taken, key=lambda candidate: taken[candidate])
