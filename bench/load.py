@@ -6,14 +6,16 @@ Writes a pi0.5 and an OpenVLA-7B of random weights in the published layouts (one
 of up to 7 GB and an index; types as published) into a temporary folder, loads each in a process of its own,
 and lets it act once. Prints a table and writes bench/results/load_<device>.json: seconds and GB/s, the host's
 memory beside the model at its peak, against 1.2 times the largest file, the device's at its peak, and whether
-the actions are finite. The files come from the page cache, having just been written. --small shows that it
-all works.
+the actions are finite. The files come from the page cache, having just been written. --converted also
+converts each and loads that; of pi0.5 there are also the seconds in which 10 steps are folded, computed or
+read from the converted folder, and how far the two are apart. --small shows that it all works.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,8 +31,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 
 from vla_accel_ros.models.config import PI05, GemmaConfig, PiConfig, VisionConfig
+from vla_accel_ros.models.conversion import Target, convert
+from vla_accel_ros.models.folded import Expert, fold_expert
 from vla_accel_ros.models.openvla_checkpoint import empty_openvla
 from vla_accel_ros.models.openvla_config import OPENVLA_7B, LlamaConfig, OpenVLAConfig
+from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.pi_weights import EMBED_TOKENS, LM_HEAD, UNUSED, empty_pi
 from vla_accel_ros.models.safetensors_writer import DTYPES, write_safetensors
 from vla_accel_ros.tools.provenance import provenance
@@ -168,6 +173,7 @@ def load_once(folder: Path, device: str, dtype: str) -> dict[str, Any]:
     engine = Engine(policy, slots=2, answer_tokens=1)
     with engine.observe(Observation(images, np.zeros(JOINTS, np.float32), "lift the red cup", 0)) as prefix:
         actions = engine.act(prefix).actions
+    folding = fold_times(policy.model) if isinstance(policy.model, Pi) else {}
     return {
         "seconds": round(seconds, 2),
         "model_gb": round(model / GB, 3),
@@ -175,7 +181,36 @@ def load_once(folder: Path, device: str, dtype: str) -> dict[str, Any]:
         "device_peak_gb": None if peak is None else round(peak / GB, 3),
         "actions": list(actions.shape),
         "finite": bool(np.isfinite(actions).all()),
+        **folding,
     }
+
+
+def fold_times(model: Pi) -> dict[str, Any]:
+    """Seconds of folding with what lies beside the weights and without; and how far the two are apart, as a
+    share of the largest number of a tensor."""
+    kept, model.fold = model.fold, None
+    found, computed = timed_fold(model)
+    if kept is None:
+        return {"fold_computed_s": found}
+    model.fold = kept
+    read, stored = timed_fold(model)
+    pairs = [(vars(stored)[name], vars(computed)[name]) for name in ("in_weight", "in_bias", "out_bias")]
+    if stored.modulation is not None and computed.modulation is not None:
+        pairs += list(zip(vars(stored.modulation).values(), vars(computed.modulation).values(), strict=True))
+    apart = max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
+    return {"fold_computed_s": found, "fold_read_s": read, "fold_apart": float(f"{apart:.2g}")}
+
+
+def timed_fold(model: Pi) -> tuple[float, Expert]:
+    """The second of two, for the first one loads libraries."""
+    seconds = 0.0
+    for _ in range(2):
+        start = time.perf_counter()
+        expert = fold_expert(model, 10)
+        if model.embed_table.is_cuda:
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+    return round(seconds, 4), expert
 
 
 def _status(field: str) -> int:
@@ -183,17 +218,28 @@ def _status(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
-def measure(name: str, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Write one checkpoint and load it."""
+def measure(name: str, folder: Path, arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Write one checkpoint and load it; and what it is converted to, if that is wanted."""
     folder.mkdir()
     WRITERS[name](folder, arguments.small)
     write_tokenizer(folder)
+    yield name, measure_load(folder, arguments)
+    if arguments.converted:
+        start = time.perf_counter()
+        out = convert(folder, folder.with_name(f"{name}_converted"), target=Target(dtype=arguments.dtype))
+        seconds = time.perf_counter() - start
+        shutil.rmtree(folder)
+        yield f"{name} converted", {**measure_load(out, arguments), "converting_s": round(seconds, 2)}
+
+
+def measure_load(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Of one folder."""
     files = [path.stat().st_size for path in folder.glob("*.safetensors")]
     command = [sys.executable, __file__, "--load", str(folder)]
     command += ["--device", arguments.device, "--dtype", arguments.dtype]
     ran = subprocess.run(command, capture_output=True, text=True)
     if ran.returncode:
-        raise RuntimeError(f"loading {name} failed:\n{ran.stderr}")
+        raise RuntimeError(f"loading {folder.name} failed:\n{ran.stderr}")
     found = json.loads(ran.stdout.splitlines()[-1])
     stored = sum(files) / GB
     return {
@@ -206,6 +252,19 @@ def measure(name: str, folder: Path, arguments: argparse.Namespace) -> dict[str,
     }
 
 
+def in_words(name: str, row: dict[str, Any]) -> str:
+    """One line of the table."""
+    device = f", device {row['device_peak_gb']:.2f} GB at its peak" if row["device_peak_gb"] else ""
+    folded = f", folded in {row['fold_computed_s']} s" if "fold_computed_s" in row else ""
+    folded += f" or read in {row['fold_read_s']} s" if "fold_read_s" in row else ""
+    return (
+        f"{name:18} {row['stored_gb']:6.2f} GB in {row['files']} file(s): {row['seconds']:6.1f} s "
+        f"({row['gb_per_s']:.2f} GB/s), host {row['host_beside_gb']:.2f} GB beside the model "
+        f"(largest file {row['largest_file_gb']:.2f} GB){device}{folded}, "
+        f"actions {row['actions']} {'finite' if row['finite'] else 'NOT FINITE'}"
+    )
+
+
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(
@@ -216,6 +275,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="tiny sizes; nothing is written to results")
     parser.add_argument("--folder", type=Path, help="where to write (default: the system's temporary folder)")
     parser.add_argument("--model", choices=tuple(WRITERS), help="only this one")
+    parser.add_argument("--converted", action="store_true", help="also convert, and load what that gives")
     parser.add_argument("--load", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.load is not None:
@@ -224,15 +284,9 @@ def main() -> None:
     results: dict[str, Any] = {}
     for name in [arguments.model] if arguments.model else WRITERS:
         with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-            results[name] = measure(name, Path(folder) / name, arguments)
-        row = results[name]
-        device = f", device {row['device_peak_gb']:.2f} GB at its peak" if row["device_peak_gb"] else ""
-        print(
-            f"{name:8} {row['stored_gb']:6.2f} GB in {row['files']} file(s): {row['seconds']:6.1f} s "
-            f"({row['gb_per_s']:.2f} GB/s), host {row['host_beside_gb']:.2f} GB beside the model "
-            f"(largest file {row['largest_file_gb']:.2f} GB){device}, "
-            f"actions {row['actions']} {'finite' if row['finite'] else 'NOT FINITE'}"
-        )
+            for label, row in measure(name, Path(folder) / name, arguments):
+                results[label] = row
+                print(in_words(label, row), flush=True)
     if not arguments.small:
         file = Path(__file__).parent / "results" / f"load_{arguments.device}.json"
         data = {"device": arguments.device, "dtype": arguments.dtype, "models": results, **provenance()}

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -40,6 +40,7 @@ FOLDED = "folded.safetensors"
 SAID = "vla_accel_ros.folded"
 """The header's metadata with the key, as JSON."""
 TABLES = tuple(Modulation.__dataclass_fields__)
+ENDS = ("in_weight", "in_bias", "out_weight", "out_bias")
 SUMS, OF = "sums", "of"
 LAYERS = ROOT + "gemma_expert.model.layers."
 MOST_STEPS = 1000
@@ -83,7 +84,7 @@ class StoredFold:
         if str(model.expert.dtype).removeprefix("torch.") != self.key.dtype:
             return False
         parameters = ((name, value) for name, value in model.named_parameters() if is_folded(name))
-        if torch.equal(_together(sums_of(parameters)), self._stored(OF)):
+        if torch.equal(_together(sums_of(parameters)), self._stored([OF])[OF]):
             return True
         warnings.warn(
             f"{self.file} was computed from other weights than the model has, so it is not used; if those of "
@@ -94,32 +95,37 @@ class StoredFold:
 
     def constants(self, model: Pi) -> Constants:
         """On the model's device. Raises ValueError if the file is damaged."""
-        ends = ("in_weight", "in_bias", "out_weight", "out_bias")
-        modulation = None
-        if model.config.kind == "pi05":
-            modulation = Modulation(*(self._read(f"modulation.{name}", model) for name in TABLES))
-        return Constants(modulation, *(self._read(name, model) for name in ends))
+        tables = [f"modulation.{name}" for name in TABLES] if model.config.kind == "pi05" else []
+        found = self._read([*tables, *ENDS], model)
+        modulation = Modulation(*(found[name] for name in tables)) if tables else None
+        return Constants(modulation, *(found[name] for name in ENDS))
 
     def layer(self, index: int, model: Pi, fused: FoldedLayer) -> FoldedLayer:
         """Of a pi0: a layer with the norms in its matrices. fused: without them. Raises as constants."""
-        qkv, gate_up = (self._read(f"layers.{index}.{name}", model) for name in ("qkv", "gate_up"))
-        return replace(fused, qkv=qkv, gate_up=gate_up)
+        qkv, gate_up = f"layers.{index}.qkv", f"layers.{index}.gate_up"
+        found = self._read([qkv, gate_up], model)
+        return replace(fused, qkv=found[qkv], gate_up=found[gate_up])
 
-    def _read(self, name: str, model: Pi) -> Tensor:
-        value = self._stored(name).to(model.action_in_proj.weight.device)
-        if sums_of([(name, value)])[name] != int(self._stored(SUMS)[list(self.layout).index(name)]):
-            raise self._damaged(name)
-        return value
+    def _read(self, names: Sequence[str], model: Pi) -> dict[str, Tensor]:
+        """Tensors on the model's device, compared with their sums."""
+        stored = self._stored([SUMS, *names])
+        said = dict(zip(self.layout, stored.pop(SUMS).tolist(), strict=True))
+        values = {name: value.to(model.action_in_proj.weight.device) for name, value in stored.items()}
+        for name, value in sums_of(values.items()).items():
+            if value != said[name]:
+                raise self._damaged(name)
+        return values
 
-    def _stored(self, name: str) -> Tensor:
+    def _stored(self, names: Sequence[str]) -> dict[str, Tensor]:
         try:
             with open_weights(self.file) as opened:
-                value: Tensor = opened.get_tensor(name).clone()
+                values: dict[str, Tensor] = {name: opened.get_tensor(name).clone() for name in names}
         except SafetensorError as error:
-            raise self._damaged(name) from error
-        if (DTYPES.get(value.dtype), tuple(value.shape)) != self.layout[name]:
-            raise self._damaged(name)
-        return value
+            raise self._damaged(names[-1]) from error
+        for name, value in values.items():
+            if (DTYPES.get(value.dtype), tuple(value.shape)) != self.layout[name]:
+                raise self._damaged(name)
+        return values
 
     def _damaged(self, name: str) -> ValueError:
         return ValueError(f"{self.file} is damaged: {name} is not what was computed; {MEND}.")
@@ -179,13 +185,8 @@ def fold_layout(config: PiConfig, key: Key) -> dict[str, tuple[str, tuple[int, .
         for name in TABLES:
             shape = (steps, width) if name == "final" else (steps, sizes.depth, wide.get(name, width))
             layout[f"modulation.{name}"] = ("F32", shape)
-    ends = {
-        "in_weight": (width, actions),
-        "in_bias": (steps, width),
-        "out_weight": (actions, width),
-        "out_bias": (steps, actions),
-    }
-    layout |= {name: ("F32", shape) for name, shape in ends.items()}
+    ends = ((width, actions), (steps, width), (actions, width), (steps, actions))
+    layout |= {name: ("F32", shape) for name, shape in zip(ENDS, ends, strict=True)}
     return layout | {SUMS: ("I64", (len(layout) + 2,)), OF: ("I64", (4,))}
 
 
@@ -206,9 +207,12 @@ def sums_of(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
     """64 bits of each that any one changed number changes for certain, whatever the device: the bits of the
     numbers, each times an odd number of its place. The device is waited for once."""
     names, sums = [], []
+    places: dict[torch.device, Tensor] = {}
     for name, value in tensors:
+        if value.device not in places:
+            places[value.device] = torch.arange(_BLOCK, device=value.device) * _ODD | 1
         names.append(name)
-        sums.append(_sum(value))
+        sums.append(_sum(value, places[value.device]))
     return dict(zip(names, torch.stack(sums).tolist(), strict=True)) if names else {}
 
 
@@ -220,11 +224,10 @@ def _together(sums: Mapping[str, int]) -> Tensor:
 
 
 @torch.no_grad()
-def _sum(value: Tensor) -> Tensor:
+def _sum(value: Tensor, places: Tensor) -> Tensor:
     bits = value.detach().contiguous().reshape(-1).view(_WIDTH[value.element_size()])
-    places = torch.arange(min(_BLOCK, len(bits)), device=bits.device) * _ODD | 1
     total = torch.zeros((), dtype=torch.int64, device=bits.device)
-    for block in bits.split(_BLOCK):
+    for block in bits.split(len(places)):
         total = total * _ODD + (block.long() * places[: len(block)]).sum()
     return total
 
