@@ -107,6 +107,15 @@ def test_cameras_of_different_sizes_are_read_where_the_table_points(name: str) -
             torch.testing.assert_close(found[0].cpu(), reference(name, pixels, 14).flatten(), **near)
 
 
+@each_rule
+def test_a_row_that_several_programs_share(name: str) -> None:
+    views = views_of(RULES[name], [drawn(9, 31)], 98)
+    ours, twins = (poison(1, 49, 14 * 14 * views.rule.channels) for _ in range(2))
+    kernels.patches(views, 14, ours)
+    image.patches(views, 14, twins)
+    torch.testing.assert_close(ours, twins, **EXACT)
+
+
 def test_padding_is_black_and_other_patch_sizes_do() -> None:
     views = views_of(OPENPI.pixels, [torch.full((5, 18, 3), 255, dtype=torch.uint8)], 12)
     ours = poison(1, 9, 3 * 16)
