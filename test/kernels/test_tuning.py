@@ -56,9 +56,11 @@ def test_safe_splits_where_columns_are_too_few_for_the_processors() -> None:
 
 
 def test_a_table_reads_what_it_wrote() -> None:
-    table = Table(132, {SHAPE.key: A, "attend/512/any/256/bfloat16": B}, pdl=True)
+    hopper = {SHAPE.key: Config(64, 80, 128, 8, 4, 1, "cuda")}
+    table = Table(132, {SHAPE.key: A, "attend/512/any/256/bfloat16": B}, pdl=True, hopper=hopper)
     again = read_table(json.dumps(table.to_json()), "mine.json", 132)
     assert (again.entries, again.pdl, again.source) == (table.entries, True, "mine.json")
+    assert again.hopper == hopper
 
 
 @pytest.mark.parametrize(
@@ -69,6 +71,9 @@ def test_a_table_reads_what_it_wrote() -> None:
         '{"format": 2, "pdl": false, "configs": {}}',
         '{"format": 1, "pdl": false, "configs": {"p/64": {"block_m": 24, "block_n": 16, "block_k": 16}}}',
         '{"format": 1, "pdl": false, "configs": {"p/64": {"rows": 16}}}',
+        '{"format": 1, "pdl": false, "configs": {"p/64": {"block_m": 16, "block_n": 80, "block_k": 16}}}',
+        '{"format": 1, "pdl": true, "hopper": {"p/64": {"block_m": 64, "block_n": 8, "block_k": 64}}}',
+        '{"format": 1, "pdl": true, "hopper": {"p/64": {"block_m": 64, "block_n": 16, "block_k": 64, "way": "c"}}}',
     ],
 )
 def test_a_table_that_is_none_is_refused_by_its_name(text: str) -> None:

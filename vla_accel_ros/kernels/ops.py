@@ -72,7 +72,7 @@ class TritonOps(Ops):
         from vla_accel_ros.kernels.gpu.rotary_attention import attend_rotary
 
         pdl, scratch = self.table.pdl, {"scratch": self.scratch}
-        hopper = {"attend": Hopper(cuda_attention.takes, cuda_attention.attend)}
+        self.hopper = hopper = {"attend": Hopper(cuda_attention.takes, cuda_attention.attend)}
         for name in products.KINDS:
             hopper[name] = Hopper(partial(products.takes, name), getattr(products, name))
 

@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +112,8 @@ STAGGERED_ATTENTION = tuple(
     )
 )  # fmt: skip
 VIEWS = 2
+ROUNDS = 2
+"""How often each kernel is chosen again in company of the others."""
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -182,6 +185,8 @@ def tune(
     staggered = staggered_attention(config, keys, STAGGERED, device)
     _best(table, staggered, _of(STAGGERED_ATTENTION, ways), device, say)
     table.pdl = _pdl_helps(table, config, keys, device, batches[0], say)
+    if table.pdl and table.hopper and "cuda" in ways:
+        _together(table, config, keys, device, say)
     return table
 
 
@@ -230,6 +235,8 @@ def _hopper(
     for candidate in candidates:
         table.hopper[key] = candidate
         ops = TritonOps(device, dataclasses.replace(table, pdl=True))
+        if not ops.hopper[piece.kernel].takes(*piece.arguments(0), config=candidate):
+            continue
         with torch.inference_mode():
             if error(piece, ops) <= NEAR:
                 taken[candidate] = chain_us(getattr(ops, piece.kernel), piece, device, runs=20)
@@ -279,6 +286,32 @@ def _pdl_helps(
 
 def _of(candidates: tuple[Config, ...], ways: tuple[str, ...]) -> tuple[Config, ...]:
     return tuple(candidate for candidate in candidates if candidate.way in ways)
+
+
+def _together(
+    table: Table, config: PiConfig, keys: int, device: torch.device, say: Callable[[str], None]
+) -> None:
+    """Choose among kernels/cuda again, one kernel after another, by the time of a whole layer.
+
+    A launch asks for its weights while the one before computes, if both fit on a processor: what is fastest
+    alone need not be in company.
+    """
+    from vla_accel_ros.kernels.ops import TritonOps
+    from vla_accel_ros.tools.bench.pieces import layer_us, pieces
+
+    def taken(key: str, candidate: Config) -> float:
+        changed = dataclasses.replace(table, hopper={**table.hopper, key: candidate})
+        return layer_us(config, keys, device, 1, TritonOps(device, changed))
+
+    for _ in range(ROUNDS):
+        for piece in pieces(config, keys, device):
+            key = _shape(piece).key
+            if key in table.hopper:
+                takes = TritonOps(device, table).hopper[piece.kernel].takes
+                fit = [each for each in HOPPER[piece.kernel] if takes(*piece.arguments(0), config=each)]
+                table.hopper[key] = min(fit, key=partial(taken, key))
+    us = layer_us(config, keys, device, 1, TritonOps(device, table))
+    say(f"a layer with kernels/cuda: {us:.2f} us")
 
 
 def _shape(piece: Piece) -> Shape:
