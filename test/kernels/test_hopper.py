@@ -1,4 +1,4 @@
-"""kernels/cuda compiles without a device, and on one of sm_90 computes what the twins do, bit for bit again."""
+"""kernels/cuda compiles without a device, and on one of sm_90 computes what the twins do, each time alike."""
 
 from __future__ import annotations
 
