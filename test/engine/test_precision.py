@@ -13,9 +13,10 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.in_turn import InTurn
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.packed_stage import FEW_ROWS, PackedForward
-from vla_accel_ros.engine.precision import EXACT, PRECISIONS, check
+from vla_accel_ros.engine.precision import EXACT, PRECISIONS, Small, check
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.models.checkpoint import load_policy
+from vla_accel_ros.models.folded import fold_prefix
 from vla_accel_ros.models.gemma import KV
 from vla_accel_ros.models.packed import Segment
 from vla_accel_ros.models.pi import Pi
@@ -92,6 +93,15 @@ def test_copies_are_made_once_for_all_stages_and_counted() -> None:
     flow = 2 * (3 * expert.mlp * expert.width + 48 * expert.width + 32 * expert.width)
     values = prefix + encoder + flow
     assert values < held < 1.3 * values  # and scales
+
+
+def test_fp8_may_be_for_prefill_alone() -> None:
+    model = make_model(make_config("pi05"))
+    prefix = fold_prefix(model.language_model)
+    small = Small("fp8", model, prefix, prefill_only=True)
+    assert small.vision is None and small.expert(prefix.layers) is None
+    assert small.prefix is not None and small.nbytes == sum(layer.nbytes for layer in small.prefix)
+    assert Small("int8", model, prefix, prefill_only=True).expert(prefix.layers) is not None
 
 
 @pytest.mark.parametrize(

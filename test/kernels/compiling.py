@@ -102,7 +102,7 @@ def usage(cubin: bytes) -> tuple[int, int]:
 def replace_kernels(module: ModuleType, capability: int) -> None:
     """Make every launch of the module's kernels a compilation."""
     called = {"_two_products", "_squares", "_over", "_gelu", "_level", "_rotated", "_soften"}
-    called |= {"small_product", "two_small_products", "_group", "_whole", "_leave_row"}
+    called |= {"small_product", "two_small_products", "_group", "_whole", "_leave_row", "_read"}
     for name, value in list(vars(module).items()):
         if not isinstance(value, JITFunction) or value.fn.__module__ != module.__name__:
             continue  # another module's are called, not launched

@@ -10,10 +10,10 @@ import sys
 import torch
 from compiling import CPU, POINTERS, replace_kernels
 
-from vla_accel_ros.kernels.gpu import launch, linear, project, quantized, rows_product, small_weights
+from vla_accel_ros.kernels.gpu import launch, linear, project, quantized, small_weights
 from vla_accel_ros.kernels.ops import TritonOps
-from vla_accel_ros.kernels.quantized import Rows
-from vla_accel_ros.kernels.tuning import Config, Table
+from vla_accel_ros.kernels.quantized import Product, Rows
+from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.models.config import PI0
 from vla_accel_ros.models.quantized import FP8, INT4, INT8
 from vla_accel_ros.models.quantized import quantized as quantize
@@ -34,30 +34,29 @@ def few_rows(kind: str, table: Table) -> None:
 
 
 def fp8_rows() -> None:
-    """The passes of encode and prefill, and a product that is cut."""
+    """The passes of encode and prefill."""
+
+    def product(rows: int, columns: int) -> Product:
+        return Product(place(rows, columns), torch.empty(rows, 1), torch.empty(columns))
+
     weight = torch.empty(2048)
-    quantized.rms_norm_rows(place(544, 2048), place(544, 2048), weight, Rows.place(544, 2048, CPU))
+    quantized.rms_norm_rows(place(544, 2048), product(544, 2048), weight, Rows.place(544, 2048, CPU))
     quantized.layer_norm_rows(
-        place(512, 1152), place(512, 1152), weight, weight, weight, Rows.place(512, 1152, CPU)
+        place(512, 1152), product(512, 1152), weight, weight, weight, Rows.place(512, 1152, CPU)
     )
-    quantized.glu_rows(place(544, 32768), Rows.place(544, 16384, CPU))
-    quantized.gelu_rows(place(512, 4304), place(4304), Rows.place(512, 4304, CPU))
-    small, scratch = quantize(torch.ones(256, 2048), FP8), launch.Scratch.of(CPU)
-    rows_product.multiply_rows(
-        Rows.place(544, 2048, CPU), small, place(544, 256),
-        config=Config(128, 128, 128, 2, 8, 3), scratch=scratch,
-    )  # fmt: skip
+    quantized.glu_rows(product(544, 32768), Rows.place(544, 16384, CPU))
+    quantized.gelu_rows(product(512, 4304), place(4304), Rows.place(512, 4304, CPU))
 
 
 if __name__ == "__main__":
     target = int(sys.argv[1])
     POINTERS.update({torch.int8: "*i8", torch.uint8: "*u8", torch.float8_e4m3fn: "*fp8e4nv"})
     pieces.LAYERS = 1
-    for module in (linear, project, quantized, rows_product, small_weights):
+    for module in (linear, project, quantized, small_weights):
         replace_kernels(module, target)
     if target < 90:
         launch.tiles = lambda *_: None  # as it says on such a device
     for kind in (FP8, INT8, INT4) if target >= 89 else (INT8, INT4):
         few_rows(kind, Table(132 if target >= 90 else 16, pdl=target >= 90))
-    if target >= 90:
+    if target >= 89:
         fp8_rows()

@@ -16,12 +16,11 @@ from vla_accel_ros.kernels import linear, quantized
 from vla_accel_ros.kernels.gpu import linear as linear_kernels
 from vla_accel_ros.kernels.gpu import project as project_kernels
 from vla_accel_ros.kernels.gpu import quantized as kernels
-from vla_accel_ros.kernels.gpu import rows_product, small_weights
+from vla_accel_ros.kernels.gpu import small_weights
 from vla_accel_ros.kernels.gpu.launch import Scratch
 from vla_accel_ros.kernels.linear import Norm
-from vla_accel_ros.kernels.ops import TritonOps, multiply_rows_shape
-from vla_accel_ros.kernels.quantized import Rows
-from vla_accel_ros.kernels.tuning import Config, Table
+from vla_accel_ros.kernels.quantized import Product, Rows
+from vla_accel_ros.kernels.tuning import Config
 from vla_accel_ros.models.quantized import FP8, GROUP, INT4, INT8, Quantized
 from vla_accel_ros.models.quantized import quantized as quantize
 
@@ -102,12 +101,18 @@ def assert_rows_near(ours: Rows, twin: Rows, dtype: torch.dtype) -> None:
     assert ours.values.float().abs().amax(1).sub(448).abs().max() < 1e-2
 
 
+def product(draw: Drawing, rows: int, columns: int, dtype: torch.dtype) -> Product:
+    """Of numbers about 1 with their scales."""
+    scales = draw(rows, 1).abs() + 0.1, draw(columns).abs() + 0.1
+    return Product(draw(rows, columns, dtype=dtype), *scales)
+
+
 @dtypes
 @pytest.mark.parametrize("width", [32, 50, 1152])
 @pytest.mark.parametrize("added", [False, True])
 def test_norms_leave_rows(dtype: torch.dtype, width: int, added: bool) -> None:
     draw = Drawing(3)
-    x, y = draw(5, width, dtype=dtype), draw(5, width, dtype=dtype) if added else None
+    x, y = draw(5, width, dtype=dtype), product(draw, 5, width, dtype) if added else None
     weight, bias, y_bias = (draw(width, spread=0.3, dtype=dtype) for _ in range(3))
     for name, given in (("rms_norm_rows", (weight.float(),)), ("layer_norm_rows", (weight, bias))):
         twin, ours = places(5, width)
@@ -115,20 +120,31 @@ def test_norms_leave_rows(dtype: torch.dtype, width: int, added: bool) -> None:
         between = (y,) if name == "rms_norm_rows" else (y, y_bias)
         getattr(quantized, name)(a, *between, *given, twin)
         getattr(kernels, name)(b, *between, *given, ours)
-        assert torch.equal(a, b) and torch.equal(a, x) != added
+        torch.testing.assert_close(a, b)
+        assert torch.equal(a, x) != added
         assert_rows_near(ours, twin, dtype)
+
+
+@dtypes
+def test_a_layer_norm_takes_exact_products_too(dtype: torch.dtype) -> None:
+    draw, (twin, ours) = Drawing(10), places(5, 48)
+    x, y = draw(5, 48, dtype=dtype), draw(5, 48, dtype=dtype)
+    weight, bias = draw(48), draw(48)
+    quantized.layer_norm_rows(x.clone(), y, None, weight, bias, twin)
+    kernels.layer_norm_rows(x, y, None, weight, bias, ours)
+    assert_rows_near(ours, twin, dtype)
 
 
 @dtypes
 @pytest.mark.parametrize("width", [16, 72, 2052])
 def test_activations_leave_rows(dtype: torch.dtype, width: int) -> None:
     draw = Drawing(4)
-    y, bias = draw(6, 2 * width, dtype=dtype), draw(width, dtype=dtype)
+    y, bias = product(draw, 6, 2 * width, dtype), draw(width, dtype=dtype)
     twin, ours = places(6, width)
     quantized.glu_rows(y, twin)
     kernels.glu_rows(y, ours)
     assert_rows_near(ours, twin, dtype)
-    y = y[:, :width].contiguous()
+    y = product(draw, 6, width, dtype)
     twin, ours = places(6, width)
     quantized.gelu_rows(y, bias, twin)
     kernels.gelu_rows(y, bias, ours)
@@ -136,10 +152,10 @@ def test_activations_leave_rows(dtype: torch.dtype, width: int) -> None:
 
 
 def test_a_row_of_zeros_stays_one() -> None:
-    zeros = torch.zeros(1, 40, device=DEVICE)
+    one, zeros = torch.ones(1, 1, device=DEVICE), torch.zeros(1, 40, device=DEVICE)
     for leave in (quantized.glu_rows, kernels.glu_rows):
         out = places(1, 20)[0]
-        leave(zeros, out)
+        leave(Product(zeros, one, zeros[0] + 1), out)
         assert out.values.float().count_nonzero() == 0
         assert torch.isfinite(out.scale).all()
 
@@ -158,6 +174,9 @@ def test_products_of_fp8_rows_are_cublas(rows: int, sizes: tuple[int, int], bias
     quantized.multiply_rows(a, weight, twin, bias)
     kernels.multiply_rows(a, weight, ours, bias)
     assert_near(ours, twin, torch.bfloat16)
+    kernels.multiply_unscaled(a, weight, ours)
+    quantized.multiply_rows(a, weight, twin)
+    assert_near(Product(ours, a.scale, weight.scale).float(), twin, torch.bfloat16)
 
 
 @pytest.mark.parametrize(("kind", "most"), [(FP8, 0.03), (INT8, 0.01), (INT4, 0.13)])
@@ -203,33 +222,3 @@ def test_few_rows_are_multiplied(
     quantized.multiply(a, weight, twin, add)
     small_weights.multiply(a, weight, ours, add)
     assert_near(ours, twin, dtype)
-
-
-@pytest.mark.parametrize("config", [Config(16, 16, 32), Config(32, 16, 64, split=3)], ids=["whole", "split"])
-@pytest.mark.parametrize("sizes", [(7, 40, 96), (33, 20, 160)], ids=str)
-@pytest.mark.parametrize("biased", [False, True])
-def test_products_of_fp8_rows_may_be_cut(config: Config, sizes: tuple[int, int, int], biased: bool) -> None:
-    (rows, columns, width), draw = sizes, Drawing(8)
-    weight, a = quantize(draw(columns, width), FP8), Rows.place(rows, width, DEVICE)
-    a.leave(draw(rows, width))
-    bias = draw(columns) if biased else None
-    twin, ours = (poison(rows, columns) for _ in range(2))
-    quantized.multiply_rows(a, weight, twin, bias)
-    for sums in (1 << 16, 4):  # with room for parts, and without
-        scratch = Scratch.of(DEVICE, sums, 64)
-        rows_product.multiply_rows(a, weight, ours, bias, config=config, scratch=scratch)
-        assert_near(ours, twin, torch.bfloat16 if CUDA else torch.float32)
-        assert not scratch.counters.any()
-
-
-@pytest.mark.parametrize("known", [False, True], ids=["cuBLAS", "in the table"])
-@pytest.mark.gpu
-def test_the_table_says_which_products_are_cut(known: bool) -> None:
-    draw, a = Drawing(9), Rows.place(544, 512, DEVICE)
-    weight = quantize(draw(256, 512), FP8)
-    a.leave(draw(544, 512))
-    twin, ours = (poison(544, 256, dtype=torch.bfloat16) for _ in range(2))
-    entries = {multiply_rows_shape(a, weight).key: Config(64, 64, 128, 2, 4, 3)} if known else {}
-    quantized.multiply_rows(a, weight, twin)
-    TritonOps(DEVICE, Table(132, entries)).multiply_rows(a, weight, ours)
-    assert_near(ours, twin, torch.bfloat16)

@@ -1,9 +1,9 @@
 """Encode and prefill with fp8 products: as engine.prefilling, but rows come in fp8 from the pass before.
 
 As many launches as in bfloat16. What makes the rows of a product (a norm, a gelu) leaves them in fp8 with
-their scales; a product writes bfloat16, because with scales for rows it can neither add to what is there nor
-know the scales of what it makes; so a residual is added by the norm after it, which passes over those rows
-anyhow. Products of attention's results stay bfloat16 and add their residual themselves.
+their scales. A product that a pass follows leaves its scales to that pass (`Product`): cuBLAS is faster so.
+Residuals are added by the norm after a product, which passes over those rows anyhow. Products of attention's
+results stay bfloat16.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from vla_accel_ros.engine.precision import SmallLayer, SmallVision
 from vla_accel_ros.engine.prefilling import Encode, Prefill
 from vla_accel_ros.kernels.ops import Ops
-from vla_accel_ros.kernels.quantized import Rows
+from vla_accel_ros.kernels.quantized import Product, Rows
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.pixels import PixelRule
 
@@ -34,20 +34,25 @@ class EncodeFp8(Encode):
         self._fed_rows = Rows.place(rows, sizes.mlp, self.device)
 
     def body(self) -> None:
-        ops, rows, y, bias = self.ops, self._normed_rows, None, None
+        ops, rows, bias = self.ops, self._normed_rows, None
+        y: Product | None = None
         self._enter()
         for layer, (_, qkv_bias), small in zip(self._layers, self._qkv, self._small, strict=True):
             first, second, attention, mlp = layer.layer_norm1, layer.layer_norm2, layer.self_attn, layer.mlp
             ops.layer_norm_rows(self._x, y, bias, first.weight, first.bias, rows)
             ops.multiply_rows(rows, small.qkv, self._qkv_out, cast(Tensor, qkv_bias))
             torch.mm(self._attended(), attention.out_proj.weight.t(), out=self._y)
-            y = self._y
-            ops.layer_norm_rows(self._x, y, attention.out_proj.bias, second.weight, second.bias, rows)
-            ops.multiply_rows(rows, small.fc1, self._fed)
-            ops.gelu_rows(self._fed, mlp.fc1.bias, self._fed_rows)
-            ops.multiply_rows(self._fed_rows, small.fc2, y)
+            ops.layer_norm_rows(self._x, self._y, attention.out_proj.bias, second.weight, second.bias, rows)
+            ops.multiply_unscaled(rows, small.fc1, self._fed)
+            fed = Product(self._fed, rows.scale, small.fc1.scale)
+            ops.gelu_rows(fed, mlp.fc1.bias, self._fed_rows)
             bias = mlp.fc2.bias
-        self._leave(y, bias)
+            if small is self._small[-1]:
+                ops.multiply_rows(self._fed_rows, small.fc2, self._y)
+            else:
+                ops.multiply_unscaled(self._fed_rows, small.fc2, self._y)
+                y = Product(self._y, self._fed_rows.scale, small.fc2.scale)
+        self._leave(self._y, bias)
 
 
 class PrefillFp8(Prefill):
@@ -61,8 +66,8 @@ class PrefillFp8(Prefill):
         self._normed_rows, self._fed_rows = Rows.within(self._normed), Rows.within(self._fed)
 
     def body(self) -> None:
-        ops, rows, gate_up, y = self.ops, self._normed_rows, self._gate_up.flatten(0, 1), None
-        x = self._x.flatten(0, 1)
+        ops, rows, gate_up = self.ops, self._normed_rows, self._gate_up.flatten(0, 1)
+        x, y = self._x.flatten(0, 1), None
         self._enter()
         for index, (layer, small) in enumerate(zip(self.prefix.layers, self._small, strict=True)):
             ops.rms_norm_rows(x, y, self.prefix.attention_norm[index], rows)
@@ -72,9 +77,9 @@ class PrefillFp8(Prefill):
             self._attend(index)
             x.addmm_(self._attended.flatten(0, 1), layer.o.t())
             ops.rms_norm_rows(x, None, self.prefix.mlp_norm[index], rows)
-            ops.multiply_rows(rows, small.gate_up, gate_up)
-            ops.glu_rows(gate_up, self._fed_rows)
-            ops.multiply_rows(self._fed_rows, small.down, self._y)
-            y = self._y
+            ops.multiply_unscaled(rows, small.gate_up, gate_up)
+            ops.glu_rows(Product(gate_up, rows.scale, small.gate_up.scale), self._fed_rows)
+            ops.multiply_unscaled(self._fed_rows, small.down, self._y)
+            y = Product(self._y, self._fed_rows.scale, small.down.scale)
         ops.multiply_rows(rows, self._small[-1].qkv.rows(-self._kv.shape[2]), self._kv.flatten(0, 1))
         self._leave()

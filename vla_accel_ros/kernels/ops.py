@@ -16,9 +16,7 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.kernels import attention, flow, image, linear, norm, quantized, tuning
-from vla_accel_ros.kernels.quantized import Rows
 from vla_accel_ros.kernels.tuning import Config, Shape, Table
-from vla_accel_ros.models.quantized import Quantized
 
 
 class Ops:
@@ -43,6 +41,7 @@ class Ops:
     glu_rows = staticmethod(quantized.glu_rows)
     gelu_rows = staticmethod(quantized.gelu_rows)
     multiply_rows = staticmethod(quantized.multiply_rows)
+    multiply_unscaled = staticmethod(quantized.multiply_unscaled)
 
 
 class Hopper(NamedTuple):
@@ -108,20 +107,11 @@ class TritonOps(Ops):
             "layer_norm_rows": quantized.layer_norm_rows,
             "glu_rows": quantized.glu_rows,
             "gelu_rows": quantized.gelu_rows,
-            "multiply_rows": self._multiply_rows,
+            "multiply_rows": quantized.multiply_rows,
+            "multiply_unscaled": quantized.multiply_unscaled,
         }
         for name, function in bound.items():
             setattr(self, name, function)
-
-    def _multiply_rows(self, a: Rows, weight: Quantized, out: Tensor, bias: Tensor | None = None) -> None:
-        """By cuBLAS, unless the table knows better."""
-        from vla_accel_ros.kernels.gpu import quantized, rows_product
-
-        config = self.table.entries.get(multiply_rows_shape(a, weight).key)
-        if config is None:
-            quantized.multiply_rows(a, weight, out, bias)
-        else:
-            rows_product.multiply_rows(a, weight, out, bias, config=config, scratch=self.scratch)
 
 
 def ops_for(device: torch.device) -> Ops:
@@ -167,11 +157,6 @@ def gated_up_shape(x: Tensor, weight: Tensor, *_: Any) -> Shape:
 
 def project_shape(a: Tensor, weight: Tensor, *_: Any) -> Shape:
     return Shape("project", _rows(a), weight.shape[0], weight.shape[1], _name(weight.dtype))
-
-
-def multiply_rows_shape(a: Rows, weight: Quantized, *_: Any) -> Shape:
-    rows, inner = a.values.shape
-    return Shape("multiply_rows", rows, weight.shape[0], inner, _name(weight.dtype))
 
 
 def embed_actions_shape(x: Tensor, in_weight: Tensor, in_bias: Tensor, out: Tensor, *_: Any) -> Shape:

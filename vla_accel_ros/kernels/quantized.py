@@ -47,7 +47,23 @@ class Rows(NamedTuple):
         self.values.copy_(wide / self.scale)
 
 
-def rms_norm_rows(x: Tensor, y: Tensor | None, weight: Tensor, out: Rows) -> None:
+class Product(NamedTuple):
+    """What a product of fp8 rows is before its scales, which whoever reads it applies.
+
+    values [M, N]: a.values @ weight.values.T; rows float32 [M, 1]: the scale of a; columns float32 [N]: that
+    of the weight. One product with a single scale is faster than one with a scale for each row.
+    """
+
+    values: Tensor
+    rows: Tensor
+    columns: Tensor
+
+    def float(self) -> Tensor:
+        """With its scales, float32 [M, N]."""
+        return self.values.float() * self.rows * self.columns
+
+
+def rms_norm_rows(x: Tensor, y: Product | None, weight: Tensor, out: Rows) -> None:
     """x += y in place, out = x / rms(x) * (1 + weight).
 
     x, y [M, W]; y None = nothing to add; weight float32 [W].
@@ -59,7 +75,7 @@ def rms_norm_rows(x: Tensor, y: Tensor | None, weight: Tensor, out: Rows) -> Non
 
 
 def layer_norm_rows(
-    x: Tensor, y: Tensor | None, y_bias: Tensor | None, weight: Tensor, bias: Tensor, out: Rows
+    x: Tensor, y: Tensor | Product | None, y_bias: Tensor | None, weight: Tensor, bias: Tensor, out: Rows
 ) -> None:
     """x += y + y_bias in place, out = layer norm of x; as kernels.norm.add_layer_norm."""
     if y is not None:
@@ -68,13 +84,13 @@ def layer_norm_rows(
     out.leave(F.layer_norm(x.float(), (x.shape[1],), weight.float(), bias.float(), NORM_EPS))
 
 
-def glu_rows(y: Tensor, out: Rows) -> None:
+def glu_rows(y: Product, out: Rows) -> None:
     """out = gelu(gate) * up; y [M, 2 N], the gate first."""
     gate, up = y.float().chunk(2, dim=-1)
     out.leave(F.gelu(gate, approximate="tanh") * up)
 
 
-def gelu_rows(y: Tensor, bias: Tensor, out: Rows) -> None:
+def gelu_rows(y: Product, bias: Tensor, out: Rows) -> None:
     """out = gelu(y + bias) by its tanh form. y [M, N]; bias [N]."""
     out.leave(F.gelu(y.float() + bias.float(), approximate="tanh"))
 
@@ -83,6 +99,11 @@ def multiply_rows(a: Rows, weight: Quantized, out: Tensor, bias: Tensor | None =
     """out = a @ weight.T + bias. weight [N, K] in fp8; out [M, N]; bias [N] of its dtype."""
     made = (a.values.float() @ weight.values.float().T) * a.scale * weight.scale
     out.copy_(made if bias is None else made + bias.float())
+
+
+def multiply_unscaled(a: Rows, weight: Quantized, out: Tensor) -> None:
+    """out = a.values @ weight.values.T, see Product. weight [N, K] in fp8; out [M, N]."""
+    out.copy_(a.values.float() @ weight.values.float().T)
 
 
 def multiply(a: Tensor, weight: Quantized, out: Tensor, add: bool = False) -> None:
