@@ -73,7 +73,7 @@ def test_a_table_reads_what_it_wrote() -> None:
         '{"format": 1, "pdl": false, "configs": {"p/64": {"rows": 16}}}',
         '{"format": 1, "pdl": false, "configs": {"p/64": {"block_m": 16, "block_n": 80, "block_k": 16}}}',
         '{"format": 1, "pdl": true, "hopper": {"p/64": {"block_m": 64, "block_n": 8, "block_k": 64}}}',
-        '{"format": 1, "pdl": true, "hopper": {"p": {"block_m": 64, "block_n": 16, "block_k": 64, "way": 1}}}',
+        '{"format": 1, "pdl": 1, "hopper": {"p": {"block_m": 64, "block_n": 16, "block_k": 16, "way": 1}}}',
     ],
 )
 def test_a_table_that_is_none_is_refused_by_its_name(text: str) -> None:
