@@ -53,6 +53,7 @@ def attend_rotary(
     y: Tensor,
     cos: Tensor,
     sin: Tensor,
+    q: Tensor,
     k: Tensor,
     v: Tensor,
     slots: Tensor,
@@ -60,13 +61,12 @@ def attend_rotary(
     out: Tensor,
     alone: int = 0,
 ) -> None:
-    """As attend, of queries and a tail that a product just made, and that nobody else wants.
+    """As attend, of queries and a tail that a product just made.
 
     y [B, T, (heads + 2 kv_heads) * D]: queries, keys and values, to be rotated at lengths[b] and on; cos, sin
-    float32 [positions, D / 2]. All T tokens see the whole tail.
+    float32 [positions, D / 2]; q [B, T, heads, D] is written: the queries. The tail is all T tokens.
     """
-    (batch, tokens, columns), (_, kv_heads, _, width) = y.shape, k.shape
-    q = y.new_empty(batch, tokens, columns // width - 2 * kv_heads, width)
+    (batch, tokens, _), (_, kv_heads, _, width) = y.shape, k.shape
     k_tail, v_tail = (y.new_empty(batch, kv_heads, tokens, width) for _ in range(2))
     zeros = torch.zeros_like(lengths)
     place_qkv(

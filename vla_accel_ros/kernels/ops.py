@@ -140,11 +140,10 @@ def attend_shape(
     return Shape("attend", q.shape[1] * q.shape[2] // k.shape[1], keys, q.shape[3], _name(q.dtype))
 
 
-def attend_rotary_shape(y: Tensor, cos: Tensor, sin: Tensor, k: Tensor, *_: Any) -> Shape:
+def attend_rotary_shape(y: Tensor, cos: Tensor, sin: Tensor, q: Tensor, k: Tensor, *_: Any) -> Shape:
     """Rows of one sequence."""
-    kv_heads, head = k.shape[1], k.shape[3]
-    rows = y.shape[1] * (y.shape[2] // head - 2 * kv_heads) // kv_heads
-    return Shape("attend_rotary", rows, k.shape[2] + y.shape[1], head, _name(y.dtype))
+    rows = q.shape[1] * q.shape[2] // k.shape[1]
+    return Shape("attend_rotary", rows, k.shape[2] + q.shape[1], q.shape[3], _name(q.dtype))
 
 
 def rotary_qkv_shape(x: Tensor, weight: Tensor, *_: Any) -> Shape:

@@ -1,4 +1,4 @@
-"""Attention of what a product just made, over a prefix and itself: rotated on its way, and nowhere stored.
+"""Attention of what a product just made, over a prefix and itself, rotated on its way.
 
 For many sequences of a few dozen tokens at once. Query heads that share a key head are rows of one product,
 as in gpu/attention.py. Blocks take equal numbers of key tiles, be it of the prefix or of the tail, and rotate
@@ -18,15 +18,20 @@ from vla_accel_ros.kernels.gpu.launch import Scratch, after_previous, options, p
 from vla_accel_ros.kernels.tuning import Config
 
 
+MOST_PARTS = 3
+"""One block adds up all parts of a tile, so more of them take longer than they save."""
+
+
 @triton.jit
-def _rotated(first, second, angles, cos, sin, inside):
-    """Both halves of rotated rows, in their own type."""
-    one = tl.load(first, mask=inside, other=0.0).to(tl.float32)
-    other = tl.load(second, mask=inside, other=0.0).to(tl.float32)
-    c = tl.load(cos + angles, mask=inside, other=1.0)
-    s = tl.load(sin + angles, mask=inside, other=0.0)
-    kind = first.dtype.element_ty
-    return (one * c - other * s).to(kind), (other * c + one * s).to(kind)
+def _rotated(rows, d, at, cos, sin, inside, HALF: tl.constexpr):
+    """Whole rows, each rotated at its position, in their own type."""
+    first = (d < HALF)[None, :]
+    other = tl.where(d < HALF, d + HALF, d - HALF)
+    angle = at[:, None] * HALF + tl.where(d < HALF, d, d - HALF)[None, :]
+    one = tl.load(rows[:, None] + d[None, :], mask=inside, other=0.0).to(tl.float32)
+    two = tl.load(rows[:, None] + other[None, :], mask=inside, other=0.0).to(tl.float32)
+    c, s = tl.load(cos + angle, mask=inside, other=1.0), tl.load(sin + angle, mask=inside, other=0.0)
+    return (one * c + tl.where(first, -two, two) * s).to(rows.dtype.element_ty)
 
 
 @triton.jit
@@ -43,11 +48,11 @@ def _soften(scores, seen, value, top, total, result, PRECISION: tl.constexpr):
 
 @triton.jit
 def _attend_rotary(
-    y, cos, sin, k, v, slots, lengths, out, sums, counters, tokens, scale, alone,
+    y, cos, sin, q, k, v, slots, lengths, out, sums, counters, tokens, scale, alone,
     k_slot, k_head, k_token, v_slot, v_head, v_token,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, PARTS: tl.constexpr,
-    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr,
-    BLOCK_D: tl.constexpr, PDL: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     GROUPS: tl.constexpr = HEADS // KV_HEADS
     HEAD: tl.constexpr = 2 * HALF
@@ -58,19 +63,23 @@ def _attend_rotary(
     row_ok = row < tokens * GROUPS
     row = tl.minimum(row, tokens * GROUPS - 1)
     token, head = row // GROUPS, kv_head * GROUPS + row % GROUPS
-    n, j, d = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_D)
-    half_ok, whole_ok = (j < HALF)[None, :], (d < HEAD)[None, :]
+    n, d = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D)
+    d_ok = (d < HEAD)[None, :]
     slot = tl.load(slots + sequence).to(tl.int64)
     length = tl.load(lengths + sequence)
-    keys, values = k + slot * k_slot + kv_head * k_head, v + slot * v_slot + kv_head * v_head
-    to_keys = keys + n[:, None] * k_token + j[None, :]
-    to_values = values + n[:, None] * v_token + d[None, :]
+    to_keys = k + slot * k_slot + kv_head * k_head + n[:, None] * k_token + d[None, :]
+    to_values = v + slot * v_slot + kv_head * v_head + n[:, None] * v_token + d[None, :]
     if PDL:
         after_previous()
     made = y + sequence.to(tl.int64) * tokens * COLUMNS
-    to_query = made + (token * COLUMNS + head * HEAD)[:, None] + j[None, :]
-    angles = (length + token)[:, None] * HALF + j[None, :]
-    low, high = _rotated(to_query, to_query + HALF, angles, cos, sin, half_ok & (row >= 0)[:, None])
+    here = ((sequence * tokens + token) * HEADS + head).to(tl.int64) * HEAD
+    to_query = q + here[:, None] + d[None, :]
+    turned = _rotated(made + token * COLUMNS + head * HEAD, d, length + token, cos, sin, d_ok, HALF)
+    # By way of memory, because the matrix units take what was loaded from where it lies, and what was
+    # computed from registers, of which there are too few. Every part writes the same.
+    tl.store(to_query, turned, mask=d_ok)
+    tl.debug_barrier()
+    query = tl.load(to_query, mask=d_ok, other=0.0)
     top = tl.full((BLOCK_M,), -1e30, tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
     result = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
@@ -81,28 +90,22 @@ def _attend_rotary(
     begin, end = part * share, (part + 1) * share
     for start in range(begin * BLOCK_N, tl.minimum(end * BLOCK_N, length), BLOCK_N):
         ok = n < length - start
-        inside = ok[:, None] & half_ok if BLOCK_H > HALF else ok[:, None]
+        inside = ok[:, None] & d_ok if BLOCK_D > HEAD else ok[:, None]
         key = tl.load(to_keys + start * k_token, mask=inside, other=0.0)
-        scores = tl.dot(low, tl.trans(key), input_precision=PRECISION)
-        key = tl.load(to_keys + HALF + start * k_token, mask=inside, other=0.0)
-        scores = tl.dot(high, tl.trans(key), scores, input_precision=PRECISION)
-        inside = ok[:, None] & whole_ok if BLOCK_D > HEAD else ok[:, None]
         value = tl.load(to_values + start * v_token, mask=inside, other=0.0)
-        top, total, result = _soften(scores * scale, ok[None, :], value, top, total, result, PRECISION)
+        scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
+        top, total, result = _soften(scores, ok[None, :], value, top, total, result, PRECISION)
     first = tl.maximum(begin - of_prefix, 0) * BLOCK_N
     for start in tl.range(first, tl.minimum((end - of_prefix) * BLOCK_N, tokens), BLOCK_N, num_stages=1):
         ok = n < tokens - start
         after = tl.minimum(start + n, tokens - 1)
-        to_tail = made + (after * COLUMNS + (HEADS + kv_head) * HEAD)[:, None]
-        at = (length + after)[:, None] * HALF + j[None, :]
-        key_low, key_high = _rotated(
-            to_tail + j[None, :], to_tail + HALF + j[None, :], at, cos, sin, ok[:, None] & half_ok
-        )
-        scores = tl.dot(low, tl.trans(key_low), input_precision=PRECISION)
-        scores = tl.dot(high, tl.trans(key_high), scores, input_precision=PRECISION)
-        value = tl.load(to_tail + KV_HEADS * HEAD + d[None, :], mask=ok[:, None] & whole_ok, other=0.0)
+        to_tail = made + after * COLUMNS + (HEADS + kv_head) * HEAD
+        inside = ok[:, None] & d_ok
+        key = _rotated(to_tail, d, length + after, cos, sin, inside, HALF)
+        value = tl.load(to_tail[:, None] + KV_HEADS * HEAD + d[None, :], mask=inside, other=0.0)
+        scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
         seen = ok[None, :] & ((token >= alone)[:, None] | (n < alone - start)[None, :])
-        top, total, result = _soften(scores * scale, seen, value, top, total, result, PRECISION)
+        top, total, result = _soften(scores, seen, value, top, total, result, PRECISION)
 
     is_last = True
     if PARTS > 1:
@@ -131,15 +134,15 @@ def _attend_rotary(
             tl.store(counters + tile, 0)
     if is_last:
         result = result / tl.maximum(total, 1e-30)[:, None]
-        here = ((sequence * tokens + token) * HEADS + head).to(tl.int64) * HEAD
         to = out + here[:, None] + d[None, :]
-        tl.store(to, result.to(out.dtype.element_ty), mask=row_ok[:, None] & whole_ok)
+        tl.store(to, result.to(out.dtype.element_ty), mask=row_ok[:, None] & d_ok)
 
 
 def attend_rotary(
     y: Tensor,
     cos: Tensor,
     sin: Tensor,
+    q: Tensor,
     k: Tensor,
     v: Tensor,
     slots: Tensor,
@@ -154,16 +157,16 @@ def attend_rotary(
     """See kernels.attention.attend_rotary. config.split: parts of the keys of all sequences together."""
     (batch, tokens, columns), (_, kv_heads, _, head) = y.shape, k.shape
     heads, half = columns // head - 2 * kv_heads, head // 2
-    block_h, block_d = (max(16, triton.next_power_of_2(size)) for size in (half, head))
+    block_d = max(16, triton.next_power_of_2(head))
     tiles = triton.cdiv(tokens * (heads // kv_heads), config.block_m)
-    parts = max(1, config.split // batch)
+    parts = max(1, min(MOST_PARTS, config.split // batch))
     needed = tiles * batch * kv_heads * parts * config.block_m * (block_d + 2)
     if needed > scratch.sums.numel() or tiles * batch * kv_heads > scratch.counters.numel():
         parts = 1
     _attend_rotary[(tiles, parts, batch * kv_heads)](
-        y, cos, sin, k, v, slots, lengths, out, scratch.sums, scratch.counters, tokens,
+        y, cos, sin, q, k, v, slots, lengths, out, scratch.sums, scratch.counters, tokens,
         head**-0.5 * math.log2(math.e), alone, *k.stride()[:3], *v.stride()[:3],
         HEADS=heads, KV_HEADS=kv_heads, HALF=half, PARTS=parts, PRECISION=precision(y),
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_H=block_h, BLOCK_D=block_d,
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_D=block_d,
         **options(config.warps, config.stages, pdl),
     )  # fmt: skip

@@ -157,7 +157,9 @@ def staggered_attention(config: PiConfig, keys: int, batch: int, device: torch.d
     out = torch.zeros(batch, tokens, g.heads * g.head_dim, device=device, dtype=bf16)
     slots = torch.arange(batch, dtype=torch.int32, device=device)
     lengths, alone = torch.full_like(slots, keys), int(config.kind == "pi0")
-    return Piece("attend_rotary", lambda i: (y, cos, sin, k[:, i], v[:, i], slots, lengths, out, alone), (7,))
+    return Piece(
+        "attend_rotary", lambda i: (y, cos, sin, q, k[:, i], v[:, i], slots, lengths, out, alone), (3, 8)
+    )
 
 
 @torch.inference_mode()
