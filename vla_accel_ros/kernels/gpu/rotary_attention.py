@@ -17,7 +17,6 @@ from torch import Tensor
 from vla_accel_ros.kernels.gpu.launch import Scratch, after_previous, options, precision
 from vla_accel_ros.kernels.tuning import Config
 
-
 MOST_PARTS = 3
 """One block adds up all parts of a tile, so more of them take longer than they save."""
 

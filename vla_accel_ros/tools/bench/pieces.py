@@ -154,6 +154,7 @@ def staggered_attention(config: PiConfig, keys: int, batch: int, device: torch.d
     )
     angles = torch.rand(keys + tokens, g.head_dim // 2, device=device) * 6
     cos, sin = angles.cos(), angles.sin()
+    q = torch.zeros(batch, tokens, g.heads, g.head_dim, device=device, dtype=bf16)
     out = torch.zeros(batch, tokens, g.heads * g.head_dim, device=device, dtype=bf16)
     slots = torch.arange(batch, dtype=torch.int32, device=device)
     lengths, alone = torch.full_like(slots, keys), int(config.kind == "pi0")
