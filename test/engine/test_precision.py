@@ -16,12 +16,13 @@ from vla_accel_ros.engine.packed_stage import FEW_ROWS, PackedForward
 from vla_accel_ros.engine.precision import EXACT, PRECISIONS, Small, check
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.models.checkpoint import load_policy
+from vla_accel_ros.models.config import GemmaConfig, VisionConfig
 from vla_accel_ros.models.folded import fold_prefix
 from vla_accel_ros.models.gemma import KV
 from vla_accel_ros.models.packed import Segment
 from vla_accel_ros.models.pi import Pi
 
-CPU = torch.device("cpu")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 KINDS = ("pi0", "pi05")
 WORDS = 7
 
@@ -122,9 +123,46 @@ def test_exact_is_never_refused() -> None:
 
 
 @pytest.mark.gpu
-def test_fp8_on_a_gpu_needs_bfloat16() -> None:
+def test_fp8_on_a_gpu_needs_bfloat16_and_whole_sizes() -> None:
     with pytest.raises(ValueError, match="fp8"):
-        check("fp8", True, torch.device("cuda"), torch.float32)
+        check("fp8", True, CUDA, torch.float32)
+    model = make_model(make_config("pi05")).to(CUDA).set_precision(torch.bfloat16)
+    with pytest.raises(ValueError, match="multiples of 16, but the model has sizes 24"):
+        Small("fp8", model, fold_prefix(model.language_model))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("prefill_only", [False, True])
+@torch.inference_mode()
+def test_captured_fp8_stages_are_near_exact_ones_repeat_and_allocate_nothing(prefill_only: bool) -> None:
+    vision = VisionConfig(width=64, depth=2, mlp=128, heads=4, image_size=28, patch=14)
+    prefix = GemmaConfig(width=64, depth=2, mlp=128, heads=4, kv_heads=1, head_dim=16)
+    expert = GemmaConfig(width=48, depth=2, mlp=96, heads=4, kv_heads=1, head_dim=16)
+    config = make_config("pi0", vision=vision, prefix=prefix, expert=expert)
+    model = make_model(config).to(CUDA).set_precision(torch.bfloat16)
+    g, made = torch.Generator(CUDA).manual_seed(1), {}
+    images = torch.rand(2, 3, 28, 28, generator=g, device=CUDA) * 2 - 1
+    prompt = torch.randint(4, config.vocab, (7,), generator=g, device=CUDA)
+    noise = torch.randn(1, config.horizon, config.action_dim, generator=g, device=CUDA)
+    state = torch.randn(1, config.state_dim, generator=g, device=CUDA)
+    for precision in ("fp8", EXACT):
+        pool = KVPool(config.prefix, 2, config.max_tokens, CUDA, torch.bfloat16)
+        stages = Stages(model, pool, precision=precision)
+        stages.small = Small(precision, model, stages.prefix, prefill_only)
+        for _ in range(2):  # the second time from the captured graphs
+            (length,) = stages.observe([images], [prompt], [1])
+            found = pool.view(1, length).k.float(), stages.act(noise, state, [1], [length], 3).actions
+            before = made.setdefault(precision, found)
+            assert all(torch.equal(a, b) for a, b in zip(found, before, strict=True))
+        torch.cuda.synchronize()
+        allocated = torch.cuda.memory_stats()["allocation.all.allocated"]
+        for stage in (stages.encode(2), stages.prefill(2, 7), stages.denoise(1, 3)):
+            assert stage.captured
+            stage.run()
+        torch.cuda.synchronize()
+        assert torch.cuda.memory_stats()["allocation.all.allocated"] == allocated
+    for ours, exact in zip(made["fp8"], made[EXACT], strict=True):
+        assert 0 < apart(ours, exact) < 0.15
 
 
 @torch.inference_mode()

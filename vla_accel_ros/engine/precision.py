@@ -31,6 +31,9 @@ PRECISIONS = (EXACT, FP8, INT8, INT4)
 ADA = (8, 9)
 """The first compute capability that multiplies fp8."""
 
+UNIT = 16
+"""Rows and columns of matrices whose products are fp8 are multiples of this."""
+
 FAST_MEMORY = ((9, 0), (10, 0), (10, 3))
 """GPUs with stacked memory, where fp8 is for prefill alone. Measured on an H200: denoise takes 15.0 ms with
 fp8 weights and 7.4 ms with exact ones, and encode 1.75 ms in fp8 and 1.66 ms in bfloat16."""
@@ -76,13 +79,16 @@ class Small:
     """The quantised weights of one model's stages, each made when it is first asked for; None where exact.
 
     precision: one of PRECISIONS that `check` has let pass. prefill_only: whether fp8 is for prefill alone;
-    None = as it is faster on the model's device.
+    None = as it is faster on the model's device. Raises ValueError for sizes that have no fp8 products there.
     """
 
     def __init__(self, precision: str, model: Pi, prefix: Prefix, prefill_only: bool | None = None) -> None:
         self.precision, self._model, self._prefix = precision, model, prefix
+        device = model.embed_table.device
+        if precision == FP8 and device.type == "cuda":
+            _check_sizes(model)
         if prefill_only is None:
-            prefill_only = _feeds_fast(model.embed_table.device)
+            prefill_only = _feeds_fast(device)
         self._prefill_only = prefill_only and precision == FP8
         self._expert: tuple[SmallLayer, ...] | None = None
 
@@ -147,6 +153,17 @@ def check(precision: str, fast: bool, device: torch.device, dtype: torch.dtype) 
 def _feeds_fast(device: torch.device) -> bool:
     """Whether a GPU's memory feeds few rows faster than its processors widen weights."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) in FAST_MEMORY
+
+
+def _check_sizes(model: Pi) -> None:
+    vision, prefix = model.config.vision, model.config.prefix
+    sizes = (vision.width, vision.mlp, prefix.width, prefix.mlp, prefix.kv_heads * prefix.head_dim)
+    odd = [size for size in sizes if size % UNIT]
+    if odd:
+        raise ValueError(
+            f"precision is {FP8}, whose products are of multiples of {UNIT}, but the model has sizes "
+            f"{', '.join(map(str, odd))}; use {INT8} or {INT4}."
+        )
 
 
 def _failure(device: torch.device) -> str | None:
