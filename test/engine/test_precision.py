@@ -141,7 +141,7 @@ def test_captured_fp8_stages_are_near_exact_ones_repeat_and_allocate_nothing(pre
     config = make_config("pi0", vision=vision, prefix=prefix, expert=expert)
     model = make_model(config).to(CUDA).set_precision(torch.bfloat16)
     g, made = torch.Generator(CUDA).manual_seed(1), {}
-    images = torch.rand(2, 3, 28, 28, generator=g, device=CUDA) * 2 - 1
+    images = torch.randint(256, (2, 28, 28, 3), generator=g, device=CUDA).byte().cpu().numpy()
     prompt = torch.randint(4, config.vocab, (7,), generator=g, device=CUDA)
     noise = torch.randn(1, config.horizon, config.action_dim, generator=g, device=CUDA)
     state = torch.randn(1, config.state_dim, generator=g, device=CUDA)
