@@ -141,7 +141,8 @@ def test_of_what_a_product_made(
     angles, made = draw(100, head // 2), []
     for kernel in (False, True):
         out, q = poison(2, tokens, many * head, dtype=dtype), poison(2, tokens, many, head, dtype=dtype)
-        arguments = (y, angles.cos(), angles.sin(), q, k, v, ints(2, 1), ints(*lengths), out, alone)
+        k_tail = poison(2, few, tokens, head, dtype=dtype)
+        arguments = (y, angles.cos(), angles.sin(), q, k_tail, k, v, ints(2, 1), ints(*lengths), out, alone)
         if kernel:
             config, scratch = Config(32, 16, 16, split=2 * parts), Scratch.of(DEVICE, 1 << 20, 64)
             rotary.attend_rotary(*arguments, config=config, scratch=scratch)

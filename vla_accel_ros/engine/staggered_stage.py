@@ -92,8 +92,8 @@ class WideStep(StaggeredStep):
         for index, layer in enumerate(expert.layers):
             torch.mm(self._rows_in.flatten(0, 1), layer.qkv.t(), out=self._qkv.flatten(0, 1))
             ops.attend_rotary(
-                self._qkv, self.cos, self.sin, self._q, self.pool.k[:, index], self.pool.v[:, index],
-                self.slots, self.lengths, self._attended, self.alone,
+                self._qkv, self.cos, self.sin, self._q, self._k, self.pool.k[:, index],
+                self.pool.v[:, index], self.slots, self.lengths, self._attended, self.alone,
             )  # fmt: skip
             self._make(self._attended, layer.o)
             gate = None if table is None else table.attention_gate[:, index]

@@ -54,6 +54,7 @@ def attend_rotary(
     cos: Tensor,
     sin: Tensor,
     q: Tensor,
+    k_tail: Tensor,
     k: Tensor,
     v: Tensor,
     slots: Tensor,
@@ -64,10 +65,11 @@ def attend_rotary(
     """As attend, of queries and a tail that a product just made.
 
     y [B, T, (heads + 2 kv_heads) * D]: queries, keys and values, to be rotated at lengths[b] and on; cos, sin
-    float32 [positions, D / 2]; q [B, T, heads, D] is written: the queries. The tail is all T tokens.
+    float32 [positions, D / 2]. Rotated queries and keys are written to q [B, T, heads, D] and
+    k_tail [B, kv_heads, T, D], of which nothing else may be wanted. The tail is all T tokens.
     """
-    (batch, tokens, _), (_, kv_heads, _, width) = y.shape, k.shape
-    k_tail, v_tail = (y.new_empty(batch, kv_heads, tokens, width) for _ in range(2))
+    batch, tokens, _ = y.shape
+    v_tail = torch.empty_like(k_tail)
     zeros = torch.zeros_like(lengths)
     place_qkv(
         y, cos, sin, lengths, q, k_tail, v_tail, torch.arange(batch, device=y.device).to(slots.dtype), zeros

@@ -140,7 +140,9 @@ def attend_shape(
     return Shape("attend", q.shape[1] * q.shape[2] // k.shape[1], keys, q.shape[3], _name(q.dtype))
 
 
-def attend_rotary_shape(y: Tensor, cos: Tensor, sin: Tensor, q: Tensor, k: Tensor, *_: Any) -> Shape:
+def attend_rotary_shape(
+    y: Tensor, cos: Tensor, sin: Tensor, q: Tensor, k_tail: Tensor, k: Tensor, *_: Any
+) -> Shape:
     """Rows of one sequence."""
     rows = q.shape[1] * q.shape[2] // k.shape[1]
     return Shape("attend_rotary", rows, k.shape[2] + q.shape[1], q.shape[3], _name(q.dtype))

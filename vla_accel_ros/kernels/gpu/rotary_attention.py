@@ -47,7 +47,7 @@ def _soften(scores, seen, value, top, total, result, PRECISION: tl.constexpr):
 
 @triton.jit
 def _attend_rotary(
-    y, cos, sin, q, k, v, slots, lengths, out, sums, counters, tokens, scale, alone,
+    y, cos, sin, q, k_tail, k, v, slots, lengths, out, sums, counters, tokens, scale, alone,
     k_slot, k_head, k_token, v_slot, v_head, v_token,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, PARTS: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -73,20 +73,30 @@ def _attend_rotary(
     made = y + sequence.to(tl.int64) * tokens * COLUMNS
     here = ((sequence * tokens + token) * HEADS + head).to(tl.int64) * HEAD
     to_query = q + here[:, None] + d[None, :]
-    turned = _rotated(made + token * COLUMNS + head * HEAD, d, length + token, cos, sin, d_ok, HALF)
+    # Key tiles of the prefix, then those of the tail: every part has as many.
+    of_prefix = tl.cdiv(length, BLOCK_N)
+    share = tl.cdiv(of_prefix + tl.cdiv(tokens, BLOCK_N), PARTS)
+    begin, end = part * share, (part + 1) * share
+    first, last = tl.maximum(begin - of_prefix, 0) * BLOCK_N, tl.minimum((end - of_prefix) * BLOCK_N, tokens)
     # By way of memory, because the matrix units take what was loaded from where it lies, and what was
-    # computed from registers, of which there are too few. Every part writes the same.
+    # computed from registers, of which there are too few. Blocks that rotate the same write the same.
+    turned = _rotated(made + token * COLUMNS + head * HEAD, d, length + token, cos, sin, d_ok, HALF)
     tl.store(to_query, turned, mask=d_ok)
+    to_tail = k_tail + (sequence * KV_HEADS + kv_head).to(tl.int64) * tokens * HEAD
+    to_tail = to_tail + n[:, None] * HEAD + d[None, :]
+    for start in tl.range(first, last, BLOCK_N, num_stages=1):
+        inside = (n < tokens - start)[:, None] & d_ok
+        after = tl.minimum(start + n, tokens - 1)
+        rows = made + after * COLUMNS + (HEADS + kv_head) * HEAD
+        tl.store(
+            to_tail + start * HEAD, _rotated(rows, d, length + after, cos, sin, inside, HALF), mask=inside
+        )
     tl.debug_barrier()
     query = tl.load(to_query, mask=d_ok, other=0.0)
     top = tl.full((BLOCK_M,), -1e30, tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
     result = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
 
-    # Key tiles of the prefix, then those of the tail: every part has as many.
-    of_prefix = tl.cdiv(length, BLOCK_N)
-    share = tl.cdiv(of_prefix + tl.cdiv(tokens, BLOCK_N), PARTS)
-    begin, end = part * share, (part + 1) * share
     for start in range(begin * BLOCK_N, tl.minimum(end * BLOCK_N, length), BLOCK_N):
         ok = n < length - start
         inside = ok[:, None] & d_ok if BLOCK_D > HEAD else ok[:, None]
@@ -94,14 +104,12 @@ def _attend_rotary(
         value = tl.load(to_values + start * v_token, mask=inside, other=0.0)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
         top, total, result = _soften(scores, ok[None, :], value, top, total, result, PRECISION)
-    first = tl.maximum(begin - of_prefix, 0) * BLOCK_N
-    for start in tl.range(first, tl.minimum((end - of_prefix) * BLOCK_N, tokens), BLOCK_N, num_stages=1):
+    to_last = made + n[:, None] * COLUMNS + (HEADS + KV_HEADS + kv_head) * HEAD + d[None, :]
+    for start in tl.range(first, last, BLOCK_N, num_stages=1):
         ok = n < tokens - start
-        after = tl.minimum(start + n, tokens - 1)
-        to_tail = made + after * COLUMNS + (HEADS + kv_head) * HEAD
         inside = ok[:, None] & d_ok
-        key = _rotated(to_tail, d, length + after, cos, sin, inside, HALF)
-        value = tl.load(to_tail[:, None] + KV_HEADS * HEAD + d[None, :], mask=inside, other=0.0)
+        key = tl.load(to_tail + start * HEAD, mask=inside, other=0.0)
+        value = tl.load(to_last + start * COLUMNS, mask=inside, other=0.0)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
         seen = ok[None, :] & ((token >= alone)[:, None] | (n < alone - start)[None, :])
         top, total, result = _soften(scores, seen, value, top, total, result, PRECISION)
@@ -142,6 +150,7 @@ def attend_rotary(
     cos: Tensor,
     sin: Tensor,
     q: Tensor,
+    k_tail: Tensor,
     k: Tensor,
     v: Tensor,
     slots: Tensor,
@@ -163,7 +172,7 @@ def attend_rotary(
     if needed > scratch.sums.numel() or tiles * batch * kv_heads > scratch.counters.numel():
         parts = 1
     _attend_rotary[(tiles, parts, batch * kv_heads)](
-        y, cos, sin, q, k, v, slots, lengths, out, scratch.sums, scratch.counters, tokens,
+        y, cos, sin, q, k_tail, k, v, slots, lengths, out, scratch.sums, scratch.counters, tokens,
         head**-0.5 * math.log2(math.e), alone, *k.stride()[:3], *v.stride()[:3],
         HEADS=heads, KV_HEADS=kv_heads, HALF=half, PARTS=parts, PRECISION=precision(y),
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_D=block_d,

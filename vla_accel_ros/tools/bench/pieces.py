@@ -155,11 +155,14 @@ def staggered_attention(config: PiConfig, keys: int, batch: int, device: torch.d
     angles = torch.rand(keys + tokens, g.head_dim // 2, device=device) * 6
     cos, sin = angles.cos(), angles.sin()
     q = torch.zeros(batch, tokens, g.heads, g.head_dim, device=device, dtype=bf16)
+    k_tail = torch.zeros(batch, g.kv_heads, tokens, g.head_dim, device=device, dtype=bf16)
     out = torch.zeros(batch, tokens, g.heads * g.head_dim, device=device, dtype=bf16)
     slots = torch.arange(batch, dtype=torch.int32, device=device)
     lengths, alone = torch.full_like(slots, keys), int(config.kind == "pi0")
     return Piece(
-        "attend_rotary", lambda i: (y, cos, sin, q, k[:, i], v[:, i], slots, lengths, out, alone), (3, 8)
+        "attend_rotary",
+        lambda i: (y, cos, sin, q, k_tail, k[:, i], v[:, i], slots, lengths, out, alone),
+        (3, 9),
     )
 
 
