@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -214,6 +215,37 @@ def test_parts_that_do_not_fit_the_model_are_named(tmp_path: Path) -> None:
     refused(out, "missing", second)
     save_file(found, file)
     refused(out, "missing", first, "unexpected", name)
+
+
+@pytest.fixture(scope="module", params=["OpenVLA", "openpi pi0"])
+def converted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A converted folder; not to be changed."""
+    folder = tmp_path_factory.mktemp("converted")
+    return convert(MAKERS[request.param](folder / "source"), folder / "out", target=Target(steps=1))
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_a_damaged_converted_file_is_refused_or_loads_finite_numbers(
+    converted: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Any bytes overwritten, most of them in the header, any end cut off."""
+    out = Path(shutil.copytree(converted, tmp_path_factory.mktemp("damaged") / "out"))
+    file = out / "model.safetensors"
+    whole = bytearray(file.read_bytes())
+    if data.draw(st.booleans(), label="cut"):
+        whole = whole[: data.draw(st.integers(0, len(whole) - 1))]
+    else:
+        start = data.draw(st.integers(0, min(len(whole), 20_000) - 1))
+        junk = data.draw(st.binary(min_size=1, max_size=16))
+        whole[start : start + len(junk)] = junk
+    file.write_bytes(bytes(whole))
+    try:
+        policy = load_policy(out)
+    except ValueError as error:
+        assert str(out) in str(error) and "\n" not in str(error)
+        return
+    assert all(bool(parameter.isfinite().all()) for parameter in policy.model.parameters())
 
 
 MEASURE = """
