@@ -101,6 +101,14 @@ PREFIX_ATTENTION = (
     Config(64, 128, 16, 1, 8, 2),
     Config(128, 128, 16, 1, 8, 1),
 )
+SMALL_WEIGHTS = tuple(
+    Config(64, block_n, 128, split, warps, stages)
+    for block_n, warps, split in (
+        (16, 2, 1), (32, 2, 1), (32, 4, 1), (64, 4, 1), (64, 8, 1), (64, 4, 2), (64, 4, 4)
+    )
+    for stages in (3, 5)
+)  # fmt: skip
+"""For products with quantised weights, of which only `project` can be split."""
 STAGGERED = 10
 """Chunks denoised at once that their attention is tuned for."""
 STAGGERED_ATTENTION = tuple(
@@ -126,6 +134,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--ways", nargs="+", choices=WAYS, default=WAYS,
         help="kinds of kernels to time; with fewer than all, the table in use is what they must beat",
     )  # fmt: skip
+    parser.add_argument(
+        "--weights", nargs="+", choices=("fp8", "int8", "int4"), default=(),
+        help="kinds of quantised weights whose products are timed, too (default: none)",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, help="file to write (default: the user's cache)")
 
 
@@ -141,8 +153,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise RuntimeError("kernels are tuned on a GPU, and torch sees no CUDA device here.")
     device = torch.device("cuda")
     ops_for(device)
-    ways = tuple(arguments.ways)
-    table = tune(PI05, device, tuple(arguments.batches), lambda line: print(line, flush=True), ways)
+    ways, say = tuple(arguments.ways), partial(print, flush=True)
+    table = tune(PI05, device, tuple(arguments.batches), say, ways)
+    for kind in arguments.weights:
+        tune_small(table, PI05, device, kind, say)
     out = arguments.out or cache_file(device)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps({**table.to_json(), **provenance()}, indent=1) + "\n")
@@ -188,6 +202,18 @@ def tune(
     if table.pdl and table.hopper and "cuda" in ways:
         _together(table, config, keys, device, say)
     return table
+
+
+def tune_small(
+    table: Table, config: PiConfig, device: torch.device, kind: str, say: Callable[[str], None]
+) -> None:
+    """Enter the fastest Config of each product of a denoising step whose weights are quantised to a kind."""
+    from vla_accel_ros.tools.bench.pieces import pieces
+
+    for piece in pieces(config, VIEWS * config.vision.tokens + 20, device, 1, weights=kind):
+        splits = piece.kernel == "project"
+        if splits or piece.kernel in ("rotary_qkv", "gated_up"):
+            _best(table, piece, tuple(c for c in SMALL_WEIGHTS if splits or c.split == 1), device, say)
 
 
 def _best(
