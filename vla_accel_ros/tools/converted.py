@@ -10,7 +10,7 @@ from vla_accel_ros.models.description import Description
 from vla_accel_ros.models.smolvla_config import SmolVLAConfig
 from vla_accel_ros.models.stored_fold import FOLDED, StoredFold
 
-GB, MB = 1e9, 1e6
+MB = 1e6
 
 
 def prepared(told: Description) -> list[tuple[str, str]]:
@@ -30,7 +30,7 @@ def _fused(told: Description) -> str:
         return "nothing: every parameter is a tensor; they are joined while loading"
     wholes = len({part.tensor for part, _ in parts})
     size = sum(count for _, count in parts)
-    return f"{len(parts)} parameters as {wholes} tensors, {size / GB:.2f} of {told.bytes / GB:.2f} GB"
+    return f"{len(parts)} parameters as {wholes} tensors, {size / MB:,.1f} of {told.bytes / MB:,.1f} MB"
 
 
 def _folded(told: Description, said: dict[str, Any]) -> str:
@@ -44,8 +44,8 @@ def _folded(told: Description, said: dict[str, Any]) -> str:
         return gone + "constants are computed while fast stages are made"
     steps, rule, dtype = fold.key
     return (
-        f"{fold.bytes / MB:.1f} MB of constants for {steps} steps ({rule}'s times) of weights in {dtype}; for "
-        "other settings they are computed while fast stages are made"
+        f"{fold.bytes / MB:.2f} MB of constants for {steps} steps ({rule}'s times) of weights in {dtype}; "
+        "for other settings they are computed while fast stages are made"
     )
 
 

@@ -18,7 +18,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subcommand(subparsers, "inspect", "say what a checkpoint folder is and what it needs", run)
     parser.add_argument("path", type=Path, help="folder of a checkpoint, of any known format")
     parser.add_argument("--statistics", help="whose, where there are several: asset id or data set")
-    parser.add_argument("--verify", action="store_true", help="compare a converted folder's files with their SHA-256")
+    parser.add_argument(
+        "--verify", action="store_true", help="compare a converted folder's files with their SHA-256"
+    )
     parser.add_argument(
         "--contract", action="store_true", help="print the skeleton of a contract alone, to be saved as YAML"
     )
