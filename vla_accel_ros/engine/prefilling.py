@@ -70,8 +70,7 @@ class Encode(Stage):
             torch.mm(self._attended(), attention.out_proj.weight.t(), out=self._y)
             y = self._y
             ops.add_layer_norm(self._x, y, attention.out_proj.bias, second.weight, second.bias, self._normed)
-            torch.mm(self._normed, mlp.fc1.weight.t(), out=self._fed)
-            ops.bias_gelu(self._fed, mlp.fc1.bias)
+            ops.gelu_product(self._normed, mlp.fc1.weight, mlp.fc1.bias, self._fed)
             torch.mm(self._fed, mlp.fc2.weight.t(), out=y)
             bias = mlp.fc2.bias
         self._leave(y, bias)
@@ -81,7 +80,8 @@ class Encode(Stage):
         self.ops.patches(self.landing.views, self._patch, self.patches)
         embeddings, patch = self._vision.embeddings, self._vision.embeddings.patch_embedding
         embedded = F.linear(self.patches, patch.weight.flatten(1), patch.bias)
-        self._x.copy_((embedded + embeddings.position_embedding.weight).flatten(0, 1))
+        x = self._x.view(embedded.shape)
+        torch.add(embedded, embeddings.position_embedding.weight, out=x)
 
     def _leave(self, y: Tensor | None, bias: Tensor | None) -> None:
         """The tokens, of x and what the last layer adds to it."""

@@ -60,6 +60,12 @@ def add_layer_norm(
     out.copy_(normed)
 
 
+def gelu_product(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
+    """out = gelu(x @ weight.T + bias) by its tanh form. x [M, K]; weight [N, K]; bias [N]; out [M, N]."""
+    torch.mm(x, weight.t(), out=out)
+    bias_gelu(out, bias)
+
+
 def bias_gelu(y: Tensor, bias: Tensor) -> None:
     """y = gelu(y + bias) by its tanh form, in place. y [M, N]; bias [N]."""
     y.copy_(F.gelu(y.float() + bias.float(), approximate="tanh"))

@@ -34,7 +34,7 @@ class Ops:
     rms_norm = staticmethod(norm.rms_norm)
     add_norm = staticmethod(norm.add_norm)
     add_layer_norm = staticmethod(norm.add_layer_norm)
-    bias_gelu = staticmethod(norm.bias_gelu)
+    gelu_product = staticmethod(norm.gelu_product)
     patches = staticmethod(image.patches)
     rms_norm_rows = staticmethod(quantized.rms_norm_rows)
     layer_norm_rows = staticmethod(quantized.layer_norm_rows)
@@ -101,7 +101,7 @@ class TritonOps(Ops):
             "rms_norm": norm.rms_norm,
             "add_norm": norm.add_norm,
             "add_layer_norm": norm.add_layer_norm,
-            "bias_gelu": norm.bias_gelu,
+            "gelu_product": norm.gelu_product,
             "patches": image.patches,
             "rms_norm_rows": quantized.rms_norm_rows,
             "layer_norm_rows": quantized.layer_norm_rows,

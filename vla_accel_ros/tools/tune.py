@@ -200,7 +200,7 @@ def tune(
     _best(table, staggered, _of(STAGGERED_ATTENTION, ways), device, say)
     table.pdl = _pdl_helps(table, config, keys, device, batches[0], say)
     if table.pdl and table.hopper and "cuda" in ways:
-        _together(table, config, keys, device, say)
+        _together(table, config, device, say)
     return table
 
 
@@ -314,10 +314,8 @@ def _of(candidates: tuple[Config, ...], ways: tuple[str, ...]) -> tuple[Config, 
     return tuple(candidate for candidate in candidates if candidate.way in ways)
 
 
-def _together(
-    table: Table, config: PiConfig, keys: int, device: torch.device, say: Callable[[str], None]
-) -> None:
-    """Choose among kernels/cuda again, one kernel after another, by the time of a whole layer.
+def _together(table: Table, config: PiConfig, device: torch.device, say: Callable[[str], None]) -> None:
+    """Choose among kernels/cuda again, one kernel after another, by the time of whole layers, of all views.
 
     A launch asks for its weights while the one before computes, if both fit on a processor: what is fastest
     alone need not be in company.
@@ -325,19 +323,23 @@ def _together(
     from vla_accel_ros.kernels.ops import TritonOps
     from vla_accel_ros.tools.bench.pieces import layer_us, pieces
 
+    keys = [views * config.vision.tokens + 20 for views in (1, VIEWS, 3)]
+
     def taken(key: str, candidate: Config) -> float:
         changed = dataclasses.replace(table, hopper={**table.hopper, key: candidate})
-        return layer_us(config, keys, device, 1, TritonOps(device, changed))
+        ops = TritonOps(device, changed)
+        return sum(layer_us(config, count, device, 1, ops) for count in keys)
 
     for _ in range(ROUNDS):
-        for piece in pieces(config, keys, device):
+        for piece in pieces(config, keys[0], device):
             key = _shape(piece).key
             if key in table.hopper:
                 takes = TritonOps(device, table).hopper[piece.kernel].takes
                 fit = [each for each in HOPPER[piece.kernel] if takes(*piece.arguments(0), config=each)]
                 table.hopper[key] = min(fit, key=partial(taken, key))
-    us = layer_us(config, keys, device, 1, TritonOps(device, table))
-    say(f"a layer with kernels/cuda: {us:.2f} us")
+                say(f"{key:44} in company: {_short(table.hopper[key])}")
+    us = [layer_us(config, count, device, 1, TritonOps(device, table)) for count in keys]
+    say(f"a layer with kernels/cuda, 1 to 3 views: {', '.join(f'{each:.2f}' for each in us)} us")
 
 
 def _shape(piece: Piece) -> Shape:

@@ -6,6 +6,7 @@ and in L2 mostly, so they have no tuning: a row of a few thousand numbers is 4 o
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -171,6 +172,15 @@ def add_layer_norm(
     _add_layer_norm[(rows,)](
         x, y, y_bias, weight, bias, out, width, EPS=NORM_EPS, BLOCK=block, num_warps=_warps(block)
     )
+
+
+def gelu_product(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
+    """See kernels.norm.gelu_product. On a GPU cuBLAS adds the bias and applies gelu: no pass more."""
+    if x.is_cuda:
+        torch._addmm_activation(bias, x, weight.t(), use_gelu=True, out=out)
+    else:
+        torch.mm(x, weight.t(), out=out)
+        bias_gelu(out, bias)
 
 
 def bias_gelu(y: Tensor, bias: Tensor) -> None:
