@@ -2,9 +2,9 @@
 
 A copy is made once, from the folded weights, when stages are built; the plain model is never touched, because
 what is rare (guidance, committed actions) is still computed with it. So a copy costs memory instead of saving
-it: half of a bfloat16 matrix in fp8 and int8, 27 % in int4. What it saves is traffic and arithmetic.
+it: half of a bfloat16 matrix in fp8 and int8, 28 % in int4. What it saves is traffic and arithmetic.
 
-fp8 and int8 have a scale for each row (output channel), int4 one for each 128 columns of a row, chosen among
+fp8 and int8 have a scale for each row (output channel), int4 one for each 64 columns of a row, chosen among
 a few to leave the smallest error. All are symmetric: value times scale, no zero point.
 """
 
@@ -19,8 +19,8 @@ from torch import Tensor
 
 FP8, INT8, INT4 = "fp8", "int8", "int4"
 
-GROUP = 128
-"""Columns of a row that share a scale in int4. Byte j of a group's 64 has column j low and j + 64 high."""
+GROUP = 64
+"""Columns of a row that share a scale in int4. Byte j of a group's 32 has column j low and j + 32 high."""
 
 E4M3_MAX = 448.0
 
@@ -33,7 +33,7 @@ class Quantized:
     """A matrix [N, K] = values times scale.
 
     kind fp8, int8: values float8_e4m3fn or int8 [N, K], scale float32 [N]; int4: values uint8
-    [N, groups * 64], each half plus 8, zero weights beyond column K, scale float32 [N, groups].
+    [N, groups * 32], each half plus 8, zero weights beyond column K, scale float32 [N, groups].
     """
 
     kind: str

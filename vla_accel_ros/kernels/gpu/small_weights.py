@@ -1,8 +1,8 @@
 """Products with weights of few bits: widened in the tile that multiplies them, for few rows.
 
 A weight is widened once: tiles of weights are the left factor, so that warps share out their rows, and the
-product is turned over at its end. Bytes of int4 are in such an order that their low halves belong to 64
-neighbouring columns of the activations and their high ones to the next 64: two products of plain tiles,
+product is turned over at its end. Bytes of int4 are in such an order that their low halves belong to 32
+neighbouring columns of the activations and their high ones to the next 32: two products of plain tiles,
 nothing interleaved. A group's sum is of whole numbers times activations, and scaled when it is added.
 """
 
