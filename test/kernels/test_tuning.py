@@ -55,6 +55,17 @@ def test_safe_splits_where_columns_are_too_few_for_the_processors() -> None:
     assert safe(Shape("attend", 4256, 900, 256, "bfloat16"), 132).split == 1
 
 
+def test_kernels_for_hopper_also_take_fewer_rows_but_not_more_or_others() -> None:
+    table = Table(132, hopper={"project/64/16/32/bfloat16": A, "project/256/16/32/bfloat16": B})
+
+    def found(rows: int, columns: int = 16, kernel: str = "project") -> Config | None:
+        return table.pick_hopper(Shape(kernel, rows, columns, 32, "bfloat16"))
+
+    assert [found(rows) for rows in (1, 64, 65, 256, 257)] == [A, A, B, B, None]
+    assert found(64, columns=48) is None
+    assert found(64, kernel="gated_up") is None
+
+
 def test_a_table_reads_what_it_wrote() -> None:
     hopper = {SHAPE.key: Config(64, 80, 128, 8, 4, 1, "cuda")}
     table = Table(132, {SHAPE.key: A, "attend/512/any/256/bfloat16": B}, pdl=True, hopper=hopper)

@@ -80,7 +80,7 @@ class TritonOps(Ops):
         ) -> Callable[..., None]:
             def launch(*arguments: Any, **named: Any) -> None:
                 found = shape(*arguments)
-                config = self.table.hopper.get(found.key)
+                config = self.table.pick_hopper(found)
                 if config is not None and hopper[found.kernel].takes(*arguments, config=config):
                     hopper[found.kernel].launch(*arguments, **named, config=config, pdl=pdl)
                 else:

@@ -109,6 +109,18 @@ class Table:
             return self.entries[best]
         return safe(shape, self.processors)
 
+    def pick_hopper(self, shape: Shape) -> Config | None:
+        """The entry for kernels/cuda of the shape, or of the same with more rows: fewer take no longer.
+
+        None where there is none.
+        """
+        if shape.key in self.hopper:
+            return self.hopper[shape.key]
+        name, rows, *rest = shape.key.split("/")
+        same = [key for key in self.hopper if key.split("/")[0] == name and key.split("/")[2:] == rest]
+        more = [key for key in same if _rows(key) > int(rows)]
+        return self.hopper[min(more, key=_rows)] if more else None
+
     def to_json(self) -> dict[str, Any]:
         """A dictionary that load understands."""
         return {
