@@ -82,4 +82,5 @@ def test_the_page_says_what_was_not_measured() -> None:
     part = {"rows": [row], "runs": [{**run, "cells": 1}], "not_measured": ["S 5", "S 10"]}
     page = render({"mps": part})
     assert "two processes, MPS: there is no MPS to measure." in page
-    assert "1 of the cells of plan full" in page and "Not measured, 2 cells: S 5; S 10." in page
+    assert "1 of the cells of plan full" in page and "Not measured, 2 of 3 cells: S 5; S 10." in page
+    assert page.count("\n\nNot measured.\n") == 3, "the other parts"

@@ -13,6 +13,9 @@ Row = dict[str, Any]
 
 NONE = "-"
 
+NAMED = 12
+"""Cells that were not measured are named if they are no more than these."""
+
 PACKAGES = ("torch", "triton", "transformers")
 
 HEAD = """# Sharing forwards: the grids of OxyGen and ActionFlow
@@ -50,17 +53,21 @@ Completed chunks/s, and milliseconds from a chunk's first step to its last."""
 
 def render(document: dict[str, Any]) -> str:
     """The whole page."""
-    parts = {"oxygen": _oxygen, "mps": _processes, "actionflow": _actionflow, "staggered": _staggered}
+    parts = {
+        "oxygen": (OXYGEN, _oxygen),
+        "mps": (PROCESSES, _processes),
+        "actionflow": (ACTIONFLOW, _actionflow),
+        "staggered": (STAGGERED, _staggered),
+    }
     sections = [HEAD]
-    for name, make in parts.items():
-        if name in document:
-            sections += [*make(document[name]), _source(document[name])]
+    for name, (title, make) in parts.items():
+        found = document.get(name)
+        sections += [title, "Not measured."] if found is None else [title, *make(found), _source(found)]
     return "\n\n".join(section.strip() for section in sections if section.strip()) + "\n"
 
 
 def _oxygen(part: dict[str, Any]) -> Iterable[str]:
     rows = part["rows"]
-    yield OXYGEN
     uniform = [row for row in rows if row["arrivals"] == "uniform"]
     per_frame = _values(uniform, "per_frame")
     for steps in _values(uniform, "steps"):
@@ -107,7 +114,6 @@ def _oxygen(part: dict[str, Any]) -> Iterable[str]:
 
 def _processes(part: dict[str, Any]) -> Iterable[str]:
     rows = [row for row in part["rows"] if "none" not in row]
-    yield PROCESSES
     tokens = _values(rows, "tokens")
     lines = []
     for system, way in dict.fromkeys((row["system"], row["way"]) for row in rows):
@@ -124,7 +130,6 @@ def _processes(part: dict[str, Any]) -> Iterable[str]:
 
 def _actionflow(part: dict[str, Any]) -> Iterable[str]:
     rows = part["rows"]
-    yield ACTIONFLOW
     tokens = _values(rows, "tokens")
     for length in _values(rows, "prompt"):
         found = [row for row in rows if row["prompt"] == length]
@@ -142,7 +147,6 @@ def _actionflow(part: dict[str, Any]) -> Iterable[str]:
 
 
 def _staggered(part: dict[str, Any]) -> Iterable[str]:
-    yield STAGGERED
     titles = {"steps": "S", "chunks_s": "chunks/s", "gain": "times sequential"}
     titles |= {"age_p50_ms": "ms", "age_p99_ms": "p99"}
     lines = [[row["system"], *(_number(row.get(name)) for name in titles)] for row in part["rows"]]
@@ -154,9 +158,15 @@ def _source(part: dict[str, Any]) -> str:
     lines = [f"Measured: {'; '.join(map(_run, part['runs'])) or 'nothing'}."]
     lines.append(f"Of what: {counts}." if counts else "")
     left = part["not_measured"]
-    lines.append(f"Not measured, {len(left)} cells: {'; '.join(left)}." if left else "")
+    which = "; ".join(left) if len(left) <= NAMED else "pipeline.json names them"
+    lines.append(f"Not measured, {len(left)} of {len(left) + _cells(part)} cells: {which}." if left else "")
     lines += [f"Failed: {cell}: {reason}." for cell, reason in part.get("failed", {}).items()]
     return " ".join(line for line in lines if line)
+
+
+def _cells(part: dict[str, Any]) -> int:
+    """That were measured."""
+    return sum(int(run["cells"]) for run in part["runs"])
 
 
 def _run(run: dict[str, Any]) -> str:
