@@ -11,7 +11,7 @@ from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.models.config import PI0, PI05
 from vla_accel_ros.tools.bench import pieces
-from vla_accel_ros.tools.tune import CANDIDATES
+from vla_accel_ros.tools.candidates import CANDIDATES
 
 
 @pytest.mark.parametrize("kind", ["pi0", "pi05"])

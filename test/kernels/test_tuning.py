@@ -9,7 +9,7 @@ from importlib import resources
 import pytest
 
 from vla_accel_ros.kernels.tuning import ATTENTION, SHARED_BYTES, Config, Shape, Table, read_table, safe
-from vla_accel_ros.tools.tune import CANDIDATES
+from vla_accel_ros.tools.candidates import CANDIDATES
 
 SHAPE = Shape("project", 51, 1024, 4096, "bfloat16")
 A, B = Config(16, 32, 64), Config(64, 16, 32)

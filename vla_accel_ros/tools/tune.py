@@ -1,9 +1,9 @@
 """`vla tune`: times every way to launch each kernel on this GPU and keeps the fastest as its tuning table.
 
-Candidates are data (CANDIDATES); one that does not fit the device, or whose result is not the twin's, is
-passed over. Each is timed in a chain of launches with a different layer's weights each. The table goes to the
-user's cache, named by GPU and versions, where engines find it; --out writes it elsewhere, for instance to be
-given to others with the same device.
+Candidates are data (tools/candidates.py); one that does not fit the device, or whose result is not the
+twin's, is passed over. Each is timed in a chain of launches with a different layer's weights each. The table
+goes to the user's cache, named by GPU and versions, where engines find it; --out writes it elsewhere, for
+instance to be given to others with the same device.
 """
 
 from __future__ import annotations
@@ -17,6 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_accel_ros.kernels.tuning import WAYS, Config
+from vla_accel_ros.tools.candidates import (
+    CANDIDATES,
+    HOPPER,
+    PREFIX_ATTENTION,
+    SMALL_WEIGHTS,
+    STAGGERED,
+    STAGGERED_ATTENTION,
+)
 from vla_accel_ros.tools.options import subcommand
 from vla_accel_ros.tools.provenance import provenance
 
@@ -27,98 +35,6 @@ if TYPE_CHECKING:
     from vla_accel_ros.models.config import PiConfig
     from vla_accel_ros.tools.bench.pieces import Piece
 
-# block_m, block_n, block_k, split, warps, stages
-PROJECT = tuple(
-    Config(block_m, block_n, block_k, split, warps, stages)
-    for block_m, block_n, split, warps in (
-        (64, 16, 1, 4), (32, 16, 1, 4), (16, 32, 1, 4), (64, 16, 2, 4), (64, 32, 4, 4), (64, 64, 8, 4),
-        (64, 64, 4, 4)
-    )
-    for block_k, stages in ((64, 6), (128, 3), (128, 5), (256, 3))
-) + (
-    Config(64, 64, 64, 1, 4, 5), Config(64, 64, 128, 1, 4, 3), Config(128, 64, 64, 1, 8, 4),
-    Config(128, 32, 128, 1, 8, 3), Config(128, 64, 128, 2, 8, 3), Config(128, 128, 64, 1, 8, 4)
-)  # fmt: skip
-CANDIDATES: dict[str, tuple[Config, ...]] = {
-    "rotary_qkv": tuple(
-        Config(block_m, block_n, block_k, 1, warps, stages)
-        for block_m, block_n, warps in (
-            (64, 16, 4), (64, 32, 4), (64, 32, 8), (32, 16, 4), (32, 32, 4), (16, 32, 4)
-        )
-        for block_k, stages in ((64, 4), (64, 8), (128, 4), (256, 3))
-    )
-    + (Config(128, 32, 64, 1, 8, 4), Config(128, 64, 64, 1, 8, 3)),
-    "gated_up": tuple(
-        Config(block_m, block_n, block_k, 1, warps, stages)
-        for block_m, block_n, warps in (
-            (64, 32, 4), (64, 32, 8), (64, 64, 4), (64, 64, 8), (64, 16, 4), (32, 32, 4)
-        )
-        for block_k, stages in ((64, 4), (64, 6), (128, 3), (128, 4))
-    )
-    + (Config(128, 32, 64, 1, 8, 4), Config(128, 64, 64, 1, 8, 3), Config(128, 64, 64, 1, 8, 4)),
-    "project o": PROJECT,
-    "project down": PROJECT,
-    "attend": tuple(
-        Config(block_m, block_n, 16, parts, warps, stages)
-        for parts in (3, 4, 5, 6, 8, 10)
-        for block_m, block_n, warps, stages in (
-            (16, 32, 4, 3), (16, 64, 4, 2), (16, 64, 8, 2), (32, 32, 4, 3), (32, 64, 4, 2), (32, 64, 8, 2),
-            (64, 32, 4, 3), (64, 64, 8, 2), (64, 64, 4, 2)
-        )
-    ),
-    "embed_actions": tuple(
-        Config(block_m, 16, block_k, 1, 4, stages)
-        for block_m in (16, 32, 64)
-        for block_k, stages in ((64, 6), (128, 4), (256, 3))
-    ),
-    "read_out": (Config(16, 16, 256, 1, 4, 3), Config(16, 16, 512, 1, 4, 2), Config(16, 16, 1024, 1, 8, 1)),
-}  # fmt: skip
-# block_m is theirs; block_k: columns of attention's result that a block makes; split: blocks of a cluster
-HOPPER: dict[str, tuple[Config, ...]] = {
-    "rotary_qkv": tuple(Config(64, 16, 64, 1, 8, stages, "cuda") for stages in (4, 8, 16)),
-    "gated_up": tuple(
-        Config(64, block_n, 64, 1, 8, stages, "cuda") for block_n in (16, 32) for stages in (4, 8)
-    ),
-    "project": tuple(
-        Config(64, block_n, 64, split, 8, stages, "cuda")
-        for block_n, split in ((16, 2), (32, 4), (64, 4), (64, 8))
-        for stages in (4, 8)
-    ),
-    "attend": tuple(
-        Config(64, block_n, block_k, split, 4, 1, "cuda")
-        for block_n, split, block_k in ((80, 8, 128), (80, 4, 128), (80, 4, 64), (128, 4, 128), (192, 4, 128))
-    ),
-}
-"""Those of kernels/cuda, for compute capability 9.0 and few rows."""
-PREFIX_ATTENTION = (
-    Config(32, 64, 16, 1, 4, 2),
-    Config(32, 32, 16, 1, 4, 3),
-    Config(64, 64, 16, 1, 8, 2),
-    Config(64, 32, 16, 1, 4, 3),
-    Config(128, 32, 16, 1, 8, 3),
-    Config(128, 64, 16, 1, 8, 2),
-    Config(64, 64, 16, 1, 4, 2),
-    Config(64, 128, 16, 1, 8, 2),
-    Config(128, 128, 16, 1, 8, 1),
-)
-SMALL_WEIGHTS = tuple(
-    Config(64, block_n, 128, split, warps, stages)
-    for block_n, warps, split in (
-        (16, 2, 1), (32, 2, 1), (32, 4, 1), (64, 4, 1), (64, 8, 1), (64, 4, 2), (64, 4, 4)
-    )
-    for stages in (3, 5)
-)  # fmt: skip
-"""For products with quantised weights, of which only `project` can be split."""
-STAGGERED = 10
-"""Chunks denoised at once that their attention is tuned for."""
-STAGGERED_ATTENTION = tuple(
-    Config(block_m, block_n, 16, STAGGERED * parts, warps, stages)
-    for parts in (1, 2, 3)
-    for block_m, block_n, warps, stages in (
-        (64, 32, 4, 2), (64, 32, 4, 3), (64, 32, 8, 2), (64, 64, 8, 2), (128, 32, 8, 2), (128, 64, 8, 2),
-        (32, 64, 4, 2)
-    )
-)  # fmt: skip
 VIEWS = 2
 ROUNDS = 2
 """How often each kernel is chosen again in company of the others."""

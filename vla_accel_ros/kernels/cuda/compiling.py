@@ -7,7 +7,6 @@ used. A kernel is compiled for the very device, with its sizes as macros, once p
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
@@ -29,10 +28,16 @@ class TensorMap(ctypes.Structure):
 
 @lru_cache(maxsize=1)
 def available() -> bool:
-    """Whether NVIDIA's bindings are installed."""
-    return importlib.util.find_spec("cuda") is not None and all(
-        importlib.util.find_spec(f"cuda.bindings{part}") is not None for part in ("", ".nvrtc", ".driver")
-    )
+    """Whether NVIDIA's bindings are installed, and the compiler that they bind."""
+    try:
+        from cuda.bindings import driver, nvrtc
+
+        return bool(driver) and int(nvrtc.nvrtcVersion()[0]) == 0
+    except (
+        ImportError,
+        RuntimeError,
+    ):  # the bindings look for the compiler's library when it is first called
+        return False
 
 
 def compiled(name: str, macros: Mapping[str, int], architecture: str) -> bytes:
