@@ -175,6 +175,16 @@ def test_the_gpu(seen, device, weights, level, sentence):
     assert found.level == level and str(found).startswith(sentence)
 
 
+def test_what_fast_stages_lack_on_a_gpu_is_said_beside_it():
+    def said(**other):
+        return [str(found) for found in gpu.judge(replace(GPU, **other), "cuda", "bfloat16", 0)]
+
+    assert len(said()) == 1
+    assert "triton is not installed" in said(triton=False)[1]
+    assert "cannot be compiled" in said(bindings=False)[1]
+    assert len(said(bindings=False, capability=(8, 9))) == 1
+
+
 def test_the_gpu_of_this_machine_is_looked_at():
     import torch
 

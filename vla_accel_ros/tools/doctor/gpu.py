@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 from dataclasses import dataclass
 
 from vla_accel_ros.sensing.findings import Finding, error, ok, warning
 
 _LITTLE = 1 << 30
+HOPPER = (9, 0)
+"""The compute capability that kernels/cuda are for."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +19,7 @@ class Gpu:
 
     name: empty when torch sees no CUDA device. built: the CUDA version torch was built for, empty for a CPU
     build. driver: the newest CUDA version the driver knows, empty for none. free, total: of its memory in
-    bytes.
+    bytes. triton: whether it is installed; bindings: NVIDIA's, which compile kernels/cuda.
     """
 
     torch: str
@@ -27,11 +30,15 @@ class Gpu:
     free: int = 0
     total: int = 0
     bfloat16: bool = False
+    triton: bool = True
+    bindings: bool = True
 
 
 def look() -> Gpu:
     """Ask torch and the driver."""
     import torch
+
+    from vla_accel_ros.kernels.cuda import compiling
 
     seen = Gpu(torch.__version__, torch.version.cuda or "", _driver())
     if not torch.cuda.is_available():
@@ -46,6 +53,8 @@ def look() -> Gpu:
         free,
         total,
         torch.cuda.is_bf16_supported(),
+        importlib.util.find_spec("triton") is not None,
+        compiling.available(),
     )
 
 
@@ -69,7 +78,17 @@ def judge(gpu: Gpu, device: str, dtype: str, weights: int) -> list[Finding]:
         found.append(error("gpu", what, "set dtype to bfloat16, or take a larger GPU"))
     versions = f"torch {gpu.torch} for CUDA {gpu.built}, driver for CUDA {gpu.driver or '?'}"
     left = f"{gpu.free / 1e9:.1f} GB left of {gpu.total / 1e9:.1f} GB"
-    return found or [ok("gpu", f"{gpu.name}, {left}, {versions}")]
+    return (found or [ok("gpu", f"{gpu.name}, {left}, {versions}")]) + _kernels(gpu)
+
+
+def _kernels(gpu: Gpu) -> list[Finding]:
+    """What keeps fast stages from being as fast as they can be here."""
+    if not gpu.triton:
+        return [warning("gpu", "triton is not installed, which fast stages need", "pip install triton")]
+    if gpu.capability == HOPPER and not gpu.bindings:
+        what = f"kernels/cuda, which are for {gpu.name}, cannot be compiled: Triton's are used"
+        return [warning("gpu", what, "pip install cuda-bindings nvidia-cuda-nvrtc, as of torch's CUDA")]
+    return []
 
 
 def _unseen(gpu: Gpu, device: str) -> Finding:
