@@ -143,3 +143,18 @@ def test_frames_that_arrive_after_newer_ones_are_no_observation_and_after_a_jump
     assert isinstance(late, NotReady) and "older than those of the last observation" in late.reason
     sync.forget()
     assert sync.observe(TASK, 41 * MS).stamp_ns == 20 * MS
+
+
+def test_one_camera_may_come_first_but_none_goes_back():
+    sync = make_ready()
+    feel(sync, 30 * MS, 40 * MS)
+    see(sync, "front", 4 * MS)
+    see(sync, "wrist", 4 * MS)
+    assert sync.observe(TASK, 30 * MS).stamp_ns == 4 * MS
+    see(sync, "front", 34 * MS)
+    assert sync.observe(TASK, 36 * MS).stamp_ns == 4 * MS
+    see(sync, "front", 14 * MS)  # delivered late, while the other camera still shows its first frame
+    assert isinstance(sync.observe(TASK, 37 * MS), NotReady)
+    see(sync, "front", 34 * MS)
+    see(sync, "wrist", 34 * MS)
+    assert sync.observe(TASK, 38 * MS).stamp_ns == 34 * MS

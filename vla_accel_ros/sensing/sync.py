@@ -73,7 +73,8 @@ class Synchroniser:
         """Frames that were observed already, or from before: the middleware may deliver out of order."""
         if stamps == self._stamps:
             return NOTHING_NEW
-        if self._stamps is not None and 0 < min(self._stamps) - min(stamps) < _JUMP_NS:
+        before = self._stamps or stamps
+        if any(0 < had - has < _JUMP_NS for had, has in zip(before, stamps, strict=True)):
             return NotReady("the newest frames to arrive are older than those of the last observation")
         return None
 
