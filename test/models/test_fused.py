@@ -278,7 +278,8 @@ print(status("VmHWM") - before - kept)
 
 
 def test_neither_converting_nor_loading_holds_more_than_a_window(tmp_path: Path) -> None:
-    """The windows are as large as the shards; the weights are several of them."""
+    """The windows are as large as the shards; the weights are several of them. Two windows would be too much,
+    for which what the interpreter takes and gives back meanwhile, whatever the sizes, leaves room."""
     config = make_config("pi0")
     stack = replace(config.prefix, width=640, mlp=2560, depth=4, head_dim=128)
     wide = replace(config, prefix=stack, expert=replace(stack, width=64, mlp=256))
@@ -293,5 +294,7 @@ def test_neither_converting_nor_loading_holds_more_than_a_window(tmp_path: Path)
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert ran.returncode == 0, ran.stderr
     converting, loading = map(int, ran.stdout.split())
-    assert converting <= 1.2 * window, f"{converting / 1e6:.0f} MB to convert {total / 1e6:.0f} MB"
-    assert loading <= 1.2 * window, f"{loading / 1e6:.0f} MB beside the model of {total / 1e6:.0f} MB"
+    most = 1.2 * window + (12 << 20)
+    assert most < 2 * window
+    assert converting <= most, f"{converting / 1e6:.0f} MB to convert {total / 1e6:.0f} MB"
+    assert loading <= most, f"{loading / 1e6:.0f} MB beside the model of {total / 1e6:.0f} MB"
