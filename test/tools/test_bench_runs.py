@@ -11,6 +11,7 @@ import pytest
 
 from vla_accel_ros.tools import cli
 from vla_accel_ros.tools.bench.pipeline.runs import Budget, Part, Results
+from vla_accel_ros.tools.bench.pipeline.shares import Group
 
 CELLS = ("a", "b", "c")
 
@@ -36,13 +37,13 @@ def part(clock: Clock, measured: list[str], broken: Iterable[str] = ()) -> Part:
         if cell in broken:
             raise RuntimeError(f"{cell} is broken")
         measured.append(cell)
-        return {"rows": [{"cell": cell}], "last": cell}
+        return {"rows": [{"figure": cell.upper()}], "last": cell}
 
     def make() -> Callable[[str], dict[str, Any]]:
         measured.append("set-up")
         return measure
 
-    return Part({cell: cell for cell in CELLS}, make, {"frames": 3})
+    return Part({cell: cell for cell in CELLS}, make, {"frames": 3}, [Group((cell,), 1.0) for cell in CELLS])
 
 
 def test_a_run_ends_between_two_cells_and_the_next_goes_on(tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ def test_a_run_ends_between_two_cells_and_the_next_goes_on(tmp_path: Path) -> No
     first.measure("grid", part(clock, measured), Budget(2.0, clock), silent)
     assert measured == ["set-up", "a", "b"]
     written = json.loads(file.read_text())["grid"]
-    assert written["not_measured"] == ["c"] and written["runs"][0]["cells"] == 2
+    assert written["not_measured"] == ["c"] and written["runs"][0]["cells"] == ["a", "b"]
 
     Results(file, "full", "bfloat16", resume=True).measure(
         "grid", part(clock, measured), Budget(None), silent
@@ -59,8 +60,8 @@ def test_a_run_ends_between_two_cells_and_the_next_goes_on(tmp_path: Path) -> No
     assert measured == ["set-up", "a", "b", "set-up", "c"]
     whole = json.loads(file.read_text())["grid"]
     assert whole["not_measured"] == [] and whole["last"] == "c"
-    assert [row["cell"] for row in whole["rows"]] == [*CELLS]
-    assert [run["cells"] for run in whole["runs"]] == [2, 1]
+    assert whole["rows"] == [{"figure": cell.upper(), "cell": cell} for cell in CELLS]
+    assert [run["cells"] for run in whole["runs"]] == [["a", "b"], ["c"]]
 
 
 def test_nothing_is_made_where_nothing_is_missing_or_no_time_is_left(tmp_path: Path) -> None:

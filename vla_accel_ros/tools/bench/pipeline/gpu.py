@@ -1,0 +1,43 @@
+"""Which GPU is measured, and that it is measured by one process.
+
+CUDA_VISIBLE_DEVICES gives the GPUs of a process new numbers, which NVML and NVIDIA's MPS know nothing of. So
+whatever concerns a GPU outside of torch (its energy, its lock, another process that is to use it) goes by its
+UUID.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+
+def gpu_id(device: torch.device) -> str | None:
+    """GPU-UUID, as NVML and CUDA_VISIBLE_DEVICES name it; None for a CPU."""
+    if device.type != "cuda":
+        return None
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+
+
+@contextmanager
+def alone(name: str | None) -> Iterator[None]:
+    """Keep other measurements off a GPU while the block runs; None: nothing to keep.
+
+    Raises RuntimeError where another one has it already.
+    """
+    if name is None:
+        yield
+        return
+    with Path(tempfile.gettempdir(), f"vla-bench-{name}.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RuntimeError(
+                f"{name} is being measured by another process: give each a GPU to itself, by "
+                "CUDA_VISIBLE_DEVICES."
+            ) from None
+        yield
