@@ -7,6 +7,7 @@ of error and then rounded to bfloat16 as openpi does. Random weights take as lon
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,9 @@ from torch import Tensor
 
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.stages import Stages
-from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.config import PiConfig, VisionConfig
+from vla_accel_ros.models.openvla import OpenVLA
+from vla_accel_ros.models.openvla_config import OpenVLAConfig
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.processing import to_unit
 from vla_accel_ros.models.sampling import flow_times
@@ -45,6 +48,22 @@ def random_model(config: PiConfig, device: torch.device, seed: int = 0) -> Pi:
         for parameter in model.parameters():
             spread = 0.1 if parameter.ndim == 1 else parameter[0].numel() ** -0.5
             parameter.normal_(0.0, spread, generator=generator)
+    return model.eval()
+
+
+def random_llama(config: OpenVLAConfig, device: torch.device, dtype: torch.dtype) -> OpenVLA:
+    """The language model of a size, random; towers are there in name only."""
+    none = VisionConfig(16, 2, 16, 2, config.dino.image_size, config.dino.patch)
+    with torch.device("meta"):
+        model = OpenVLA(replace(config, dino=none, siglip=none))
+    model = model.to(dtype).to_empty(device=device)
+    generator = torch.Generator(device).manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("norm.weight"):
+                parameter.fill_(1.0)
+            else:
+                parameter.normal_(0.0, parameter[0].numel() ** -0.5, generator=generator)
     return model.eval()
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -22,12 +22,11 @@ from torch import Tensor
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.packed_stage import Kernels, PackedForward, kernels_for
 from vla_accel_ros.engine.token_pipeline import Finished, TokenPipeline
-from vla_accel_ros.models.config import VisionConfig
 from vla_accel_ros.models.openvla import OpenVLA
-from vla_accel_ros.models.openvla_config import OpenVLAConfig
 from vla_accel_ros.models.packed import Segment
 from vla_accel_ros.tools.bench.pipeline.hugging_face import HuggingFace
 from vla_accel_ros.tools.bench.pipeline.measure import Window, equal_part, median_ms
+from vla_accel_ros.tools.bench.pipeline.shares import Group
 from vla_accel_ros.tools.bench.timing import Body
 
 PROMPTS = 3
@@ -61,6 +60,10 @@ class Grid:
         grid = [(tokens, length) for length in self.prompts for tokens in self.tokens]
         return {f"K {tokens}, L {length}": (tokens, length) for tokens, length in grid}
 
+    def groups(self) -> list[Group]:
+        """Every cell by itself: all systems of a K and L are in it."""
+        return [Group((name,), 8.0 + 0.42 * tokens) for name, (tokens, _) in self.cells().items()]
+
     def counts(self) -> dict[str, Any]:
         """For the reader of the figures."""
         return {
@@ -68,23 +71,8 @@ class Grid:
             "peer_frames": self.peer_frames,
             "replays": self.replays,
             "p99": "of less than a hundred frames, nearly the slowest of them",
+            "seeds": "weights 0, prompts L",
         }
-
-
-def random_llama(config: OpenVLAConfig, device: torch.device, dtype: torch.dtype) -> OpenVLA:
-    """The language model of a size, random; towers are there in name only."""
-    none = VisionConfig(16, 2, 16, 2, config.dino.image_size, config.dino.patch)
-    with torch.device("meta"):
-        model = OpenVLA(replace(config, dino=none, siglip=none))
-    model = model.to(dtype).to_empty(device=device)
-    generator = torch.Generator(device).manual_seed(0)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("norm.weight"):
-                parameter.fill_(1.0)
-            else:
-                parameter.normal_(0.0, parameter[0].numel() ** -0.5, generator=generator)
-    return model.eval()
 
 
 class Bench:

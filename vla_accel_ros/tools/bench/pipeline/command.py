@@ -3,23 +3,22 @@
 text beside action (OxyGen's grid), the two as processes of their own (its "Parallel" baseline), frames in one
 pipeline (ActionFlow's grid), chunks denoised at different times in one batch; random weights of the published
 sizes, bfloat16, on a GPU. A run may be shorter than its plan: --budget-s ends it between two cells, the file
-says what was not measured, and --resume goes on from there. --small is the same code with small models in
-float32 on a CPU: its figures mean nothing, but there all tokens must be equal, and the status is 1 if not.
+says what was not measured, and --resume goes on from there. Several GPUs measure side by side: --share I/N
+by one process each, and --merge joins their files. --small is the same code with small models in float32 on a
+CPU: its figures mean nothing, but there all tokens must be equal, and the status is 1 if not.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vla_accel_ros.tools.bench.pipeline.shares import dealt, share
 from vla_accel_ros.tools.options import subcommand
 
 if TYPE_CHECKING:
-    import torch
-
     from vla_accel_ros.tools.bench.pipeline.runs import Part
 
 PARTS = ("oxygen", "actionflow", "staggered", "mps")
@@ -40,74 +39,98 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="N",
         help="begin no cell later than this",
     )
+    add(
+        "--share",
+        type=share,
+        metavar="I/N",
+        help="measure a part of the cells: one of N processes with the same --parts, each with a GPU to "
+        "itself (CUDA_VISIBLE_DEVICES) and a FILE of its own",
+    )
+    add(
+        "--merge",
+        nargs="+",
+        type=Path,
+        metavar="SHARE",
+        help="measure nothing: join the files of shares and write FILE",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print, write. Raises RuntimeError without a CUDA device, and for tokens that differ."""
+    for option in ("resume", "share", "merge"):
+        if getattr(arguments, option) and arguments.json is None:
+            raise ValueError(f"--{option} needs a file of figures: give it by --json FILE.")
+    return _merge(arguments) if arguments.merge else _measure(arguments)
+
+
+def _measure(arguments: argparse.Namespace) -> int:
     import torch
 
     from vla_accel_ros.tools.bench.pipeline import sizes
+    from vla_accel_ros.tools.bench.pipeline.gpu import alone, gpu_id
     from vla_accel_ros.tools.bench.pipeline.measure import counted_j
+    from vla_accel_ros.tools.bench.pipeline.parts import part
     from vla_accel_ros.tools.bench.pipeline.runs import Budget, Results
 
     if not arguments.small and not torch.cuda.is_available():
         raise RuntimeError("torch sees no CUDA device here; --small tries the command on a CPU.")
-    if arguments.resume and arguments.json is None:
-        raise ValueError("--resume goes on with a file: give it by --json FILE.")
     budget = Budget(arguments.budget_s)
     plan = sizes.plan("small" if arguments.small else "quick" if arguments.quick else "full")
     device = torch.device("cpu" if arguments.small else "cuda")
     dtype = torch.float32 if arguments.small else torch.bfloat16
-    results = Results(arguments.json, plan.name, str(dtype).removeprefix("torch."), arguments.resume)
+    gpu = gpu_id(device)
+    source = {} if gpu is None else {"gpu": gpu}
+    source |= {} if arguments.share is None else {"share": str(arguments.share)}
+    parts = {name: part(name, plan, device, dtype) for name in arguments.parts}
+    ours = _ours(parts, arguments)
+    results = Results(arguments.json, plan.name, str(dtype).removeprefix("torch."), arguments.resume, source)
     if device.type == "cuda" and counted_j(device) is None:
         _say("No power and energy: nvidia-ml-py is not installed, or this GPU does not count them.")
     failed = []
-    for name in arguments.parts:
-        found = results.measure(name, _part(name, plan, device, dtype), budget, _say)
-        _say(_table(name, found))
-        failed += [f"{name}, {cell}: {reason}" for cell, reason in found.get("failed", {}).items()]
-        gc.collect()
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
+    with alone(gpu):
+        for name, made in parts.items():
+            found = results.measure(name, made, budget, _say, ours and ours[name])
+            _say(_table(name, found))
+            failed += [f"{name}, {cell}: {reason}" for cell, reason in found.get("failed", {}).items()]
+            gc.collect()
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
     if failed:
         raise RuntimeError(f"not all was measured: {'; '.join(failed)}")
-    unequal = [f"{part} {row}" for part in arguments.parts for row in _unequal(results.document[part])]
+    unequal = [f"{name} {row}" for name in parts for row in _unequal(results.document[name])]
     if arguments.small and unequal:
         raise RuntimeError(f"tokens differ from those alone: {'; '.join(unequal)}")
     return 0
 
 
-def _part(name: str, plan: Any, device: torch.device, dtype: torch.dtype) -> Part:
-    from vla_accel_ros.tools.bench.pipeline import actionflow, mps, oxygen
-    from vla_accel_ros.tools.bench.pipeline.runs import Part
+def _ours(parts: dict[str, Part], arguments: argparse.Namespace) -> dict[str, frozenset[str]] | None:
+    from vla_accel_ros.tools.bench.pipeline.parts import SET_UP_S
 
-    if name == "mps":
+    if arguments.share is None:
+        return None
+    groups = {name: part.groups for name, part in parts.items()}
+    return dealt(groups, SET_UP_S, arguments.share.count)[arguments.share.number - 1]
 
-        def processes() -> Callable[[bool], dict[str, Any]]:
-            return lambda with_mps: mps.measure(plan.name, plan.mps, with_mps)
 
-        return Part(plan.mps.cells(), processes, plan.mps.counts())
-    if name == "staggered":
-        from vla_accel_ros.tools.bench.pipeline import staggered
+def _merge(arguments: argparse.Namespace) -> int:
+    import torch
 
-        def chunks() -> Callable[[tuple[int, ...]], dict[str, Any]]:
-            model = plan.staggered_model
-            return lambda steps: {"rows": staggered.measure(model, steps, plan.chunks, device, dtype)}
+    from vla_accel_ros.tools.bench.pipeline import merging, sizes
+    from vla_accel_ros.tools.bench.pipeline.parts import part
+    from vla_accel_ros.tools.bench.pipeline.runs import read, write
 
-        return Part({"all": plan.staggered_steps}, chunks, {"chunks": plan.chunks})
-    if name == "oxygen":
-        grid = plan.oxygen
-        return Part(
-            grid.cells(),
-            lambda: oxygen.Bench(plan.oxygen_model, grid, device, dtype).measure,
-            grid.counts(),
-        )
-
-    def frames_in_turn() -> Callable[[tuple[int, int]], dict[str, Any]]:
-        model = actionflow.random_llama(plan.actionflow_model, device, dtype)
-        return actionflow.Bench(model, plan.actionflow).measure
-
-    return Part(plan.actionflow.cells(), frames_in_turn, plan.actionflow.counts())
+    cells = {
+        (plan, name): tuple(part(name, sizes.plan(plan), torch.device("cpu"), torch.float32).cells)
+        for plan in sizes.PLANS
+        for name in PARTS
+    }
+    found = merging.merged({file: read(file) for file in arguments.merge}, cells)
+    there = read(arguments.json) if arguments.json.exists() else {}
+    write(arguments.json, {**there, **found})
+    for name, made in found.items():
+        measured, left = len(merging.measured(made)), len(made["not_measured"])
+        _say(f"{name}: {measured} of {measured + left} cells, of {len(made['runs'])} runs")
+    return 0
 
 
 def _say(text: str) -> None:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from vla_accel_ros.tools.bench.pipeline.gpu import gpu_id
+
 
 @dataclass
 class Window:
@@ -78,14 +80,14 @@ def peak_gb(device: torch.device) -> float:
 
 def counted_j(device: torch.device) -> float | None:
     """The GPU's energy counter, in joules; None where there is none or no nvidia-ml-py."""
-    if device.type != "cuda":
+    name = gpu_id(device)
+    if name is None:
         return None
     try:
         import pynvml
 
         pynvml.nvmlInit()
-        uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        handle = pynvml.nvmlDeviceGetHandleByUUID(name)
         return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3
     except Exception:  # whatever keeps a driver from telling, the times are still good
         return None

@@ -24,6 +24,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from vla_accel_ros.tools.bench.pipeline.shares import Group
+
 TASKS = ("action", "text")
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -44,6 +46,10 @@ class Grid:
     def cells(self) -> dict[str, bool]:
         """By name: whether MPS is used."""
         return {"without MPS": False, "with MPS": True}
+
+    def groups(self) -> list[Group]:
+        """Both, which are compared with each other, in one."""
+        return [Group(tuple(self.cells()), 2 * (25.0 + 4.0 * len(self.tokens)))]
 
     def counts(self) -> dict[str, Any]:
         """For the reader of the figures."""
@@ -121,15 +127,18 @@ class Daemon(NamedTuple):
 
 
 @contextmanager
-def daemon() -> Iterator[Daemon]:
-    """An MPS daemon of our own while the block runs. Raises RuntimeError where there can be none."""
+def daemon(visible: dict[str, str]) -> Iterator[Daemon]:
+    """An MPS daemon of our own while the block runs. visible: environment that names the GPU it serves.
+
+    Raises RuntimeError where there can be none.
+    """
     if shutil.which(CONTROL) is None:
         raise RuntimeError(f"{CONTROL} is not installed here, so there is no MPS to measure")
     with tempfile.TemporaryDirectory(prefix="mps") as folder:
         places = {"CUDA_MPS_PIPE_DIRECTORY": "pipe", "CUDA_MPS_LOG_DIRECTORY": "log"}
-        environment = {name: str(Path(folder, place)) for name, place in places.items()}
-        for place in environment.values():
-            os.mkdir(place)
+        for place in places.values():
+            Path(folder, place).mkdir()
+        environment = {name: str(Path(folder, place)) for name, place in places.items()} | visible
         said = Path(folder, "said")
         with said.open("w") as output:  # not a pipe, which a daemon would keep open
             command, told = [CONTROL, "-d"], {**os.environ, **environment}
@@ -154,16 +163,18 @@ def _told(environment: Mapping[str, str], command: str) -> str:
     return done.stdout
 
 
-def measure(plan: str, grid: Grid, with_mps: bool) -> dict[str, Any]:
+def measure(plan: str, grid: Grid, with_mps: bool, gpu: str | None = None) -> dict[str, Any]:
     """A row for each N and way to serve both, or one that says under `none` why there is none with MPS.
 
-    plan: the name of the sizes, for the processes. Raises RuntimeError for processes that fail without MPS.
+    plan: the name of the sizes, for the processes. gpu: theirs, by its UUID: a daemon gives the GPUs it
+    sees new numbers. Raises RuntimeError for processes that fail without MPS.
     """
     system = "two processes, MPS" if with_mps else "two processes"
+    visible = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
     with ExitStack() as stack:
         try:
-            served = stack.enter_context(daemon()) if with_mps else None
-            environment = {} if served is None else served.environment
+            served = stack.enter_context(daemon(visible)) if with_mps else None
+            environment = visible if served is None else served.environment
             both = [stack.enter_context(Process(task, plan, grid, environment)) for task in TASKS]
             for process in both:
                 process.end()  # it is ready

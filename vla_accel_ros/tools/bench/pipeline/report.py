@@ -32,7 +32,7 @@ TITLES = {
 }
 ONLY_IN_JSON = (
     "isolated_tokens_s", "isolated_memory_gb", "isolated_power_w", "isolated_energy_mj", "power_w", "texts",
-    "plain_tokens_equal", "plain_actions_error", "hf_tokens_equal",
+    "plain_tokens_equal", "plain_actions_error", "hf_tokens_equal", "cell",
 )  # fmt: skip
 
 

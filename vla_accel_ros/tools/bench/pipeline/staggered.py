@@ -19,6 +19,7 @@ from vla_accel_ros.tools.bench.pipeline.measure import Window
 from vla_accel_ros.tools.bench.subjects import random_inputs, random_model, relative
 
 OBSERVATIONS = 3
+SEEDS = f"weights 0, observations 0 to {OBSERVATIONS - 1}"
 
 
 def measure(

@@ -7,6 +7,7 @@ so is where the figures come from. Nothing is computed here but shares of two fi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import starmap
 from typing import Any
 
 Row = dict[str, Any]
@@ -155,7 +156,10 @@ def _staggered(part: dict[str, Any]) -> Iterable[str]:
 
 def _source(part: dict[str, Any]) -> str:
     counts = "; ".join(f"{name.replace('_', ' ')}: {value}" for name, value in part.get("counts", {}).items())
-    lines = [f"Measured: {'; '.join(map(_run, part['runs'])) or 'nothing'}."]
+    runs: dict[str, list[Row]] = {}
+    for run in part["runs"]:
+        runs.setdefault(_where(run), []).append(run)
+    lines = [f"Measured: {'; '.join(starmap(_runs, runs.items())) or 'nothing'}."]
     lines.append(f"Of what: {counts}." if counts else "")
     left = part["not_measured"]
     which = "; ".join(left) if len(left) <= NAMED else "pipeline.json names them"
@@ -166,14 +170,22 @@ def _source(part: dict[str, Any]) -> str:
 
 def _cells(part: dict[str, Any]) -> int:
     """That were measured."""
-    return sum(int(run["cells"]) for run in part["runs"])
+    return sum(len(run["cells"]) for run in part["runs"])
 
 
-def _run(run: dict[str, Any]) -> str:
+def _where(run: Row) -> str:
     machine, versions = run["machine"], run["versions"]
     packages = [f"{name} {versions[name]}" for name in PACKAGES if name in versions]
     where = (run["date"][:10], machine.get("gpu", machine["cpu"]), run["dtype"], *packages)
-    return f"{', '.join(where)}, {run['cells']} of the cells of plan {run['plan']}"
+    return f"{', '.join(where)}, plan {run['plan']}"
+
+
+def _runs(where: str, runs: Sequence[Row]) -> str:
+    """Runs of one day and machine; those that share a plan out have a GPU each."""
+    shared = any("share" in run for run in runs)
+    several = f" in {len(runs)} runs{', each on a GPU of its own' * shared}" if len(runs) > 1 else ""
+    cells = sum(len(run["cells"]) for run in runs)
+    return f"{where}, {cells} cell{'s' * (cells != 1)}{several}"
 
 
 def _shared(row: Row) -> str:
