@@ -11,7 +11,8 @@ import torch
 from builders import make_config
 
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
-from vla_accel_ros.tools.bench import roofline
+from vla_accel_ros.tools.bench import compiled, roofline
+from vla_accel_ros.tools.bench.engine import put_compiled
 from vla_accel_ros.tools.bench.pieces import predicted_us
 from vla_accel_ros.tools.bench.report import chart, table
 from vla_accel_ros.tools.bench.roofline import Ceilings, Op, product
@@ -19,6 +20,8 @@ from vla_accel_ros.tools.bench.subjects import Ours, plain, random_inputs, rando
 from vla_accel_ros.tools.cli import main
 
 CPU = torch.device("cpu")
+FIGURES = {"p50_ms": 20.0, "p99_ms": 20.2, "beside": {"ours": {"p50_ms": 9.0}}}
+"""Of torch.compile, and what was measured in the same process."""
 
 
 def test_an_op_takes_the_longer_of_its_bytes_and_its_arithmetic() -> None:
@@ -88,7 +91,7 @@ def document() -> dict[str, Any]:
             "ours": {**stages, "error": 3e-3, "kernels": 1460, "allocated_bytes": 0},
             "plain graph": {**way(44.0), "error": 4e-3},
             "plain eager": {**way(120.0), "error": 4e-3, "kernels": 9000},
-            "compiled": way(20.0) if views == 2 else {"none": "not compiled within 300 s"},
+            "compiled": FIGURES if views == 2 else {"none": "not compiled within 300 s"},
         }
         for kind in ("pi0", "pi05")
         for views in (1, 2)
@@ -112,6 +115,7 @@ def test_the_report_is_made_of_the_json_alone(tmp_path: Path) -> None:
         "pi05, 2 views\n",
         "8.50",
         "none: not compiled within 300 s",
+        "(in the same process: ours 9.00)",
         "2.00e-03",
     ):
         assert expected in text
@@ -119,7 +123,54 @@ def test_the_report_is_made_of_the_json_alone(tmp_path: Path) -> None:
     assert (tmp_path / "folder" / "engine.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("command", [["bench", "engine", "--quick"], ["tune"]], ids=" ".join)
+@pytest.mark.parametrize("kind", ["pi0", "pi05"])
+@torch.inference_mode()
+def test_compiled_modules_are_whole_and_compute_the_same(kind: str) -> None:
+    """Without a compiler behind it: that nothing in them keeps them from being compiled, and once."""
+    config = make_config(kind)
+    model, inputs = random_model(config, CPU), random_inputs(config, 2, 7, CPU)
+    exact, said = plain(model, inputs)(), list[dict[str, Any]]()
+    torch._dynamo.reset()  # of the other kind
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        run = compiled.compile_parts(model, inputs, said.append, backend="eager")
+        assert relative(run(), exact) < 1e-5
+    assert [list(one["compile_s"]) for one in said] == [[name] for name in compiled.MODULES]
+
+
+def test_what_a_process_said_before_it_was_stopped_counts() -> None:
+    lines = [
+        '{"beside": {"plain graph": {"p50_ms": 40.0}}}', "a warning", '{"beside": {"ours": {"p50_ms": 9.0}}}',
+        '{"compile_s": {"encode": 20.5}}', '{"compile_s": {"pre',
+    ]  # fmt: skip
+    assert compiled.joined("\n".join(lines)) == {
+        "beside": {"plain graph": {"p50_ms": 40.0}, "ours": {"p50_ms": 9.0}},
+        "compile_s": {"encode": 20.5},
+    }
+
+
+def test_cases_that_fail_or_take_too_long_say_so() -> None:
+    case = compiled.Case("pi0", 2, 20, 5)
+    assert compiled.measure(case, 0.01) == {"none": "not compiled within 0 s"}
+    cases = [case, case._replace(views=1)]
+    found = dict(compiled.measure_all(cases, ["no-such-gpu", "nor-this"], 60.0))
+    assert found.keys() == set(cases)
+    assert all("cuda" in figures["none"].lower() for figures in found.values()), found
+
+
+def test_compiled_figures_go_into_the_row_of_their_case() -> None:
+    there = {**document(), "prompt": 20}
+    put_compiled(there, compiled.Case("pi05", 1, 20, 5), {"p50_ms": 19.0, "p99_ms": 20.0})
+    assert there["cases"][2]["compiled"]["p50_ms"] == 19.0 and "ours" in there["cases"][2]
+    put_compiled(there, compiled.Case("pi0", 3, 20, 5), {"p50_ms": 22.0, "p99_ms": 23.0})
+    assert there["cases"][-1].keys() == {"kind", "views", "roofline_ms", "compiled"}
+    assert "pi0, 3 views" in table(there)
+    with pytest.raises(ValueError, match="prompts of 20 tokens, not 30: give --prompt 20"):
+        put_compiled(there, compiled.Case("pi0", 1, 30, 5), {})
+
+
+@pytest.mark.parametrize(
+    "command", [["bench", "engine", "--quick"], ["bench", "engine", "--only-compile"], ["tune"]], ids=" ".join
+)
 def test_without_a_gpu_one_sentence_says_so(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.is_available():
         return

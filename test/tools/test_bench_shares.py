@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from vla_accel_ros.tools import cli
+from vla_accel_ros.tools.bench.gpu import alone
 from vla_accel_ros.tools.bench.pipeline import oxygen, sizes
 from vla_accel_ros.tools.bench.pipeline.command import PARTS
-from vla_accel_ros.tools.bench.pipeline.gpu import alone
 from vla_accel_ros.tools.bench.pipeline.merging import merged
 from vla_accel_ros.tools.bench.pipeline.parts import SET_UP_S, part
 from vla_accel_ros.tools.bench.pipeline.shares import Group, dealt
@@ -167,7 +167,7 @@ def test_energy_is_of_the_gpu_that_is_measured() -> None:
     last = torch.cuda.device_count() - 1
     code = """
 import pynvml, torch
-from vla_accel_ros.tools.bench.pipeline.gpu import gpu_id
+from vla_accel_ros.tools.bench.gpu import gpu_id
 device = torch.device("cuda")
 pynvml.nvmlInit()
 seen = pynvml.nvmlDeviceGetPciInfo(pynvml.nvmlDeviceGetHandleByUUID(gpu_id(device)))

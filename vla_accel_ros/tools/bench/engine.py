@@ -3,7 +3,8 @@
 For pi0 and pi0.5 at 1, 2 and 3 views: the roofline, our stages (each and all), plain torch eagerly and in one
 CUDA graph, torch.compile within a time budget; kernels per call, bytes allocated, and the error of the
 actions against float32. First every kernel is compared with its twin at these sizes: figures of a wrong
-kernel would be worth nothing, so the command ends there with status 1 if one is.
+kernel would be worth nothing, so the command ends there with status 1 if one is. torch.compile takes minutes:
+--only-compile puts its figures into the file of an earlier run, with what they are compared with.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from vla_accel_ros.tools.provenance import provenance
 
 if TYPE_CHECKING:
     import torch
+
+    from vla_accel_ros.tools.bench.compiled import Case
 
 KINDS = ("pi0", "pi05")
 STEPS = 10
@@ -37,6 +40,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--compile-s", type=float, default=300.0, help="time for torch.compile in each case; 0: leave it out"
     )
     parser.add_argument(
+        "--only-compile",
+        action="store_true",
+        help="measure torch.compile alone, a case on each GPU at once, and put it into engine.json",
+    )
+    parser.add_argument(
         "--quick", action="store_true", help="2 views, fewer replays, no torch.compile: under four minutes"
     )
     parser.add_argument(
@@ -50,15 +58,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not torch.cuda.is_available():
         raise RuntimeError("the engine is measured on a GPU, and torch sees no CUDA device here.")
+    if arguments.only_compile:
+        return _only_compile(arguments)
     if arguments.quick:
         arguments.views, arguments.runs, arguments.compile_s = [2], min(arguments.runs, 100), 0.0
     device = torch.device("cuda")
-    document: dict[str, Any] = {
-        "steps": STEPS,
-        "prompt": arguments.prompt,
-        "runs": arguments.runs,
-        **provenance(),
-    }
+    document = _document(arguments)
     document["kernels"] = [check for kind in arguments.kinds for check in _checks(kind, device)]
     document["cases"] = []
     wrong = _wrong(document["kernels"])
@@ -66,12 +71,65 @@ def run(arguments: argparse.Namespace) -> int:
         for kind in arguments.kinds:
             document["cases"] += _cases(kind, arguments, device)
     print(table(document), flush=True)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "engine.json").write_text(json.dumps(document, indent=1) + "\n")
+    _write(document, arguments.out)
     if wrong:
         raise RuntimeError(f"wrong results, so nothing was measured: {', '.join(wrong)}.")
     chart(document, arguments.out / "engine.png")
     return 0
+
+
+def _only_compile(arguments: argparse.Namespace) -> int:
+    import torch
+
+    from vla_accel_ros.tools.bench import compiled
+    from vla_accel_ros.tools.bench.gpu import gpu_id
+
+    file = arguments.out / "engine.json"
+    document = json.loads(file.read_text()) if file.exists() else _document(arguments)
+    gpus = [gpu_id(torch.device("cuda", index)) for index in range(torch.cuda.device_count())]
+    cases = [
+        compiled.Case(kind, views, arguments.prompt, arguments.runs)
+        for kind in arguments.kinds
+        for views in arguments.views
+    ]
+    for case, figures in compiled.measure_all(cases, [gpu for gpu in gpus if gpu], arguments.compile_s):
+        put_compiled(document, case, {**figures, **provenance()})
+        print(f"{case.kind}, {case.views} views: {json.dumps(figures)}", flush=True)
+        _write(document, arguments.out)
+    print(table(document), flush=True)
+    chart(document, arguments.out / "engine.png")
+    return 0
+
+
+def put_compiled(document: dict[str, Any], case: Case, figures: dict[str, Any]) -> None:
+    """Into the case's row, or into a new one. Raises ValueError for figures of another prompt."""
+    if document["prompt"] != case.prompt:
+        raise ValueError(
+            f"engine.json has prompts of {document['prompt']} tokens, not {case.prompt}: give --prompt "
+            f"{document['prompt']}, or another folder by --out."
+        )
+    rows = [row for row in document["cases"] if (row["kind"], row["views"]) == (case.kind, case.views)]
+    if not rows:
+        rows = [_row(case.kind, case.views, case.prompt)]
+        document["cases"] += rows
+    rows[0]["compiled"] = figures
+
+
+def _document(arguments: argparse.Namespace) -> dict[str, Any]:
+    counts = {"steps": STEPS, "prompt": arguments.prompt, "runs": arguments.runs}
+    return {**counts, **provenance(), "kernels": [], "cases": []}
+
+
+def _row(kind: str, views: int, prompt: int) -> dict[str, Any]:
+    from vla_accel_ros.tools.bench import roofline
+
+    times = roofline.stages(_config(kind), views, prompt, STEPS)
+    return {"kind": kind, "views": views, "roofline_ms": {name: round(ms, 3) for name, ms in times.items()}}
+
+
+def _write(document: dict[str, Any], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "engine.json").write_text(json.dumps(document, indent=1) + "\n")
 
 
 def _wrong(checks: list[dict[str, Any]]) -> list[str]:
@@ -107,7 +165,7 @@ def _checks(kind: str, device: torch.device) -> list[dict[str, Any]]:
 def _cases(kind: str, arguments: argparse.Namespace, device: torch.device) -> list[dict[str, Any]]:
     import torch
 
-    from vla_accel_ros.tools.bench import compiled, roofline
+    from vla_accel_ros.tools.bench import compiled
     from vla_accel_ros.tools.bench.subjects import Ours, plain, random_inputs, random_model, relative
     from vla_accel_ros.tools.bench.timing import Body, allocated_by, kernels_of, summary, times_ms
 
@@ -120,11 +178,7 @@ def _cases(kind: str, arguments: argparse.Namespace, device: torch.device) -> li
     torch.cuda.empty_cache()
     cases = []
     for views, given in inputs.items():
-        case: dict[str, Any] = {"kind": kind, "views": views}
-        case["roofline_ms"] = {
-            name: round(time, 3)
-            for name, time in roofline.stages(config, views, arguments.prompt, STEPS).items()
-        }
+        case = _row(kind, views, arguments.prompt)
         with torch.inference_mode():
             eager = plain(model, given)
             error = relative(eager(), exact[views])
@@ -144,9 +198,8 @@ def _cases(kind: str, arguments: argparse.Namespace, device: torch.device) -> li
         del ours, parts
         torch.cuda.empty_cache()
         if arguments.compile_s:
-            case["compiled"] = compiled.measure(
-                kind, views, arguments.prompt, arguments.runs, arguments.compile_s
-            )
+            one = compiled.Case(kind, views, arguments.prompt, arguments.runs)
+            case["compiled"] = compiled.measure(one, arguments.compile_s)
         cases.append(case)
     return cases
 

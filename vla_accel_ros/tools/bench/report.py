@@ -27,7 +27,9 @@ def table(document: dict[str, Any]) -> str:
             f"  {'roofline':14}{roof['total']:9.2f}{'':9}"
             + "".join(f"{roof[stage]:9.2f}" for stage in STAGES)
         )
-        lines += [f"  {way:14}{_figures(case[way], roof['total'])}" for way in WAYS if way in case]
+        for way in WAYS:
+            if way in case:
+                lines.append(f"  {way:14}{_figures(case[way], roof['total'])}{_beside(case[way])}")
     for check in document.get("kernels", []):
         lines.append(
             f"{check['kind']}, {check['keys']} keys, batch {check['batch']}: kernel, error, us, roofline us"
@@ -47,6 +49,12 @@ def _figures(way: dict[str, Any], roof: float) -> str:
     text += f"{total['p50_ms'] / roof:7.2f}"
     text += f"{way['error']:9.1e}" if "error" in way else f"{'':9}"
     return text + (f"{way['kernels']:9}" if "kernels" in way else "")
+
+
+def _beside(way: dict[str, Any]) -> str:
+    """What was measured in the same process, where that is another one than the other ways'."""
+    beside = [f"{name} {figures['p50_ms']:.2f}" for name, figures in way.get("beside", {}).items()]
+    return f"  (in the same process: {', '.join(beside)})" if beside else ""
 
 
 def chart(document: dict[str, Any], path: Path) -> None:

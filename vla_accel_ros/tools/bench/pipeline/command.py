@@ -66,8 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _measure(arguments: argparse.Namespace) -> int:
     import torch
 
+    from vla_accel_ros.tools.bench.gpu import alone, gpu_id
     from vla_accel_ros.tools.bench.pipeline import sizes
-    from vla_accel_ros.tools.bench.pipeline.gpu import alone, gpu_id
     from vla_accel_ros.tools.bench.pipeline.measure import counted_j
     from vla_accel_ros.tools.bench.pipeline.parts import part
     from vla_accel_ros.tools.bench.pipeline.runs import Budget, Results

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from vla_accel_ros.tools.bench.pipeline.gpu import gpu_id
+from vla_accel_ros.tools.bench.gpu import gpu_id
 
 
 @dataclass

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from vla_accel_ros.tools.bench.gpu import gpu_id
 from vla_accel_ros.tools.bench.pipeline import actionflow, mps, oxygen, staggered
-from vla_accel_ros.tools.bench.pipeline.gpu import gpu_id
 from vla_accel_ros.tools.bench.pipeline.runs import Part
 from vla_accel_ros.tools.bench.pipeline.shares import Group
 from vla_accel_ros.tools.bench.pipeline.sizes import Plan
