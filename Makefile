@@ -14,7 +14,7 @@ unexport AMENT_PREFIX_PATH CMAKE_PREFIX_PATH COLCON_PREFIX_PATH PYTHONHOME PYTHO
 unexport ROS_DISTRO ROS_PYTHON_VERSION ROS_VERSION RMW_IMPLEMENTATION _ROS_WHEELS_BOOTSTRAP_COMPLETE
 unexport MAKEFLAGS MAKELEVEL MFLAGS
 
-.PHONY: help venv venv-test demo lint test test-gpu fuzz clean distclean
+.PHONY: help venv venv-test demo lint test test-gpu sanitize fuzz clean distclean
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -39,6 +39,9 @@ test: lint  ## lint and all tests; those marked gpu where there is a CUDA device
 test-gpu: venv-test  ## the tests marked gpu
 	@$(BIN)/python -c "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'make test-gpu needs a CUDA device: torch sees none')"
 	$(BIN)/pytest -m gpu $(ARGS)
+
+sanitize: venv-test  ## the kernels under compute-sanitizer: memory, races, barriers; about a minute
+	$(BIN)/python test/kernels/sanitize.py
 
 fuzz: venv-test  ## a million cases of damaged messages, pictures, contracts, and as many of rings
 	$(BIN)/python test/fuzz $(ARGS)
