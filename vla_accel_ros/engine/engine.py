@@ -19,18 +19,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vla_accel_ros.engine import guiding
 from vla_accel_ros.engine.acting import Acted, How, Seen, Settings
-from vla_accel_ros.engine.in_turn import IN_TURN, InTurn
+from vla_accel_ros.engine.in_turn import InTurn
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.parts import Choices, parts
 from vla_accel_ros.engine.precision import EXACT
 from vla_accel_ros.engine.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.stages import Progress
-from vla_accel_ros.engine.text import Answer, Texts
+from vla_accel_ros.engine.text import Answer
 from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.engine.underway import Begun
 from vla_accel_ros.models.decoding import Sampling
-from vla_accel_ros.models.policies import FLOW, AnyPolicy
+from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.rtc import Guidance
 
 
@@ -76,12 +77,11 @@ class Engine:
         self.pool = KVPool(config.prefix, slots, config.max_tokens, device, dtype)
         self._prefixes = Prefixes(self.pool)
         self._action_requests = itertools.count()
-        settings = Settings(steps, self.time_rule, seed)
-        choices = Choices(settings, answers, answer_tokens, fast, turns or InTurn(), precision, staggered)
-        made = parts(policy, self.pool, choices)
-        self._packed = made.packed
+        settings, turns = Settings(steps, self.time_rule, seed), turns or InTurn()
+        choices = Choices(settings, answers, answer_tokens, fast, turns, precision, staggered)
+        self._parts = made = parts(policy, self.pool, choices)
         self._seeing, self._acting, self._texts = made.seeing, made.acting, made.texts
-        self._stages, self._in_turn, self._under_way = made.stages, made.in_turn, made.under_way
+        self._in_turn, self._under_way = made.in_turn, made.under_way
 
     def observe(self, observation: Observation) -> Prefix:
         """Compute the prefix of an observation and publish it as the newest; the caller releases it.
@@ -89,14 +89,9 @@ class Engine:
         Raises ValueError for an observation the policy cannot take, PoolExhausted if every slot is held, Torn
         if its images were overwritten before their pixels were here.
         """
-        slot = self.pool.acquire()
-        try:
-            with torch.inference_mode():
-                seen = self._seeing.observe(observation, slot)
+        with self.pool.filling() as slot, torch.inference_mode():
+            seen = self._seeing.observe(observation, slot)
             return self._prefixes.publish(slot, observation, *seen)
-        except BaseException:
-            self.pool.release(slot)
-            raise
 
     def reword(self, prefix: Prefix, instruction: str) -> Prefix:
         """The same frame with other words, as for a question about it; the caller releases it.
@@ -105,22 +100,15 @@ class Engine:
         the newest. Raises ValueError for words that are too many or a policy that has no language head,
         PoolExhausted if every slot is held.
         """
-        self._check_decodes()
-        with self._prefixes.hold(prefix) as frame:
-            slot = self.pool.acquire()
-            try:
-                with torch.inference_mode():
-                    n_tokens = self._seeing.reword(frame, instruction, slot)
-                return self._prefixes.beside(frame, slot, n_tokens, instruction)
-            except BaseException:
-                self.pool.release(slot)
-                raise
+        self._parts.speaking(self.policy.config.kind)
+        with self._prefixes.hold(prefix) as frame, self.pool.filling() as slot, torch.inference_mode():
+            n_tokens = self._seeing.reword(frame, instruction, slot)
+            return self._prefixes.beside(frame, slot, n_tokens, instruction)
 
     @property
     def copied_bytes(self) -> int:
         """Memory of the quantised copies of weights so far; see engine.precision."""
-        stages = 0 if self._stages is None else self._stages.small.nbytes
-        return stages + (0 if self._packed is None else self._packed.copied_bytes)
+        return self._parts.copied_bytes
 
     def prepare(
         self,
@@ -134,19 +122,7 @@ class Engine:
         tokens the forwards that its frames share are made for these; progress: see Stages.build.
         Raises PoolExhausted if every slot is held.
         """
-        if self._in_turn is not None:
-            self._in_turn.prepare(prompts, progress)
-        if self._stages is None:
-            return
-        self._stages.build(views, prompts, (self.steps,), progress=progress)
-        if self._under_way is not None:
-            self._under_way.prepare()
-        if self._texts is not None:
-            slot, n_tokens = self.pool.acquire(), 1
-            try:
-                self._texts.prepare(slot, n_tokens, self._seeing.last_hidden(slot, n_tokens))
-            finally:
-                self.pool.release(slot)
+        self._parts.prepare(self.pool, self.steps, views, prompts, progress)
 
     def newest(self) -> Prefix | None:
         """The newest prefix, held for the caller, or None before the first observation."""
@@ -175,13 +151,12 @@ class Engine:
         Raises ValueError for what does not fit the policy, or for both guidance and committed; a policy that
         acts by tokens takes none of noise, steps, guidance and committed.
         """
-        request = next(self._action_requests)
+        request, origin = next(self._action_requests), self.origin(prefix, state)
         given = state if self.policy.feels else None
-        origin = self.origin(prefix, state)
         with self._prefixes.hold(prefix):
-            kv = self.pool.view(prefix.slot, prefix.n_tokens)
-            hidden = partial(self._seeing.last_hidden, prefix.slot, prefix.n_tokens)
-            seen = Seen(kv, prefix.slot, hidden, origin)
+            place = prefix.slot, prefix.n_tokens
+            hidden = partial(self._seeing.last_hidden, *place)
+            seen = Seen(self.pool.view(*place), prefix.slot, hidden, origin)
             acted = self._acting(seen, How(request, noise, steps, guidance, committed))
         return self._chunk(prefix, request, acted, None if given is None else np.array(given, np.float32))
 
@@ -200,9 +175,9 @@ class Engine:
             raise ValueError("frames are not computed in turn; give the engine another mode, or use act.")
         with self._prefixes.hold(prefix) as held:
             finished = self._in_turn.take(held)
-        return (
-            None if finished is None else self._chunk(finished[0], next(self._action_requests), finished[1])
-        )
+        if finished is None:
+            return None
+        return self._chunk(finished[0], next(self._action_requests), finished[1])
 
     @property
     def staggers(self) -> bool:
@@ -242,9 +217,7 @@ class Engine:
 
     def forget_turns(self) -> None:
         """Finish nothing that was given to act_in_turn or act_staggered so far, as after a pause."""
-        for part in (self._in_turn, self._under_way):
-            if part is not None:
-                part.forget()
+        self._parts.forget()
 
     def _chunk(self, prefix: Prefix, request: int, acted: Acted, state: np.ndarray | None = None) -> Chunk:
         return Chunk(
@@ -278,7 +251,7 @@ class Engine:
         Raises ValueError for what cannot be or a policy that has no language head, PoolExhausted if too many
         are open.
         """
-        texts = self._check_decodes()
+        texts = self._parts.speaking(self.policy.config.kind)
         sampling = Sampling(temperature, top_k, top_p)
         with self._prefixes.hold(prefix) as held:
             hidden = self._seeing.last_hidden(held.slot, held.n_tokens)
@@ -312,17 +285,9 @@ class Engine:
         Raises ValueError if the previous chunk ends before the new one begins, or begins after it, or the
         policy acts by tokens, which nothing guides.
         """
-        if self.policy.acts != FLOW:
-            raise ValueError(f"{self.policy.config.kind} acts by tokens, which cannot be guided.")
-        rest = previous.rest(prefix.stamp_ns)[: self._acting.horizon]
-        if not len(rest):
-            raise ValueError(
-                f"the previous chunk, of {previous.horizon} actions, ends before the new one begins; "
-                "guide only with a chunk that overlaps."
-            )
-        raw = self.policy.raw_actions(rest, self.origin(prefix, state))
-        end = len(rest) if execution is None else execution
-        return Guidance(raw, delay, end, schedule, jacobian, max_weight or float(self.steps))
+        overlap = guiding.Overlap(delay, execution, schedule, jacobian, max_weight or float(self.steps))
+        origin, horizon = self.origin(prefix, state), self._acting.horizon
+        return guiding.guidance(self.policy, previous, prefix.stamp_ns, origin, horizon, overlap)
 
     def origin(self, prefix: Prefix, state: np.ndarray | None = None) -> np.ndarray:
         """The state that the network is given, and that relative actions are relative to."""
@@ -334,11 +299,3 @@ class Engine:
         Given to `act`, it makes that request's chunk again. None where nothing is random.
         """
         return self._acting.noise(request)
-
-    def _check_decodes(self) -> Texts:
-        if self._texts is None:
-            kind = self.policy.config.kind
-            raise ValueError(
-                IN_TURN if self._in_turn else f"a {kind} policy has no language head; ask it nothing."
-            )
-        return self._texts

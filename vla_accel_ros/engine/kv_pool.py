@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -68,6 +70,16 @@ class KVPool:
             slot = self._counts.index(0)
             self._counts[slot] = 1
             return slot
+
+    @contextmanager
+    def filling(self) -> Iterator[int]:
+        """A free slot for a block that fills it, and keeps it unless it fails. Raises as acquire does."""
+        slot = self.acquire()
+        try:
+            yield slot
+        except BaseException:
+            self.release(slot)
+            raise
 
     def retain(self, slot: int) -> None:
         """Hold a slot that is already held once more."""

@@ -6,17 +6,18 @@ a whole prefix and continue it, or take frames in turn. Text needs a language he
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
 
 from vla_accel_ros.engine import underway
 from vla_accel_ros.engine.acting import Acting, FlowActing, Settings, acting
-from vla_accel_ros.engine.in_turn import SEQUENTIAL, Encoded, FramesInTurn, InTurn
+from vla_accel_ros.engine.in_turn import IN_TURN, SEQUENTIAL, Encoded, FramesInTurn, InTurn
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.packed_stage import PackedForward
 from vla_accel_ros.engine.precision import EXACT, check
 from vla_accel_ros.engine.seeing import FastSeeing, PlainSeeing, Seeing
-from vla_accel_ros.engine.stages import Stages
+from vla_accel_ros.engine.stages import Progress, Stages
 from vla_accel_ros.engine.staggered import PlainSeats, Seats
 from vla_accel_ros.engine.staggered_stage import CapturedSeats, OneByOne
 from vla_accel_ros.engine.text import Texts
@@ -55,6 +56,44 @@ class Parts:
     packed: PackedForward | None = None
     in_turn: FramesInTurn | None = None
     under_way: UnderWay | None = None
+
+    @property
+    def copied_bytes(self) -> int:
+        """Memory of the quantised copies of weights so far; see engine.precision."""
+        stages = 0 if self.stages is None else self.stages.small.nbytes
+        return stages + (0 if self.packed is None else self.packed.copied_bytes)
+
+    def speaking(self, kind: str) -> Texts:
+        """texts. Raises ValueError where nothing is said; kind: of the policy, for the reader."""
+        if self.texts is None:
+            raise ValueError(
+                IN_TURN if self.in_turn else f"a {kind} policy has no language head; ask it nothing."
+            )
+        return self.texts
+
+    def prepare(
+        self, pool: KVPool, steps: int, views: Iterable[int], prompts: Iterable[int], progress: Progress
+    ) -> None:
+        """See Engine.prepare."""
+        if self.in_turn is not None:
+            self.in_turn.prepare(prompts, progress)
+        if self.stages is None:
+            return
+        self.stages.build(views, prompts, (steps,), progress=progress)
+        if self.under_way is not None:
+            self.under_way.prepare()
+        if self.texts is not None:
+            slot, n_tokens = pool.acquire(), 1
+            try:
+                self.texts.prepare(slot, n_tokens, self.seeing.last_hidden(slot, n_tokens))
+            finally:
+                pool.release(slot)
+
+    def forget(self) -> None:
+        """Finish no chunk that takes several frames and was begun so far."""
+        for part in (self.in_turn, self.under_way):
+            if part is not None:
+                part.forget()
 
 
 def parts(policy: AnyPolicy, pool: KVPool, choices: Choices) -> Parts:

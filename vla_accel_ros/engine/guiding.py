@@ -1,0 +1,51 @@
+"""What makes a chunk agree with the one that is being executed when it comes.
+
+Chunks are in the robot's units and on its clock, guidance (models.rtc) in raw actions and steps. What is left
+of the previous chunk after the frame's stamp is what the new one has to continue.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.models.policies import FLOW, AnyPolicy
+from vla_accel_ros.models.rtc import Guidance
+
+
+class Overlap(NamedTuple):
+    """How far two chunks are to agree.
+
+    delay: actions of the new chunk that will be past when it comes (inference time in steps, rounded up).
+    execution: actions after which it is free, None = all that the previous chunk covers.
+    schedule, jacobian: see models.rtc. max_weight: greatest strength of the correction.
+    """
+
+    delay: int
+    execution: int | None
+    schedule: str
+    jacobian: str
+    max_weight: float
+
+
+def guidance(
+    policy: AnyPolicy, previous: Chunk, stamp_ns: int, origin: np.ndarray, horizon: int, overlap: Overlap
+) -> Guidance:
+    """For a chunk of `horizon` actions from a frame of that stamp; origin float [D]: as Engine.origin.
+
+    Raises ValueError if the previous chunk ends before the new one begins, or begins after it, or the policy
+    acts by tokens, which nothing guides.
+    """
+    if policy.acts != FLOW:
+        raise ValueError(f"{policy.config.kind} acts by tokens, which cannot be guided.")
+    rest = previous.rest(stamp_ns)[:horizon]
+    if not len(rest):
+        raise ValueError(
+            f"the previous chunk, of {previous.horizon} actions, ends before the new one begins; "
+            "guide only with a chunk that overlaps."
+        )
+    end = len(rest) if overlap.execution is None else overlap.execution
+    raw = policy.raw_actions(rest, origin)
+    return Guidance(raw, overlap.delay, end, overlap.schedule, overlap.jacobian, overlap.max_weight)
