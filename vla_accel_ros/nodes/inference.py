@@ -31,9 +31,9 @@ from vla_accel_ros.engine.session import session_of
 from vla_accel_ros.engine.speaking import Text
 from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.models.progress import Meter
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import convert, inference_status, qos
 from vla_accel_ros.nodes.declare import value
-from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, Reporter, status
+from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.environment import demo_contract, demo_model
 from vla_accel_ros.nodes.graph import GraphCheck
 from vla_accel_ros.nodes.lifecycle import ManagedNode
@@ -250,57 +250,14 @@ class InferenceNode(ManagedNode):
             return [status("inference", ERROR if self.trouble else OK, self.trouble or "not configured")]
         if not self.active:
             return [status("inference", OK, "not active")]
-        now_ns = self.now_ns()
-        chunking = self._chunking_status()
-        return [
-            self._inference_status(now_ns),
-            self._graph.status(),
-            chunking,
-            *self._streams.statuses(now_ns),
-            *self._loop_statuses(),
-        ]
-
-    def _inference_status(self, now_ns: int) -> DiagnosticStatus:
-        waiting, newest_ns = self._ingest.waiting_for, self._newest_chunk_ns
-        age = "none yet" if newest_ns is None else (now_ns - newest_ns) * 1e-9
-        values = {"chunk age [s]": age, "instruction": self._ingest.instruction, "errors": self._errors}
-        return status("inference", WARN if waiting else OK, waiting or "running", values)
-
-    def _chunking_status(self) -> DiagnosticStatus:
         assert self._contract is not None
-        guiding, chunking = self._guiding, self._guiding.chunking
-        steps = chunking.delay_steps(self._contract.chunk.step_dt_s)
-        values = {
-            "delay [s]": "not measured yet" if chunking.delay_s is None else chunking.delay_s,
-            "delay [steps]": "not measured yet" if steps is None else steps,
-            **{how: chunking.counts[how] for how in ("guided", "trained")},
-            **{
-                f"not guided: {why}": n
-                for why, n in dict(chunking.counts).items()
-                if why not in ("guided", "trained")
-            },
-        }
-        sentence = guiding.conflict or (f"not guided: {guiding.why_not}" if guiding.why_not else "guided")
-        return status("chunking", WARN if guiding.conflict else OK, sentence, values)
-
-    def _loop_statuses(self) -> list[DiagnosticStatus]:
-        assert self._loops is not None
+        now_ns = self.now_ns()
         return [
-            status(
-                f"loop {stats.name}",
-                OK,
-                f"{stats.measured_hz:.1f} Hz, p99 {stats.p99_s * 1e3:.0f} ms",
-                {
-                    "target [Hz]": stats.target_hz,
-                    "measured [Hz]": stats.measured_hz,
-                    "p50 [ms]": stats.p50_s * 1e3,
-                    "p99 [ms]": stats.p99_s * 1e3,
-                    "runs": stats.runs,
-                    "idle": stats.idle,
-                    "deadline misses": stats.misses,
-                },
-            )
-            for stats in self._loops.stats()
+            inference_status.of_observations(self._ingest, self._newest_chunk_ns, self._errors, now_ns),
+            self._graph.status(),
+            inference_status.of_chunking(self._guiding, self._contract.chunk.step_dt_s),
+            *self._streams.statuses(now_ns),
+            *inference_status.of_loops(self._loops.stats()),
         ]
 
 
