@@ -32,7 +32,8 @@ from torch import Tensor
 
 from vla_accel_ros.models.config import PI05, GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.conversion import Target, convert
-from vla_accel_ros.models.folded import Expert, fold_expert
+from vla_accel_ros.models.folded import Expert
+from vla_accel_ros.models.folding import fold_expert
 from vla_accel_ros.models.openvla_checkpoint import empty_openvla
 from vla_accel_ros.models.openvla_config import OPENVLA_7B, LlamaConfig, OpenVLAConfig
 from vla_accel_ros.models.pi import Pi

@@ -17,7 +17,7 @@ from vla_accel_ros.engine.precision import EXACT, PRECISIONS, Small, check
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.models.checkpoint import load_policy
 from vla_accel_ros.models.config import GemmaConfig, VisionConfig
-from vla_accel_ros.models.folded import fold_prefix
+from vla_accel_ros.models.folding import fold_prefix
 from vla_accel_ros.models.gemma import KV
 from vla_accel_ros.models.packed import Segment
 from vla_accel_ros.models.pi import Pi

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from builders import make_config, make_model
 from torch import Tensor
 
-from vla_accel_ros.models.folded import fold_expert, fold_prefix
+from vla_accel_ros.models.folding import fold_expert, fold_prefix
 from vla_accel_ros.models.fused import fuse
 from vla_accel_ros.models.gemma import NORM_EPS
 from vla_accel_ros.models.pi import Pi

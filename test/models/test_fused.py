@@ -26,7 +26,7 @@ from torch import nn
 from vla_accel_ros.engine.packed_stage import fuse_stack
 from vla_accel_ros.models.checkpoint import load_policy
 from vla_accel_ros.models.conversion import Target, convert, verify
-from vla_accel_ros.models.folded import fold_expert, fold_prefix
+from vla_accel_ros.models.folding import fold_expert, fold_prefix
 from vla_accel_ros.models.fused import fused_parts
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.safetensors_writer import DTYPES, write_safetensors

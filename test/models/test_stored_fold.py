@@ -23,7 +23,8 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.checkpoint import describe, load_policy
 from vla_accel_ros.models.config import GemmaConfig, PiConfig
 from vla_accel_ros.models.conversion import Target, convert, verify
-from vla_accel_ros.models.folded import Expert, fold_expert
+from vla_accel_ros.models.folded import Expert
+from vla_accel_ros.models.folding import fold_expert
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.stored_fold import FOLDED, StoredFold, sums_of
 

@@ -17,8 +17,9 @@ from typing import Literal
 import numpy as np
 
 from vla_accel_ros.control.braking import brake
-from vla_accel_ros.control.limits import JointLimits, LimitReport, check_finite, enforce, extremes
-from vla_accel_ros.control.trajectory import MotionState, Trajectory, knot_velocities
+from vla_accel_ros.control.limiter import extremes
+from vla_accel_ros.control.limits import JointLimits, LimitReport, enforce
+from vla_accel_ros.control.trajectory import MotionState, Trajectory, check_finite, knot_velocities
 from vla_accel_ros.engine.types import Chunk
 
 Mode = Literal["block", "async", "blend", "rtc"]

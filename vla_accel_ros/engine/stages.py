@@ -26,7 +26,8 @@ from vla_accel_ros.engine.prefilling import Encode, Prefill
 from vla_accel_ros.engine.prefilling_fp8 import EncodeFp8, PrefillFp8
 from vla_accel_ros.kernels.ops import Ops, ops_for
 from vla_accel_ros.models.conventions import OPENPI
-from vla_accel_ros.models.folded import Expert, fold_expert, fold_prefix
+from vla_accel_ros.models.folded import Expert
+from vla_accel_ros.models.folding import fold_expert, fold_prefix
 from vla_accel_ros.models.gemma import rotary_tables
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.pixels import PixelRule

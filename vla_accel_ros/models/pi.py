@@ -40,7 +40,7 @@ def time_embedding(t: Tensor, width: int) -> Tensor:
 class Pi(nn.Module):
     """A pi0 or pi0.5 network of the given sizes, randomly initialised.
 
-    fold: constants that lay beside the weights, for models.folded; None where there are none.
+    fold: constants that lay beside the weights, for models.folding; None where there are none.
     """
 
     fold: StoredFold | None = None

@@ -25,7 +25,8 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.models.folded import Constants, FoldedLayer, Folding, Key, Modulation
+from vla_accel_ros.models.folded import Constants, FoldedLayer, Key, Modulation
+from vla_accel_ros.models.folding import Folding
 from vla_accel_ros.models.fused import fused_parts
 from vla_accel_ros.models.gemma import Layer
 from vla_accel_ros.models.options import Progress
