@@ -1,7 +1,7 @@
 """Both ends of a flow step, in plain torch: the twins of gpu/flow.py.
 
 The state of the flow is float32 and stays it, because the last updates are small against it; -dt and the
-final norm are in the matrices (models/folded.py), so a step ends with an addition.
+final norm are in the matrices (models/folding.py), so a step ends with an addition.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ and gpu/project.py.
 
 Each writes into memory it is given and allocates nothing that outlives it. A norm is the row factor
 1 / rms(x) applied after the product, with a scale on the columns before and `bias` added after it
-(models/folded.py). Whoever makes the rows leaves what the norm after it needs of them (`Norm`), so that the
+(models/folding.py). Whoever makes the rows leaves what the norm after it needs of them (`Norm`), so that the
 product itself only multiplies. Tables have one row for all, or one for each sequence of the batch. Weights
 may be quantised ones (models/quantized.py), which are widened as they are multiplied.
 """

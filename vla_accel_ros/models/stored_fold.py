@@ -1,4 +1,4 @@
-"""What folding computes (folded.py), kept in a file beside the weights, and when that file may be used.
+"""What folding computes (folding.py), kept in a file beside the weights, and when that file may be used.
 
 `folded.safetensors` says in its header for which steps, time rule and dtype it was computed, and by sums of
 what and whether it is whole: `of` is of every parameter that went in, `sums` of every tensor that came out.

@@ -70,8 +70,13 @@ def measure_all(
 def measure(case: Case, budget_s: float, gpu: str | None = None) -> dict[str, Any]:
     """The process's figures; `none`: why there are no times. gpu: of CUDA_VISIBLE_DEVICES, None = any."""
     command = [sys.executable, "-m", __name__, *map(str, case)]
-    environment = os.environ if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
-    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as errors:
+    visible = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
+    with (
+        tempfile.TemporaryDirectory() as cache,  # nothing that another case has compiled
+        tempfile.TemporaryFile("w+") as said,
+        tempfile.TemporaryFile("w+") as errors,
+    ):
+        environment = {**os.environ, **visible, "TORCHINDUCTOR_CACHE_DIR": cache}
         process = subprocess.Popen(
             command, stdout=said, stderr=errors, env=environment, start_new_session=True
         )
