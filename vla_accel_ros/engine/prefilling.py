@@ -90,9 +90,7 @@ class Encode(Stage):
         torch.addmm(self._projector.bias, self._normed, self._projector.weight.t(), out=self.tokens)
 
     def _attended(self) -> Tensor:
-        parts = self._qkv_out.unflatten(0, (self._images, -1)).unflatten(2, (3, self._heads, -1))
-        q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
-        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2).flatten(0, 1)
+        return self.ops.attend_views(self._qkv_out, self._heads, self._images)
 
 
 class Prefill(Stage):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vla_accel_ros.kernels.linear import place_qkv
@@ -47,6 +48,16 @@ def attend(
         weights = torch.softmax(scores, dim=2).nan_to_num_()
         result = weights.to(values.dtype) @ values.repeat_interleave(groups, 0)
         out[b] = result.transpose(0, 1).flatten(1)
+
+
+def attend_views(qkv: Tensor, heads: int, views: int) -> Tensor:
+    """Attention within each of so many views of the image encoder.
+
+    qkv [views * tokens, 3 * W], queries first -> [views * tokens, W], memory of its own.
+    """
+    parts = qkv.unflatten(0, (views, -1)).unflatten(2, (3, heads, -1))
+    q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2).flatten(0, 1)
 
 
 def attend_rotary(

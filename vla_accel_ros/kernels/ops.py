@@ -24,6 +24,7 @@ class Ops:
 
     attend = staticmethod(attention.attend)
     attend_rotary = staticmethod(attention.attend_rotary)
+    attend_views = staticmethod(attention.attend_views)
     rotary_qkv = staticmethod(linear.rotary_qkv)
     place_qkv = staticmethod(linear.place_qkv)
     gated_up = staticmethod(linear.gated_up)
@@ -66,7 +67,7 @@ class TritonOps(Ops):
 
     def _bind(self) -> None:
         from vla_accel_ros.kernels.cuda import attention as cuda_attention
-        from vla_accel_ros.kernels.cuda import products
+        from vla_accel_ros.kernels.cuda import products, view_attention
         from vla_accel_ros.kernels.gpu import attention, flow, image, linear, norm, project, quantized
         from vla_accel_ros.kernels.gpu.rotary_attention import attend_rotary
 
@@ -88,6 +89,11 @@ class TritonOps(Ops):
 
             return launch
 
+        def attend_views(qkv: Tensor, heads: int, views: int) -> Tensor:
+            if view_attention.takes(qkv, heads, views):
+                return view_attention.attend_views(qkv, heads, views, pdl=pdl)
+            return Ops.attend_views(qkv, heads, views)
+
         bound = {
             "attend": tuned(attention.attend, attend_shape, scratch),
             "attend_rotary": tuned(attend_rotary, attend_rotary_shape, scratch),
@@ -100,6 +106,7 @@ class TritonOps(Ops):
             "glu": norm.glu,
             "rms_norm": norm.rms_norm,
             "add_norm": norm.add_norm,
+            "attend_views": attend_views,
             "add_layer_norm": norm.add_layer_norm,
             "gelu_product": norm.gelu_product,
             "patches": image.patches,

@@ -111,17 +111,18 @@ class Kernel:
         _checked(driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(addresses), 0))
 
 
-def tensor_map(tensor: Tensor, box: tuple[int, ...]) -> TensorMap:
-    """A bfloat16 tensor as boxes, swizzled in rows of 128 bytes, zero where they reach beyond it.
+def tensor_map(tensor: Tensor, box: tuple[int, ...], swizzled: bool = True) -> TensorMap:
+    """A bfloat16 tensor as boxes, swizzled in rows of 128 bytes or not, zero where they reach beyond it.
 
-    box: a size for each dimension, 64 of the last. Raises ValueError where rows do not begin at multiples of
-    16 bytes.
+    box: a size for each dimension, 64 of the last where it is swizzled. Raises ValueError where rows do not
+    begin at multiples of 16 bytes.
     """
     from cuda.bindings import driver
 
     strides = [stride * tensor.element_size() for stride in tensor.stride()]
     if strides[-1] != 2 or any(stride % 16 for stride in strides[:-1]) or tensor.data_ptr() % 16:
         raise ValueError(f"rows of {list(tensor.shape)} do not begin at multiples of 16 bytes.")
+    kinds = driver.CUtensorMapSwizzle
     made = _checked(
         driver.cuTensorMapEncodeTiled(
             driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
@@ -132,7 +133,7 @@ def tensor_map(tensor: Tensor, box: tuple[int, ...]) -> TensorMap:
             [driver.cuuint32_t(size) for size in reversed(box)],
             [driver.cuuint32_t(1)] * tensor.ndim,
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            kinds.CU_TENSOR_MAP_SWIZZLE_128B if swizzled else kinds.CU_TENSOR_MAP_SWIZZLE_NONE,
             driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
