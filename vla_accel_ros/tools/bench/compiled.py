@@ -72,7 +72,8 @@ def measure(case: Case, budget_s: float, gpu: str | None = None) -> dict[str, An
     command = [sys.executable, "-m", __name__, *map(str, case)]
     visible = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
     with (
-        tempfile.TemporaryDirectory() as cache,  # nothing that another case has compiled
+        # A cache of its own: nothing that another case has compiled.
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache,
         tempfile.TemporaryFile("w+") as said,
         tempfile.TemporaryFile("w+") as errors,
     ):
