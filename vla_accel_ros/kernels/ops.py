@@ -107,7 +107,7 @@ class TritonOps(Ops):
             "rms_norm": norm.rms_norm,
             "add_norm": norm.add_norm,
             "attend_views": attend_views,
-            "add_layer_norm": norm.add_layer_norm,
+            "add_layer_norm": partial(norm.add_layer_norm, pdl=pdl),
             "gelu_product": norm.gelu_product,
             "patches": image.patches,
             "rms_norm_rows": quantized.rms_norm_rows,

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from vla_accel_ros.kernels.gpu.launch import after_previous, options
 from vla_accel_ros.kernels.linear import NORM_EPS
 
 
@@ -55,10 +56,16 @@ def _add_norm(
 
 
 @triton.jit
-def _add_layer_norm(x, y, y_bias, weight, bias, out, width, EPS: tl.constexpr, BLOCK: tl.constexpr):
+def _add_layer_norm(
+    x, y, y_bias, weight, bias, out, width, EPS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, BLOCK)
     ok = c < width
+    by = tl.load(weight + c, mask=ok, other=0.0).to(tl.float32)
+    shift = tl.load(bias + c, mask=ok, other=0.0).to(tl.float32)
+    if PDL:
+        after_previous()
     wide = tl.load(x + row * width + c, mask=ok, other=0.0).to(tl.float32)
     if y is not None:
         wide += tl.load(y + row * width + c, mask=ok, other=0.0).to(tl.float32)
@@ -71,9 +78,7 @@ def _add_layer_norm(x, y, y_bias, weight, bias, out, width, EPS: tl.constexpr, B
     mean = tl.sum(wide, axis=0) / width
     centred = tl.where(ok, wide - mean, 0.0)
     factor = tl.rsqrt(tl.sum(centred * centred, axis=0) / width + EPS)
-    scaled = centred * factor * tl.load(weight + c, mask=ok, other=0.0).to(tl.float32)
-    scaled += tl.load(bias + c, mask=ok, other=0.0).to(tl.float32)
-    tl.store(out + row * width + c, scaled.to(out.dtype.element_ty), mask=ok)
+    tl.store(out + row * width + c, (centred * factor * by + shift).to(out.dtype.element_ty), mask=ok)
 
 
 @triton.jit
@@ -164,14 +169,23 @@ def add_norm(
 
 
 def add_layer_norm(
-    x: Tensor, y: Tensor | None, y_bias: Tensor | None, weight: Tensor, bias: Tensor, out: Tensor
+    x: Tensor,
+    y: Tensor | None,
+    y_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    out: Tensor,
+    *,
+    pdl: bool = False,
 ) -> None:
-    """See kernels.norm.add_layer_norm."""
+    """See kernels.norm.add_layer_norm. With pdl, weight and bias must have been written before the chain of
+    launches began."""
     rows, width = x.shape
     block = triton.next_power_of_2(width)
     _add_layer_norm[(rows,)](
-        x, y, y_bias, weight, bias, out, width, EPS=NORM_EPS, BLOCK=block, num_warps=_warps(block)
-    )
+        x, y, y_bias, weight, bias, out, width, EPS=NORM_EPS, BLOCK=block,
+        **options(max(1, _warps(block) // 2), 1, pdl),
+    )  # fmt: skip
 
 
 def gelu_product(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
