@@ -22,6 +22,7 @@ from vla_accel_ros.tools.bench.pipeline.parts import SET_UP_S, part
 from vla_accel_ros.tools.bench.pipeline.shares import Group, dealt
 from vla_accel_ros.tools.bench.pipeline.tables import render
 
+ROOT = Path(__file__).parents[2]
 CELLS = {("full", "grid"): ("a", "b", "c", "d")}
 
 
@@ -177,3 +178,14 @@ assert torch.cuda.device_count() == 1
 """
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(last)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+def test_the_page_shows_every_cell_of_the_grid() -> None:
+    part_ = json.loads((ROOT / "bench/results/pipeline.json").read_text())["oxygen"]
+    run, row = part_["runs"][0], part_["rows"][0]
+    cells = list(sizes.full().oxygen.grid())
+    rows = [{**row, **cell._asdict(), "frames_s": 1000.0 + index} for index, cell in enumerate(cells)]
+    runs = [{**run, "share": f"{number}/4", "cells": ["a", "b"]} for number in range(1, 5)]
+    page = render({"oxygen": {**part_, "rows": rows, "runs": runs, "not_measured": []}})
+    assert all(f"{1000 + index:,}" in page for index in range(len(cells)))
+    assert "plan full, 8 cells in 4 runs, each on a GPU of its own." in page

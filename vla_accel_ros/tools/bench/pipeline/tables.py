@@ -31,7 +31,9 @@ OXYGEN = """## Text beside actions: pi0.5, 2 views, prompts of 20 tokens
 S denoising steps, texts of N tokens, k of them a frame, one request a frame. A cell is frames/s, tokens/s,
 and how many times the frames/s of isolated execution of our own stages the first is."""
 
-ARRIVALS = """How requests arrive: frames/s, times isolated execution, texts in a forward."""
+ARRIVALS = """Requests that arrive otherwise: a Poisson number with a frame, one on the mean; or one with
+each, of which half want a fifth of N. Frames/s, times isolated execution of the same requests, and texts in a
+forward."""
 
 COST = """One request a frame: what batching could reach at best (no text longer than k), and the cost."""
 
@@ -85,13 +87,6 @@ def _oxygen(part: dict[str, Any]) -> Iterable[str]:
     first = uniform[0]
     same = [row for row in rows if (row["steps"], row["tokens"]) == (first["steps"], first["tokens"])]
     at = f"S = {first['steps']}, N = {first['tokens']}"
-    kinds = list(dict.fromkeys(row["arrivals"] for row in same))
-    if len(kinds) > 1:
-        yield ARRIVALS
-        lines = [
-            [str(k), *(_one(same, _batched, arrivals=kind, per_frame=k) for kind in kinds)] for k in per_frame
-        ]
-        yield _table([f"{at}, k", *kinds], lines)
     yield COST
     costs = ("bound_frames_s", "batch", "age_p50_ms", "age_p99_ms", "memory_gb", "power_w", "energy_mj")
     lines = [
@@ -111,6 +106,23 @@ def _oxygen(part: dict[str, Any]) -> Iterable[str]:
             f"Text only in the time that actions leave over: {_number(beside['with_text_hz'])} frames/s "
             f"instead of {_number(beside['alone_hz'])}, with {_number(beside['tokens_s'])} tokens/s."
         )
+    yield from _arrivals([row for row in rows if row["arrivals"] != "uniform"], per_frame)
+
+
+def _arrivals(rows: Sequence[Row], per_frame: Sequence[int]) -> Iterable[str]:
+    kinds = list(dict.fromkeys(row["arrivals"] for row in rows))
+    if kinds:
+        yield ARRIVALS
+    for kind in kinds:
+        found: dict[tuple[int, int], list[Row]] = {}
+        for row in rows:
+            if row["arrivals"] == kind:
+                found.setdefault((row["steps"], row["tokens"]), []).append(row)
+        lines = [
+            [f"{steps}, {tokens}", *(_one(found[steps, tokens], _batched, per_frame=k) for k in per_frame)]
+            for steps, tokens in sorted(found)
+        ]
+        yield _table([f"{kind}; S, N", *(f"k = {k}" for k in per_frame)], lines)
 
 
 def _processes(part: dict[str, Any]) -> Iterable[str]:
