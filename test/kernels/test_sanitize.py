@@ -9,9 +9,9 @@ import sanitize
 
 
 def test_every_cuda_kernel_is_looked_at() -> None:
-    kernels = {file.stem for file in sanitize.CUDA.glob("*.cu") if "__global__" in file.read_text()}
+    kernels = sum(file.read_text().count("__global__") for file in sanitize.CUDA.glob("*.cu"))
     named = [name for name in sanitize.ours() if name.startswith("kernel_name=")]
-    assert len(named) == len(kernels) + 1 and "kernel_name=planted" in named
+    assert len(named) == kernels + 1 and "kernel_name=planted" in named
     triton = re.compile(sanitize.ours()[0].removeprefix("regex="))
     assert triton.match("_gated_up") and not triton.match("_ZN2at6native") and not triton.match("nvjet_hsh")
 
