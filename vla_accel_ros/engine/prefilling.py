@@ -1,11 +1,11 @@
 """From pixels to keys and values: two stages of large products with one pass over the rows between them.
 
-Encode begins with the cameras' own pixels, so that nothing is computed for an image before its graph. The
-products are cuBLAS, which is near its limit at these sizes; residuals are added by the product itself and
-norms carry the biases of the product before them. The prompt is padded to a bucket; lengths on the device
-keep what is beyond them from being read. Nobody reads the last layer but through its keys and values, so
-nothing else of it is computed; its input for the last token is kept, and `engine.decoding` makes the
-hidden state of it when somebody asks for text.
+Encode begins with the cameras' own pixels, so that nothing is computed for an image before its graph. Its
+products are those of kernels/cuda where the device's table says so; else, and in prefill, they are cuBLAS,
+which is near its limit at these sizes. Residuals are added by the product itself, or by the norm after it.
+The prompt is padded to a bucket; lengths on the device keep what is beyond them from being read. Nobody reads
+the last layer but through its keys and values, so nothing else of it is computed; its input for the last
+token is kept, and `engine.decoding` makes the hidden state of it when somebody asks for text.
 """
 
 from __future__ import annotations
@@ -61,18 +61,19 @@ class Encode(Stage):
         self._qkv_out, self._fed = place(3 * sizes.width), place(sizes.mlp)
 
     def body(self) -> None:
-        ops, y, bias = self.ops, None, None
+        ops = self.ops
+        y: Tensor | None = None
+        bias: Tensor | None = None
         self._enter()
         for layer, (weight, qkv_bias) in zip(self._layers, self._qkv, strict=True):
             first, second, attention, mlp = layer.layer_norm1, layer.layer_norm2, layer.self_attn, layer.mlp
             ops.add_layer_norm(self._x, y, bias, first.weight, first.bias, self._normed)
-            torch.addmm(cast(Tensor, qkv_bias), self._normed, weight.t(), out=self._qkv_out)
-            torch.mm(self._attended(), attention.out_proj.weight.t(), out=self._y)
-            y = self._y
-            ops.add_layer_norm(self._x, y, attention.out_proj.bias, second.weight, second.bias, self._normed)
+            ops.bias_product(self._normed, weight, cast(Tensor, qkv_bias), self._qkv_out)
+            attended, o = self._attended(), attention.out_proj
+            y, bias = ops.add_product(attended, o.weight, o.bias, self._x, self._y)
+            ops.add_layer_norm(self._x, y, bias, second.weight, second.bias, self._normed)
             ops.gelu_product(self._normed, mlp.fc1.weight, mlp.fc1.bias, self._fed)
-            torch.mm(self._fed, mlp.fc2.weight.t(), out=y)
-            bias = mlp.fc2.bias
+            y, bias = ops.add_product(self._fed, mlp.fc2.weight, mlp.fc2.bias, self._x, self._y)
         self._leave(y, bias)
 
     def _enter(self) -> None:
@@ -87,7 +88,7 @@ class Encode(Stage):
         """The tokens, of x and what the last layer adds to it."""
         last = self._vision.post_layernorm
         self.ops.add_layer_norm(self._x, y, bias, last.weight, last.bias, self._normed)
-        torch.addmm(self._projector.bias, self._normed, self._projector.weight.t(), out=self.tokens)
+        self.ops.bias_product(self._normed, self._projector.weight, self._projector.bias, self.tokens)
 
     def _attended(self) -> Tensor:
         return self.ops.attend_views(self._qkv_out, self._heads, self._images)

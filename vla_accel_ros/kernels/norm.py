@@ -60,10 +60,26 @@ def add_layer_norm(
     out.copy_(normed)
 
 
+def bias_product(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
+    """out = x @ weight.T + bias. x [M, K]; weight [N, K]; bias [N]; out [M, N]."""
+    torch.addmm(bias, x, weight.t(), out=out)
+
+
 def gelu_product(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
     """out = gelu(x @ weight.T + bias) by its tanh form. x [M, K]; weight [N, K]; bias [N]; out [M, N]."""
     torch.mm(x, weight.t(), out=out)
     bias_gelu(out, bias)
+
+
+def add_product(
+    a: Tensor, weight: Tensor, bias: Tensor, x: Tensor, y: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    """x += a @ weight.T + bias in place. Returns what is left for add_layer_norm: y and its bias, or Nones.
+
+    a [M, K]; weight [N, K]; bias [N]; x [M, N]; y [M, N], memory for what is left.
+    """
+    x.copy_(x.float() + F.linear(a, weight, bias).float())
+    return None, None
 
 
 def bias_gelu(y: Tensor, bias: Tensor) -> None:

@@ -35,7 +35,9 @@ class Ops:
     rms_norm = staticmethod(norm.rms_norm)
     add_norm = staticmethod(norm.add_norm)
     add_layer_norm = staticmethod(norm.add_layer_norm)
+    bias_product = staticmethod(norm.bias_product)
     gelu_product = staticmethod(norm.gelu_product)
+    add_product = staticmethod(norm.add_product)
     patches = staticmethod(image.patches)
     rms_norm_rows = staticmethod(quantized.rms_norm_rows)
     layer_norm_rows = staticmethod(quantized.layer_norm_rows)
@@ -49,7 +51,7 @@ class Hopper(NamedTuple):
     """A kernel of kernels/cuda: whether it can compute what it is given, and how it is launched."""
 
     takes: Callable[..., bool]
-    launch: Callable[..., None]
+    launch: Callable[..., Any]
 
 
 class TritonOps(Ops):
@@ -67,7 +69,7 @@ class TritonOps(Ops):
 
     def _bind(self) -> None:
         from vla_accel_ros.kernels.cuda import attention as cuda_attention
-        from vla_accel_ros.kernels.cuda import products, view_attention
+        from vla_accel_ros.kernels.cuda import products, tiles, view_attention
         from vla_accel_ros.kernels.gpu import attention, flow, image, linear, norm, project, quantized
         from vla_accel_ros.kernels.gpu.rotary_attention import attend_rotary
 
@@ -75,6 +77,8 @@ class TritonOps(Ops):
         self.hopper = hopper = {"attend": Hopper(cuda_attention.takes, cuda_attention.attend)}
         for name in products.KINDS:
             hopper[name] = Hopper(partial(products.takes, name), getattr(products, name))
+        for name in tiles.FINISHES:
+            hopper[name] = Hopper(tiles.takes, getattr(tiles, name))
 
         def tuned(
             kernel: Callable[..., None], shape: Callable[..., Shape], extra: dict[str, Any]
@@ -86,6 +90,17 @@ class TritonOps(Ops):
                     hopper[found.kernel].launch(*arguments, **named, config=config, pdl=pdl)
                 else:
                     kernel(*arguments, **named, config=self.table.pick(found), pdl=pdl, **extra)
+
+            return launch
+
+        def of_blas(name: str) -> Callable[..., Any]:
+            kernel = getattr(norm, name)
+
+            def launch(*arguments: Any) -> Any:
+                config = self.table.pick_hopper(product_shape(name, *arguments))
+                if config is not None and hopper[name].takes(*arguments, config=config):
+                    return hopper[name].launch(*arguments, config=config, pdl=pdl)
+                return kernel(*arguments)
 
             return launch
 
@@ -108,7 +123,7 @@ class TritonOps(Ops):
             "add_norm": norm.add_norm,
             "attend_views": attend_views,
             "add_layer_norm": partial(norm.add_layer_norm, pdl=pdl),
-            "gelu_product": norm.gelu_product,
+            **{name: of_blas(name) for name in tiles.FINISHES},
             "patches": image.patches,
             "rms_norm_rows": quantized.rms_norm_rows,
             "layer_norm_rows": quantized.layer_norm_rows,
@@ -173,6 +188,16 @@ def embed_actions_shape(x: Tensor, in_weight: Tensor, in_bias: Tensor, out: Tens
 
 def read_out_shape(hidden: Tensor, weight: Tensor, *_: Any) -> Shape:
     return Shape("read_out", _rows(hidden), weight.shape[0], weight.shape[1], _name(hidden.dtype))
+
+
+def product_shape(kernel: str, x: Tensor, weight: Tensor, *_: Any) -> Shape:
+    """Of bias_product, gelu_product or add_product."""
+    return Shape(kernel, x.shape[0], weight.shape[0], weight.shape[1], _name(weight.dtype))
+
+
+bias_product_shape = partial(product_shape, "bias_product")
+gelu_product_shape = partial(product_shape, "gelu_product")
+add_product_shape = partial(product_shape, "add_product")
 
 
 def _rows(x: Tensor) -> int:

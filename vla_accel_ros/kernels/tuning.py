@@ -30,7 +30,8 @@ WAYS = ("triton", "cuda")
 class Config:
     """How a kernel is cut: rows, columns and inner dimension of a tile; split: parts of the inner dimension,
     or of the keys; warps of a block; stages of loads in flight. way: "triton", or "cuda" for kernels/cuda,
-    which choose rows, inner dimension and warps themselves."""
+    which choose some of these themselves. down, across: blocks of a cluster that share weights, and
+    activations (cuda/tiles.cu)."""
 
     block_m: int
     block_n: int
@@ -39,6 +40,8 @@ class Config:
     warps: int = 4
     stages: int = 3
     way: str = "triton"
+    down: int = 1
+    across: int = 1
 
     def __post_init__(self) -> None:
         if self.way not in WAYS:
@@ -47,9 +50,10 @@ class Config:
             value = getattr(self, name)
             if value < 16 or value % 16 or (self.way == "triton" and value & (value - 1)):
                 raise ValueError(f"{name} is {value}; a tile needs a power of two of at least 16.")
-        if self.split < 1 or self.stages < 1 or self.warps not in (1, 2, 4, 8, 16):
+        least = min(self.split, self.stages, self.down, self.across)
+        if least < 1 or self.warps not in (1, 2, 4, 8, 16):
             raise ValueError(
-                f"{self} is no way to launch a kernel; warps are 1 to 16, split and stages at least 1."
+                f"{self} is no way to launch a kernel; warps are 1 to 16, all else is at least 1."
             )
 
 

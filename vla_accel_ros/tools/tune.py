@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from vla_accel_ros.kernels.tuning import WAYS, Config
 from vla_accel_ros.tools.candidates import (
     CANDIDATES,
+    ENCODER,
     HOPPER,
     PREFIX_ATTENTION,
     SMALL_WEIGHTS,
@@ -95,7 +96,7 @@ def tune(
 
     from vla_accel_ros.kernels.cuda import compiling
     from vla_accel_ros.kernels.tuning import Table, load_table
-    from vla_accel_ros.tools.bench.pieces import pieces, prefix_attention, staggered_attention
+    from vla_accel_ros.tools.bench.pieces import encoder, pieces, prefix_attention, staggered_attention
 
     processors = torch.cuda.get_device_properties(device).multi_processor_count
     used = load_table(device) if set(ways) < set(WAYS) else Table(processors)
@@ -110,6 +111,9 @@ def tune(
                 if device_takes and batch == 1 and "cuda" in ways:
                     _hopper(table, piece, _of(HOPPER.get(piece.kernel, ()), ways), taken, device, say)
     for views in (1, VIEWS, 3):
+        if device_takes and "cuda" in ways:
+            for piece in encoder(config, views, device):
+                _hopper(table, piece, ENCODER, _blas(table, piece, device), device, say)
         tokens = views * config.vision.tokens + 32
         _best(table, prefix_attention(config, tokens, device), _of(PREFIX_ATTENTION, ways), device, say)
     staggered = staggered_attention(config, keys, STAGGERED, device)
@@ -187,6 +191,18 @@ def _hopper(
     if best is not None and taken[best] < other:
         table.hopper[key] = best
         say(f"{key:44} {taken[best]:7.2f} us of kernels/cuda  {_short(best)}")
+
+
+def _blas(table: Table, piece: Piece, device: torch.device) -> float:
+    """Microseconds of a product without an entry."""
+    import torch
+
+    from vla_accel_ros.kernels.ops import TritonOps
+    from vla_accel_ros.tools.bench.pieces import chain_us
+
+    with torch.inference_mode():
+        ops = TritonOps(device, dataclasses.replace(table, hopper={}))
+        return chain_us(getattr(ops, piece.kernel), piece, device, runs=20)
 
 
 def _time(table: Table, piece: Piece, device: torch.device) -> float | None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 HEADER = "hopper.cuh"
+SWIZZLES = {64: "128B", 32: "64B", 16: "32B", 8: "NONE"}
 CARVEOUT = 100
 """Percent of a processor's memory that is to be shared memory: as much as there can be."""
 
@@ -111,18 +112,18 @@ class Kernel:
         _checked(driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(addresses), 0))
 
 
-def tensor_map(tensor: Tensor, box: tuple[int, ...], swizzled: bool = True) -> TensorMap:
-    """A bfloat16 tensor as boxes, swizzled in rows of 128 bytes or not, zero where they reach beyond it.
+def tensor_map(tensor: Tensor, box: tuple[int, ...]) -> TensorMap:
+    """A bfloat16 tensor as boxes, swizzled as wide as their rows are, zero where they reach beyond it.
 
-    box: a size for each dimension, 64 of the last where it is swizzled. Raises ValueError where rows do not
-    begin at multiples of 16 bytes.
+    box: a size for each dimension, of the last 64, 32, 16 or, not swizzled, 8. Raises ValueError where rows
+    do not begin at multiples of 16 bytes.
     """
     from cuda.bindings import driver
 
     strides = [stride * tensor.element_size() for stride in tensor.stride()]
     if strides[-1] != 2 or any(stride % 16 for stride in strides[:-1]) or tensor.data_ptr() % 16:
         raise ValueError(f"rows of {list(tensor.shape)} do not begin at multiples of 16 bytes.")
-    kinds = driver.CUtensorMapSwizzle
+    swizzle = getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{SWIZZLES[box[-1]]}")
     made = _checked(
         driver.cuTensorMapEncodeTiled(
             driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
@@ -133,7 +134,7 @@ def tensor_map(tensor: Tensor, box: tuple[int, ...], swizzled: bool = True) -> T
             [driver.cuuint32_t(size) for size in reversed(box)],
             [driver.cuuint32_t(1)] * tensor.ndim,
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            kinds.CU_TENSOR_MAP_SWIZZLE_128B if swizzled else kinds.CU_TENSOR_MAP_SWIZZLE_NONE,
+            swizzle,
             driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )

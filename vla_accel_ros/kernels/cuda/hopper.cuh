@@ -115,10 +115,14 @@ __device__ __forceinline__ u64 tile_at(u32 address, u32 apart = 16) {
     return u64((address & 0x3ffff) >> 4) | u64(apart >> 4) << 16 | u64(64) << 32 | u64(1) << 62;
 }
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void end_products() {
+__device__ __forceinline__ void commit_products() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
+template <int UNDER_WAY = 0>
+__device__ __forceinline__ void wait_for_products() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(UNDER_WAY) : "memory");
+}
+__device__ __forceinline__ void end_products() { commit_products(), wait_for_products(); }
 template <int N>
 __device__ __forceinline__ void settle(float (&c)[N]) {  // nothing of c is read or moved before
 #pragma unroll
@@ -128,22 +132,27 @@ __device__ __forceinline__ void settle(float (&c)[N]) {  // nothing of c is read
     "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), \
         "+f"(c[i + 6]), "+f"(c[i + 7])
 #define SUMS_16(c) SUMS_8(c, 0), SUMS_8(c, 8)
-#define SUMS_32(c) SUMS_16(c), SUMS_8(c, 16), SUMS_8(c, 24)
+#define SUMS_24(c) SUMS_16(c), SUMS_8(c, 16)
+#define SUMS_32(c) SUMS_24(c), SUMS_8(c, 24)
 #define SUMS_40(c) SUMS_32(c), SUMS_8(c, 32)
-#define SUMS_64(c) SUMS_40(c), SUMS_8(c, 40), SUMS_8(c, 48), SUMS_8(c, 56)
-#define SUMS_96(c) SUMS_64(c), SUMS_8(c, 64), SUMS_8(c, 72), SUMS_8(c, 80), SUMS_8(c, 88)
+#define SUMS_48(c) SUMS_40(c), SUMS_8(c, 40)
+#define SUMS_56(c) SUMS_48(c), SUMS_8(c, 48)
+#define SUMS_64(c) SUMS_56(c), SUMS_8(c, 56)
+#define SUMS_72(c) SUMS_64(c), SUMS_8(c, 64)
+#define SUMS_80(c) SUMS_72(c), SUMS_8(c, 72)
+#define SUMS_96(c) SUMS_80(c), SUMS_8(c, 80), SUMS_8(c, 88)
 #define NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define NAMES_16 NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define NAMES_32 NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES_24 NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define NAMES_32 NAMES_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define NAMES_40 NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
-#define NAMES_64 \
-    NAMES_40 \
-        ", %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, " \
-        "%57, %58, %59, %60, %61, %62, %63"
+#define NAMES_48 NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define NAMES_56 NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define NAMES_64 NAMES_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES_72 NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define NAMES_80 NAMES_72 ", %72, %73, %74, %75, %76, %77, %78, %79"
 #define NAMES_96 \
-    NAMES_64 \
-        ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, " \
-        "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+    NAMES_80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define SUMS_128(c) SUMS_96(c), SUMS_8(c, 96), SUMS_8(c, 104), SUMS_8(c, 112), SUMS_8(c, 120)
 #define NAMES_128 \
     NAMES_96 \

@@ -44,9 +44,7 @@ def attend_views(qkv: Tensor, heads: int, views: int, *, pdl: bool = False) -> T
     out = torch.empty(len(qkv), heads * HEAD, dtype=qkv.dtype, device=qkv.device)
     parts = qkv.unflatten(1, (3 * heads, HEAD))
     maps = tuple(
-        compiling.tensor_map(parts, (rows, 1, width), swizzled=width == PANEL)
-        for width in (PANEL, REST)
-        for rows in (ROWS, KEYS)
+        compiling.tensor_map(parts, (rows, 1, width)) for width in (PANEL, REST) for rows in (ROWS, KEYS)
     )
     arguments = Arguments(out.data_ptr(), HEAD**-0.5 * math.log2(math.e), heads)
     _kernel(qkv.device).launch((len(qkv) // ROWS, heads, 1), (*maps, arguments), pdl)

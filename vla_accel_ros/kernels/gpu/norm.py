@@ -188,6 +188,19 @@ def add_layer_norm(
     )  # fmt: skip
 
 
+def bias_product(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
+    """See kernels.norm.bias_product."""
+    torch.addmm(bias, x, weight.t(), out=out)
+
+
+def add_product(
+    a: Tensor, weight: Tensor, bias: Tensor, x: Tensor, y: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    """See kernels.norm.add_product. cuBLAS multiplies; the norm after it, which reads x anyhow, adds."""
+    torch.mm(a, weight.t(), out=y)
+    return y, bias
+
+
 def gelu_product(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
     """See kernels.norm.gelu_product. On a GPU cuBLAS adds the bias and applies gelu: no pass more."""
     if x.is_cuda:

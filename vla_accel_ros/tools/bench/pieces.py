@@ -143,6 +143,28 @@ def prefix_attention(config: PiConfig, tokens: int, device: torch.device) -> Pie
     return Piece("attend", lambda i: (q, k[:, i], v[:, i], slots, lengths, out), (5,))
 
 
+def encoder(config: PiConfig, views: int, device: torch.device) -> list[Piece]:
+    """The products of the image encoder for so many views, drawn from a seed."""
+    v, bf16, rows = config.vision, torch.bfloat16, views * config.vision.tokens
+    generator = torch.Generator(device).manual_seed(0)
+
+    def draw(*shape: int, spread: float = 1.0) -> Tensor:
+        return torch.empty(shape, device=device, dtype=bf16).normal_(0.0, spread, generator=generator)
+
+    def piece(name: str, columns: int, inner: int) -> Piece:
+        a, bias, out, left = draw(rows, inner), draw(columns), draw(rows, columns), draw(rows, columns)
+        weights = [draw(columns, inner, spread=inner**-0.5) for _ in range(LAYERS)]
+        more = (out, left) if name.startswith("add_product") else (out,)
+        return Piece(name, lambda i: (a, weights[i], bias, *more), (3,))
+
+    return [
+        piece("bias_product qkv", 3 * v.width, v.width),
+        piece("add_product o", v.width, v.width),
+        piece("gelu_product fc1", v.mlp, v.width),
+        piece("add_product fc2", v.width, v.mlp),
+    ]
+
+
 def staggered_attention(config: PiConfig, keys: int, batch: int, device: torch.device) -> Piece:
     """Attention of so many chunks in one step, each over a prefix of `keys` tokens."""
     g, bf16 = config.expert, torch.bfloat16
@@ -193,10 +215,13 @@ def error(piece: Piece, ops: Ops) -> float:
             result.squares.fill_(float("nan"))
             if result.scaled is not None:
                 result.scaled.fill_(float("nan"))
-        elif piece.kernel not in ("project", "read_out"):  # they add to what is there
+        elif piece.kernel not in ("project", "read_out", "add_product"):  # they add to what is there
             result.fill_(float("nan"))
-    getattr(ops, piece.kernel)(*ours)
+    left = getattr(ops, piece.kernel)(*ours)
     getattr(Ops, piece.kernel)(*exact)
+    for rest in left or ():  # what the norm after it adds
+        if rest is not None:
+            ours[piece.results[0]].add_(rest)
     pairs = [
         pair
         for index in piece.results

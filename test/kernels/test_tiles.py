@@ -1,0 +1,111 @@
+"""The image encoder's products in kernels/cuda compile without a device; on one of sm_90 they are what their
+twins are, each time alike, and Encode is as near to float32 with them as with cuBLAS."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from builders import make_config, make_model
+from drawing import DEVICE, Drawing, assert_near, poison
+
+from vla_accel_ros.engine.prefilling import Encode
+from vla_accel_ros.kernels import norm
+from vla_accel_ros.kernels.cuda import compiling, tiles
+from vla_accel_ros.kernels.ops import TritonOps
+from vla_accel_ros.kernels.tuning import Config, Table, load_table
+from vla_accel_ros.models.config import PI0
+from vla_accel_ros.models.conventions import OPENPI
+from vla_accel_ros.models.processing import to_unit
+from vla_accel_ros.tools.bench import pieces
+from vla_accel_ros.tools.candidates import ENCODER
+
+BF16 = torch.bfloat16
+KERNELS = sorted(tiles.FINISHES)
+SHAPES = [(1, 8, 8), (77, 264, 192), (256, 1152, 4304), (300, 1000, 1160), (520, 4304, 1152)]
+
+
+def candidates() -> list[tuple[str, Config]]:
+    return [(kernel, config) for kernel in KERNELS for config in ENCODER]
+
+
+def test_candidates_compile_without_a_device() -> None:
+    assert all(tiles.fits(config) for _, config in candidates())
+    for kernel, config in candidates()[::5]:
+        assert compiling.compiled("tiles", tiles.macros(kernel, config), "sm_90a")[:4] == b"\x7fELF"
+
+
+def test_without_a_device_of_its_kind_nothing_is_taken() -> None:
+    a, weight, bias = (
+        torch.zeros(256, 1152, dtype=BF16),
+        torch.zeros(1152, 1152, dtype=BF16),
+        torch.zeros(1152),
+    )
+    assert not any(tiles.takes(a, weight, bias.to(BF16), a, config=config) for _, config in candidates())
+
+
+def twice(run: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """What it makes, which is the same both times."""
+    first = run()
+    assert torch.equal(first, run())
+    return first
+
+
+def check(kernel: str, config: Config, rows: int, columns: int, inner: int) -> None:
+    draw, adds = Drawing(3), kernel == "add_product"
+    a, weight = draw(rows, inner, dtype=BF16), draw(columns, inner, dtype=BF16, spread=inner**-0.5)
+    bias, before = draw(columns, dtype=BF16), draw(rows, columns, dtype=BF16)
+    if not tiles.takes(a, weight, bias, before, config=config):
+        assert inner < 64 * config.split
+        return
+
+    def run(product: Callable[..., Any], **named: Any) -> torch.Tensor:
+        out = before.clone() if adds else poison(rows, columns, dtype=BF16)
+        more = (out, poison(rows, columns, dtype=BF16)) if adds else (out,)
+        assert product(a, weight, bias, *more, **named) in (None, (None, None))
+        return out
+
+    ours = twice(lambda: run(getattr(tiles, kernel), config=config))
+    assert_near(ours, run(getattr(norm, kernel)), BF16)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("kernel", "config"), candidates(), ids=str)
+def test_products(kernel: str, config: Config) -> None:
+    for shape in SHAPES:
+        check(kernel, config, *shape)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("views", [1, 2, 3])
+def test_products_of_the_published_encoder_are_near_their_twins(views: int) -> None:
+    ops = TritonOps(DEVICE)
+    for piece in pieces.encoder(PI0, views, DEVICE):
+        assert pieces.error(piece, ops) < pieces.NEAR, piece.name
+
+
+@pytest.mark.gpu
+@torch.inference_mode()
+@pytest.mark.parametrize("views", [1, 2, 3])
+def test_encode_is_as_near_to_float32_as_with_cublas(views: int) -> None:
+    model = make_model(make_config(vision=dataclasses.replace(PI0.vision, depth=4))).to(DEVICE)
+    frames = torch.randint(256, (views, 224, 224, 3), generator=torch.Generator().manual_seed(views)).byte()
+    exact = model.encode(to_unit(frames).to(DEVICE)).flatten(0, 1)
+    model.set_precision(BF16)
+
+    def run(table: Table) -> torch.Tensor:
+        encode = Encode(model, TritonOps(DEVICE, table), views, OPENPI.pixels)
+        encode.landing.take(list(frames.numpy()))
+        encode.body()
+        return encode.tokens.clone()
+
+    table = load_table(DEVICE)
+    assert any(key.startswith("bias_product") for key in table.hopper)
+    blas = run(dataclasses.replace(table, hopper={}))
+    ours = twice(lambda: run(table))
+    apart = [float((each.double() - exact.double()).norm() / exact.double().norm()) for each in (ours, blas)]
+    assert not torch.equal(ours, blas)
+    assert apart[0] < 1.1 * apart[1]

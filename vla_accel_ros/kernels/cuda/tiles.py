@@ -1,0 +1,143 @@
+"""Launches of tiles.cu: the products of the image encoder, for some hundred rows, on sm_90.
+
+Each has the signature of its twin in kernels/norm.py. `takes` says whether a product is of the kind that
+these are for: bfloat16, columns and inner dimension in eights, and a tile that fits into a block's shared
+memory; any number of rows, columns and inner dimension. Weights and biases must have been written before the
+chain of launches began, because they are read early.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.kernels.cuda import compiling
+from vla_accel_ros.kernels.tuning import Config
+
+FINISHES = {"bias_product": 0, "gelu_product": 1, "add_product": 2}
+CHUNK, GROUP = 64, 64
+COLUMNS = (32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 256)
+UNIT_BYTES, SLOT_BYTES = GROUP * 8 * 4, GROUP * CHUNK * 2
+MOST_ROWS, MOST_BLOCKS = 256, 8
+"""Of a tile, and of a cluster."""
+SHARED_BYTES = 227 << 10
+"""What a block may have on sm_90."""
+LEAST_BYTES = 116 << 10
+"""What a block takes at least: with two on a processor, blocks of later launches come to lie unevenly."""
+
+
+class Arguments(ctypes.Structure):
+    """As in tiles.cu."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("bias", "out")),
+        *((name, ctypes.c_int) for name in ("rows", "columns", "chunks", "down")),
+    )
+
+
+def takes(a: Tensor, weight: Tensor, bias: Tensor, out: Tensor, *_: Tensor, config: Config) -> bool:
+    """Whether the product of a [M, K] and weight [N, K] can be computed so."""
+    columns, inner = weight.shape
+    return (
+        compiling.available()
+        and a.is_cuda
+        and torch.cuda.get_device_capability(a.device) == (9, 0)
+        and weight.dtype == a.dtype == bias.dtype == torch.bfloat16
+        and weight.is_contiguous()
+        and a.is_contiguous()
+        and out.is_contiguous()
+        and columns % 8 == inner % 8 == 0
+        and all(each.data_ptr() % 16 == 0 for each in (a, weight, out))
+        and -(-inner // CHUNK) >= config.split
+        and fits(config)
+    )
+
+
+def fits(config: Config) -> bool:
+    """Whether tiles.cu can be compiled so, for a block of sm_90."""
+    own = config.block_n // config.split
+    slots = _parts((config.split - 1) * own // 8 * UNIT_BYTES, SLOT_BYTES) + _parts(own, CHUNK)
+    return (
+        config.block_m % GROUP == 0
+        and config.block_m <= MOST_ROWS
+        and config.block_n in COLUMNS
+        and config.block_n % (16 * config.split) == config.block_n % (8 * config.down) == 0
+        and config.across in (1, 2, 4)
+        and config.down * config.across * config.split <= MOST_BLOCKS
+        and slots <= config.stages
+        and shared_bytes(config) <= SHARED_BYTES
+    )
+
+
+def bias_product(
+    a: Tensor, weight: Tensor, bias: Tensor, out: Tensor, *, config: Config, pdl: bool = False
+) -> None:
+    """See kernels.norm.bias_product."""
+    _launch("bias_product", a, weight, bias, out, config, pdl)
+
+
+def gelu_product(
+    a: Tensor, weight: Tensor, bias: Tensor, out: Tensor, *, config: Config, pdl: bool = False
+) -> None:
+    """See kernels.norm.gelu_product."""
+    _launch("gelu_product", a, weight, bias, out, config, pdl)
+
+
+def add_product(
+    a: Tensor, weight: Tensor, bias: Tensor, x: Tensor, y: Tensor, *, config: Config, pdl: bool = False
+) -> tuple[None, None]:
+    """See kernels.norm.add_product: nothing is left to be added."""
+    _launch("add_product", a, weight, bias, x, config, pdl)
+    return None, None
+
+
+def _launch(
+    kernel: str, a: Tensor, weight: Tensor, bias: Tensor, out: Tensor, config: Config, pdl: bool
+) -> None:
+    (rows, inner), columns = a.shape, weight.shape[0]
+    down = _parts(_parts(rows, config.block_m), config.down)
+    across = _parts(_parts(columns, config.block_n), config.across)
+    cluster = config.down * config.across * config.split
+    maps = (
+        compiling.tensor_map(a, (config.block_m // config.across, CHUNK)),
+        compiling.tensor_map(weight, (config.block_n // config.down, CHUNK)),
+        compiling.tensor_map(out, (GROUP, _panel(config))),
+    )
+    arguments = Arguments(bias.data_ptr(), out.data_ptr(), rows, columns, _parts(inner, CHUNK), down)
+    made = _kernel(tuple(macros(kernel, config).items()), a.device, config)
+    made.launch((down * across * cluster, 1, 1), (*maps, arguments), pdl, cluster)
+
+
+@lru_cache(maxsize=64)
+def _kernel(macros: tuple[tuple[str, int], ...], device: torch.device, config: Config) -> compiling.Kernel:
+    threads = 2 * config.block_m + 32
+    return compiling.Kernel("tiles", "product", dict(macros), device, threads, shared_bytes(config))
+
+
+def macros(kernel: str, config: Config) -> dict[str, int]:
+    """What tiles.cu is compiled with."""
+    return {
+        "FINISH": FINISHES[kernel], "ROWS": config.block_m, "COLUMNS": config.block_n,
+        "STAGES": config.stages, "DOWN": config.down, "ACROSS": config.across, "SPLIT": config.split,
+    }  # fmt: skip
+
+
+def shared_bytes(config: Config) -> int:
+    """Of a block: a ring of tiles, sums of other parts, barriers and biases."""
+    groups, own = config.block_m // GROUP, config.block_n // config.split
+    ring = config.stages * (config.block_m + config.block_n) * CHUNK * 2
+    got = (config.split - 1) * groups * own // 8 * UNIT_BYTES
+    return max(LEAST_BYTES, ring + got + 16 * config.stages + 8 * groups + 4 * config.block_n)
+
+
+def _panel(config: Config) -> int:
+    """Columns that are stored at once: a power of two of which a block stores whole ones."""
+    own = config.block_n // config.split
+    return min(CHUNK, own & -own)
+
+
+def _parts(whole: int, size: int) -> int:
+    return -(-whole // size)
