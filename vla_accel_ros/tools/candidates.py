@@ -53,22 +53,26 @@ CANDIDATES: dict[str, tuple[Config, ...]] = {
     ),
     "read_out": (Config(16, 16, 256, 1, 4, 3), Config(16, 16, 512, 1, 4, 2), Config(16, 16, 1024, 1, 8, 1)),
 }  # fmt: skip
-# block_m is theirs; block_k: columns of attention's result that a block makes; split: blocks of a cluster
+# block_m is theirs; block_k: columns of attention's result that a block makes; split: blocks of a cluster;
+# warps: those that compute, of attention in teams of four with a part of the keys each
 HOPPER: dict[str, tuple[Config, ...]] = {
-    "rotary_qkv": tuple(Config(64, 16, 64, 1, 8, stages, "cuda") for stages in (4, 8, 16)),
-    "gated_up": tuple(
-        Config(64, block_n, 64, 1, 8, stages, "cuda") for block_n in (16, 32) for stages in (4, 8)
-    ),
+    "rotary_qkv": tuple(Config(64, 16, 64, 1, 8, stages, "cuda") for stages in (4, 6, 8, 16))
+    + (Config(64, 32, 64, 1, 8, 8, "cuda"),),
+    "gated_up": tuple(Config(64, 32, 64, 1, 8, stages, "cuda") for stages in (4, 6, 8))
+    + (Config(64, 16, 64, 1, 8, 16, "cuda"),),
     "project": tuple(
         Config(64, block_n, 64, split, 8, stages, "cuda")
-        for block_n, split in ((16, 2), (32, 4), (64, 4), (64, 8))
+        for block_n, split in ((16, 2), (32, 3), (32, 4), (32, 5), (64, 4), (64, 5), (64, 6))
         for stages in (4, 8)
     ),
     "attend": tuple(
-        Config(64, block_n, block_k, split, 4, 1, "cuda")
-        for block_n, split, block_k in ((80, 8, 128), (80, 4, 128), (80, 4, 64), (128, 4, 128), (192, 4, 128))
+        Config(64, keys, columns, split, warps, 1, "cuda")
+        for keys, columns, split, warps in (
+            (80, 128, 4, 8), (96, 128, 4, 8), (128, 128, 4, 4), (192, 128, 4, 4), (64, 64, 3, 8),
+            (80, 64, 3, 8), (112, 64, 3, 8), (96, 64, 3, 8), (112, 64, 2, 8)
+        )
     ),
-}
+}  # fmt: skip
 """Those of kernels/cuda, for compute capability 9.0 and few rows."""
 ENCODER = tuple(
     Config(block_m, block_n, 64, split, 8, stages, "cuda", down, across)

@@ -1,24 +1,25 @@
 // Attention of a chunk's few tokens over a prefix and over themselves, in one launch, for sm_90:
 // kernels/attention.py has the plain twin.
 //
-// The blocks of a cluster share one head: each takes one part of the keys, the last one the tail, and SIDES
-// blocks each make some columns of the result from the same weights. Keys and values of the prefix are asked
-// for before the launch waits for the one before it, which only writes queries and the tail. What the parts
-// found meets in the shared memory of the cluster, a few rows for each of its blocks, and is added up in the
-// parts' order.
+// The blocks of a cluster share one head, and each block has TEAMS teams of four warps. Each team takes one
+// part of the keys, the last one the tail; SIDES blocks each make some columns of the result from the same
+// weights. Keys and values of the prefix are asked for before the launch waits for the one before it, which
+// only writes queries and the tail. The teams of a block add up what they found, each of them some columns,
+// and every block adds up a few of the rows, which the copy engine brings from the others. Both in a fixed
+// order.
 //
-// Macros: SPLIT parts, KEYS of a tile of keys (80, 128 or 192), SIDES (2 or 4, of so many columns of a head),
-// TALL rows of a tile of queries (a multiple of 8 up to 64).
+// Macros: SPLIT blocks of a cluster, TEAMS of a block, KEYS of a tile of keys (48 to 192), SIDES (2 or 4, that a
+// head's columns are dealt out to), TALL rows of a tile of queries (a multiple of 8 up to 64).
 
 #include "hopper.cuh"
 
 constexpr int PAD = 8;  // between rows that are written at the same time: other banks
-constexpr int ROWS = 64, OWNED = ROWS / SPLIT, HEAD = 256, WIDE = HEAD / SIDES, PANELS = HEAD / 64;
+constexpr int ROWS = 64, HEAD = 256, WIDE = HEAD / SIDES, PANELS = HEAD / 64;
+constexpr int PARTS = SPLIT * TEAMS, TEAM = 128, WORKERS = TEAMS * TEAM;
+constexpr int STRIDE = WIDE + PAD;
+constexpr int GROUPS = WIDE / 8 / TEAMS;                   // of 8 columns, that a team adds up
+constexpr int OWNED = (TALL / 8 + SPLIT - 1) / SPLIT * 8;  // rows that a block adds up, at most
 constexpr u32 Q_BYTES = TALL * 128, K_BYTES = KEYS * 128;  // of a panel of 64 columns
-
-constexpr u32 RESULT_BYTES = ROWS * (WIDE + PAD) * 4;
-constexpr u32 INPUT_BYTES = PANELS * Q_BYTES + WIDE / 64 * K_BYTES;
-constexpr u32 OWN_BYTES = INPUT_BYTES > RESULT_BYTES ? INPUT_BYTES : RESULT_BYTES;
 
 struct Arguments {
     u16 *out;  // [B, tokens, heads * HEAD]
@@ -32,26 +33,33 @@ __device__ __forceinline__ float power(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-__device__ __forceinline__ void multipliers_meet() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
+__device__ __forceinline__ void team_meets(int team) {
+    asm volatile("bar.sync %0, 128;" ::"r"(2 + team) : "memory");
+}
+__device__ __forceinline__ void workers_meet() { asm volatile("bar.sync 1, %0;" ::"n"(WORKERS) : "memory"); }
 
 // c += queries (64 x 16) @ keys (KEYS x 16).T
-__device__ __forceinline__ void multiply(float (&c)[KEYS / 2], u64 queries, u64 keys) {
-#if KEYS == 80
-    asm volatile("wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {" NAMES_40
-                 "}, %40, %41, 1, 1, 1, 0, 0;"
-                 : SUMS_40(c)
-                 : "l"(queries), "l"(keys));
-#elif KEYS == 192
-    asm volatile("wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" NAMES_96
-                 "}, %96, %97, 1, 1, 1, 0, 0;"
-                 : SUMS_96(c)
-                 : "l"(queries), "l"(keys));
+#define PRODUCT(keys, names, sums, q, k)                                                             \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" keys "k16.f32.bf16.bf16 {" names "}, " q ", " k \
+                 ", 1, 1, 1, 0, 0;"                                                                  \
+                 : sums                                                                              \
+                 : "l"(queries), "l"(keys_at))
+__device__ __forceinline__ void multiply(float (&c)[KEYS / 2], u64 queries, u64 keys_at) {
+#if KEYS == 48
+    PRODUCT("48", NAMES_24, SUMS_24(c), "%24", "%25");
+#elif KEYS == 64
+    PRODUCT("64", NAMES_32, SUMS_32(c), "%32", "%33");
+#elif KEYS == 80
+    PRODUCT("80", NAMES_40, SUMS_40(c), "%40", "%41");
+#elif KEYS == 96
+    PRODUCT("96", NAMES_48, SUMS_48(c), "%48", "%49");
+#elif KEYS == 112
+    PRODUCT("112", NAMES_56, SUMS_56(c), "%56", "%57");
+#elif KEYS == 128
+    PRODUCT("128", NAMES_64, SUMS_64(c), "%64", "%65");
 #else
-    static_assert(KEYS == 128, "tiles of 80, 128 or 192 keys");
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NAMES_64
-                 "}, %64, %65, 1, 1, 1, 0, 0;"
-                 : SUMS_64(c)
-                 : "l"(queries), "l"(keys));
+    static_assert(KEYS == 192, "tiles of 48, 64, 80, 96, 112, 128 or 192 keys");
+    PRODUCT("192", NAMES_96, SUMS_96(c), "%96", "%97");
 #endif
 }
 // c += weights (64 x 16, in registers) @ values (16 x WIDE)
@@ -69,23 +77,28 @@ __device__ __forceinline__ void multiply(float (&c)[WIDE / 2], const u32 (&a)[4]
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(values));
 #endif
 }
+
 struct Memory {
     unsigned char *keys, *queries, *values;  // panels of 64 columns
-    float *results;                          // [SPLIT, OWNED, WIDE + PAD], where the keys were
-    float *own;                              // [ROWS, WIDE + PAD], where queries and values were
-    u32 queries_here, keys_here, values_here, keys_read, values_read, met;
+    float *results;                          // [SPLIT, OWNED, STRIDE], of other blocks
+    float *staged;                           // [SPLIT, OWNED, STRIDE], where queries and values were
+    u32 queries_here, met;                   // barriers, one for each panel
+    u32 keys_here, values_here, keys_read, values_read;  // one for each team
 };
 __device__ __forceinline__ Memory memory_of(unsigned char *memory) {
     Memory m;
-    m.keys = memory, m.queries = m.keys + PANELS * K_BYTES, m.values = m.queries + PANELS * Q_BYTES;
-    m.results = reinterpret_cast<float *>(m.keys), m.own = reinterpret_cast<float *>(m.queries);
-    m.queries_here = shared(m.queries + OWN_BYTES), m.keys_here = m.queries_here + 8,
-    m.values_here = m.keys_here + 8;
-    m.keys_read = m.values_here + 8, m.values_read = m.keys_read + 8, m.met = m.values_read + 8;
+    m.keys = memory, m.queries = m.keys + TEAMS * PANELS * K_BYTES;
+    m.values = m.queries + PANELS * Q_BYTES;
+    m.results = reinterpret_cast<float *>(m.values + TEAMS * (WIDE / 64) * K_BYTES);
+    m.staged = reinterpret_cast<float *>(m.queries);
+    m.queries_here = shared(m.results + SPLIT * OWNED * STRIDE), m.met = m.queries_here + 8 * PANELS;
+    m.keys_here = m.met + 8, m.values_here = m.keys_here + 8 * TEAMS;
+    m.keys_read = m.values_here + 8 * TEAMS, m.values_read = m.keys_read + 8 * TEAMS;
     return m;
 }
 
-static_assert(RESULT_BYTES <= PANELS * K_BYTES, "results lie where the keys were");
+static_assert(SPLIT * OWNED * STRIDE * 4 <= PANELS * Q_BYTES + TEAMS * (WIDE / 64) * K_BYTES,
+              "staged where queries and values were");
 
 struct Part {
     int low, high, slot;
@@ -94,8 +107,8 @@ struct Part {
 };
 __device__ __forceinline__ Part part_of(const Arguments &a, int number, int sequence) {
     Part part;
-    part.tail = number == SPLIT - 1;
-    int length = a.lengths[sequence], share = (length + SPLIT - 2) / (SPLIT - 1);
+    part.tail = number == PARTS - 1;
+    int length = a.lengths[sequence], share = (length + PARTS - 2) / (PARTS - 1);
     part.low = part.tail ? 0 : number * share;
     part.high = part.tail ? a.tails[sequence] : min(part.low + share, length);
     part.slot = part.tail ? sequence : a.slots[sequence];
@@ -103,30 +116,173 @@ __device__ __forceinline__ Part part_of(const Arguments &a, int number, int sequ
 }
 
 __device__ __forceinline__ void bring(const Memory &m, const TensorMap &keys, const TensorMap &values,
-                                      const Part &part, int tile, int kv_head, int side) {
+                                      const Part &part, int tile, int kv_head, int side, int team) {
     int first = part.low + tile * KEYS;
-    if (tile) await(m.keys_read, tile - 1);
-    expect(m.keys_here, PANELS * K_BYTES);
+    u32 to_keys = shared(m.keys) + team * PANELS * K_BYTES;
+    u32 to_values = shared(m.values) + team * (WIDE / 64) * K_BYTES;
+    u32 keys_here = m.keys_here + 8 * team, values_here = m.values_here + 8 * team;
+    if (tile) await(m.keys_read + 8 * team, tile - 1);
+    expect(keys_here, PANELS * K_BYTES);
     for (int panel = 0; panel < PANELS; ++panel)
-        load_tile(shared(m.keys) + panel * K_BYTES, keys, panel * 64, first, kv_head, part.slot, m.keys_here);
-    if (tile) await(m.values_read, tile - 1);
-    expect(m.values_here, WIDE / 64 * K_BYTES);
+        load_tile(to_keys + panel * K_BYTES, keys, panel * 64, first, kv_head, part.slot, keys_here);
+    if (tile) await(m.values_read + 8 * team, tile - 1);
+    expect(values_here, WIDE / 64 * K_BYTES);
     for (int panel = 0; panel < WIDE / 64; ++panel)
-        load_tile(shared(m.values) + panel * K_BYTES, values, side * WIDE + panel * 64, first, kv_head,
-                  part.slot, m.values_here);
+        load_tile(to_values + panel * K_BYTES, values, side * WIDE + panel * 64, first, kv_head, part.slot,
+                  values_here);
 }
 
-// Values beyond the last key of a part may be anything, and nothing times anything must be nothing.
-__device__ __forceinline__ void clear_beyond(const Memory &m, int keys) {
+// Values beyond the last key may be anything, and nothing times anything must be nothing.
+__device__ __forceinline__ void clear_beyond(unsigned char *values, int keys, int team) {
     int beyond = (KEYS - keys) * 8;
-    for (int at = threadIdx.x; at < beyond * (WIDE / 64); at += 128)
-        *reinterpret_cast<uint4 *>(m.values + at / beyond * K_BYTES + keys * 128 + at % beyond * 16) =
+    for (int at = threadIdx.x % TEAM; at < beyond * (WIDE / 64); at += TEAM)
+        *reinterpret_cast<uint4 *>(values + at / beyond * K_BYTES + keys * 128 + at % beyond * 16) =
             make_uint4(0, 0, 0, 0);
     show_engines();
-    multipliers_meet();
+    team_meets(team);
 }
 
-extern "C" __global__ void __launch_bounds__(160, 1)
+// What a team found of its part: of each thread's two rows.
+struct Found {
+    float top[2], total[2], result[WIDE / 2];
+};
+
+// A tile more: its weights, as the matrix units want them. end: keys that are seen, of each row.
+__device__ __forceinline__ void soften(Found &found, float (&s)[KEYS / 2], u32 (&weights)[KEYS / 16][4],
+                                       const int (&end)[2], int pair, float scale, bool first) {
+    float highest[2][2] = {{found.top[0], found.top[0]}, {found.top[1], found.top[1]}};
+#pragma unroll
+    for (int i = 0; i < KEYS / 2; ++i) {
+        int lower = i / 2 % 2, j = i % 2;
+        s[i] = i / 4 * 8 + j < end[lower] - pair ? s[i] : -__int_as_float(0x7f800000);
+        highest[lower][j] = fmaxf(highest[lower][j], s[i]);
+    }
+    float top[2], sum[2][2] = {};
+#pragma unroll
+    for (int lower = 0; lower < 2; ++lower) {
+        top[lower] = fmaxf(highest[lower][0], highest[lower][1]);
+        top[lower] = fmaxf(top[lower], __shfl_xor_sync(~0u, top[lower], 1));
+        top[lower] = fmaxf(top[lower], __shfl_xor_sync(~0u, top[lower], 2));
+    }
+#pragma unroll
+    for (int i = 0; i < KEYS / 2; ++i) {
+        int lower = i / 2 % 2;
+        s[i] = power(fmaf(s[i], scale, -top[lower] * scale));
+        sum[lower][i % 2] += s[i];
+    }
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; ++k)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) weights[k][i] = pack(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
+#pragma unroll
+    for (int lower = 0; lower < 2; ++lower) {
+        float shrink = power((found.top[lower] - top[lower]) * scale);
+        found.total[lower] = found.total[lower] * shrink + (sum[lower][0] + sum[lower][1]);
+        found.top[lower] = top[lower];
+        if (!first)
+#pragma unroll
+            for (int i = 0; i < WIDE / 8; ++i)
+                found.result[4 * i + 2 * lower] *= shrink, found.result[4 * i + 2 * lower + 1] *= shrink;
+    }
+}
+
+// The teams of a block: afterwards each has its columns of all of them, and the same top and total.
+__device__ __forceinline__ void merge(const Memory &m, Found &found, float (&v)[4 * GROUPS], int team) {
+    constexpr int EACH = 4 * GROUPS, APART = PANELS * K_BYTES / 4;
+    team_meets(team);  // nobody reads the team's keys any more
+    if (TEAMS == 1) {
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) v[i] = found.result[i];
+        return;
+    }
+    static_assert(TEAMS == 1 || (TEAMS * EACH + 4) * TEAM <= APART, "told where the team's keys were");
+    float *area = reinterpret_cast<float *>(m.keys), *own = area + team * APART;
+    int thread = threadIdx.x % TEAM;
+#pragma unroll
+    for (int other = 0; other < TEAMS; ++other)
+#pragma unroll
+        for (int i = 0; i < EACH; ++i)
+            if (other == team) v[i] = found.result[other * EACH + i];
+            else own[(other * EACH + i) * TEAM + thread] = found.result[other * EACH + i];
+    float4 mine = make_float4(found.top[0], found.top[1], found.total[0], found.total[1]), all[TEAMS];
+    float4 *told = reinterpret_cast<float4 *>(own + TEAMS * EACH * TEAM) + thread;
+    *told = mine;
+    workers_meet();
+#pragma unroll
+    for (int from = 0; from < TEAMS; ++from) all[from] = told[(from - team) * (APART / 4)];
+    float total[2] = {};
+#pragma unroll
+    for (int from = 0; from < TEAMS; ++from) {
+        found.top[0] = fmaxf(found.top[0], all[from].x), found.top[1] = fmaxf(found.top[1], all[from].y);
+    }
+    float sums[EACH] = {};
+#pragma unroll
+    for (int from = 0; from < TEAMS; ++from) {
+        float by[2] = {power(all[from].x - found.top[0]), power(all[from].y - found.top[1])};
+        total[0] += by[0] * all[from].z, total[1] += by[1] * all[from].w;
+        const float *theirs = area + from * APART + team * EACH * TEAM + thread;
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) sums[i] += by[i / 2 % 2] * (from == team ? v[i] : theirs[i * TEAM]);
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) v[i] = sums[i];
+    found.total[0] = total[0], found.total[1] = total[1];
+}
+
+// How many of so many rows a block adds up.
+__device__ __forceinline__ int owned_by(int rank, int rows) {
+    return max(min(rows - rank * OWNED, OWNED), 0);
+}
+
+// Each row that there is goes to the block that adds it up.
+__device__ __forceinline__ void hand_over(const Memory &m, const Found &found, const float (&v)[4 * GROUPS],
+                                          int rank, int team, int row, int pair, int rows) {
+#pragma unroll
+    for (int lower = 0; lower < 2; ++lower) {
+        int at = row + 8 * lower;
+        if (at >= rows) continue;
+        float *to = m.staged + at * STRIDE;
+#pragma unroll
+        for (int i = 0; i < GROUPS; ++i)
+            *reinterpret_cast<float2 *>(to + 8 * (team * GROUPS + i) + pair) =
+                make_float2(v[4 * i + 2 * lower], v[4 * i + 2 * lower + 1]);
+        if (team == 0 && pair == 0)
+            *reinterpret_cast<float2 *>(to + WIDE) = make_float2(found.top[lower], found.total[lower]);
+    }
+    show_engines();
+    workers_meet();
+    cluster_wait();  // all have begun, so their memory is there
+    int other = threadIdx.x;
+    if (other < SPLIT && other != rank && owned_by(other, rows))
+        send(at_rank(shared(m.results + rank * OWNED * STRIDE), other),
+             shared(m.staged + other * OWNED * STRIDE), owned_by(other, rows) * STRIDE * 4,
+             at_rank(m.met, other));
+    __syncwarp();
+}
+
+// Four columns of a row of all blocks. out: where they belong.
+__device__ __forceinline__ void add_up(const Memory &m, int rank, int owned, int column, u16 *out) {
+    const float *own = m.staged + (rank * OWNED + owned) * STRIDE, *others = m.results + owned * STRIDE;
+    float highest = -1e30f, sum = 0.0f;
+    float4 made = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int p = 0; p < SPLIT; ++p)
+        highest = fmaxf(highest, (p == rank ? own : others + p * OWNED * STRIDE)[WIDE]);
+#pragma unroll
+    for (int p = 0; p < SPLIT; ++p) {
+        const float *from = p == rank ? own : others + p * OWNED * STRIDE;
+        float2 found = *reinterpret_cast<const float2 *>(from + WIDE);
+        float4 other = *reinterpret_cast<const float4 *>(from + column);
+        float by = power(found.x - highest);
+        sum += by * found.y;
+        made.x += by * other.x, made.y += by * other.y, made.z += by * other.z, made.w += by * other.w;
+    }
+    float by = 1.0f / fmaxf(sum, 1e-30f);
+    *reinterpret_cast<uint2 *>(out) =
+        make_uint2(pack(made.x * by, made.y * by), pack(made.z * by, made.w * by));
+}
+
+extern "C" __global__ void __launch_bounds__(WORKERS + 32, 1)
     attend(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
            const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap k_tail_map,
            const __grid_constant__ TensorMap v_tail_map, const Arguments a) {
@@ -136,160 +292,123 @@ extern "C" __global__ void __launch_bounds__(160, 1)
     int tiles = (a.tokens + ROWS - 1) / ROWS, sequence = blockIdx.z / tiles,
         first = blockIdx.z % tiles * ROWS;
 
-    if (threadIdx.x == 128) {
-        prepare(m.queries_here, 1), prepare(m.keys_here, 1), prepare(m.values_here, 1);
-        prepare(m.keys_read, 4), prepare(m.values_read, 4), prepare(m.met, 1);
+    if (threadIdx.x == WORKERS) {
+        let_next_begin();
+        for (int panel = 0; panel < PANELS; ++panel) prepare(m.queries_here + 8 * panel, 1);
+        prepare(m.met, 1);
+        for (int team = 0; team < TEAMS; ++team) {
+            prepare(m.keys_here + 8 * team, 1), prepare(m.values_here + 8 * team, 1);
+            prepare(m.keys_read + 8 * team, 4), prepare(m.values_read + 8 * team, 4);
+        }
         prepared();
         ask_for(q_map), ask_for(k_tail_map), ask_for(v_tail_map);
-        expect(m.met, RESULT_BYTES);
+        expect(m.met, (SPLIT - 1) * owned_by(rank, min(a.tokens - first, ROWS)) * STRIDE * 4);
     }
     __syncthreads();
-    Part part = part_of(a, rank, sequence);
+    cluster_arrive();
 
-    if (threadIdx.x >= 128) {
-        cluster_arrive();
-        if (threadIdx.x == 128) {
-            let_next_begin();
-            if (!part.tail && part.tiles()) bring(m, k_map, v_map, part, 0, kv_head, side);
+    if (threadIdx.x >= WORKERS) {
+        if (threadIdx.x == WORKERS) {
+            Part parts[TEAMS];
+#pragma unroll
+            for (int team = 0; team < TEAMS; ++team) {
+                parts[team] = part_of(a, rank * TEAMS + team, sequence);
+                if (!parts[team].tail && parts[team].tiles())
+                    bring(m, k_map, v_map, parts[team], 0, kv_head, side, team);
+            }
             after_previous();
-            expect(m.queries_here, PANELS * Q_BYTES);
-            for (int panel = 0; panel < PANELS; ++panel)
+            for (int panel = 0; panel < PANELS; ++panel) {
+                expect(m.queries_here + 8 * panel, Q_BYTES);
                 load_tile(shared(m.queries) + panel * Q_BYTES, q_map, head * HEAD + panel * 64,
-                          sequence * a.tokens + first, m.queries_here);
-            if (part.tail)
-                for (int tile = 0; tile < part.tiles(); ++tile)
-                    bring(m, k_tail_map, v_tail_map, part, tile, kv_head, side);
-            else
-                for (int tile = 1; tile < part.tiles(); ++tile)
-                    bring(m, k_map, v_map, part, tile, kv_head, side);
+                          sequence * a.tokens + first, m.queries_here + 8 * panel);
+            }
+            int most = 0;
+#pragma unroll
+            for (int team = 0; team < TEAMS; ++team) {
+                if (parts[team].tail && parts[team].tiles())
+                    bring(m, k_tail_map, v_tail_map, parts[team], 0, kv_head, side, team);
+                most = max(most, parts[team].tiles());
+            }
+            for (int tile = 1; tile < most; ++tile)
+#pragma unroll
+                for (int team = 0; team < TEAMS; ++team)
+                    if (tile < parts[team].tiles())
+                        bring(m, parts[team].tail ? k_tail_map : k_map, parts[team].tail ? v_tail_map : v_map,
+                              parts[team], tile, kv_head, side, team);
         }
         __syncwarp();
-        cluster_wait();
-        cluster_arrive();
-        cluster_wait();
+        cluster_wait(), cluster_arrive(), cluster_wait();
         return;
     }
 
-    after_previous();
-    int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;
+    int team = threadIdx.x / TEAM, number = rank * TEAMS + team;
+    Part part = part_of(a, number, sequence);
+    int row = threadIdx.x % TEAM / 32 * 16 + threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;
     int visible[2];  // keys of the tail that the thread's two rows see
 #pragma unroll
     for (int lower = 0; lower < 2; ++lower)
         visible[lower] = part.tail && first + row + 8 * lower < a.alone ? a.alone : 0x7fffffff;
-    float top[2] = {-1e30f, -1e30f}, total[2] = {0.0f, 0.0f}, result[WIDE / 2];
+    Found found;
+    found.top[0] = found.top[1] = -1e30f, found.total[0] = found.total[1] = 0.0f;
 #pragma unroll
-    for (int i = 0; i < WIDE / 2; ++i) result[i] = 0.0f;
-    u64 queries = tile_at(shared(m.queries)), keys = tile_at(shared(m.keys)),
-        values = tile_at(shared(m.values), K_BYTES);
-    await(m.queries_here, 0);  // also where there is nothing to do: their place is used again
+    for (int i = 0; i < WIDE / 2; ++i) found.result[i] = 0.0f;
+    unsigned char *own_values = m.values + team * (WIDE / 64) * K_BYTES;
+    u64 queries = tile_at(shared(m.queries)), keys = tile_at(shared(m.keys) + team * PANELS * K_BYTES),
+        values = tile_at(shared(own_values), K_BYTES);
+    if (!part.tiles())  // nothing may come to a block that is gone
+        for (int panel = 0; panel < PANELS; ++panel) await(m.queries_here + 8 * panel);
 #pragma unroll 1
     for (int tile = 0; tile < part.tiles(); ++tile) {
         int start = part.low + tile * KEYS, here = min(part.high - start, KEYS);
         float s[KEYS / 2];
 #pragma unroll
         for (int i = 0; i < KEYS / 2; ++i) s[i] = 0.0f;
-        await(m.keys_here, tile);
+        await(m.keys_here + 8 * team, tile);
         begin_products();
 #pragma unroll
-        for (int panel = 0; panel < PANELS; ++panel)
+        for (int panel = 0; panel < PANELS; ++panel) {
+            await(m.queries_here + 8 * panel);
 #pragma unroll
             for (int k = 0; k < 4; ++k)
                 multiply(s, queries + panel * (Q_BYTES / 16) + 2 * k, keys + panel * (K_BYTES / 16) + 2 * k);
-        end_products();
-        settle(s);
-        if (threadIdx.x % 32 == 0) arrive(m.keys_read);
-        if (tile + 1 == part.tiles()) cluster_arrive();  // results may come to where the keys were
-#pragma unroll
-        for (int lower = 0; lower < 2; ++lower) {
-            int end = min(here, visible[lower] - start);
-            float highest = top[lower];
-#pragma unroll
-            for (int i = 0; i < KEYS / 8; ++i)
-#pragma unroll
-                for (int j = 0; j < 2; ++j) {
-                    float &score = s[4 * i + 2 * lower + j];
-                    score = 8 * i + pair + j < end ? score * a.scale : -__int_as_float(0x7f800000);
-                    highest = fmaxf(highest, score);
-                }
-            highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
-            highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
-            float shrink = power(top[lower] - highest), sum = 0.0f;
-#pragma unroll
-            for (int i = 0; i < KEYS / 8; ++i)
-#pragma unroll
-                for (int j = 0; j < 2; ++j) {
-                    float &score = s[4 * i + 2 * lower + j];
-                    score = power(score - highest);
-                    sum += score;
-                }
-            top[lower] = highest, total[lower] = total[lower] * shrink + sum;
-            if (tile)
-#pragma unroll
-                for (int i = 0; i < WIDE / 8; ++i)
-                    result[4 * i + 2 * lower] *= shrink, result[4 * i + 2 * lower + 1] *= shrink;
         }
+        commit_products();
+        await(m.values_here + 8 * team, tile);
+        if (here < KEYS) clear_beyond(own_values, here, team);  // while they are multiplied
+        wait_for_products();
+        settle(s);
+        if (threadIdx.x % 32 == 0) arrive(m.keys_read + 8 * team);
+        int end[2] = {min(here, visible[0] - start), min(here, visible[1] - start)};
         u32 weights[KEYS / 16][4];
-#pragma unroll
-        for (int k = 0; k < KEYS / 16; ++k)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) weights[k][i] = pack(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
-        await(m.values_here, tile);
-        if (here < KEYS) clear_beyond(m, here);
+        soften(found, s, weights, end, pair, a.scale, tile == 0);
         begin_products();
 #pragma unroll
-        for (int k = 0; k < KEYS / 16; ++k) multiply(result, weights[k], values + k * (2048 / 16));
+        for (int k = 0; k < KEYS / 16; ++k) multiply(found.result, weights[k], values + k * (2048 / 16));
         end_products();
-        settle(result);
-        if (threadIdx.x % 32 == 0) arrive(m.values_read);
+        settle(found.result);
+        if (threadIdx.x % 32 == 0) arrive(m.values_read + 8 * team);
     }
 
-    if (!part.tiles()) cluster_arrive();
-    multipliers_meet();  // nobody reads queries and values any more
 #pragma unroll
     for (int lower = 0; lower < 2; ++lower) {
-        total[lower] += __shfl_xor_sync(~0u, total[lower], 1);
-        total[lower] += __shfl_xor_sync(~0u, total[lower], 2);
-        float *to = m.own + (row + 8 * lower) * (WIDE + PAD);
-#pragma unroll
-        for (int i = 0; i < WIDE / 8; ++i)
-            *reinterpret_cast<float2 *>(to + 8 * i + pair) =
-                make_float2(result[4 * i + 2 * lower], result[4 * i + 2 * lower + 1]);
-        if (pair == 0) *reinterpret_cast<float2 *>(to + WIDE) = make_float2(top[lower], total[lower]);
+        found.top[lower] *= a.scale;
+        found.total[lower] += __shfl_xor_sync(~0u, found.total[lower], 1);
+        found.total[lower] += __shfl_xor_sync(~0u, found.total[lower], 2);
     }
-    show_engines();
-    multipliers_meet();
-    cluster_wait();  // all are done with their keys
-    if (threadIdx.x < SPLIT)
-        send(at_rank(shared(m.results) + rank * (RESULT_BYTES / SPLIT), threadIdx.x),
-             shared(m.own) + threadIdx.x * (RESULT_BYTES / SPLIT), RESULT_BYTES / SPLIT,
-             at_rank(m.met, threadIdx.x));
-    await(m.met, 0);
+    float v[4 * GROUPS];
+    int rows = min(a.tokens - first, ROWS), owned_here = owned_by(rank, rows);
+    merge(m, found, v, team);
+    hand_over(m, found, v, rank, team, row, pair, rows);
+    await(m.met);
     __syncwarp();
     cluster_arrive();
-
 #pragma unroll
-    for (int at = threadIdx.x; at < OWNED * WIDE / 8; at += 128) {
-        int owned = at / (WIDE / 8), column = at % (WIDE / 8) * 8, token = first + rank * OWNED + owned;
-        float highest = -1e30f, sum = 0.0f, made[8] = {};
-#pragma unroll
-        for (int p = 0; p < SPLIT; ++p)
-            highest = fmaxf(highest, m.results[(p * OWNED + owned) * (WIDE + PAD) + WIDE]);
-#pragma unroll
-        for (int p = 0; p < SPLIT; ++p) {
-            const float *from = m.results + (p * OWNED + owned) * (WIDE + PAD);
-            float by = power(from[WIDE] - highest);
-            sum += by * from[WIDE + 1];
-            float4 one = *reinterpret_cast<const float4 *>(from + column),
-                   two = *reinterpret_cast<const float4 *>(from + column + 4);
-            made[0] += by * one.x, made[1] += by * one.y, made[2] += by * one.z, made[3] += by * one.w;
-            made[4] += by * two.x, made[5] += by * two.y, made[6] += by * two.z, made[7] += by * two.w;
-        }
-        if (token >= a.tokens) continue;
-        float by = 1.0f / fmaxf(sum, 1e-30f);
-        *reinterpret_cast<uint4 *>(
-            a.out + ((long long)(sequence * a.tokens + token) * a.heads + head) * HEAD + side * WIDE +
-            column) = make_uint4(pack(made[0] * by, made[1] * by), pack(made[2] * by, made[3] * by),
-                                 pack(made[4] * by, made[5] * by), pack(made[6] * by, made[7] * by));
+    for (int at = threadIdx.x; at < OWNED * WIDE / 4; at += WORKERS) {
+        int owned = at / (WIDE / 4), column = at % (WIDE / 4) * 4, token = first + rank * OWNED + owned;
+        if (owned < owned_here)
+            add_up(m, rank, owned, column,
+                   a.out + ((long long)(sequence * a.tokens + token) * a.heads + head) * HEAD + side * WIDE +
+                       column);
     }
     cluster_wait();  // all have what was sent from here
 }

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.kernels.cuda import compiling
+from vla_accel_ros.kernels.cuda.products import MOST_BLOCKS, SHARED_BYTES
 from vla_accel_ros.kernels.tuning import Config
 
-ROWS, HEAD, PAD, THREADS = 64, 256, 8, 160
+ROWS, HEAD, PAD, WARP = 64, 256, 8, 32
 PANEL = 64
-TILES = (80, 128, 192)
+TILES = (48, 64, 80, 96, 112, 128, 192)
 """Keys of a tile."""
 
 
@@ -53,9 +54,13 @@ def takes(
         and q.dtype == k.dtype == torch.bfloat16
         and q.shape[3] == HEAD
         and q.is_contiguous()
-        and config.split in (4, 8)
+        and 1 <= config.split <= MOST_BLOCKS
+        and config.warps in (4, 8, 16)
         and config.block_n in TILES
         and config.block_k in (64, 128)
+        and (config.warps == 4 or config.block_n >= config.block_k // 2 + 4)
+        and _results_bytes(config, _tall(q.shape[1])) <= _inputs_bytes(config, _tall(q.shape[1]))
+        and _shared_bytes(config, _tall(q.shape[1])) <= SHARED_BYTES
     )
 
 
@@ -77,9 +82,10 @@ def attend(
     """See kernels.attention.attend."""
     assert k_tail is not None and v_tail is not None and tails is not None
     (batch, tokens, heads, head), keys = q.shape, config.block_n
-    tall = min(ROWS, -(-tokens // 8) * 8)
-    sides = HEAD // config.block_k
-    kernel = _kernel(tuple(macros(config, tall).items()), q.device, _shared_bytes(keys, sides, tall))
+    tall, sides = _tall(tokens), HEAD // config.block_k
+    kernel = _kernel(
+        tuple(macros(config, tall).items()), q.device, WARP * (config.warps + 1), _shared_bytes(config, tall)
+    )
     box = (1, 1, keys, PANEL)
     maps = (
         compiling.tensor_map(q.view(batch * tokens, heads * head), (tall, PANEL)),
@@ -96,15 +102,37 @@ def attend(
 def macros(config: Config, tall: int) -> dict[str, int]:
     """What attention.cu is compiled with. tall: rows of a tile of queries."""
     sides = HEAD // config.block_k
-    return {"SPLIT": config.split, "KEYS": config.block_n, "SIDES": sides, "TALL": tall}
+    return {
+        "SPLIT": config.split, "TEAMS": config.warps // 4, "KEYS": config.block_n, "SIDES": sides,
+        "TALL": tall,
+    }  # fmt: skip
 
 
 @lru_cache(maxsize=16)
-def _kernel(macros: tuple[tuple[str, int], ...], device: torch.device, shared: int) -> compiling.Kernel:
-    return compiling.Kernel("attention", "attend", dict(macros), device, THREADS, shared)
+def _kernel(
+    macros: tuple[tuple[str, int], ...], device: torch.device, threads: int, shared: int
+) -> compiling.Kernel:
+    return compiling.Kernel("attention", "attend", dict(macros), device, threads, shared)
 
 
-def _shared_bytes(keys: int, sides: int, tall: int) -> int:
-    wide = HEAD // sides
-    inputs = HEAD // PANEL * tall * 128 + wide // PANEL * keys * 128
-    return HEAD // PANEL * keys * 128 + max(inputs, ROWS * (wide + PAD) * 4) + 6 * 8
+def _tall(tokens: int) -> int:
+    """Rows of a tile of queries: those there are, in eights."""
+    return min(ROWS, -(-tokens // 8) * 8)
+
+
+def _shared_bytes(config: Config, tall: int) -> int:
+    keys, teams = config.block_n, config.warps // 4
+    own = HEAD // PANEL * teams * keys * 2 * PANEL + _inputs_bytes(config, tall)
+    return own + _results_bytes(config, tall) + 8 * (HEAD // PANEL + 1 + 4 * teams)
+
+
+def _inputs_bytes(config: Config, tall: int) -> int:
+    """Of queries and values."""
+    teams = config.warps // 4
+    return 2 * PANEL * (HEAD // PANEL * tall + config.block_k // PANEL * teams * config.block_n)
+
+
+def _results_bytes(config: Config, tall: int) -> int:
+    """Of what all blocks of a cluster found of the rows that one adds up, or one of all rows."""
+    owned = -(-tall // 8 // config.split) * 8
+    return config.split * owned * (config.block_k + PAD) * 4

@@ -45,8 +45,10 @@ __device__ __forceinline__ void await(u32 barrier, u32 time = 0) {
         "r"(time & 1)
         : "memory");
 }
+// Blocks of a cluster pass each other. Nothing that one stored is told by it: that would wait until all of its
+// stores are seen by the whole device, and what blocks send each other has barriers of its own.
 __device__ __forceinline__ void cluster_arrive() {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");

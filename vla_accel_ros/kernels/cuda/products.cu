@@ -10,9 +10,8 @@
 // same bits.
 //
 // Macros: KIND (GATED_UP, ROTARY_QKV or PROJECT), COLUMNS of a block (rows of weight; half of them gates, or
-// low halves of a head), CHUNKS of 64 of the inner dimension of a block, SPLIT blocks that share the inner
-// dimension (1 but in `project`), STAGES of activations in flight, TALL rows of a tile of activations (a
-// multiple of 8 up to 64).
+// low halves of a head), INNER chunks of 64 of the inner dimension, SPLIT blocks that share them (1 but in
+// `project`), STAGES of activations in flight, TALL rows of a tile of activations (a multiple of 8 up to 64).
 
 #include "hopper.cuh"
 
@@ -21,10 +20,12 @@
 #define PROJECT 2
 
 constexpr int CHUNK = 64, ROWS = 64, SUMS = COLUMNS / 2;
+constexpr int CHUNKS = (INNER + SPLIT - 1) / SPLIT;  // of a block, or one fewer
 constexpr u32 A_BYTES = TALL * CHUNK * 2, W_BYTES = COLUMNS * CHUNK * 2;
 constexpr u32 RING_BYTES = STAGES * A_BYTES > SUMS * 512 ? STAGES * A_BYTES : SUMS * 512;
-constexpr int OWNED = ROWS / SPLIT;  // rows that a block of `project` adds up
-constexpr int PAD = 8;               // between rows that are written at once: other banks
+constexpr int OWNED = (TALL / 8 + SPLIT - 1) / SPLIT * 8;  // rows that a block of `project` adds up, at most
+constexpr int PAD = 8;  // between rows that are written at once: other banks
+constexpr int STRIDE = COLUMNS + PAD;
 constexpr int MULTIPLIERS = 256, QUARTERS = MULTIPLIERS / ROWS;
 constexpr float EPS = 1e-6f;
 
@@ -68,16 +69,20 @@ struct Memory {
     unsigned char *activations,
         *weights;        // tiles of 1024 bytes; a product reads 64 rows from any tile's start
     float *halves;       // [2, SUMS / 2, 128], where the activations were
-    float *parts;        // [SPLIT, OWNED, COLUMNS + PAD], of `project`
-    float *factors;      // [QUARTERS, ROWS]
+    float *parts;        // [SPLIT - 1, OWNED, STRIDE], of `project`, of the other blocks
+    float *staged;       // [SPLIT, OWNED, STRIDE], where the weights were
+    float *factors;      // [QUARTERS, ROWS], of the others
     u32 brought, freed;  // a barrier for each chunk
+    u32 met;             // all parts of the rows that are added up here are there
 };
 __device__ __forceinline__ Memory memory_of(unsigned char *memory) {
     Memory m;
     m.activations = memory, m.weights = memory + RING_BYTES, m.halves = reinterpret_cast<float *>(memory);
     m.parts = reinterpret_cast<float *>(m.weights + CHUNKS * W_BYTES);
-    m.factors = m.parts + (KIND == PROJECT ? ROWS * (COLUMNS + PAD) : 0);
-    m.brought = shared(m.factors + QUARTERS * ROWS), m.freed = m.brought + 8 * CHUNKS;
+    m.staged = reinterpret_cast<float *>(m.weights), m.factors = m.parts;
+    m.brought = shared(m.parts + (KIND == PROJECT ? (SPLIT - 1) * OWNED * STRIDE : QUARTERS * ROWS)),
+    m.freed = m.brought + 8 * CHUNKS;
+    m.met = m.freed + 8 * CHUNKS;
     return m;
 }
 
@@ -196,17 +201,31 @@ __device__ __forceinline__ void store(const Arguments &a, const Memory &m, float
 constexpr int GROUP = 16;           // columns whose squares have a place of their own
 constexpr int QUADS = COLUMNS / 4;  // of a row
 constexpr int TIMES = (OWNED * QUADS + MULTIPLIERS - 1) / MULTIPLIERS;  // quads that a thread adds up
-static_assert(OWNED * QUADS % 128 == 0, "whole warps add up");
+static_assert(OWNED * QUADS % 32 == 0, "whole warps add up");
 
-// Each block gets the rows that it adds up from all blocks of its cluster.
-__device__ __forceinline__ void exchange(const Memory &m, float (&v)[SUMS / 2], int rank, Place p) {
-    u32 local = shared(m.parts + (rank * OWNED + p.row % OWNED) * (COLUMNS + PAD) + p.pair);
-    u32 there = at_rank(local, p.row / OWNED);
+static_assert(SPLIT * OWNED * STRIDE * 4 <= CHUNKS * W_BYTES, "staged where the weights were");
+
+// How many of so many rows a block adds up.
+__device__ __forceinline__ int owned_by(int rank, int rows) {
+    return max(min(rows - rank * OWNED, OWNED), 0);
+}
+
+// Each block gets the rows that it adds up from all blocks of its cluster. rows: those there are.
+__device__ __forceinline__ void exchange(const Memory &m, float (&v)[SUMS / 2], int rank, Place p, int rows) {
+    if (p.row < rows)
 #pragma unroll
-    for (int i = 0; i < COLUMNS / 8; ++i)
-        asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(there + 32 * i), "f"(v[2 * i]),
-                     "f"(v[2 * i + 1])
-                     : "memory");
+        for (int i = 0; i < COLUMNS / 8; ++i)
+            *reinterpret_cast<float2 *>(m.staged + p.row * STRIDE + 8 * i + p.pair) =
+                make_float2(v[2 * i], v[2 * i + 1]);
+    show_engines();
+    multipliers_meet();
+    cluster_wait();  // all have begun, so their memory is there
+    int other = threadIdx.x;
+    if (other < SPLIT && other != rank && owned_by(other, rows))
+        send(at_rank(shared(m.parts + (rank - (rank > other)) * OWNED * STRIDE), other),
+             shared(m.staged + other * OWNED * STRIDE), owned_by(other, rows) * STRIDE * 4,
+             at_rank(m.met, other));
+    __syncwarp();
 }
 
 struct Quad {  // four neighbours of what a row was and what becomes of it
@@ -216,7 +235,8 @@ struct Quad {  // four neighbours of what a row was and what becomes of it
 };
 __device__ __forceinline__ Quad quad_of(const Arguments &a, int number, int first_row, int rank) {
     Quad quad;
-    quad.row = number < OWNED * QUADS ? first_row + rank * OWNED + number / QUADS : a.rows;
+    quad.row = number < owned_by(rank, a.rows - first_row) * QUADS ? first_row + rank * OWNED + number / QUADS
+                                                                   : a.rows;
     quad.column = blockIdx.x / SPLIT * COLUMNS + number % QUADS * 4;
     quad.before = make_uint2(0, 0);
     quad.gate = make_float4(1, 1, 1, 1), quad.scale = make_float4(0, 0, 0, 0);
@@ -230,14 +250,17 @@ __device__ __forceinline__ Quad quad_of(const Arguments &a, int number, int firs
     }
     return quad;
 }
-__device__ __forceinline__ void store(const Arguments &a, const Memory &m, const Quad &quad, int number) {
+__device__ __forceinline__ void store(const Arguments &a, const Memory &m, const Quad &quad, int number,
+                                      int rank) {
     if (number >= OWNED * QUADS) return;
     int within = number % QUADS;
-    const float *from = m.parts + number / QUADS * (COLUMNS + PAD) + within * 4;
+    const float *from = m.parts + number / QUADS * STRIDE + within * 4;
+    const float *own = m.staged + (rank * OWNED + number / QUADS) * STRIDE + within * 4;
     float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int part = 0; part < SPLIT; ++part) {
-        float4 other = *reinterpret_cast<const float4 *>(from + part * OWNED * (COLUMNS + PAD));
+        const float *at = part == rank ? own : from + (part - (part > rank)) * OWNED * STRIDE;
+        float4 other = *reinterpret_cast<const float4 *>(at);
         sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
     }
     u32 first = pack(wide(quad.before.x & 0xffff) + sum.x * quad.gate.x,
@@ -263,11 +286,11 @@ __device__ __forceinline__ void store(const Arguments &a, const Memory &m, const
 
 // What one thread asks for: weights at once, activations when the launch before has made them.
 __device__ __forceinline__ void bring_weights(const Arguments &a, const Memory &m, const TensorMap &w_map,
-                                              int first_chunk) {
+                                              int first_chunk, int chunks) {
     u64 policy = once();
     u32 weights = shared(m.weights);
 #pragma unroll 1
-    for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+    for (int chunk = 0; chunk < chunks; ++chunk) {
         u32 barrier = m.brought + 8 * chunk, to = weights + chunk * W_BYTES;
         int x = (first_chunk + chunk) * CHUNK;
         expect(barrier, A_BYTES + W_BYTES);
@@ -282,11 +305,11 @@ __device__ __forceinline__ void bring_weights(const Arguments &a, const Memory &
     }
 }
 __device__ __forceinline__ void bring_activations(const Memory &m, const TensorMap &a_map, int first_chunk,
-                                                  int first_row) {
+                                                  int chunks, int first_row) {
     u64 policy = often();
     u32 activations = shared(m.activations);
 #pragma unroll 1
-    for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+    for (int chunk = 0; chunk < chunks; ++chunk) {
         if (chunk >= STAGES) await(m.freed + 8 * (chunk - STAGES));
         load_tile(activations + chunk % STAGES * A_BYTES, a_map, (first_chunk + chunk) * CHUNK, first_row,
                   m.brought + 8 * chunk, policy);
@@ -299,22 +322,29 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
     extern __shared__ __align__(1024) unsigned char memory[];
     Memory m = memory_of(memory);
     int first_row = blockIdx.y * ROWS, rank = blockIdx.x % SPLIT;
+    int first_chunk = rank * INNER / SPLIT, chunks = (rank + 1) * INNER / SPLIT - first_chunk;
 
     if (threadIdx.x == MULTIPLIERS) {
+        let_next_begin();
         for (int chunk = 0; chunk < CHUNKS; ++chunk)
             prepare(m.brought + 8 * chunk, 1), prepare(m.freed + 8 * chunk, 4);
+#if KIND == PROJECT
+        prepare(m.met, 1);
+#endif
         prepared();
         ask_for(a_map);
+#if KIND == PROJECT
+        expect(m.met, (SPLIT - 1) * owned_by(rank, min(a.rows - first_row, ROWS)) * STRIDE * 4);
+#endif
     }
     __syncthreads();
     if (KIND == PROJECT) cluster_arrive();
 
     if (threadIdx.x >= MULTIPLIERS) {
         if (threadIdx.x == MULTIPLIERS) {
-            let_next_begin();
-            bring_weights(a, m, w_map, rank * CHUNKS);
+            bring_weights(a, m, w_map, first_chunk, chunks);
             after_previous();
-            bring_activations(m, a_map, rank * CHUNKS, first_row);
+            bring_activations(m, a_map, first_chunk, chunks, first_row);
         }
         __syncwarp();
         if (KIND == PROJECT) cluster_wait(), cluster_arrive(), cluster_wait();
@@ -338,16 +368,21 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
 #pragma unroll
     for (int i = 0; i < SUMS; ++i) c[i] = 0.0f;
     u64 left = tile_at(shared(m.activations)), right = tile_at(shared(m.weights));
-#pragma unroll 1
-    for (int chunk = place.group; chunk < CHUNKS; chunk += 2) {
+#pragma unroll
+    for (int chunk = place.group, time = 0; time < (CHUNKS + 1) / 2; chunk += 2, ++time) {
+        if (chunk >= chunks) break;
         await(m.brought + 8 * chunk);
         begin_products();
         u64 from = left + chunk % STAGES * (A_BYTES / 16), by = right + chunk * (W_BYTES / 16);
 #pragma unroll
         for (int k = 0; k < 4; ++k) multiply(c, from + 2 * k, by + 2 * k);
-        end_products();  // the other group's are under way meanwhile
-        if (chunk + STAGES < CHUNKS && threadIdx.x % 32 == 0) arrive(m.freed + 8 * chunk);
+        commit_products();
+        if (STAGES < CHUNKS && time) {  // those of the chunk before are done
+            wait_for_products<1>();
+            if (chunk - 2 + STAGES < chunks && threadIdx.x % 32 == 0) arrive(m.freed + 8 * (chunk - 2));
+        }
     }
+    wait_for_products();
     settle(c);
 
     // Each group gives the other the rows that it does not store.
@@ -365,11 +400,13 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
     for (int i = 0; i < SUMS / 2; ++i) v[i] += got[i * 128 + place.thread];
 
 #if KIND == PROJECT
-    cluster_wait();  // all have begun, so their memory is there
-    exchange(m, v, rank, place);
-    cluster_arrive(), cluster_wait();
+    exchange(m, v, rank, place, min(a.rows - first_row, ROWS));
+    await(m.met);
+    __syncwarp();
+    cluster_arrive();
 #pragma unroll
-    for (int time = 0; time < TIMES; ++time) store(a, m, quads[time], time * MULTIPLIERS + threadIdx.x);
+    for (int time = 0; time < TIMES; ++time) store(a, m, quads[time], time * MULTIPLIERS + threadIdx.x, rank);
+    cluster_wait();  // all have what was sent from here
 #elif KIND == GATED_UP
     store(a, m, v, first_row, place);
 #else

@@ -22,6 +22,10 @@ from vla_accel_ros.kernels.tuning import Config
 GATED_UP, ROTARY_QKV, PROJECT = range(3)
 CHUNK, ROWS, PAD, THREADS = 64, 64, 8, 288
 LEAST_STAGES = 4
+LEAST_CHUNKS = 4
+"""Of a block of `project`, where as much memory is needed again as its weights have."""
+MOST_BLOCKS = 8
+"""Of a cluster."""
 SHARED_BYTES = 227 << 10
 """What a block may have on sm_90."""
 
@@ -61,12 +65,12 @@ def takes(kernel: str, x: Tensor, weight: Tensor, *rest: Tensor | Norm | None, c
         and torch.cuda.get_device_capability(x.device) == (9, 0)
         and weight.dtype == x.dtype == torch.bfloat16
         and weight.is_contiguous()
-        and inner % (CHUNK * (config.split if kind == PROJECT else 1)) == 0
+        and inner % CHUNK == 0
         and unit % config.block_n == 0
         and _columns(kind, config) in (16, 32, 64)
-        and config.split in ((1, 2, 4, 8) if kind == PROJECT else (1,))
-        and (kind != PROJECT or config.block_n * ROWS // config.split % 512 == 0)
+        and 1 <= config.split <= (min(MOST_BLOCKS, inner // CHUNK) if kind == PROJECT else 1)
         and config.stages >= LEAST_STAGES
+        and (kind != PROJECT or _chunks(kind, config, inner) >= LEAST_CHUNKS)
         and shared_bytes(kind, config, inner, _tall(x.shape[0] * x.shape[1])) <= SHARED_BYTES
     )
 
@@ -180,10 +184,9 @@ def _kernel(macros: tuple[tuple[str, int], ...], device: torch.device, shared: i
 
 def macros(kind: int, config: Config, inner: int, tall: int) -> dict[str, int]:
     """What products.cu is compiled with. tall: rows of a tile of activations."""
-    chunks = _chunks(kind, config, inner)
     return {
-        "KIND": kind, "COLUMNS": _columns(kind, config), "CHUNKS": chunks, "SPLIT": config.split,
-        "STAGES": min(chunks, config.stages), "TALL": tall,
+        "KIND": kind, "COLUMNS": _columns(kind, config), "INNER": inner // CHUNK, "SPLIT": config.split,
+        "STAGES": min(_chunks(kind, config, inner), config.stages), "TALL": tall,
     }  # fmt: skip
 
 
@@ -198,16 +201,17 @@ def _columns(kind: int, config: Config) -> int:
 
 
 def _chunks(kind: int, config: Config, inner: int) -> int:
-    """Of the inner dimension, in a block."""
-    return inner // CHUNK // (config.split if kind == PROJECT else 1)
+    """Of the inner dimension, in a block, at most."""
+    return -(-(inner // CHUNK) // (config.split if kind == PROJECT else 1))
 
 
 def shared_bytes(kind: int, config: Config, inner: int, tall: int) -> int:
     """Of a block."""
     columns, chunks = _columns(kind, config), _chunks(kind, config, inner)
     ring = max(min(chunks, config.stages) * tall * CHUNK * 2, columns * 256)
-    parts = ROWS * (columns + PAD) * 4 if kind == PROJECT else 0
-    return ring + chunks * columns * CHUNK * 2 + parts + 4 * ROWS * 4 + 2 * 8 * chunks
+    owned = -(-tall // 8 // config.split) * 8
+    met = (config.split - 1) * owned * (columns + PAD) if kind == PROJECT else 4 * ROWS
+    return ring + chunks * columns * CHUNK * 2 + 4 * met + 8 * (2 * chunks + 1)
 
 
 KINDS = {"gated_up": GATED_UP, "rotary_qkv": ROTARY_QKV, "project": PROJECT}
