@@ -112,34 +112,34 @@ def _place_qkv(
     y, cos, sin, positions, q, k, v, slots, starts, tokens,
     k_slot, k_head, k_token, v_slot, v_head, v_token,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK_HEADS: tl.constexpr,
 ):  # fmt: skip
+    ALL: tl.constexpr = HEADS + 2 * KV_HEADS
     row = tl.program_id(0)
-    head = tl.program_id(1)
     sequence, token = row // tokens, row % tokens
-    j = tl.arange(0, BLOCK)
-    ok = j < HALF
-    here = y + row.to(tl.int64) * ((HEADS + 2 * KV_HEADS) * 2 * HALF) + head * 2 * HALF + j
+    head, j = tl.arange(0, BLOCK_HEADS)[:, None], tl.arange(0, BLOCK)[None, :]
+    half = j < HALF
+    ok = (head < ALL) & half
+    here = y + row.to(tl.int64) * (ALL * 2 * HALF) + head * (2 * HALF) + j
     first = tl.load(here, mask=ok, other=0.0).to(tl.float32)
     second = tl.load(here + HALF, mask=ok, other=0.0).to(tl.float32)
-    turns = ok & (head < HEADS + KV_HEADS)
     at = (tl.load(positions + sequence) + token) * HALF + j
-    c = tl.load(cos + at, mask=turns, other=1.0)
-    s = tl.load(sin + at, mask=turns, other=0.0)
+    c, s = tl.load(cos + at, mask=half, other=1.0), tl.load(sin + at, mask=half, other=0.0)
+    turns = head < HEADS + KV_HEADS
+    c, s = tl.where(turns, c, 1.0), tl.where(turns, s, 0.0)
     low, high = first * c - second * s, second * c + first * s
     slot = tl.load(slots + sequence).to(tl.int64)
     place = tl.load(starts + sequence) + token
-    if head < HEADS:
-        to = q + (row.to(tl.int64) * HEADS + head) * 2 * HALF + j
-        tl.store(to, low.to(q.dtype.element_ty), mask=ok)
-        tl.store(to + HALF, high.to(q.dtype.element_ty), mask=ok)
-    elif head < HEADS + KV_HEADS:
-        to = k + slot * k_slot + place * k_token + (head - HEADS) * k_head + j
-        tl.store(to, low.to(k.dtype.element_ty), mask=ok)
-        tl.store(to + HALF, high.to(k.dtype.element_ty), mask=ok)
-    else:
-        to = v + slot * v_slot + place * v_token + (head - HEADS - KV_HEADS) * v_head + j
-        tl.store(to, low.to(v.dtype.element_ty), mask=ok)
-        tl.store(to + HALF, high.to(v.dtype.element_ty), mask=ok)
+    to_q = q + row.to(tl.int64) * (HEADS * 2 * HALF) + head * (2 * HALF) + j
+    to_k = k + slot * k_slot + place * k_token + (head - HEADS) * k_head + j
+    to_v = v + slot * v_slot + place * v_token + (head - HEADS - KV_HEADS) * v_head + j
+    is_q, is_k, is_v = ok & (head < HEADS), ok & (head >= HEADS) & turns, ok & (head >= HEADS + KV_HEADS)
+    tl.store(to_q, low.to(q.dtype.element_ty), mask=is_q)
+    tl.store(to_q + HALF, high.to(q.dtype.element_ty), mask=is_q)
+    tl.store(to_k, low.to(k.dtype.element_ty), mask=is_k)
+    tl.store(to_k + HALF, high.to(k.dtype.element_ty), mask=is_k)
+    tl.store(to_v, low.to(v.dtype.element_ty), mask=is_v)
+    tl.store(to_v + HALF, high.to(v.dtype.element_ty), mask=is_v)
 
 
 def rms_norm(x: Tensor, weight: Tensor, out: Tensor) -> None:
@@ -237,10 +237,10 @@ def place_qkv(
 ) -> None:
     """See kernels.linear.place_qkv."""
     (batch, tokens, heads, width), kv_heads = q.shape, k.shape[1]
-    _place_qkv[(batch * tokens, heads + 2 * kv_heads)](
+    _place_qkv[(batch * tokens,)](
         y, cos, sin, positions, q, k, v, slots, starts, tokens, *k.stride()[:3], *v.stride()[:3],
         HEADS=heads, KV_HEADS=kv_heads, HALF=width // 2, BLOCK=triton.next_power_of_2(width // 2),
-        num_warps=1,
+        BLOCK_HEADS=triton.next_power_of_2(heads + 2 * kv_heads), num_warps=4,
     )  # fmt: skip
 
 
