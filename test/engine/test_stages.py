@@ -29,13 +29,13 @@ NEAR = {"rtol": 1e-4, "atol": 2e-5}
 class Setting:
     """A model, its stages over a pool, and observations for them."""
 
-    def __init__(self, kind: str, slots: int = 4) -> None:
+    def __init__(self, kind: str, slots: int = 4, ops: type[Ops] | None = None) -> None:
         self.config = make_config(kind)
         self.model = make_model(self.config)
         self.pool = KVPool(
             self.config.prefix, slots, self.config.max_tokens, torch.device("cpu"), torch.float32
         )
-        self.stages = Stages(self.model, self.pool)
+        self.stages = Stages(self.model, self.pool, ops=ops)
         self.generator = torch.Generator().manual_seed(1)
 
     def frame(self, views: int, words: int) -> tuple[np.ndarray, Tensor]:
@@ -73,6 +73,23 @@ def test_a_prefix_is_the_plain_one(kind: str, views: int, words: int) -> None:
     torch.testing.assert_close(ours.k, kv.k, **NEAR)
     torch.testing.assert_close(ours.v, kv.v, **NEAR)
     assert (setting.pool.k[[0, 1, 3]] == 7.0).all()
+    torch.testing.assert_close(setting.stages.last_hidden(2, length), hidden[0, -1], **NEAR)
+
+
+class InParts(Ops):
+    def parts(self, rows: int, weight: Tensor) -> int:
+        return 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_product_in_parts_makes_the_same_prefix(kind: str) -> None:
+    setting = Setting(kind, ops=InParts)
+    images, prompt = setting.frame(2, 5)
+    hidden, kv = plain_prefix(setting.model, images, prompt)
+    (length,) = setting.stages.observe([images], [prompt], [2])
+    ours = setting.pool.view(2, length)
+    torch.testing.assert_close(ours.k, kv.k, **NEAR)
+    torch.testing.assert_close(ours.v, kv.v, **NEAR)
     torch.testing.assert_close(setting.stages.last_hidden(2, length), hidden[0, -1], **NEAR)
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from vla_accel_ros.engine.graphs import Memory, Stage, put
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.landing import Landing
+from vla_accel_ros.kernels.linear import product_in_parts
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.models.folded import Prefix
 from vla_accel_ros.models.fused import fuse
@@ -142,6 +143,11 @@ class Prefill(Stage):
         self._attended = place("attended", attended)
         self._gate_up, self._fed = place("gate and up", 2 * sizes.mlp), place("fed", sizes.mlp)
         self._images, self._scale = images, math.sqrt(sizes.width)
+        parts, most = ops.parts(batch * tokens, prefix.layers[0].down), batch * pool.max_tokens * sizes.width
+        self._made: Tensor | None = None
+        if parts > 1:
+            name = f"{parts} parts {batch}"
+            self._made = memory.take(name, parts, batch, tokens, sizes.width, most=parts * most)
         self._batch = torch.arange(batch, device=self.device)
 
     def set(self, prompts: Sequence[Tensor], slots: Sequence[int]) -> None:
@@ -154,9 +160,10 @@ class Prefill(Stage):
     def body(self) -> None:
         ops, layers = self.ops, self.prefix.layers
         x, normed = self._x.flatten(0, 1), self._normed.flatten(0, 1)
+        made: Tensor | None = None
         self._enter()
         for index, layer in enumerate(layers):
-            ops.rms_norm(x, self.prefix.attention_norm[index], normed)
+            self._norm(made, self.prefix.attention_norm[index])
             if index == len(layers) - 1:
                 break
             torch.mm(normed, layer.qkv.t(), out=self._qkv.flatten(0, 1))
@@ -165,7 +172,7 @@ class Prefill(Stage):
             ops.rms_norm(x, self.prefix.mlp_norm[index], normed)
             torch.mm(normed, layer.gate_up.t(), out=self._gate_up.flatten(0, 1))
             ops.glu(self._gate_up, self._fed)
-            x.addmm_(self._fed.flatten(0, 1), layer.down.t())
+            made = self._down(layer.down)
         rows = layers[-1].qkv[-self._kv.shape[2] :]
         torch.mm(normed, rows.t(), out=self._kv.flatten(0, 1))
         self._leave()
@@ -174,6 +181,22 @@ class Prefill(Stage):
         """The first layer's input x."""
         self._x[:, : self._images].copy_(self.image_tokens.view(self._x.shape[0], self._images, -1))
         torch.mul(self._table[self.prompt], self._scale, out=self._x[:, self._images :])
+
+    def _down(self, weight: Tensor) -> Tensor | None:
+        """Add what a layer fed forward to x, or return it in parts for the next norm to add."""
+        x, fed = self._x.flatten(0, 1), self._fed.flatten(0, 1)
+        if self._made is None:
+            x.addmm_(fed, weight.t())
+        else:
+            product_in_parts(fed, weight, self._made.flatten(1, 2))
+        return self._made
+
+    def _norm(self, made: Tensor | None, weight: Tensor) -> None:
+        """Normed rows of x, to which parts are added before."""
+        if made is None:
+            self.ops.rms_norm(self._x.flatten(0, 1), weight, self._normed.flatten(0, 1))
+        else:
+            self.ops.add_norm(self._x, made, self._normed, self._zeros, None, weight[None])
 
     def _attend(self, index: int) -> None:
         """A layer's keys and values of qkv into the pool, and what its queries read of all."""

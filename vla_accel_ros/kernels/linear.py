@@ -131,6 +131,16 @@ def project(
         norm.leave(x)
 
 
+def product_in_parts(a: Tensor, weight: Tensor, out: Tensor) -> None:
+    """out[p] = a @ weight.T over part p of the inner dimension, for whoever reads it to add up.
+
+    a [M, K]; weight [N, K]; out [P, M, N], written; P divides K. On a GPU this is one product of cuBLAS, with
+    more tiles for the processors where columns are few and the inner dimension is long.
+    """
+    left = a.unflatten(1, (len(out), -1)).transpose(0, 1)
+    torch.bmm(left, weight.unflatten(1, (len(out), -1)).permute(1, 2, 0), out=out)
+
+
 def _normed_product(x: Tensor, weight: Weight, norm: Norm, bias: Tensor | None) -> Tensor:
     """float32 [B, T, N]"""
     squares = norm.squares.sum(0)[: x.shape[0] * x.shape[1]].view(*x.shape[:2], 1)

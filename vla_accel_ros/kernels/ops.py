@@ -46,6 +46,10 @@ class Ops:
     multiply_rows = staticmethod(quantized.multiply_rows)
     multiply_unscaled = staticmethod(quantized.multiply_unscaled)
 
+    def parts(self, rows: int, weight: Tensor) -> int:
+        """In how many parts kernels.linear.product_in_parts is fastest; 1 = one product that also adds."""
+        return 1
+
 
 class Hopper(NamedTuple):
     """A kernel of kernels/cuda: whether it can compute what it is given, and how it is launched."""
@@ -69,12 +73,15 @@ class TritonOps(Ops):
 
     def _bind(self) -> None:
         from vla_accel_ros.kernels.cuda import attention as cuda_attention
-        from vla_accel_ros.kernels.cuda import products, tiles, view_attention
+        from vla_accel_ros.kernels.cuda import products, rotary_attention, tiles, view_attention
         from vla_accel_ros.kernels.gpu import attention, flow, image, linear, norm, project, quantized
         from vla_accel_ros.kernels.gpu.rotary_attention import attend_rotary
 
         pdl, scratch = self.table.pdl, {"scratch": self.scratch}
-        self.hopper = hopper = {"attend": Hopper(cuda_attention.takes, cuda_attention.attend)}
+        self.hopper = hopper = {
+            "attend": Hopper(cuda_attention.takes, cuda_attention.attend),
+            "attend_rotary": Hopper(rotary_attention.takes, rotary_attention.attend_rotary),
+        }
         for name in products.KINDS:
             hopper[name] = Hopper(partial(products.takes, name), getattr(products, name))
         for name in tiles.FINISHES:
@@ -134,6 +141,9 @@ class TritonOps(Ops):
         }
         for name, function in bound.items():
             setattr(self, name, function)
+
+    def parts(self, rows: int, weight: Tensor) -> int:
+        return self.table.pick(parts_shape(rows, weight)).split
 
 
 def ops_for(device: torch.device) -> Ops:
@@ -198,6 +208,12 @@ def product_shape(kernel: str, x: Tensor, weight: Tensor, *_: Any) -> Shape:
 bias_product_shape = partial(product_shape, "bias_product")
 gelu_product_shape = partial(product_shape, "gelu_product")
 add_product_shape = partial(product_shape, "add_product")
+
+
+def parts_shape(rows: int, weight: Tensor) -> Shape:
+    """Of a product whose Config is for its split alone."""
+    columns, inner = weight.shape
+    return Shape(tuning.PARTED, rows, columns, inner, _name(weight.dtype))
 
 
 def _rows(x: Tensor) -> int:

@@ -24,6 +24,9 @@ SHARED_BYTES = 96 << 10
 FORMAT = 1
 ATTENTION = ("attend", "attend_rotary")
 WAYS = ("triton", "cuda")
+PARTED = "product_in_parts"
+"""A product of cuBLAS, whose tiles change with every few rows."""
+PARTED_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,10 @@ class Shape:
 
     @property
     def key(self) -> str:
-        """As it stands in a table: rows rounded up to a power of two, any number of keys."""
+        """As it stands in a table: rows rounded up to a power of two (PARTED: to 256), any number of keys."""
         columns = "any" if self.kernel in ATTENTION else self.columns
-        return f"{self.kernel}/{round_up(self.rows)}/{columns}/{self.inner}/{self.dtype}"
+        rows = -(-self.rows // PARTED_ROWS) * PARTED_ROWS if self.kernel == PARTED else round_up(self.rows)
+        return f"{self.kernel}/{rows}/{columns}/{self.inner}/{self.dtype}"
 
     @property
     def itemsize(self) -> int:

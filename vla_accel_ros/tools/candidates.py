@@ -54,7 +54,8 @@ CANDIDATES: dict[str, tuple[Config, ...]] = {
     "read_out": (Config(16, 16, 256, 1, 4, 3), Config(16, 16, 512, 1, 4, 2), Config(16, 16, 1024, 1, 8, 1)),
 }  # fmt: skip
 # block_m is theirs; block_k: columns of attention's result that a block makes; split: blocks of a cluster;
-# warps: those that compute, of attention in teams of four with a part of the keys each
+# warps: those that compute, of attention in teams of four with a part of the keys each. Of attend_rotary:
+# block_m: 64 rows for each head of a block; split: parts of the keys of all sequences
 HOPPER: dict[str, tuple[Config, ...]] = {
     "rotary_qkv": tuple(Config(64, 16, 64, 1, 8, stages, "cuda") for stages in (4, 6, 8, 16))
     + (Config(64, 32, 64, 1, 8, 8, "cuda"),),
@@ -72,6 +73,8 @@ HOPPER: dict[str, tuple[Config, ...]] = {
             (80, 64, 3, 8), (112, 64, 3, 8), (96, 64, 3, 8), (112, 64, 2, 8)
         )
     ),
+    "attend_rotary": tuple(Config(128, keys, 16, 20, 8, 1, "cuda") for keys in (64, 80, 96, 112))
+    + tuple(Config(64, keys, 16, 10, 4, 1, "cuda") for keys in (80, 112)),
 }  # fmt: skip
 """Those of kernels/cuda, for compute capability 9.0 and few rows."""
 ENCODER = tuple(
@@ -117,3 +120,5 @@ STAGGERED_ATTENTION = tuple(
         (32, 64, 4, 2)
     )
 )  # fmt: skip
+PARTS = (1, 2, 4)
+"""Of the inner dimension of a product that cuBLAS makes and the next norm adds up."""

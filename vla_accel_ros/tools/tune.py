@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vla_accel_ros.kernels.tuning import WAYS, Config
 from vla_accel_ros.tools.candidates import (
@@ -28,17 +28,14 @@ from vla_accel_ros.tools.candidates import (
 )
 from vla_accel_ros.tools.options import subcommand
 from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.tools.tune_layers import VIEWS, parts, pdl_helps, shape_of, short, together
 
 if TYPE_CHECKING:
     import torch
 
-    from vla_accel_ros.kernels.tuning import Shape, Table
+    from vla_accel_ros.kernels.tuning import Table
     from vla_accel_ros.models.config import PiConfig
     from vla_accel_ros.tools.bench.pieces import Piece
-
-VIEWS = 2
-ROUNDS = 2
-"""How often each kernel is chosen again in company of the others."""
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -115,12 +112,15 @@ def tune(
             for piece in encoder(config, views, device):
                 _hopper(table, piece, ENCODER, _blas(table, piece, device), device, say)
         tokens = views * config.vision.tokens + 32
+        parts(table, config, tokens, device, say)
         _best(table, prefix_attention(config, tokens, device), _of(PREFIX_ATTENTION, ways), device, say)
     staggered = staggered_attention(config, keys, STAGGERED, device)
-    _best(table, staggered, _of(STAGGERED_ATTENTION, ways), device, say)
-    table.pdl = _pdl_helps(table, config, keys, device, batches[0], say)
+    taken = _best(table, staggered, _of(STAGGERED_ATTENTION, ways), device, say)
+    if device_takes and "cuda" in ways:
+        _hopper(table, staggered, HOPPER[staggered.kernel], taken, device, say)
+    table.pdl = pdl_helps(table, config, keys, device, batches[0], say)
     if table.pdl and table.hopper and "cuda" in ways:
-        _together(table, config, device, say)
+        together(table, config, device, say)
     return table
 
 
@@ -144,7 +144,7 @@ def _best(
     say: Callable[[str], None],
 ) -> float:
     """Enter the fastest of the candidates and of what was entered before; returns its microseconds."""
-    shape = _shape(piece)
+    shape = shape_of(piece)
     taken: dict[Config, float] = {}
     before = table.entries.get(shape.key)
     for candidate in (*candidates, *([] if before is None else [before])):
@@ -159,7 +159,7 @@ def _best(
     best = min(taken, key=lambda candidate: taken[candidate])
     table.entries[shape.key] = best
     worst = max(taken.values())
-    say(f"{shape.key:44} {taken[best]:7.2f} us of up to {worst:7.2f}  {_short(best)}")
+    say(f"{shape.key:44} {taken[best]:7.2f} us of up to {worst:7.2f}  {short(best)}")
     return taken[best]
 
 
@@ -177,7 +177,7 @@ def _hopper(
     from vla_accel_ros.kernels.ops import TritonOps
     from vla_accel_ros.tools.bench.pieces import NEAR, chain_us, error
 
-    key, taken = _shape(piece).key, {}
+    key, taken = shape_of(piece).key, {}
     for candidate in candidates:
         table.hopper[key] = candidate
         ops = TritonOps(device, dataclasses.replace(table, pdl=True))
@@ -190,7 +190,7 @@ def _hopper(
     best = min(taken, key=lambda candidate: taken[candidate], default=None)
     if best is not None and taken[best] < other:
         table.hopper[key] = best
-        say(f"{key:44} {taken[best]:7.2f} us of kernels/cuda  {_short(best)}")
+        say(f"{key:44} {taken[best]:7.2f} us of kernels/cuda  {short(best)}")
 
 
 def _blas(table: Table, piece: Piece, device: torch.device) -> float:
@@ -223,64 +223,5 @@ def _time(table: Table, piece: Piece, device: torch.device) -> float | None:
         return None
 
 
-def _pdl_helps(
-    table: Table, config: PiConfig, keys: int, device: torch.device, batch: int, say: Callable[[str], None]
-) -> bool:
-    """Whether a layer's five launches are faster if each starts before the one before has ended."""
-    import torch
-
-    from vla_accel_ros.kernels.ops import TritonOps
-    from vla_accel_ros.tools.bench.pieces import layer_us
-
-    if torch.cuda.get_device_capability(device)[0] < 9:
-        return False
-    taken = {
-        pdl: layer_us(config, keys, device, batch, TritonOps(device, dataclasses.replace(table, pdl=pdl)))
-        for pdl in (False, True)
-    }
-    say(f"a layer: {taken[False]:.2f} us, with early starts {taken[True]:.2f} us")
-    return taken[True] < taken[False]
-
-
 def _of(candidates: tuple[Config, ...], ways: tuple[str, ...]) -> tuple[Config, ...]:
     return tuple(candidate for candidate in candidates if candidate.way in ways)
-
-
-def _together(table: Table, config: PiConfig, device: torch.device, say: Callable[[str], None]) -> None:
-    """Choose among kernels/cuda again, one kernel after another, by the time of whole layers, of all views.
-
-    A launch asks for its weights while the one before computes, if both fit on a processor: what is fastest
-    alone need not be in company.
-    """
-    from vla_accel_ros.kernels.ops import TritonOps
-    from vla_accel_ros.tools.bench.pieces import layer_us, pieces
-
-    keys = [views * config.vision.tokens + 20 for views in (1, VIEWS, 3)]
-
-    def taken(key: str, candidate: Config) -> float:
-        changed = dataclasses.replace(table, hopper={**table.hopper, key: candidate})
-        ops = TritonOps(device, changed)
-        return sum(layer_us(config, count, device, 1, ops) for count in keys)
-
-    for _ in range(ROUNDS):
-        for piece in pieces(config, keys[0], device):
-            key = _shape(piece).key
-            if key in table.hopper:
-                takes = TritonOps(device, table).hopper[piece.kernel].takes
-                fit = [each for each in HOPPER[piece.kernel] if takes(*piece.arguments(0), config=each)]
-                table.hopper[key] = min(fit, key=partial(taken, key))
-                say(f"{key:44} in company: {_short(table.hopper[key])}")
-    us = [layer_us(config, count, device, 1, TritonOps(device, table)) for count in keys]
-    say(f"a layer with kernels/cuda, 1 to 3 views: {', '.join(f'{each:.2f}' for each in us)} us")
-
-
-def _shape(piece: Piece) -> Shape:
-    from vla_accel_ros.kernels import ops
-
-    shape: Callable[..., Any] = getattr(ops, f"{piece.kernel}_shape")
-    found: Shape = shape(*piece.arguments(0))
-    return found
-
-
-def _short(config: Config) -> str:
-    return "x".join(map(str, dataclasses.astuple(config)))

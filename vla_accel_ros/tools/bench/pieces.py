@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.kernels.linear import Norm
+from vla_accel_ros.kernels.linear import Norm, product_in_parts
 from vla_accel_ros.kernels.ops import Ops, TritonOps
 from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.models.config import PiConfig
@@ -165,6 +165,27 @@ def encoder(config: PiConfig, views: int, device: torch.device) -> list[Piece]:
     ]
 
 
+@torch.inference_mode()
+def down_us(config: PiConfig, tokens: int, parts: int, device: torch.device, ops: Ops) -> float:
+    """Microseconds of a prefix layer's last product, in so many parts, with the norm that comes after it."""
+    g, bf16 = config.prefix, torch.bfloat16
+    x, out = (torch.zeros(1, tokens, g.width, device=device, dtype=bf16) for _ in range(2))
+    made, fed = x.new_zeros(parts, 1, tokens, g.width), torch.randn(tokens, g.mlp, device=device, dtype=bf16)
+    weights = [torch.randn(g.width, g.mlp, device=device, dtype=bf16) for _ in range(LAYERS)]
+    norm, at = torch.randn(1, g.width, device=device), torch.zeros(1, dtype=torch.int32, device=device)
+
+    def chain() -> None:
+        for weight in weights:
+            if parts == 1:
+                x[0].addmm_(fed, weight.t())
+                ops.rms_norm(x[0], norm[0], out[0])
+            else:
+                product_in_parts(fed, weight, made.flatten(1, 2))
+                ops.add_norm(x, made, out, at, None, norm)
+
+    return float(np.median(times_ms(Body(chain, device).run, 20)) * 1e3 / LAYERS)
+
+
 def staggered_attention(config: PiConfig, keys: int, batch: int, device: torch.device) -> Piece:
     """Attention of so many chunks in one step, each over a prefix of `keys` tokens."""
     g, bf16 = config.expert, torch.bfloat16
@@ -184,7 +205,7 @@ def staggered_attention(config: PiConfig, keys: int, batch: int, device: torch.d
     return Piece(
         "attend_rotary",
         lambda i: (y, cos, sin, q, k_tail, k[:, i], v[:, i], slots, lengths, out, alone),
-        (3, 9),
+        (9,),
     )
 
 
