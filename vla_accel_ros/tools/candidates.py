@@ -73,8 +73,8 @@ HOPPER: dict[str, tuple[Config, ...]] = {
             (80, 64, 3, 8), (112, 64, 3, 8), (96, 64, 3, 8), (112, 64, 2, 8)
         )
     ),
-    "attend_rotary": tuple(Config(128, keys, 16, 20, 8, 1, "cuda") for keys in (64, 80, 96, 112))
-    + tuple(Config(64, keys, 16, 10, 4, 1, "cuda") for keys in (80, 112)),
+    "attend_rotary": (*(Config(128, keys, 16, 20, 8, 1, "cuda") for keys in (64, 80, 112)),
+                      Config(64, 80, 16, 20, 4, 1, "cuda")),
 }  # fmt: skip
 """Those of kernels/cuda, for compute capability 9.0 and few rows."""
 ENCODER = tuple(

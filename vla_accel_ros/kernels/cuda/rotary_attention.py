@@ -1,0 +1,134 @@
+"""Launches of rotary_attention.cu: attention of staggered chunks, on sm_90.
+
+The signature is that of its twin in kernels/attention.py. `takes` says which attention it is for: bfloat16
+and heads of 256; and the prefix, tables, slots and lengths must have been written before the chain of
+launches began, because they are read early. Neither q nor k_tail is touched.
+
+A Config's block_m is 64 rows for each head of a block, its block_n the keys of a tile, its split parts of the
+keys of all sequences together. How a sequence is cut does not depend on the others' lengths, so neither does
+its result.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.kernels.cuda import compiling
+from vla_accel_ros.kernels.tuning import Config
+
+ROWS, HEAD, PANEL = 64, 256, 64
+TILES = (64, 80, 96, 112)
+"""Keys of a tile."""
+MOST_PARTS = 8
+"""Blocks of a cluster."""
+MOST_STAGES = 6
+SHARED_BYTES = 227 << 10
+"""What a block may have on sm_90."""
+
+
+class Arguments(ctypes.Structure):
+    """As in rotary_attention.cu."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("y", "cos", "sin", "out", "slots", "lengths")),
+        ("scale", ctypes.c_float),
+        *((name, ctypes.c_int) for name in ("tokens", "heads", "kv_heads", "alone")),
+    )
+
+
+def takes(
+    y: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    q: Tensor,
+    k_tail: Tensor,
+    k: Tensor,
+    v: Tensor,
+    slots: Tensor,
+    lengths: Tensor,
+    out: Tensor,
+    alone: int = 0,
+    *,
+    config: Config,
+) -> bool:
+    """Whether the kernel can compute attention of these arguments."""
+    return (
+        compiling.available()
+        and y.is_cuda
+        and torch.cuda.get_device_capability(y.device) == (9, 0)
+        and y.dtype == k.dtype == v.dtype == torch.bfloat16
+        and k.shape[3] == HEAD
+        and k.stride(3) == v.stride(3) == 1
+        and y.is_contiguous()
+        and cos.is_contiguous()
+        and sin.is_contiguous()
+        and config.block_m in (ROWS, 2 * ROWS)
+        and config.block_n in TILES
+        and macros(config, y.shape[0], y.shape[1]) is not None
+    )
+
+
+def attend_rotary(
+    y: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    q: Tensor,
+    k_tail: Tensor,
+    k: Tensor,
+    v: Tensor,
+    slots: Tensor,
+    lengths: Tensor,
+    out: Tensor,
+    alone: int = 0,
+    *,
+    config: Config,
+    pdl: bool = False,
+) -> None:
+    """See kernels.attention.attend_rotary."""
+    (batch, tokens, columns), kv_heads = y.shape, k.shape[1]
+    heads = columns // HEAD - 2 * kv_heads
+    chosen = macros(config, batch, tokens)
+    assert chosen is not None
+    kernel = _kernel(tuple(chosen.items()), y.device)
+    box = (1, 1, config.block_n, PANEL)
+    arguments = Arguments(
+        *(each.data_ptr() for each in (y, cos, sin, out, slots, lengths)),
+        HEAD**-0.5 * math.log2(math.e), tokens, heads, kv_heads, alone,
+    )  # fmt: skip
+    across = kv_heads * -(-(heads // kv_heads) // chosen["HEADS"])
+    kernel.launch(
+        (chosen["SPLIT"], across, batch * -(-tokens // ROWS)),
+        (compiling.tensor_map(k, box), compiling.tensor_map(v, box), arguments),
+        pdl,
+        chosen["SPLIT"],
+    )
+
+
+def macros(config: Config, batch: int, tokens: int) -> dict[str, int] | None:
+    """What rotary_attention.cu is compiled with; None where a block's memory is too small."""
+    tall, heads = min(ROWS, -(-tokens // 8) * 8), config.block_m // ROWS
+    split = max(1, min(MOST_PARTS, config.split // batch))
+    tile, given = config.block_n * HEAD * 2, split * heads * -(-tall // split) * (HEAD * 2 + 16)
+    for stages in range(MOST_STAGES, 1, -1):
+        fits = _shared_bytes(config.block_n, heads, stages, tall) <= SHARED_BYTES
+        if fits and given <= (stages - 1) * tile:
+            return {"SPLIT": split, "KEYS": config.block_n, "HEADS": heads, "STAGES": stages, "TALL": tall}
+    return None
+
+
+@lru_cache(maxsize=32)
+def _kernel(macros: tuple[tuple[str, int], ...], device: torch.device) -> compiling.Kernel:
+    of = dict(macros)
+    shared = _shared_bytes(of["KEYS"], of["HEADS"], of["STAGES"], of["TALL"])
+    threads = 128 + 32 if of["HEADS"] == 1 else 3 * 128
+    return compiling.Kernel("rotary_attention", "attend_rotary", of, device, threads, shared)
+
+
+def _shared_bytes(keys: int, heads: int, stages: int, tall: int) -> int:
+    own = -(-tall * (HEAD * 2 + 16) // 1024) * 1024
+    return heads * own + stages * keys * HEAD * 2 + 8 * (2 * stages + 1)
