@@ -90,7 +90,7 @@ def test_products_of_the_published_encoder_are_near_their_twins(views: int) -> N
 @pytest.mark.gpu
 @torch.inference_mode()
 @pytest.mark.parametrize("views", [1, 2, 3])
-def test_encode_is_as_near_to_float32_as_with_cublas(views: int) -> None:
+def test_encode_of_the_published_sizes_is_as_near_to_float32_as_with_cublas(views: int) -> None:
     model = make_model(make_config(vision=dataclasses.replace(PI0.vision, depth=4))).to(DEVICE)
     frames = torch.randint(256, (views, 224, 224, 3), generator=torch.Generator().manual_seed(views)).byte()
     exact = model.encode(to_unit(frames).to(DEVICE)).flatten(0, 1)
