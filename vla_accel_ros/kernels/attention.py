@@ -76,8 +76,8 @@ def attend_rotary(
     """As attend, of queries and a tail that a product just made.
 
     y [B, T, (heads + 2 kv_heads) * D]: queries, keys and values, to be rotated at lengths[b] and on; cos, sin
-    float32 [positions, D / 2]. q [B, T, heads, D] and k_tail [B, kv_heads, T, D] are places for rotated queries
-    and keys, of which nothing may be wanted after. The tail is all T tokens.
+    float32 [positions, D / 2]. q [B, T, heads, D] and k_tail [B, kv_heads, T, D] are places for rotated
+    queries and keys, of which nothing may be wanted after. The tail is all T tokens.
     """
     batch, tokens, _ = y.shape
     v_tail = torch.empty_like(k_tail)
