@@ -71,6 +71,7 @@ def test_more_rows_than_memory_has_room_for_are_not_taken() -> None:
     [
         ((532,), 51, 1, 1, 8),
         ((532, 276, 3), 51, 1, 1, 8),
+        ((532, 100, 9, 300), 50, 0, 1, 8),
         (tuple(788 - 37 * b for b in range(10)), 50, 0, 1, 8),
         (tuple(532 - 31 * b for b in range(16)), 51, 1, 1, 8),
         ((33, 70), 7, 1, 1, 8),
