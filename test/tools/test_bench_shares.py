@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from vla_accel_ros.tools import cli
-from vla_accel_ros.tools.bench.gpu import alone
+from vla_accel_ros.tools.bench.gpu import alone, gpu_id
 from vla_accel_ros.tools.bench.pipeline import oxygen, sizes
 from vla_accel_ros.tools.bench.pipeline.command import PARTS
 from vla_accel_ros.tools.bench.pipeline.merging import merged
@@ -165,7 +165,8 @@ def test_a_gpu_is_measured_by_one_process(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.gpu
 def test_energy_is_of_the_gpu_that_is_measured() -> None:
     """In a process that sees only the last GPU, as its first: NVML must find the same PCI bus as torch."""
-    last = torch.cuda.device_count() - 1
+    last = gpu_id(torch.device("cuda", torch.cuda.device_count() - 1))
+    assert last is not None
     code = """
 import pynvml, torch
 from vla_accel_ros.tools.bench.gpu import gpu_id
@@ -176,7 +177,7 @@ mine = torch.cuda.get_device_properties(device)
 assert (seen.bus, seen.domain) == (mine.pci_bus_id, mine.pci_domain_id)
 assert torch.cuda.device_count() == 1
 """
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(last)}
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": last}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 

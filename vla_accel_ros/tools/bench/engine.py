@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,11 @@ def run(arguments: argparse.Namespace) -> int:
     wrong = _wrong(document["kernels"])
     if not wrong:
         for kind in arguments.kinds:
-            document["cases"] += _cases(kind, arguments, device)
+            for case in _cases(kind, arguments, device):
+                document["cases"].append(case)
+                _write(document, arguments.out)  # a run that is cut off leaves what it has measured
+                total = case["ours"]["total"]["p50_ms"]
+                print(f"{kind}, {case['views']} views: ours {total:.2f} ms", flush=True)
     print(table(document), flush=True)
     _write(document, arguments.out)
     if wrong:
@@ -129,7 +134,9 @@ def _row(kind: str, views: int, prompt: int) -> dict[str, Any]:
 
 def _write(document: dict[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "engine.json").write_text(json.dumps(document, indent=1) + "\n")
+    beside = folder / "engine.part"
+    beside.write_text(json.dumps(document, indent=1) + "\n")
+    beside.replace(folder / "engine.json")
 
 
 def _wrong(checks: list[dict[str, Any]]) -> list[str]:
@@ -162,7 +169,7 @@ def _checks(kind: str, device: torch.device) -> list[dict[str, Any]]:
     return found
 
 
-def _cases(kind: str, arguments: argparse.Namespace, device: torch.device) -> list[dict[str, Any]]:
+def _cases(kind: str, arguments: argparse.Namespace, device: torch.device) -> Iterator[dict[str, Any]]:
     import torch
 
     from vla_accel_ros.tools.bench import compiled
@@ -176,7 +183,6 @@ def _cases(kind: str, arguments: argparse.Namespace, device: torch.device) -> li
         exact = {views: plain(model, given)().clone() for views, given in inputs.items()}
     model.set_precision(torch.bfloat16)
     torch.cuda.empty_cache()
-    cases = []
     for views, given in inputs.items():
         case = _row(kind, views, arguments.prompt)
         with torch.inference_mode():
@@ -200,8 +206,7 @@ def _cases(kind: str, arguments: argparse.Namespace, device: torch.device) -> li
         if arguments.compile_s:
             one = compiled.Case(kind, views, arguments.prompt, arguments.runs)
             case["compiled"] = compiled.measure(one, arguments.compile_s)
-        cases.append(case)
-    return cases
+        yield case
 
 
 def _config(kind: str) -> Any:
