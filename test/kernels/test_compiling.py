@@ -30,4 +30,6 @@ def test_kernels_compile_and_fit(capability: str, table: str | None, shared: int
     for need in needs:
         # Attention of a whole prefix is compiled in a shape of its own here.
         assert need["shared"] <= shared or (need["kernel"] == "_attend" and need["shared"] <= 160 << 10), need
-        assert need["stack"] <= (64 if capability == "90" else 128), need
+        # What was measured to be the fastest of the many sequences' attention spills a little.
+        spills = capability == "80" or need["kernel"] == "_attend_rotary"
+        assert need["stack"] <= (128 if spills else 64), need
