@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from importlib import resources
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from vla_accel_ros.engine.prefilling import Encode
 from vla_accel_ros.kernels import norm
 from vla_accel_ros.kernels.cuda import compiling, tiles
 from vla_accel_ros.kernels.ops import TritonOps
-from vla_accel_ros.kernels.tuning import Config, Table, load_table
+from vla_accel_ros.kernels.tuning import Config, Shape, Table, load_table, read_table
 from vla_accel_ros.models.config import PI0
 from vla_accel_ros.models.conventions import OPENPI
 from vla_accel_ros.models.processing import to_unit
@@ -24,17 +25,17 @@ from vla_accel_ros.tools.bench import pieces
 from vla_accel_ros.tools.candidates import ENCODER
 
 BF16 = torch.bfloat16
-KERNELS = sorted(tiles.FINISHES)
+KERNELS, PROCESSORS = sorted(tiles.FINISHES), 132
 SHAPES = [(1, 8, 8), (77, 264, 192), (256, 1152, 4304), (300, 1000, 1160), (520, 4304, 1152)]
 
 
 def candidates() -> list[tuple[str, Config]]:
-    return [(kernel, config) for kernel in KERNELS for config in ENCODER]
+    return [(kernel, config) for kernel in KERNELS for config in ENCODER[kernel]]
 
 
 def test_candidates_compile_without_a_device() -> None:
     assert all(tiles.fits(config) for _, config in candidates())
-    for kernel, config in candidates()[::5]:
+    for kernel, config in candidates()[::3]:
         assert compiling.compiled("tiles", tiles.macros(kernel, config), "sm_90a")[:4] == b"\x7fELF"
 
 
@@ -45,6 +46,26 @@ def test_without_a_device_of_its_kind_nothing_is_taken() -> None:
         torch.zeros(1152),
     )
     assert not any(tiles.takes(a, weight, bias.to(BF16), a, config=config) for _, config in candidates())
+
+
+def test_entries_of_the_packaged_table_are_for_products_whose_blocks_run_at_once() -> None:
+    text = (resources.files("vla_accel_ros.kernels") / "tuning" / "sm_90.json").read_text()
+    table, sizes = read_table(text, "sm_90.json", PROCESSORS), PI0.vision
+    width, mlp = sizes.width, sizes.mlp
+    for kernel, columns, inner in (
+        ("bias_product", 3 * width, width),
+        ("add_product", width, width),
+        ("gelu_product", mlp, width),
+        ("add_product", width, mlp),
+    ):
+        for views in range(1, 6):
+            rows = views * sizes.tokens
+            config = table.pick_hopper(Shape(kernel, rows, columns, inner, "bfloat16"))
+            if views <= 3:
+                assert config is not None and tiles.fits(config)
+                assert tiles.blocks(rows, columns, config) <= PROCESSORS
+            else:  # cuBLAS
+                assert config is None or tiles.blocks(rows, columns, config) > PROCESSORS
 
 
 def twice(run: Callable[[], torch.Tensor]) -> torch.Tensor:

@@ -85,7 +85,7 @@ class TritonOps(Ops):
         for name in products.KINDS:
             hopper[name] = Hopper(partial(products.takes, name), getattr(products, name))
         for name in tiles.FINISHES:
-            hopper[name] = Hopper(tiles.takes, getattr(tiles, name))
+            hopper[name] = Hopper(tiles.pays, getattr(tiles, name))
 
         def tuned(
             kernel: Callable[..., None], shape: Callable[..., Shape], extra: dict[str, Any]

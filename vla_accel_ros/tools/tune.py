@@ -110,7 +110,7 @@ def tune(
     for views in (1, VIEWS, 3):
         if device_takes and "cuda" in ways:
             for piece in encoder(config, views, device):
-                _hopper(table, piece, ENCODER, _blas(table, piece, device), device, say)
+                _hopper(table, piece, ENCODER[piece.kernel], _blas(table, piece, device), device, say)
         tokens = views * config.vision.tokens + 32
         parts(table, config, tokens, device, say)
         _best(table, prefix_attention(config, tokens, device), _of(PREFIX_ATTENTION, ways), device, say)

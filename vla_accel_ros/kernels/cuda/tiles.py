@@ -56,6 +56,20 @@ def takes(a: Tensor, weight: Tensor, bias: Tensor, out: Tensor, *_: Tensor, conf
     )
 
 
+def pays(a: Tensor, weight: Tensor, bias: Tensor, out: Tensor, *_: Tensor, config: Config) -> bool:
+    """Whether it takes the product, and all of its blocks find a processor at once: others would wait."""
+    return (
+        takes(a, weight, bias, out, config=config)
+        and blocks(len(a), len(weight), config)
+        <= torch.cuda.get_device_properties(a.device).multi_processor_count
+    )
+
+
+def blocks(rows: int, columns: int, config: Config) -> int:
+    """Of a launch: whole clusters."""
+    return _down(rows, config) * _across(columns, config) * _cluster(config)
+
+
 def fits(config: Config) -> bool:
     """Whether tiles.cu can be compiled so, for a block of sm_90."""
     own = config.block_n // config.split
@@ -66,7 +80,7 @@ def fits(config: Config) -> bool:
         and config.block_n in COLUMNS
         and config.block_n % (16 * config.split) == config.block_n % (8 * config.down) == 0
         and config.across in (1, 2, 4)
-        and config.down * config.across * config.split <= MOST_BLOCKS
+        and _cluster(config) <= MOST_BLOCKS
         and slots <= config.stages
         and shared_bytes(config) <= SHARED_BYTES
     )
@@ -98,17 +112,16 @@ def _launch(
     kernel: str, a: Tensor, weight: Tensor, bias: Tensor, out: Tensor, config: Config, pdl: bool
 ) -> None:
     (rows, inner), columns = a.shape, weight.shape[0]
-    down = _parts(_parts(rows, config.block_m), config.down)
-    across = _parts(_parts(columns, config.block_n), config.across)
-    cluster = config.down * config.across * config.split
     maps = (
         compiling.tensor_map(a, (config.block_m // config.across, CHUNK)),
         compiling.tensor_map(weight, (config.block_n // config.down, CHUNK)),
         compiling.tensor_map(out, (GROUP, _panel(config))),
     )
-    arguments = Arguments(bias.data_ptr(), out.data_ptr(), rows, columns, _parts(inner, CHUNK), down)
+    arguments = Arguments(
+        bias.data_ptr(), out.data_ptr(), rows, columns, _parts(inner, CHUNK), _down(rows, config)
+    )
     made = _kernel(tuple(macros(kernel, config).items()), a.device, config)
-    made.launch((down * across * cluster, 1, 1), (*maps, arguments), pdl, cluster)
+    made.launch((blocks(rows, columns, config), 1, 1), (*maps, arguments), pdl, _cluster(config))
 
 
 @lru_cache(maxsize=64)
@@ -137,6 +150,20 @@ def _panel(config: Config) -> int:
     """Columns that are stored at once: a power of two of which a block stores whole ones."""
     own = config.block_n // config.split
     return min(CHUNK, own & -own)
+
+
+def _cluster(config: Config) -> int:
+    return config.down * config.across * config.split
+
+
+def _down(rows: int, config: Config) -> int:
+    """Clusters below each other."""
+    return _parts(_parts(rows, config.block_m), config.down)
+
+
+def _across(columns: int, config: Config) -> int:
+    """Clusters beside each other."""
+    return _parts(_parts(columns, config.block_n), config.across)
 
 
 def _parts(whole: int, size: int) -> int:
