@@ -207,8 +207,8 @@ def _launch(ops: Ops, piece: Piece) -> Callable[..., None]:
     weight = torch.ones_like(x[0])
 
     def launch(*arguments: Any) -> None:
-        left = kernel(*arguments) or (None, None)
-        ops.add_layer_norm(x, *left, weight, weight, normed)
+        y, y_bias = kernel(*arguments) or (None, None)
+        ops.add_layer_norm(x, y, y_bias, weight, weight, normed)
 
     return launch
 
