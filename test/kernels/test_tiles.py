@@ -26,7 +26,7 @@ from vla_accel_ros.tools.candidates import ENCODER
 
 BF16 = torch.bfloat16
 KERNELS, PROCESSORS = sorted(tiles.FINISHES), 132
-SHAPES = [(1, 8, 8), (77, 264, 192), (256, 1152, 4304), (300, 1000, 1160), (520, 4304, 1152)]
+SHAPES = [(1, 8, 8), (77, 264, 192), (300, 1000, 712), (520, 136, 1160)]
 
 
 def candidates() -> list[tuple[str, Config]]:
@@ -98,6 +98,14 @@ def check(kernel: str, config: Config, rows: int, columns: int, inner: int) -> N
 def test_products(kernel: str, config: Config) -> None:
     for shape in SHAPES:
         check(kernel, config, *shape)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_products_of_more_blocks_than_processors_and_of_published_sizes(kernel: str) -> None:
+    for shape in ((520, 4304, 1152), (1024, 1152, 4304)):
+        for config in ENCODER[kernel][::2]:
+            check(kernel, config, *shape)
 
 
 @pytest.mark.gpu
