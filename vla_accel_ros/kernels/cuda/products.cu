@@ -235,7 +235,7 @@ struct Quad {  // four neighbours of what a row was and what becomes of it
 };
 __device__ __forceinline__ Quad quad_of(const Arguments &a, int number, int first_row, int rank) {
     Quad quad;
-    quad.row = number < owned_by(rank, a.rows - first_row) * QUADS ? first_row + rank * OWNED + number / QUADS
+    quad.row = number < owned_by(rank, min(a.rows - first_row, ROWS)) * QUADS ? first_row + rank * OWNED + number / QUADS
                                                                    : a.rows;
     quad.column = blockIdx.x / SPLIT * COLUMNS + number % QUADS * 4;
     quad.before = make_uint2(0, 0);
