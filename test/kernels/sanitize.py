@@ -1,8 +1,8 @@
-"""The kernels under NVIDIA's compute-sanitizer: memory, races in shared memory, barriers (`make sanitize`).
+"""The kernels under NVIDIA's compute-sanitizer: memory, and races in shared memory (`make sanitize`).
 
     python test/kernels/sanitize.py
 
-runs a few cases of every kernel test under memcheck, racecheck and synccheck, side by side, and fails on any
+runs a few cases of every kernel test under memcheck and racecheck, side by side, and fails on any
 error. Tensors have memory of their own meanwhile: in that of PyTorch's allocator a neighbour's is not out of
 bounds. Kernels of PyTorch are not looked at. A tool that finds nothing must be one that could: each has to
 find an error that is planted for it. The cases run once without a tool, so that all is compiled. A tool is
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 HERE = Path(__file__).parent
 CUDA = HERE.parents[1] / "vla_accel_ros" / "kernels" / "cuda"
 
-TOOLS = ("memcheck", "racecheck", "synccheck")
+TOOLS = ("memcheck", "racecheck")
 CASES_S, LIMIT_S = 40.0, 120.0
 FOUND = 99
 """Status of a tool that has found errors."""
@@ -52,7 +52,6 @@ extern "C" __global__ void planted(int* out, int tool) {
         place[threadIdx.x] = threadIdx.x;
         out[threadIdx.x] = place[63 - threadIdx.x];
     }
-    if (tool == 2 && threadIdx.x % 2) __syncthreads();  // not by all threads of a warp
 }
 """
 
