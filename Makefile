@@ -40,7 +40,7 @@ test-gpu: venv-test  ## the tests marked gpu
 	@$(BIN)/python -c "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'make test-gpu needs a CUDA device: torch sees none')"
 	$(BIN)/pytest -m gpu $(ARGS)
 
-sanitize: venv-test  ## the kernels under compute-sanitizer: memory, races, barriers; about a minute
+sanitize: venv-test  ## the kernels under compute-sanitizer: memory and races; about a minute
 	$(BIN)/python test/kernels/sanitize.py
 
 fuzz: venv-test  ## a million cases of damaged messages, pictures, contracts, and as many of rings

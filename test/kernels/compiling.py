@@ -41,7 +41,7 @@ from vla_accel_ros.kernels.tuning import Config, Table, read_table
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
 from vla_accel_ros.models.conventions import LEROBOT, OPENPI
 from vla_accel_ros.models.openvla_processing import PixelNorm
-from vla_accel_ros.tools.bench import pieces
+from vla_accel_ros.tools.bench import pieces, wide_pieces
 
 POINTERS = {
     torch.bfloat16: "*bf16",
@@ -141,7 +141,7 @@ def between() -> None:
 
 def staggered(table: Table, pdl: bool) -> None:
     """Attention of staggered steps, as a table says."""
-    piece = pieces.staggered_attention(PI0, 532, 10, CPU)
+    piece = wide_pieces.staggered_attention(PI0, 532, 10, CPU)
     TritonOps(CPU, dataclasses.replace(table, pdl=pdl)).attend_rotary(*piece.arguments(0))
 
 

@@ -94,7 +94,8 @@ def tune(
 
     from vla_accel_ros.kernels.cuda import compiling
     from vla_accel_ros.kernels.tuning import Table, load_table
-    from vla_accel_ros.tools.bench.pieces import encoder, pieces, prefix_attention, staggered_attention
+    from vla_accel_ros.tools.bench.pieces import pieces
+    from vla_accel_ros.tools.bench.wide_pieces import encoder, prefix_attention, staggered_attention
 
     processors = torch.cuda.get_device_properties(device).multi_processor_count
     used = load_table(device) if set(ways) < set(WAYS) else Table(processors)

@@ -33,7 +33,7 @@ def parts(
     import torch
 
     from vla_accel_ros.kernels.ops import TritonOps, parts_shape
-    from vla_accel_ros.tools.bench.pieces import down_us
+    from vla_accel_ros.tools.bench.wide_pieces import down_us
 
     weight = torch.empty(config.prefix.width, config.prefix.mlp, device="meta", dtype=torch.bfloat16)
     key, ops = parts_shape(tokens, weight).key, TritonOps(device, table)
