@@ -140,6 +140,23 @@ def test_a_joint_that_never_was_where_it_is_commanded_to_be_keeps_its_command():
     assert robot.follower.counts["moved_while_held"] == 0
 
 
+def test_joints_that_fell_silent_in_motion_go_on_from_where_they_are_when_they_come_back():
+    robot = Robot()
+    robot.go(0.5)
+    last = robot.measured()
+    robot.silent = True
+    robot.run(1.5, goal=1.5)  # what is commanded goes on for a while
+    assert robot.states[-1] is Motion.HOLDING
+    held, _ = robot.reference()
+    assert held[0] - last[0] > 0.2
+    robot.placed, robot.silent = last - np.array([0.02, 0.8]), False
+    count = len(robot.sent)
+    robot.run(0.6, goal=0.0)
+    assert robot.states[-1] is Motion.RUNNING
+    first = robot.sent[count]
+    np.testing.assert_allclose(first.sample(first.start_ns)[0], robot.placed, atol=1e-9)
+
+
 def test_late_joints_stop_it_too():
     robot = Robot()
     robot.go()

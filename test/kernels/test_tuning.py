@@ -8,7 +8,16 @@ from importlib import resources
 
 import pytest
 
-from vla_accel_ros.kernels.tuning import ATTENTION, SHARED_BYTES, Config, Shape, Table, read_table, safe
+from vla_accel_ros.kernels.tuning import (
+    ATTENTION,
+    PARTED,
+    SHARED_BYTES,
+    Config,
+    Shape,
+    Table,
+    read_table,
+    safe,
+)
 from vla_accel_ros.tools.candidates import CANDIDATES
 
 SHAPE = Shape("project", 51, 1024, 4096, "bfloat16")
@@ -98,5 +107,5 @@ def test_tables_of_the_package_can_be_read() -> None:
     assert "sm_90.json" in names
     for name in names:
         table = read_table((folder / name).read_text(), name, 132)
-        known = {name.split()[0] for name in CANDIDATES} | set(ATTENTION)
+        known = {name.split()[0] for name in CANDIDATES} | {*ATTENTION, PARTED}
         assert {key.split("/")[0] for key in table.entries} <= known

@@ -26,6 +26,7 @@ from vla_accel_ros.engine.types import Chunk
 _LEAP_OF_RANGE = 0.02
 _LEAP_SAMPLES = 5
 _MOVED_OF_RANGE = 0.05
+_PARKED_NS = 50_000_000
 _AGES = 512
 _STILL_OF_RANGE = 0.01
 _STAND_NS = 200_000_000
@@ -137,7 +138,9 @@ class ChunkFollower:
         if change.after is Motion.STOPPING:
             return change, self.stop(now_ns)
         if change.after is Motion.HOLDING:
-            self._parked = self._measured
+            # Of joints that fell silent before they were to be at rest nobody knows where they stopped.
+            seen = self._felt_ns >= self._rest_ns - _PARKED_NS
+            self._parked = self._measured if seen else None
         if change.after is Motion.RUNNING:
             self._resume()
         return change, None
@@ -193,13 +196,14 @@ class ChunkFollower:
     def _resume(self) -> None:
         """Go on from the commanded position, and from the measured one in joints that moved while held.
 
-        At the beginning, from the measured one.
+        At the beginning, and when the hold began unseen, from the measured one.
         What counts is the difference to the measured position when the hold began: a gripper around a block
         never is where it is commanded to be, and must not be opened for that.
         """
-        if self._measured is not None and not self._begun:
+        if self._measured is None:
+            return
+        if not self._begun or self._parked is None:
             self.buffer.reset(self._measured)
-        if self._measured is None or self._parked is None or not self._begun:
             return
         moved = np.abs(self._measured - self._parked) > _MOVED_OF_RANGE * self._range
         if moved.any():

@@ -3,8 +3,9 @@
 Nothing on these topics tells it from a real arm, except ground_truth, which is for scoring, and ~/reset.
 Physics is run up to the present whenever something is published or received, so stamps are simulated
 instants. A process that was not scheduled for a moment catches up, as a real arm would have moved on; after
-more than a second, time slips instead (the real-time factor falls). The instruction topic only tells the
-scoring what was asked. A plain node: a robot has no lifecycle of ours.
+more than a second, and where the clock jumps, time slips instead (the real-time factor falls) and the arm
+holds until it is told more. The instruction topic only tells the scoring what was asked. A plain node: a
+robot has no lifecycle of ours.
 """
 
 from __future__ import annotations
@@ -109,10 +110,9 @@ class SimRobotNode(Node):
         if behind_s < -0.01:
             self.get_logger().warning("the clock went back: the arm holds where it is")
             self._anchor()
-        elif behind_s > _CATCH_UP_S:
+        elif behind_s > _CATCH_UP_S:  # nor is it at once where a trajectory would be by now
             self._epoch_ns += round(behind_s * 1e9)
-            for controller in self._controllers.controllers.values():
-                controller.epoch_ns = self._epoch_ns
+            self._controllers.start(self._robot.state(), self._epoch_ns)
         else:
             started = time.perf_counter()
             self._robot.advance(self._robot.time_s + behind_s, self._controllers)
