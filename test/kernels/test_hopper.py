@@ -46,7 +46,7 @@ def macros_of_published_sizes() -> list[tuple[str, dict[str, int]]]:
     for name, kind in products.KINDS.items():
         inners = (2048, 4096) if name == "project" else (1024,)
         for config, inner in itertools.product(HOPPER[name], inners):
-            if products.shared_bytes(kind, config, inner, 56) <= products.SHARED_BYTES:
+            if products.shared_bytes(kind, config, inner, 56) <= compiling.SHARED_BYTES:
                 found.append(("products", products.macros(kind, config, inner, 56)))
     found += [("attention", attention_kernel.macros(config, 56)) for config in HOPPER["attend"]]
     return found

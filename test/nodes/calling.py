@@ -19,7 +19,7 @@ def call(operator: Operator, kind: type, name: str, request: object) -> Any:
     assert client.wait_for_service(timeout_sec=20.0), f"no service {name}"
     future = client.call_async(request)
     future.add_done_callback(operator.changed)
-    operator.wait(future.done, 20.0, f"answer from {name}")
+    operator.wait(future.done, 30.0, f"answer from {name}")
     return future.result()
 
 

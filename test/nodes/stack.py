@@ -74,7 +74,7 @@ def wait_for_rest(operator: Operator, timeout_s: float = 10.0) -> None:
 
 def wait_until_ns(operator: Operator, stamp_ns: int) -> None:
     """Wait for a joint state of this time."""
-    operator.wait(lambda: operator.measured.stamp_ns >= stamp_ns, 20.0, "joint state of a later time")
+    operator.wait(lambda: operator.measured.stamp_ns >= stamp_ns, 30.0, "joint state of a later time")
 
 
 def speed(state: Joints) -> float:

@@ -64,13 +64,13 @@ def test_it_reaches_and_says_so(robot):
         if successes[-1]:
             robot.wait(
                 lambda instruction=instruction: robot.answer.prompt == instruction and robot.answer.finished,
-                10.0,
+                30.0,
                 "answer about this instruction",
             )
     assert sum(successes) >= len(EPISODES) - 1
     said = {answer.text for answer in robot.answers if answer.finished}
     assert said & {"moving to the red block", "moving to the green block", "moving to the blue block", "done"}
-    ages = robot.wait(lambda: robot.loops.get("image_to_trajectory"), 5.0, "ages of what was sent")
+    ages = robot.wait(lambda: robot.loops.get("image_to_trajectory"), 30.0, "ages of what was sent")
     assert 0.0 < ages.p50_s <= ages.p99_s
 
 

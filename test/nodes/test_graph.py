@@ -41,7 +41,7 @@ def test_the_simulated_robot_fits(start, operator, contract):
     wanted = [*inputs(contract), *outputs(contract)]
     until(
         lambda: all(finding.level == OK for finding in look(operator.node, wanted)),
-        20.0,
+        30.0,
         "fitting graph",
         lambda: "\n".join(map(str, look(operator.node, wanted))),
     )
@@ -95,7 +95,7 @@ def test_qos_overridden_so_that_nothing_arrives_is_refused(driver, contract):
         node.create_subscription(
             JointState, topic, lambda _: None, copy(qos.SENSOR), qos_overriding_options=qos.overridable()
         )
-        until(lambda: node.count_publishers(topic), 10.0, "publisher")
+        until(lambda: node.count_publishers(topic), 30.0, "publisher")
         assert "we request reliable, so that nothing arrives" in str(look(node, [states(contract)])[0])
     finally:
         node.destroy_node()
@@ -119,7 +119,7 @@ def test_what_overrides_one_stream_overrides_no_other(start, operator, contract,
 def test_a_wrong_driver_that_starts_later_is_said_in_log_and_diagnostics(start, operator, contract):
     node = start("trajectory", autostart=True)
     node.wait_for_log("nobody publishes /joint_states; start its driver, or mend joint_states.topic")
-    operator.wait(lambda: operator.diagnostics.get("trajectory: graph"), 20.0, "diagnostics")
+    operator.wait(lambda: operator.diagnostics.get("trajectory: graph"), 30.0, "diagnostics")
     context = rclpy.Context()
     rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
     late = rclpy.create_node("late", context=context)
@@ -128,7 +128,7 @@ def test_a_wrong_driver_that_starts_later_is_said_in_log_and_diagnostics(start, 
         sentence = (
             "/joint_states is published by /late as sensor_msgs/msg/Image, not sensor_msgs/msg/JointState"
         )
-        operator.wait(lambda: sentence in operator.diagnostics["trajectory: graph"].message, 20.0, "finding")
+        operator.wait(lambda: sentence in operator.diagnostics["trajectory: graph"].message, 30.0, "finding")
         assert sentence in node.log
     finally:
         late.destroy_node()

@@ -55,7 +55,7 @@ def seam(operator: Operator) -> float:
 def test_chunks_continue_each_other_in_mode_rtc_and_only_there(start, tmp_path, operator):
     stack = Stack(start, tmp_path, mode="async", inference={"rtc_mask": "hard", "rtc_mask_horizon": 9})
     set_going(operator)
-    operator.wait(lambda: chunking(operator).get("delay [steps]", "n").isdigit(), 20.0, "measured delay")
+    operator.wait(lambda: chunking(operator).get("delay [steps]", "n").isdigit(), 30.0, "measured delay")
     free = seam(operator)
     assert chunking(operator)["message"] == "not guided: mode async"
     assert counted(operator, "guided") == 0
@@ -77,14 +77,14 @@ def test_chunks_continue_each_other_in_mode_rtc_and_only_there(start, tmp_path, 
         assert (agreement.schedule, agreement.end - agreement.delay) == ("ONES", 9)
 
     operator.hold()
-    operator.wait(lambda: operator.motions[-1].state == Motion.HOLDING, 20.0, "hold")
+    operator.wait(lambda: operator.motions[-1].state == Motion.HOLDING, 30.0, "hold")
     assert operator.motions[-1].reasons[0] == "held by the operator"
-    operator.wait(lambda: counted(operator, "not guided: holding") > 2, 20.0, "free chunks in the hold")
+    operator.wait(lambda: counted(operator, "not guided: holding") > 2, 30.0, "free chunks in the hold")
     before = counted(operator, "not guided: first")
     operator.resume()
-    operator.wait(lambda: counted(operator, "not guided: first") > before, 20.0, "first chunk after the hold")
+    operator.wait(lambda: counted(operator, "not guided: first") > before, 30.0, "first chunk after the hold")
     sent = len(operator.sent)
-    operator.wait(lambda: len(operator.sent) > sent + 10, 20.0, "trajectories")
+    operator.wait(lambda: len(operator.sent) > sent + 10, 30.0, "trajectories")
     assert chunking(operator)["message"] == "guided"
     assert "rtc is" not in stack.inference.log
 
@@ -95,5 +95,5 @@ def test_a_choice_that_contradicts_the_trajectory_node_is_told(start, tmp_path, 
     inference = start("inference", autostart=True, model=str(model), rtc="never")
     inference.wait_for_log("rtc is never, but the trajectory node runs in mode rtc")
     operator.wait(
-        lambda: chunking(operator).get("message", "").startswith("rtc is never"), 10.0, "word in diagnostics"
+        lambda: chunking(operator).get("message", "").startswith("rtc is never"), 30.0, "word in diagnostics"
     )

@@ -51,7 +51,7 @@ class Going:
         self._future.add_done_callback(operator.changed)
 
     def ends(self, drives=lambda condition: condition) -> Trigger.Response:
-        self._operator.wait(drives(self._future.done), 20.0, "end of ~/home")
+        self._operator.wait(drives(self._future.done), 30.0, "end of ~/home")
         return self._future.result()
 
 
@@ -70,9 +70,9 @@ def test_home_stops_the_stream_goes_there_by_the_action_and_goes_on_from_there(
     operator, contract, arm, policy, node
 ):
     begin = arm.array(ARM)
-    operator.wait(policy.drives(lambda: np.abs(arm.array(ARM) - begin).max() > 0.2), 20.0, "motion")
+    operator.wait(policy.drives(lambda: np.abs(arm.array(ARM) - begin).max() > 0.2), 30.0, "motion")
     going = Going(operator)
-    operator.wait(policy.drives(lambda: arm.goals[TOPIC].asked), 10.0, "goal")
+    operator.wait(policy.drives(lambda: arm.goals[TOPIC].asked), 30.0, "goal")
     count = len(operator.sent)
     assert operator.motions[-1].state == operator.motions[-1].RELEASED
     answer = going.ends(policy.drives)
@@ -81,7 +81,7 @@ def test_home_stops_the_stream_goes_there_by_the_action_and_goes_on_from_there(
     (goal,) = arm.goals[TOPIC].asked
     assert [(t.name, t.position) for t in goal.goal_tolerance] == [(name, 0.03) for name in ARM]
     assert not goal.path_tolerance
-    operator.wait(policy.drives(lambda: len(operator.sent) > count), 20.0, "trajectory after it")
+    operator.wait(policy.drives(lambda: len(operator.sent) > count), 30.0, "trajectory after it")
     first = next(s.trajectory for s in operator.sent[count:] if s.trajectory.joints == tuple(ARM))
     np.testing.assert_allclose(first.positions[0], list(HOME.values()), atol=0.01)
     assert operator.motions[-1].state == operator.motions[-1].RUNNING and not arm.rejected
@@ -117,11 +117,11 @@ def test_a_goal_that_is_rejected_and_one_that_is_taken_after_it(operator, arm, n
 
 def test_hold_cancels_a_goal_that_is_under_way(operator, arm, node):
     going = Going(operator)
-    operator.wait(lambda: arm.goals[TOPIC].asked, 10.0, "goal")
+    operator.wait(lambda: arm.goals[TOPIC].asked, 30.0, "goal")
     operator.hold()
     answer = going.ends()
     assert not answer.success and "held by the operator" in answer.message
-    operator.wait(lambda: arm.goals[TOPIC].cancelled == 1, 5.0, "cancellation")
+    operator.wait(lambda: arm.goals[TOPIC].cancelled == 1, 30.0, "cancellation")
     assert not at_home(arm)
     refused = Going(operator).ends()
     assert not refused.success and "call ~/resume first" in refused.message
@@ -131,7 +131,7 @@ def test_hold_cancels_a_goal_that_is_under_way(operator, arm, node):
 
 def test_a_second_call_replaces_the_first(operator, arm, node):
     first = Going(operator)
-    operator.wait(lambda: arm.goals[TOPIC].asked, 10.0, "goal")
+    operator.wait(lambda: arm.goals[TOPIC].asked, 30.0, "goal")
     second = Going(operator)
     answer = first.ends()
     assert not answer.success and "replaced by another move" in answer.message
@@ -141,10 +141,10 @@ def test_a_second_call_replaces_the_first(operator, arm, node):
 
 def test_deactivation_cancels_a_goal(operator, arm, node):
     going = Going(operator)
-    operator.wait(lambda: arm.goals[TOPIC].asked, 10.0, "goal")
+    operator.wait(lambda: arm.goals[TOPIC].asked, 30.0, "goal")
     assert change(operator, "trajectory", Transition.TRANSITION_DEACTIVATE)
     assert "deactivated" in going.ends().message
-    operator.wait(lambda: arm.goals[TOPIC].cancelled == 1, 5.0, "cancellation")
+    operator.wait(lambda: arm.goals[TOPIC].cancelled == 1, 30.0, "cancellation")
     refused = call(operator, Trigger, "trajectory/home", Trigger.Request())
     assert not refused.success and "not active" in refused.message
 

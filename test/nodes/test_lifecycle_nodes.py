@@ -32,7 +32,7 @@ def test_a_node_walks_through_its_states_and_back_twice(start, operator, tmp_pat
         assert state(operator, node) == State.PRIMARY_STATE_INACTIVE
         assert change(operator, node, ACTIVATE)
         assert state(operator, node) == State.PRIMARY_STATE_ACTIVE
-        operator.wait(lambda: operator.loops, 10.0, "statistics of an active node")
+        operator.wait(lambda: operator.loops, 30.0, "statistics of an active node")
         assert change(operator, node, DEACTIVATE)
         assert change(operator, node, CLEANUP)
     assert process.end() == 0
@@ -40,7 +40,7 @@ def test_a_node_walks_through_its_states_and_back_twice(start, operator, tmp_pat
 
 def test_a_node_that_was_shut_down_by_a_manager_ends_cleanly(start, operator):
     process = start("trajectory", autostart=True)
-    operator.wait(lambda: operator.loops, 20.0, "statistics of an active node")
+    operator.wait(lambda: operator.loops, 30.0, "statistics of an active node")
     assert change(operator, "trajectory", Transition.TRANSITION_ACTIVE_SHUTDOWN)
     assert state(operator, "trajectory") == State.PRIMARY_STATE_FINALIZED
     assert process.end() == 0
@@ -67,10 +67,10 @@ def test_a_wrong_contract_is_a_failure_with_its_sentence_and_can_be_mended(start
     assert state(operator, node) == State.PRIMARY_STATE_UNCONFIGURED
     process.wait_for_log("joint_states.rate_hz")
     item = "inference" if node == "inference" else "motion"
-    line = operator.wait(lambda: operator.diagnostics.get(f"{node}: {item}"), 10.0, "diagnostics")
+    line = operator.wait(lambda: operator.diagnostics.get(f"{node}: {item}"), 30.0, "diagnostics")
     operator.wait(
         lambda: "joint_states.rate_hz" in operator.diagnostics[f"{node}: {item}"].message,
-        10.0,
+        30.0,
         f"the refusal in the diagnostics, last {line.message!r}",
     )
     assert set_parameter(operator, node, "contract", "").successful
@@ -107,7 +107,7 @@ def test_a_publisher_with_a_qos_that_does_not_fit_is_told(start, operator):
     operator.node.create_publisher(ActionChunk, "action_chunk", qos.SENSOR)
     sentence = "/action_chunk is offered reliability best_effort by /operator but we request reliable"
     process.wait_for_log(f"{sentence}, so that nothing arrives; have it offer reliability reliable")
-    operator.wait(lambda: sentence in graph(operator, "trajectory"), 10.0, "word of it in the diagnostics")
+    operator.wait(lambda: sentence in graph(operator, "trajectory"), 30.0, "word of it in the diagnostics")
 
 
 def test_an_instruction_that_is_not_latched_is_told_until_its_publisher_has_gone(start, operator, tmp_path):
@@ -118,10 +118,10 @@ def test_an_instruction_that_is_not_latched_is_told_until_its_publisher_has_gone
     terminal.create_publisher(String, "instruction", qos.REPORT)
     sentence = "/instruction is offered durability volatile by /terminal but we request transient_local"
     process.wait_for_log(sentence)
-    operator.wait(lambda: sentence in graph(operator, "inference"), 10.0, "word of it in the diagnostics")
+    operator.wait(lambda: sentence in graph(operator, "inference"), 30.0, "word of it in the diagnostics")
     assert "ros2 topic pub --qos-durability transient_local" in graph(operator, "inference")
     terminal.destroy_node()
-    operator.wait(lambda: sentence not in graph(operator, "inference"), 10.0, "diagnostics without it")
+    operator.wait(lambda: sentence not in graph(operator, "inference"), 30.0, "diagnostics without it")
 
 
 def graph(operator: Operator, node: str) -> str:

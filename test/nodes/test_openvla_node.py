@@ -95,7 +95,7 @@ def test_its_actions_are_chunks_of_one(
         assert (chunk.actions[0] >= low - 1e-6).all() and (chunk.actions[0] <= high + 1e-6).all()
     stamps = [received.chunk.stamp_ns for received in operator.chunks]
     assert stamps == sorted(set(stamps))  # one for each frame: it feels nothing in between
-    operator.wait(lambda: running(operator) == "running", 20.0, "running in the diagnostics")
+    operator.wait(lambda: running(operator) == "running", 30.0, "running in the diagnostics")
     assert "loop language" not in " ".join(operator.diagnostics)
     assert not operator.refused and not operator.answers
     assert "openvla, 0.00 GB in " in node.log
@@ -138,5 +138,5 @@ def test_frames_in_turn_go_down_the_same_path(
     versions = [received.chunk.kv_version for received in operator.chunks]
     stamps = [received.chunk.stamp_ns for received in operator.chunks]
     assert versions == sorted(set(versions)) and stamps == sorted(set(stamps))
-    operator.wait(lambda: running(operator) == "running", 20.0, "running in the diagnostics")
+    operator.wait(lambda: running(operator) == "running", 30.0, "running in the diagnostics")
     assert fast == ("preparing fast stages, 1 of " in node.log and ": decodes" in node.log)

@@ -63,7 +63,7 @@ def test_a_running_node_declares_its_table_with_ranges_and_descriptions(start, o
     client = operator.node.create_client(DescribeParameters, f"{node}/describe_parameters")
     assert client.wait_for_service(timeout_sec=20.0)
     future = client.call_async(DescribeParameters.Request(names=names))
-    operator.wait(future.done, 10.0, "description of the parameters")
+    operator.wait(future.done, 30.0, "description of the parameters")
     for parameter, found in zip(NODES[node], future.result().descriptors):
         assert (found.name, found.type) == (parameter.name, TYPES[type(parameter.default)])
         assert (found.description, found.read_only) == (parameter.description, parameter.read_only)

@@ -49,7 +49,7 @@ def test_two_questions_at_once_are_answered_while_every_frame_is_acted_on(
     operator.wait(lambda: set(QUESTIONS) <= finished(operator).keys(), 60.0, "both answers")
     last = max(answer.kv_version for answer in operator.answers)
     operator.wait(
-        lambda: operator.chunks[-1].chunk.kv_version > last, 20.0, "a chunk of a frame after the answers"
+        lambda: operator.chunks[-1].chunk.kv_version > last, 30.0, "a chunk of a frame after the answers"
     )
     versions = [received.chunk.kv_version for received in operator.chunks]
     seen = {received.chunk.kv_version: received.chunk.stamp_ns for received in operator.chunks}

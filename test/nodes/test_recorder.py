@@ -61,7 +61,7 @@ def test_a_guided_run_is_replayed_to_the_bit_from_a_bag_and_from_what_a_killed_r
     recorder: NodeProcess = start("recorder", autostart=True, record_dir=str(folder))
     set_going(operator)
     wait_for_chunks(operator)
-    operator.wait(lambda: recording(operator).get("message") == "recording", 10.0, "word of the recorder")
+    operator.wait(lambda: recording(operator).get("message") == "recording", 30.0, "word of the recorder")
     assert change(operator, "recorder", Transition.TRANSITION_DEACTIVATE)
     recorder.wait_for_log("; 0 dropped")
 
@@ -158,14 +158,14 @@ def test_a_disk_that_is_nearly_full_ends_the_recording_and_nothing_else(start, r
     log = recorder.wait_for_log("are kept free (keep_free_mb); the robot goes on")
     assert log.count("recording has ended") == 1
     operator.wait(
-        lambda: "recording has ended" in recording(operator).get("message", ""), 10.0, "diagnostics"
+        lambda: "recording has ended" in recording(operator).get("message", ""), 30.0, "diagnostics"
     )
     path = bags(folder)[0]
-    until(lambda: (path / "metadata.yaml").exists(), 10.0, "the end of the bag")
+    until(lambda: (path / "metadata.yaml").exists(), 30.0, "the end of the bag")
     bag = Bag(path)
     assert list(bag.entries()) and bag.finished
     seen = len(operator.joints)
-    operator.wait(lambda: len(operator.joints) > seen + 10, 10.0, "joint states")
+    operator.wait(lambda: len(operator.joints) > seen + 10, 30.0, "joint states")
     assert recorder.end() == 0
 
 

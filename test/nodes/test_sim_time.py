@@ -61,7 +61,7 @@ def greatest_speed(operator: Operator, first: int) -> float:
 def pass_seconds(operator: Operator, seconds: int) -> None:
     """Let time pass by statistics, of which four come a second whatever ROS time does."""
     count = len(operator.reports)
-    operator.wait(lambda: len(operator.reports) > count + 4 * seconds, 20.0, "statistics")
+    operator.wait(lambda: len(operator.reports) > count + 4 * seconds, 30.0, "statistics")
 
 
 def runs_anew(operator: Operator, told: int) -> bool:
@@ -85,7 +85,7 @@ def test_a_clock_that_stands_still_and_jumps(start, tmp_path, operator, clock):
     set_going(operator)
 
     clock.standing = True
-    operator.wait(lambda: operator.now_ns() == clock.now_ns, 10.0, "time that stands")
+    operator.wait(lambda: operator.now_ns() == clock.now_ns, 30.0, "time that stands")
     pass_seconds(operator, 1)
     standing, sent = operator.measured, len(operator.sent)
     pass_seconds(operator, 3)
@@ -102,7 +102,7 @@ def test_a_clock_that_stands_still_and_jumps(start, tmp_path, operator, clock):
         assert greatest_speed(operator, count) < LEAP
         moves_after(operator, count, at_ns - S // 100, at_ns + 100 * S)
         guided = len(operator.chunks)
-        operator.wait(lambda guided=guided: len(operator.chunks) > guided + 5, 20.0, "chunks")
+        operator.wait(lambda guided=guided: len(operator.chunks) > guided + 5, 30.0, "chunks")
         assert all(0 <= r.received_ns - r.chunk.stamp_ns < S for r in operator.chunks[guided:])
     for node in (stack.inference, stack.trajectory):
         assert node.log.count("ROS time jumped by") >= 1 + 4  # the first when time began

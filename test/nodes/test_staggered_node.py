@@ -45,7 +45,7 @@ def test_every_chunk_is_computed_again_to_the_bit(
     operator.wait(lambda: len(operator.chunks) >= CHUNKS, 60.0, f"{CHUNKS} chunks")
     operator.instruct("reach the blue block")
     operator.wait(lambda: len(operator.chunks) >= 2 * CHUNKS, 60.0, f"{CHUNKS} more chunks")
-    operator.wait(lambda: chunking(operator) == "not guided: staggered", 10.0, "word in the diagnostics")
+    operator.wait(lambda: chunking(operator) == "not guided: staggered", 30.0, "word in the diagnostics")
     chunks = [received.chunk for received in operator.chunks]
     requests = [chunk.request_id for chunk in chunks]
     assert requests == sorted(set(requests))

@@ -23,6 +23,7 @@ from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.precision import SmallLayer
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.engine.staggered import StaggeredDenoising
+from vla_accel_ros.kernels.linear import product_in_parts
 from vla_accel_ros.kernels.ops import Ops, ops_for
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.folded import Expert, Modulation
@@ -95,12 +96,12 @@ class WideStep(StaggeredStep):
                 self._qkv, self.cos, self.sin, self._q, self._k, self.pool.k[:, index],
                 self.pool.v[:, index], self.slots, self.lengths, self._attended, self.alone,
             )  # fmt: skip
-            self._make(self._attended, layer.o)
+            product_in_parts(self._attended.flatten(0, 1), layer.o, self._made.flatten(1, 2))
             gate = None if table is None else table.attention_gate[:, index]
             self._onward(self._made, gate, _mlp_norm(table, index))
             torch.mm(self._rows_in.flatten(0, 1), layer.gate_up.t(), out=self._gate_up.flatten(0, 1))
             ops.glu(self._gate_up, self._fed)
-            self._make(self._fed, layer.down)
+            product_in_parts(self._fed.flatten(0, 1), layer.down, self._made.flatten(1, 2))
             gate = None if table is None else table.mlp_gate[:, index]
             if index + 1 < len(expert.layers):
                 self._onward(self._made, gate, _attention_norm(table, index + 1))
@@ -108,13 +109,6 @@ class WideStep(StaggeredStep):
                 ops.add_norm(x, self._made, None, self.steps, gate)
         final = None if table is None else table.final[now]
         ops.read_out(x, expert.out_weight, expert.out_bias[now], self.x, self.update, final)
-
-    def _make(self, a: Tensor, weight: Tensor) -> None:
-        """Parts of a @ weight.T."""
-        parts = len(self._made)
-        left = a.flatten(0, 1).unflatten(1, (parts, -1)).transpose(0, 1)
-        right = weight.unflatten(1, (parts, -1)).permute(1, 2, 0)
-        torch.bmm(left, right, out=self._made.flatten(1, 2))
 
     def _onward(
         self, made: Tensor | None, gate: Tensor | None, norm: tuple[Tensor | None, Tensor | None]

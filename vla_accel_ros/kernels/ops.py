@@ -100,14 +100,18 @@ class TritonOps(Ops):
 
             return launch
 
-        def of_blas(name: str) -> Callable[..., Any]:
-            kernel = getattr(norm, name)
+        blas: dict[str, Callable[..., Any]] = {
+            "bias_product": Ops.bias_product,
+            "gelu_product": norm.gelu_product,
+            "add_product": norm.add_product,
+        }
 
+        def of_blas(name: str) -> Callable[..., Any]:
             def launch(*arguments: Any) -> Any:
                 config = self.table.pick_hopper(product_shape(name, *arguments))
                 if config is not None and hopper[name].takes(*arguments, config=config):
                     return hopper[name].launch(*arguments, config=config, pdl=pdl)
-                return kernel(*arguments)
+                return blas[name](*arguments)
 
             return launch
 
@@ -130,7 +134,7 @@ class TritonOps(Ops):
             "add_norm": norm.add_norm,
             "attend_views": attend_views,
             "add_layer_norm": partial(norm.add_layer_norm, pdl=pdl),
-            **{name: of_blas(name) for name in tiles.FINISHES},
+            **{name: of_blas(name) for name in blas},
             "patches": image.patches,
             "rms_norm_rows": quantized.rms_norm_rows,
             "layer_norm_rows": quantized.layer_norm_rows,

@@ -189,7 +189,7 @@ class Listener:
         subscribe(LanguageOutput, "language_output", lambda m: self._record("answers", m), qos.REPORT)
         subscribe(GroundTruth, "ground_truth", lambda m: self._record("truths", m), qos.REPORT)
         subscribe(LoopStats, "loop_stats", self._on_loop, qos.REPORT)
-        subscribe(Motion, "motion", lambda m: self._record("motions", m), qos.LATCHED)
+        subscribe(Motion, "motion", lambda m: self._record("motions", m), qos.ALL_LATCHED)
         subscribe(JointState, self.contract.joint_states.topic, self._on_joints, qos.SENSOR)
         subscribe(DiagnosticArray, "/diagnostics", self._on_diagnostics, qos.REPORT)
         for controller in self.contract.controllers:

@@ -8,8 +8,8 @@
 // and every block adds up a few of the rows, which the copy engine brings from the others. Both in a fixed
 // order.
 //
-// Macros: SPLIT blocks of a cluster, TEAMS of a block, KEYS of a tile of keys (48 to 192), SIDES (2 or 4, that a
-// head's columns are dealt out to), TALL rows of a tile of queries (a multiple of 8 up to 64).
+// Macros: SPLIT blocks of a cluster, TEAMS of a block, KEYS of a tile of keys (48 to 192), SIDES (2 or 4, that
+// a head's columns are dealt out to), TALL rows of a tile of queries (a multiple of 8 up to 64).
 
 #include "hopper.cuh"
 
@@ -28,55 +28,10 @@ struct Arguments {
     int tokens, heads, groups, alone;
 };
 
-__device__ __forceinline__ float power(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 __device__ __forceinline__ void team_meets(int team) {
     asm volatile("bar.sync %0, 128;" ::"r"(2 + team) : "memory");
 }
 __device__ __forceinline__ void workers_meet() { asm volatile("bar.sync 1, %0;" ::"n"(WORKERS) : "memory"); }
-
-// c += queries (64 x 16) @ keys (KEYS x 16).T
-#define PRODUCT(keys, names, sums, q, k)                                                             \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" keys "k16.f32.bf16.bf16 {" names "}, " q ", " k \
-                 ", 1, 1, 1, 0, 0;"                                                                  \
-                 : sums                                                                              \
-                 : "l"(queries), "l"(keys_at))
-__device__ __forceinline__ void multiply(float (&c)[KEYS / 2], u64 queries, u64 keys_at) {
-#if KEYS == 48
-    PRODUCT("48", NAMES_24, SUMS_24(c), "%24", "%25");
-#elif KEYS == 64
-    PRODUCT("64", NAMES_32, SUMS_32(c), "%32", "%33");
-#elif KEYS == 80
-    PRODUCT("80", NAMES_40, SUMS_40(c), "%40", "%41");
-#elif KEYS == 96
-    PRODUCT("96", NAMES_48, SUMS_48(c), "%48", "%49");
-#elif KEYS == 112
-    PRODUCT("112", NAMES_56, SUMS_56(c), "%56", "%57");
-#elif KEYS == 128
-    PRODUCT("128", NAMES_64, SUMS_64(c), "%64", "%65");
-#else
-    static_assert(KEYS == 192, "tiles of 48, 64, 80, 96, 112, 128 or 192 keys");
-    PRODUCT("192", NAMES_96, SUMS_96(c), "%96", "%97");
-#endif
-}
-// c += weights (64 x 16, in registers) @ values (16 x WIDE)
-__device__ __forceinline__ void multiply(float (&c)[WIDE / 2], const u32 (&a)[4], u64 values) {
-#if SIDES == 4
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32
-                 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-                 : SUMS_32(c)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(values));
-#else
-    static_assert(SIDES == 2, "sides of 64 or 128 columns");
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NAMES_64
-                 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
-                 : SUMS_64(c)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(values));
-#endif
-}
 
 struct Memory {
     unsigned char *keys, *queries, *values;  // panels of 64 columns

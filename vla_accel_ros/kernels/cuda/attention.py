@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.kernels.cuda import compiling
-from vla_accel_ros.kernels.cuda.products import MOST_BLOCKS, SHARED_BYTES
+from vla_accel_ros.kernels.cuda.compiling import MOST_BLOCKS, ROWS, SHARED_BYTES, tile_rows
 from vla_accel_ros.kernels.tuning import Config
 
-ROWS, HEAD, PAD, WARP = 64, 256, 8, 32
-PANEL = 64
+HEAD, PANEL, PAD, WARP = 256, 64, 8, 32
 TILES = (48, 64, 80, 96, 112, 128, 192)
 """Keys of a tile."""
 
@@ -47,9 +46,7 @@ def takes(
 ) -> bool:
     """Whether the kernel can compute attention of these arguments."""
     return (
-        compiling.available()
-        and q.is_cuda
-        and torch.cuda.get_device_capability(q.device) == (9, 0)
+        compiling.launchable(q)
         and k_tail is not None
         and q.dtype == k.dtype == torch.bfloat16
         and q.shape[3] == HEAD
@@ -59,8 +56,8 @@ def takes(
         and config.block_n in TILES
         and config.block_k in (64, 128)
         and (config.warps == 4 or config.block_n >= config.block_k // 2 + 4)
-        and _results_bytes(config, _tall(q.shape[1])) <= _inputs_bytes(config, _tall(q.shape[1]))
-        and _shared_bytes(config, _tall(q.shape[1])) <= SHARED_BYTES
+        and _results_bytes(config, tile_rows(q.shape[1])) <= _inputs_bytes(config, tile_rows(q.shape[1]))
+        and _shared_bytes(config, tile_rows(q.shape[1])) <= SHARED_BYTES
     )
 
 
@@ -82,7 +79,7 @@ def attend(
     """See kernels.attention.attend."""
     assert k_tail is not None and v_tail is not None and tails is not None
     (batch, tokens, heads, head), keys = q.shape, config.block_n
-    tall, sides = _tall(tokens), HEAD // config.block_k
+    tall, sides = tile_rows(tokens), HEAD // config.block_k
     kernel = _kernel(
         tuple(macros(config, tall).items()), q.device, WARP * (config.warps + 1), _shared_bytes(config, tall)
     )
@@ -113,11 +110,6 @@ def _kernel(
     macros: tuple[tuple[str, int], ...], device: torch.device, threads: int, shared: int
 ) -> compiling.Kernel:
     return compiling.Kernel("attention", "attend", dict(macros), device, threads, shared)
-
-
-def _tall(tokens: int) -> int:
-    """Rows of a tile of queries: those there are, in eights."""
-    return min(ROWS, -(-tokens // 8) * 8)
 
 
 def _shared_bytes(config: Config, tall: int) -> int:

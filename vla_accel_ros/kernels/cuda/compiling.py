@@ -17,6 +17,12 @@ from torch import Tensor
 
 HEADER = "hopper.cuh"
 SWIZZLES = {64: "128B", 32: "64B", 16: "32B", 8: "NONE"}
+MOST_BLOCKS = 8
+"""Of a cluster."""
+SHARED_BYTES = 227 << 10
+"""What a block may have on sm_90."""
+ROWS = 64
+"""Of a tile of the matrix units."""
 CARVEOUT = 100
 """Percent of a processor's memory that is to be shared memory: as much as there can be."""
 
@@ -39,6 +45,16 @@ def available() -> bool:
         RuntimeError,
     ):  # the bindings look for the compiler's library when it is first called
         return False
+
+
+def launchable(tensor: Tensor) -> bool:
+    """Whether kernels for sm_90 can be launched where a tensor is."""
+    return available() and tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) == (9, 0)
+
+
+def tile_rows(rows: int) -> int:
+    """Rows of a tile that holds up to ROWS of so many: those there are, in eights."""
+    return min(ROWS, -(-rows // 8) * 8)
 
 
 def compiled(name: str, macros: Mapping[str, int], architecture: str) -> bytes:

@@ -23,6 +23,16 @@ __device__ __forceinline__ u32 pack(float first, float second) {
     return two;
 }
 
+__device__ __forceinline__ float power(float x) {  // of 2
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ float gelu(float x) {  // 0.5 (1 + tanh(z)) is the logistic function of 2 z
+    float z = 0.7978845608028654f * (x + 0.044715f * x * x * x);
+    return __fdividef(x, 1.0f + exp2f(-2.8853900817779268f * z));
+}
+
 // Barriers in shared memory. time: how often a barrier was passed before.
 __device__ __forceinline__ void prepare(u32 barrier, u32 count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
@@ -130,19 +140,23 @@ __device__ __forceinline__ void settle(float (&c)[N]) {  // nothing of c is read
 #pragma unroll
     for (int i = 0; i < N; ++i) asm volatile("" : "+f"(c[i])::"memory");
 }
-#define SUMS_8(c, i) \
+#define EIGHT(c, i) \
     "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), \
         "+f"(c[i + 6]), "+f"(c[i + 7])
-#define SUMS_16(c) SUMS_8(c, 0), SUMS_8(c, 8)
-#define SUMS_24(c) SUMS_16(c), SUMS_8(c, 16)
-#define SUMS_32(c) SUMS_24(c), SUMS_8(c, 24)
-#define SUMS_40(c) SUMS_32(c), SUMS_8(c, 32)
-#define SUMS_48(c) SUMS_40(c), SUMS_8(c, 40)
-#define SUMS_56(c) SUMS_48(c), SUMS_8(c, 48)
-#define SUMS_64(c) SUMS_56(c), SUMS_8(c, 56)
-#define SUMS_72(c) SUMS_64(c), SUMS_8(c, 64)
-#define SUMS_80(c) SUMS_72(c), SUMS_8(c, 72)
-#define SUMS_96(c) SUMS_80(c), SUMS_8(c, 80), SUMS_8(c, 88)
+#define SUMS_4(c) "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+#define SUMS_8(c) EIGHT(c, 0)
+#define SUMS_16(c) SUMS_8(c), EIGHT(c, 8)
+#define SUMS_24(c) SUMS_16(c), EIGHT(c, 16)
+#define SUMS_32(c) SUMS_24(c), EIGHT(c, 24)
+#define SUMS_40(c) SUMS_32(c), EIGHT(c, 32)
+#define SUMS_48(c) SUMS_40(c), EIGHT(c, 40)
+#define SUMS_56(c) SUMS_48(c), EIGHT(c, 48)
+#define SUMS_64(c) SUMS_56(c), EIGHT(c, 56)
+#define SUMS_72(c) SUMS_64(c), EIGHT(c, 64)
+#define SUMS_80(c) SUMS_72(c), EIGHT(c, 72)
+#define SUMS_96(c) SUMS_80(c), EIGHT(c, 80), EIGHT(c, 88)
+#define SUMS_128(c) SUMS_96(c), EIGHT(c, 96), EIGHT(c, 104), EIGHT(c, 112), EIGHT(c, 120)
+#define NAMES_4 "%0, %1, %2, %3"
 #define NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define NAMES_16 NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define NAMES_24 NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
@@ -155,8 +169,48 @@ __device__ __forceinline__ void settle(float (&c)[N]) {  // nothing of c is read
 #define NAMES_80 NAMES_72 ", %72, %73, %74, %75, %76, %77, %78, %79"
 #define NAMES_96 \
     NAMES_80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define SUMS_128(c) SUMS_96(c), SUMS_8(c, 96), SUMS_8(c, 104), SUMS_8(c, 112), SUMS_8(c, 120)
 #define NAMES_128 \
     NAMES_96 \
         ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
         "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+
+// c += left (64 x 16) @ right (16 x 2 N). Both lie in shared memory, right as rows of its transpose; or left is
+// in registers, and right lies as it is. What follows the sums of the macros: numbers of the other operands.
+#define PRODUCT(columns, sums, first, second)                                                            \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" NAMES_##sums "}, %" \
+                 #first ", %" #second ", 1, 1, 1, 0, 0;"                                                 \
+                 : SUMS_##sums(c)                                                                        \
+                 : "l"(left), "l"(right))
+template <int N>
+__device__ __forceinline__ void multiply(float (&c)[N], u64 left, u64 right) {
+    if constexpr (N == 8) PRODUCT(16, 8, 8, 9);
+    else if constexpr (N == 16) PRODUCT(32, 16, 16, 17);
+    else if constexpr (N == 24) PRODUCT(48, 24, 24, 25);
+    else if constexpr (N == 32) PRODUCT(64, 32, 32, 33);
+    else if constexpr (N == 40) PRODUCT(80, 40, 40, 41);
+    else if constexpr (N == 48) PRODUCT(96, 48, 48, 49);
+    else if constexpr (N == 56) PRODUCT(112, 56, 56, 57);
+    else if constexpr (N == 64) PRODUCT(128, 64, 64, 65);
+    else if constexpr (N == 72) PRODUCT(144, 72, 72, 73);
+    else if constexpr (N == 80) PRODUCT(160, 80, 80, 81);
+    else if constexpr (N == 96) PRODUCT(192, 96, 96, 97);
+    else {
+        static_assert(N == 128, "products of 16 to 160, 192 or 256 columns");
+        PRODUCT(256, 128, 128, 129);
+    }
+}
+#define PRODUCT_OF_REGISTERS(columns, sums, first, second, third, fourth, then)                          \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" NAMES_##sums "}, {%" \
+                 #first ", %" #second ", %" #third ", %" #fourth "}, %" #then ", 1, 1, 1, 1;"            \
+                 : SUMS_##sums(c)                                                                        \
+                 : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right))
+template <int N>
+__device__ __forceinline__ void multiply(float (&c)[N], const u32 (&left)[4], u64 right) {
+    if constexpr (N == 4) PRODUCT_OF_REGISTERS(8, 4, 4, 5, 6, 7, 8);
+    else if constexpr (N == 32) PRODUCT_OF_REGISTERS(64, 32, 32, 33, 34, 35, 36);
+    else if constexpr (N == 64) PRODUCT_OF_REGISTERS(128, 64, 64, 65, 66, 67, 68);
+    else {
+        static_assert(N == 128, "products of 8, 64, 128 or 256 columns");
+        PRODUCT_OF_REGISTERS(256, 128, 128, 129, 130, 131, 132);
+    }
+}

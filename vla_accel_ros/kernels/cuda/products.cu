@@ -45,29 +45,8 @@ struct Arguments {
 
 __device__ __forceinline__ void multipliers_meet() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
 
-// c += activations (64 x 16) @ weights (COLUMNS x 16).T
-__device__ __forceinline__ void multiply(float (&c)[SUMS], u64 activations, u64 weights) {
-#if COLUMNS == 16
-    asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {" NAMES_8 "}, %8, %9, 1, 1, 1, 0, 0;"
-                 : SUMS_8(c, 0)
-                 : "l"(activations), "l"(weights));
-#elif COLUMNS == 32
-    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" NAMES_16
-                 "}, %16, %17, 1, 1, 1, 0, 0;"
-                 : SUMS_16(c)
-                 : "l"(activations), "l"(weights));
-#else
-    static_assert(COLUMNS == 64, "blocks of 16, 32 or 64 columns");
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32
-                 "}, %32, %33, 1, 1, 1, 0, 0;"
-                 : SUMS_32(c)
-                 : "l"(activations), "l"(weights));
-#endif
-}
-
 struct Memory {
-    unsigned char *activations,
-        *weights;        // tiles of 1024 bytes; a product reads 64 rows from any tile's start
+    unsigned char *activations, *weights;  // tiles of 1024 bytes; 64 rows are read from any tile's start
     float *halves;       // [2, SUMS / 2, 128], where the activations were
     float *parts;        // [SPLIT - 1, OWNED, STRIDE], of `project`, of the other blocks
     float *staged;       // [SPLIT, OWNED, STRIDE], where the weights were
@@ -88,8 +67,8 @@ __device__ __forceinline__ Memory memory_of(unsigned char *memory) {
 
 // A thread that multiplies: its group takes every second chunk, and stores one of every 16 rows' two halves.
 struct Place {
-    int group, thread, row,
-        pair;  // row of the tile that the thread stores; columns pair and pair + 1 of every eight
+    int group, thread;
+    int row, pair;  // of the tile, that the thread stores: of every eight columns, pair and pair + 1
     __device__ __forceinline__ Place() {
         group = threadIdx.x / 128, thread = threadIdx.x % 128;
         row = thread / 32 * 16 + group * 8 + thread % 32 / 4, pair = thread % 4 * 2;
@@ -110,11 +89,6 @@ __device__ __forceinline__ float factor_of(const Arguments &a, const Memory &m, 
     float sum =
         (m.factors[row] + m.factors[ROWS + row]) + (m.factors[2 * ROWS + row] + m.factors[3 * ROWS + row]);
     return rsqrtf(sum / a.width + EPS);
-}
-
-__device__ __forceinline__ float gelu(float x) {  // 0.5 (1 + tanh(z)) is the logistic function of 2 z
-    float z = 0.7978845608028654f * (x + 0.044715f * x * x * x);
-    return __fdividef(x, 1.0f + exp2f(-2.8853900817779268f * z));
 }
 
 #if KIND == GATED_UP
@@ -235,8 +209,8 @@ struct Quad {  // four neighbours of what a row was and what becomes of it
 };
 __device__ __forceinline__ Quad quad_of(const Arguments &a, int number, int first_row, int rank) {
     Quad quad;
-    quad.row = number < owned_by(rank, min(a.rows - first_row, ROWS)) * QUADS ? first_row + rank * OWNED + number / QUADS
-                                                                   : a.rows;
+    int there = owned_by(rank, min(a.rows - first_row, ROWS));
+    quad.row = number < there * QUADS ? first_row + rank * OWNED + number / QUADS : a.rows;
     quad.column = blockIdx.x / SPLIT * COLUMNS + number % QUADS * 4;
     quad.before = make_uint2(0, 0);
     quad.gate = make_float4(1, 1, 1, 1), quad.scale = make_float4(0, 0, 0, 0);

@@ -15,19 +15,16 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.kernels.cuda import compiling
+from vla_accel_ros.kernels.cuda.compiling import MOST_BLOCKS, ROWS, SHARED_BYTES, tile_rows
 from vla_accel_ros.kernels.gpu.launch import per_sequence
 from vla_accel_ros.kernels.linear import Norm
 from vla_accel_ros.kernels.tuning import Config
 
 GATED_UP, ROTARY_QKV, PROJECT = range(3)
-CHUNK, ROWS, PAD, THREADS = 64, 64, 8, 288
+CHUNK, PAD, THREADS = 64, 8, 288
 LEAST_STAGES = 4
 LEAST_CHUNKS = 4
 """Of a block of `project`, where as much memory is needed again as its weights have."""
-MOST_BLOCKS = 8
-"""Of a cluster."""
-SHARED_BYTES = 227 << 10
-"""What a block may have on sm_90."""
 
 POINTERS = (
     "squares", "bias", "next_squares", "scale", "scaled", "out", "cos", "sin", "positions", "slots", "starts",
@@ -60,9 +57,7 @@ def takes(kernel: str, x: Tensor, weight: Tensor, *rest: Tensor | Norm | None, c
     else:
         unit = columns // (2 if kind == GATED_UP else 1)
     return (
-        compiling.available()
-        and x.is_cuda
-        and torch.cuda.get_device_capability(x.device) == (9, 0)
+        compiling.launchable(x)
         and weight.dtype == x.dtype == torch.bfloat16
         and weight.is_contiguous()
         and inner % CHUNK == 0
@@ -71,7 +66,7 @@ def takes(kernel: str, x: Tensor, weight: Tensor, *rest: Tensor | Norm | None, c
         and 1 <= config.split <= (min(MOST_BLOCKS, inner // CHUNK) if kind == PROJECT else 1)
         and config.stages >= LEAST_STAGES
         and (kind != PROJECT or _chunks(kind, config, inner) >= LEAST_CHUNKS)
-        and shared_bytes(kind, config, inner, _tall(x.shape[0] * x.shape[1])) <= SHARED_BYTES
+        and shared_bytes(kind, config, inner, tile_rows(x.shape[0] * x.shape[1])) <= SHARED_BYTES
     )
 
 
@@ -167,7 +162,7 @@ def _launch(
     kind: int, a: Tensor, weight: Tensor, across: int, arguments: Arguments, config: Config, pdl: bool
 ) -> None:
     flat, inner = a.flatten(0, 1), weight.shape[1]
-    tall, columns = _tall(len(flat)), _columns(kind, config)
+    tall, columns = tile_rows(len(flat)), _columns(kind, config)
     chosen = tuple(macros(kind, config, inner, tall).items())
     kernel = _kernel(chosen, a.device, shared_bytes(kind, config, inner, tall))
     maps = (
@@ -188,11 +183,6 @@ def macros(kind: int, config: Config, inner: int, tall: int) -> dict[str, int]:
         "KIND": kind, "COLUMNS": _columns(kind, config), "INNER": inner // CHUNK, "SPLIT": config.split,
         "STAGES": min(_chunks(kind, config, inner), config.stages), "TALL": tall,
     }  # fmt: skip
-
-
-def _tall(rows: int) -> int:
-    """Rows of a tile of activations: those there are, in eights."""
-    return min(ROWS, -(-rows // 8) * 8)
 
 
 def _columns(kind: int, config: Config) -> int:

@@ -39,49 +39,11 @@ struct Arguments {
     __device__ __forceinline__ int columns() const { return (heads + 2 * kv_heads) * HEAD; }
 };
 
-__device__ __forceinline__ float power(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 __device__ __forceinline__ void multipliers_meet() {
     asm volatile("bar.sync 1, %0;" ::"n"(MULTIPLIERS) : "memory");
 }
 __device__ __forceinline__ void group_meets(int group) {
     asm volatile("bar.sync %0, 128;" ::"r"(2 + group) : "memory");
-}
-
-// c += queries (64 x 16) @ keys (KEYS x 16).T
-__device__ __forceinline__ void multiply(float (&c)[KEYS / 2], u64 queries, u64 keys) {
-#if KEYS == 64
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32
-                 "}, %32, %33, 1, 1, 1, 0, 0;"
-                 : SUMS_32(c)
-                 : "l"(queries), "l"(keys));
-#elif KEYS == 80
-    asm volatile("wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {" NAMES_40
-                 "}, %40, %41, 1, 1, 1, 0, 0;"
-                 : SUMS_40(c)
-                 : "l"(queries), "l"(keys));
-#elif KEYS == 96
-    asm volatile("wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" NAMES_48
-                 "}, %48, %49, 1, 1, 1, 0, 0;"
-                 : SUMS_48(c)
-                 : "l"(queries), "l"(keys));
-#else
-    static_assert(KEYS == 112, "tiles of 64, 80, 96 or 112 keys");
-    asm volatile("wgmma.mma_async.sync.aligned.m64n112k16.f32.bf16.bf16 {" NAMES_56
-                 "}, %56, %57, 1, 1, 1, 0, 0;"
-                 : SUMS_56(c)
-                 : "l"(queries), "l"(keys));
-#endif
-}
-// c += weights (64 x 16, in registers) @ values (16 x HEAD)
-__device__ __forceinline__ void multiply(float (&c)[HEAD / 2], const u32 (&a)[4], u64 values) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" NAMES_128
-                 "}, {%128, %129, %130, %131}, %132, 1, 1, 1, 1;"
-                 : SUMS_128(c)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(values));
 }
 
 struct Memory {

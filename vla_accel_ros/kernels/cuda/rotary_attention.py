@@ -19,16 +19,13 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.kernels.cuda import compiling
+from vla_accel_ros.kernels.cuda.compiling import MOST_BLOCKS, ROWS, SHARED_BYTES, tile_rows
 from vla_accel_ros.kernels.tuning import Config
 
-ROWS, HEAD, PANEL = 64, 256, 64
+HEAD, PANEL = 256, 64
 TILES = (64, 80, 96, 112)
 """Keys of a tile."""
-MOST_PARTS = 8
-"""Blocks of a cluster."""
 MOST_STAGES = 6
-SHARED_BYTES = 227 << 10
-"""What a block may have on sm_90."""
 
 
 class Arguments(ctypes.Structure):
@@ -58,9 +55,7 @@ def takes(
 ) -> bool:
     """Whether the kernel can compute attention of these arguments."""
     return (
-        compiling.available()
-        and y.is_cuda
-        and torch.cuda.get_device_capability(y.device) == (9, 0)
+        compiling.launchable(y)
         and y.dtype == k.dtype == v.dtype == torch.bfloat16
         and k.shape[3] == HEAD
         and k.stride(3) == v.stride(3) == 1
@@ -111,8 +106,8 @@ def attend_rotary(
 
 def macros(config: Config, batch: int, tokens: int) -> dict[str, int] | None:
     """What rotary_attention.cu is compiled with; None where a block's memory is too small."""
-    tall, heads = min(ROWS, -(-tokens // 8) * 8), config.block_m // ROWS
-    split = max(1, min(MOST_PARTS, config.split // batch))
+    tall, heads = tile_rows(tokens), config.block_m // ROWS
+    split = max(1, min(MOST_BLOCKS, config.split // batch))
     tile, given = config.block_n * HEAD * 2, split * heads * -(-tall // split) * (HEAD * 2 + 16)
     for stages in range(MOST_STAGES, 1, -1):
         fits = _shared_bytes(config.block_n, heads, stages, tall) <= SHARED_BYTES

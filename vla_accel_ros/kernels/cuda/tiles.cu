@@ -69,44 +69,6 @@ __device__ __forceinline__ void store_matrices(u32 to, u32 a, u32 b, u32 c, u32 
                  : "memory");
 }
 
-// c += activations (64 x 16) @ weights (COLUMNS x 16).T
-#define PRODUCT(n, sums, at, then) \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" NAMES_##sums "}, %" #at \
-                 ", %" #then ", 1, 1, 1, 0, 0;" \
-                 : SUMS_##sums(c) \
-                 : "l"(activations), "l"(weights))
-__device__ __forceinline__ void multiply(float (&c)[SUMS], u64 activations, u64 weights) {
-#if COLUMNS == 32
-    PRODUCT(32, 16, 16, 17);
-#elif COLUMNS == 48
-    PRODUCT(48, 24, 24, 25);
-#elif COLUMNS == 64
-    PRODUCT(64, 32, 32, 33);
-#elif COLUMNS == 80
-    PRODUCT(80, 40, 40, 41);
-#elif COLUMNS == 96
-    PRODUCT(96, 48, 48, 49);
-#elif COLUMNS == 112
-    PRODUCT(112, 56, 56, 57);
-#elif COLUMNS == 128
-    PRODUCT(128, 64, 64, 65);
-#elif COLUMNS == 144
-    PRODUCT(144, 72, 72, 73);
-#elif COLUMNS == 160
-    PRODUCT(160, 80, 80, 81);
-#elif COLUMNS == 192
-    PRODUCT(192, 96, 96, 97);
-#else
-    static_assert(COLUMNS == 256, "tiles of 32, 48, 64, 80, 96, 112, 128, 144, 160, 192 or 256 columns");
-    PRODUCT(256, 128, 128, 129);
-#endif
-}
-
-__device__ __forceinline__ float gelu(float x) {  // 0.5 (1 + tanh(z)) is the logistic function of 2 z
-    float z = 0.7978845608028654f * (x + 0.044715f * x * x * x);
-    return __fdividef(x, 1.0f + exp2f(-2.8853900817779268f * z));
-}
-
 struct Place {  // of a block: in its cluster, and of its tile
     int part, down, across, first_rank, first_row, first_column, first_chunk, chunks;
     __device__ __forceinline__ Place(const Arguments &a) {

@@ -15,16 +15,15 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.kernels.cuda import compiling
+from vla_accel_ros.kernels.cuda.compiling import MOST_BLOCKS, SHARED_BYTES
 from vla_accel_ros.kernels.tuning import Config
 
 FINISHES = {"bias_product": 0, "gelu_product": 1, "add_product": 2}
 CHUNK, GROUP = 64, 64
 COLUMNS = (32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 256)
 UNIT_BYTES, SLOT_BYTES = GROUP * 8 * 4, GROUP * CHUNK * 2
-MOST_ROWS, MOST_BLOCKS = 256, 8
-"""Of a tile, and of a cluster."""
-SHARED_BYTES = 227 << 10
-"""What a block may have on sm_90."""
+MOST_ROWS = 256
+"""Of a tile."""
 LEAST_BYTES = 116 << 10
 """What a block takes at least: with two on a processor, blocks of later launches come to lie unevenly."""
 
@@ -42,9 +41,7 @@ def takes(a: Tensor, weight: Tensor, bias: Tensor, out: Tensor, *_: Tensor, conf
     """Whether the product of a [M, K] and weight [N, K] can be computed so."""
     columns, inner = weight.shape
     return (
-        compiling.available()
-        and a.is_cuda
-        and torch.cuda.get_device_capability(a.device) == (9, 0)
+        compiling.launchable(a)
         and weight.dtype == a.dtype == bias.dtype == torch.bfloat16
         and weight.is_contiguous()
         and a.is_contiguous()

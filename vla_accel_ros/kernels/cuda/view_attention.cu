@@ -16,13 +16,9 @@ struct Arguments {
     int heads;
 };
 
-__device__ __forceinline__ float power(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 // Of [rows, slots, HEAD]: one slot's columns from x on.
-__device__ __forceinline__ void load_tile(u32 to, const TensorMap &map, int x, int slot, int row, u32 barrier) {
+__device__ __forceinline__ void load_tile(u32 to, const TensorMap &map, int x, int slot, int row,
+                                          u32 barrier) {
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
         "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
@@ -32,27 +28,6 @@ __device__ __forceinline__ void load_tile(u32 to, const TensorMap &map, int x, i
 // A tile of rows of 16 bytes; apart: bytes to the next 8 columns.
 __device__ __forceinline__ u64 narrow_at(u32 address, u32 apart) {
     return u64((address & 0x3ffff) >> 4) | u64(apart >> 4) << 16 | u64(128 >> 4) << 32;
-}
-
-// c += queries (64 x 16) @ keys (KEYS x 16).T
-__device__ __forceinline__ void multiply(float (&c)[KEYS / 2], u64 queries, u64 keys) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" NAMES_128
-                 "}, %128, %129, 1, 1, 1, 0, 0;"
-                 : SUMS_128(c)
-                 : "l"(queries), "l"(keys));
-}
-// c += weights (64 x 16, in registers) @ values (16 x PANEL)
-__device__ __forceinline__ void multiply(float (&c)[PANEL / 2], const u32 (&a)[4], u64 values) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32
-                 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-                 : SUMS_32(c)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(values));
-}
-__device__ __forceinline__ void multiply(float (&c)[REST / 2], const u32 (&a)[4], u64 values) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, "
-                 "{%4, %5, %6, %7}, %8, 1, 1, 1, 1;"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(values));
 }
 
 extern "C" __global__ void __launch_bounds__(160, 2)

@@ -17,7 +17,7 @@ from vla_accel_ros.kernels.cuda import compiling
 
 HEAD, PANEL, ROWS, KEYS, THREADS = 72, 64, 64, 256, 160
 REST = HEAD - PANEL
-SHARED_BYTES = 2 * KEYS * HEAD * 2 + ROWS * (HEAD + REST) * 2 + 16
+BLOCK_BYTES = 2 * KEYS * HEAD * 2 + ROWS * (HEAD + REST) * 2 + 16
 
 
 class Arguments(ctypes.Structure):
@@ -29,9 +29,7 @@ class Arguments(ctypes.Structure):
 def takes(qkv: Tensor, heads: int, views: int) -> bool:
     """Whether the kernel can compute attention of these arguments."""
     return (
-        compiling.available()
-        and qkv.is_cuda
-        and torch.cuda.get_device_capability(qkv.device) == (9, 0)
+        compiling.launchable(qkv)
         and qkv.dtype == torch.bfloat16
         and qkv.is_contiguous()
         and qkv.shape == (views * KEYS, 3 * heads * HEAD)
@@ -53,4 +51,4 @@ def attend_views(qkv: Tensor, heads: int, views: int, *, pdl: bool = False) -> T
 
 @lru_cache(maxsize=4)
 def _kernel(device: torch.device) -> compiling.Kernel:
-    return compiling.Kernel("view_attention", "attend_views", {}, device, THREADS, SHARED_BYTES)
+    return compiling.Kernel("view_attention", "attend_views", {}, device, THREADS, BLOCK_BYTES)

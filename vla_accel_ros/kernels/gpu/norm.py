@@ -188,11 +188,6 @@ def add_layer_norm(
     )  # fmt: skip
 
 
-def bias_product(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
-    """See kernels.norm.bias_product."""
-    torch.addmm(bias, x, weight.t(), out=out)
-
-
 def add_product(
     a: Tensor, weight: Tensor, bias: Tensor, x: Tensor, y: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
