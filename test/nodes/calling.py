@@ -14,13 +14,8 @@ from vla_accel_ros.nodes.operator import Operator
 
 
 def call(operator: Operator, kind: type, name: str, request: object) -> Any:
-    """The answer of a service."""
-    client = operator.node.create_client(kind, name)
-    assert client.wait_for_service(timeout_sec=20.0), f"no service {name}"
-    future = client.call_async(request)
-    future.add_done_callback(operator.changed)
-    operator.wait(future.done, 30.0, f"answer from {name}")
-    return future.result()
+    """The answer of a service, asked once."""
+    return operator.call(kind, name, request, timeout_s=60.0, once=True)
 
 
 def change(operator: Operator, node: str, transition: int) -> bool:

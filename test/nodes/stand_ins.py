@@ -20,6 +20,7 @@ from rcl_interfaces.msg import ParameterType, ParameterValue
 from rcl_interfaces.srv import GetParameters, ListParameters
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.clock import Clock, ClockType
+from rclpy.service import Service
 from rclpy.task import Future
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
@@ -196,8 +197,10 @@ class Parameters:
 
     def __init__(self, operator: Operator, node: str, **values: object) -> None:
         self._values = {name.replace("__", "."): value for name, value in values.items()}
-        operator.node.create_service(GetParameters, f"{node}/get_parameters", self._get)
-        operator.node.create_service(ListParameters, f"{node}/list_parameters", self._list)
+        self.services = (
+            operator.node.create_service(GetParameters, f"{node}/get_parameters", self._get),
+            operator.node.create_service(ListParameters, f"{node}/list_parameters", self._list),
+        )
 
     def _list(
         self, request: ListParameters.Request, response: ListParameters.Response
@@ -212,6 +215,19 @@ class Parameters:
         if all(name in self._values for name in request.names):
             response.values = [_message(self._values[name]) for name in request.names]
         return response
+
+
+def lose_answers(service: Service, count: int = 1) -> None:
+    """As a server's first answers are to a client that it has not discovered yet."""
+    send, left = service.send_response, [None] * count
+
+    def send_response(response: object, header: object) -> None:
+        if left:
+            left.pop()
+        else:
+            send(response, header)
+
+    service.send_response = send_response
 
 
 def _message(value: object) -> ParameterValue:

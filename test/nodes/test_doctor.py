@@ -46,7 +46,7 @@ def levels(report: Report, section: str) -> set[str]:
 def test_a_healthy_robot_is_well(start, operator, doctor):
     start("sim_robot")
     start("trajectory", autostart=True, lead_s=0.1)
-    start("inference", autostart=True, language_hz=0.0)
+    start("inference", autostart=True, language_hz=0.0, denoise_steps=2)
     operator.wait(lambda: operator.measured, 30.0, "joint state")
     operator.instruct(operator.reset("reach", 1))
     operator.wait(lambda: operator.sent, 60.0, "trajectory")

@@ -46,7 +46,8 @@ class Going:
 
     def __init__(self, operator: Operator) -> None:
         client = operator.node.create_client(Trigger, "trajectory/home")
-        assert client.wait_for_service(timeout_sec=20.0)
+        assert client.wait_for_service(timeout_sec=30.0)
+        operator.introduce("trajectory")
         self._operator, self._future = operator, client.call_async(Trigger.Request())
         self._future.add_done_callback(operator.changed)
 

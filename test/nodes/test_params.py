@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from calling import call
 from rcl_interfaces.msg import ParameterType
 from rcl_interfaces.srv import DescribeParameters
 from running import ROOT
@@ -60,11 +61,9 @@ def test_a_default_that_is_not_allowed_is_a_mistake_in_the_table():
 def test_a_running_node_declares_its_table_with_ranges_and_descriptions(start, operator, node):
     start(node)
     names = [parameter.name for parameter in NODES[node]]
-    client = operator.node.create_client(DescribeParameters, f"{node}/describe_parameters")
-    assert client.wait_for_service(timeout_sec=20.0)
-    future = client.call_async(DescribeParameters.Request(names=names))
-    operator.wait(future.done, 30.0, "description of the parameters")
-    for parameter, found in zip(NODES[node], future.result().descriptors):
+    request = DescribeParameters.Request(names=names)
+    answer = call(operator, DescribeParameters, f"{node}/describe_parameters", request)
+    for parameter, found in zip(NODES[node], answer.descriptors):
         assert (found.name, found.type) == (parameter.name, TYPES[type(parameter.default)])
         assert (found.description, found.read_only) == (parameter.description, parameter.read_only)
         ranges = found.floating_point_range or found.integer_range

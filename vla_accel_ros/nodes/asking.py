@@ -3,16 +3,68 @@
 A callback cannot wait for an answer that its own executor would deliver. Here a second node with an executor
 of its own asks, and is gone when the answer is there or the time is over. For transitions and for a robot at
 rest only: while it waits, the node that asks does nothing else.
+
+A server that has not discovered a client yet, on a busy machine, does what it is asked, and its answer is
+lost. So what may be asked twice is asked again (`ask_again`), and before what may not, the client is
+introduced (`introduce`).
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 import rclpy
-from rclpy.executors import SingleThreadedExecutor
+from rcl_interfaces.srv import GetParameters
+from rclpy.executors import Executor, SingleThreadedExecutor
 from rclpy.node import Node
+from rclpy.task import Future
+
+AGAIN_S = 0.5
+"""After which a question that may be asked twice is asked again."""
+
+Wait = Callable[[Callable[[], bool], float], bool]
+"""Waits until a condition holds, at most so many seconds; whether it does."""
+
+
+def ask_again(ask: Callable[[], Future], timeout_s: float, wait: Wait) -> Any:
+    """The answer of a service that may be asked twice, or None when there is none in time."""
+    futures: list[Future] = []
+    end = time.monotonic() + timeout_s
+    while True:
+        futures.append(ask())
+        wait(lambda: any(future.done() for future in futures), min(AGAIN_S, end - time.monotonic()))
+        answered = [future.result() for future in futures if future.done()]
+        if answered or time.monotonic() >= end:
+            return answered[0] if answered else None
+
+
+def introduce(node: Node, server: str, timeout_s: float, wait: Wait) -> None:
+    """Make a server know all clients that the node's process has until now, as far as it answers at all.
+
+    What a process has is discovered in the order in which it was made: who answers a later client knows the
+    earlier ones. server: a node's name; nothing is done where it does not tell parameters.
+    """
+    service = node.resolve_service_name(f"{server}/get_parameters")
+    if service in dict(node.get_service_names_and_types()):
+        client = node.create_client(GetParameters, service)
+        ask_again(partial(client.call_async, GetParameters.Request()), timeout_s, wait)
+        node.destroy_client(client)
+
+
+def spinning(executor: Executor) -> Wait:
+    """Waits by spinning an executor that nobody else spins."""
+
+    def wait(condition: Callable[[], bool], timeout_s: float) -> bool:
+        end = time.monotonic() + timeout_s
+        while not condition() and (left := end - time.monotonic()) > 0.0:
+            executor.spin_once(timeout_sec=left)
+        return condition()
+
+    return wait
 
 
 class Asking:
@@ -30,6 +82,7 @@ class Asking:
         )
         self._executor = SingleThreadedExecutor(context=node.context)
         self._executor.add_node(self._asker)
+        self._wait = spinning(self._executor)
 
     def __enter__(self) -> Asking:
         return self
@@ -40,14 +93,21 @@ class Asking:
         self._executor.shutdown()
         self._asker.destroy_node()
 
-    def __call__(self, kind: type, name: str, request: object, timeout_s: float = 1.0) -> Any:
-        """The answer of a service, or None when there is no such service or no answer in time."""
+    def __call__(
+        self, kind: type, name: str, request: object, timeout_s: float = 1.0, once: bool = False
+    ) -> Any:
+        """The answer of a service, or None when there is no such service or no answer in time.
+
+        once: it must not be asked twice.
+        """
         client = self._asker.create_client(kind, self._node.resolve_service_name(name))
         try:
             if not client.wait_for_service(timeout_sec=timeout_s):
                 return None
+            if not once:
+                return ask_again(partial(client.call_async, request), timeout_s, self._wait)
+            introduce(self._asker, client.srv_name.rpartition("/")[0], timeout_s, self._wait)
             future = client.call_async(request)
-            self._executor.spin_until_future_complete(future, timeout_sec=timeout_s)
-            return future.result() if future.done() else None
+            return future.result() if self._wait(future.done, timeout_s) else None
         finally:
             self._asker.destroy_client(client)

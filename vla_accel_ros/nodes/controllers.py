@@ -8,6 +8,7 @@ of those asked for answers with none. A controller's plugin is a parameter of th
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -16,7 +17,7 @@ from rclpy.node import Node
 from rclpy.parameter import parameter_value_to_python
 from rclpy.task import Future
 
-from vla_accel_ros.nodes.asking import Asking
+from vla_accel_ros.nodes.asking import AGAIN_S, Asking
 from vla_accel_ros.sensing.contract import Controller
 from vla_accel_ros.sensing.controller_check import Sender, asked, judge, node_of
 from vla_accel_ros.sensing.findings import ERROR, Finding, refuse
@@ -70,7 +71,9 @@ class ControllerCheck:
         for controller in self._controllers:
             for node, names in self._questions(controller).items():
                 key = (controller.topic, node)
-                if key not in self._told and key not in self._asking and _listens(self._node, node):
+                if key in self._asking:
+                    self._asking[key].poll()
+                elif key not in self._told and _listens(self._node, node):
                     self._asking[key] = _Conversation(
                         self._node, node, names, partial(self._answered_late, controller, node)
                     )
@@ -124,10 +127,12 @@ class _Conversation:
         self._node, self._names, self._tell = node, names, tell
         self._list = node.create_client(ListParameters, f"{asked_node}/list_parameters")
         self._get = node.create_client(GetParameters, f"{asked_node}/get_parameters")
-        self._closed = False
-        if self._list.service_is_ready():
-            self._list.call_async(ListParameters.Request()).add_done_callback(self._listed)
-        else:
+        self._closed, self._listed = False, not self._list.service_is_ready()
+        self._ask()
+
+    def poll(self) -> None:
+        """Ask again what has had no answer for a while: it may be lost, see asking."""
+        if time.monotonic() >= self._asked_s + AGAIN_S:
             self._ask()
 
     def close(self) -> None:
@@ -137,15 +142,19 @@ class _Conversation:
             self._node.destroy_client(self._list)
             self._node.destroy_client(self._get)
 
-    def _listed(self, future: Future) -> None:
-        if not self._closed:
-            there = set(future.result().result.names)
-            self._names = tuple(name for name in self._names if name in there)
-            self._ask()
-
     def _ask(self) -> None:
-        request = GetParameters.Request(names=list(self._names))
-        self._get.call_async(request).add_done_callback(self._got)
+        self._asked_s = time.monotonic()
+        if self._listed:
+            request = GetParameters.Request(names=list(self._names))
+            self._get.call_async(request).add_done_callback(self._got)
+        else:
+            self._list.call_async(ListParameters.Request()).add_done_callback(self._on_list)
+
+    def _on_list(self, future: Future) -> None:
+        if not self._closed and not self._listed:
+            there = set(future.result().result.names)
+            self._names, self._listed = tuple(name for name in self._names if name in there), True
+            self._ask()
 
     def _got(self, future: Future) -> None:
         if not self._closed:

@@ -17,12 +17,14 @@ from rcl_interfaces.srv import SetParameters
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.parameter import Parameter
 from rclpy.signals import SignalHandlerOptions
+from rclpy.task import Future
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
 from vla_accel_msgs.srv import ResetScene
 from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.asking import ask_again, introduce
 from vla_accel_ros.nodes.listener import Listener
 from vla_accel_ros.sensing.contract import Contract
 
@@ -84,9 +86,8 @@ class Operator(Listener):
 
     def reset(self, task: str, seed: int, timeout_s: float = 10.0) -> str:
         """Put the simulated scene into the start state of a task; returns its instruction."""
-        response = self._call(
-            "sim_robot/reset", ResetScene, ResetScene.Request(task=task, seed=seed), timeout_s
-        )
+        request = ResetScene.Request(task=task, seed=seed)
+        response = self.call(ResetScene, "sim_robot/reset", request, timeout_s, once=True)
         if not response.accepted:
             raise ValueError(response.message)
         return response.instruction
@@ -103,26 +104,53 @@ class Operator(Listener):
         """Silence these cameras of the simulated robot, and only these."""
         parameter = Parameter("stopped_cameras", value=",".join(names)).to_parameter_msg()
         request = SetParameters.Request(parameters=[parameter])
-        result = self._call("sim_robot/set_parameters", SetParameters, request, timeout_s).results[0]
+        result = self.call(SetParameters, "sim_robot/set_parameters", request, timeout_s).results[0]
         if not result.successful:
             raise ValueError(result.reason)
 
-    def _trigger(self, name: str, timeout_s: float) -> str:
-        response = self._call(name, Trigger, Trigger.Request(), timeout_s)
-        if not response.success:
-            raise ValueError(response.message)
-        return response.message
+    def call(
+        self, kind: type, name: str, request: object, timeout_s: float = 10.0, once: bool = False
+    ) -> Any:
+        """The answer of a service of the robot's nodes. once: it must not be asked twice.
 
-    def _call(self, name: str, kind: type, request: object, timeout_s: float) -> Any:
+        Raises TimeoutError when there is no such service, or no answer in time.
+        """
         client = self._clients.get(name)
         if client is None:
             client = self._clients[name] = self.node.create_client(kind, name)
         if not client.wait_for_service(timeout_sec=timeout_s):
             raise TimeoutError(f"no service {client.srv_name} within {timeout_s:g} s: is its node running?")
-        future = client.call_async(request)
-        future.add_done_callback(self.changed)
+
+        def ask() -> Future:
+            future = client.call_async(request)
+            future.add_done_callback(self.changed)
+            return future
+
+        if not once:
+            answer = ask_again(ask, timeout_s, self._comes)
+            if answer is None:
+                raise TimeoutError(f"no answer from {client.srv_name} within {timeout_s:g} s")
+            return answer
+        self.introduce(name.rpartition("/")[0], timeout_s)
+        future = ask()
         self.wait(future.done, timeout_s, f"answer from {client.srv_name}")
         return future.result()
+
+    def introduce(self, node: str, timeout_s: float = 10.0) -> None:
+        """Make a node know all clients that there are until now: its answers to others can be lost."""
+        introduce(self.node, node, timeout_s, self._comes)
+
+    def _comes(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        try:
+            return self.wait(condition, timeout_s, "answer")
+        except TimeoutError:
+            return False
+
+    def _trigger(self, name: str, timeout_s: float) -> str:
+        response = self.call(Trigger, name, Trigger.Request(), timeout_s)
+        if not response.success:
+            raise ValueError(response.message)
+        return response.message
 
     def _spin(self) -> None:
         try:

@@ -83,7 +83,7 @@ class Release:
         request.timeout.sec = 2
         service = f"{self._manager}/switch_controller"
         with Asking(self._standing.node) as ask:
-            answer = ask(self._switch_kind, service, request, _ANSWER_S)
+            answer = ask(self._switch_kind, service, request, _ANSWER_S, once=True)
         if answer is None:
             return f"{service} does not answer: start the controller manager, or set release_by to pause"
         if answer.ok:

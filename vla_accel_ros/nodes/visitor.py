@@ -25,6 +25,7 @@ from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
 
 from vla_accel_msgs.msg import FrameHandle
 from vla_accel_ros.nodes import convert
+from vla_accel_ros.nodes.asking import ask_again, spinning
 from vla_accel_ros.nodes.controllers import ControllerCheck
 from vla_accel_ros.nodes.graph import look
 from vla_accel_ros.nodes.qos import REPORT
@@ -220,9 +221,7 @@ class Visitor:
         try:
             if not client.wait_for_service(timeout_sec=ANSWER_S):
                 return None
-            future = client.call_async(request)
-            self._executor.spin_until_future_complete(future, timeout_sec=ANSWER_S)
-            return future.result() if future.done() else None
+            return ask_again(partial(client.call_async, request), ANSWER_S, spinning(self._executor))
         finally:
             self.node.destroy_client(client)
 
