@@ -153,7 +153,7 @@ def test_states_that_cannot_be_used_hold_the_arm_until_they_can(policy, operator
 
 @pytest.mark.parametrize("change", [with_wheels, Shuffled(), Parts()], ids=["wheels", "shuffled", "parts"])
 def test_states_with_more_joints_in_any_order_late_or_in_parts_are_used(policy, operator, change):
-    begun = [(len(operator.motions), len(operator.sent))]  # of an unbroken motion: a busy machine may break it
+    begun = [(len(operator.motions), len(operator.sent))]  # of unbroken motion: a busy machine may break it
 
     def thirty_in_a_row() -> bool:
         motions, sent = len(operator.motions), len(operator.sent)
