@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import av
@@ -13,6 +14,7 @@ from driven_bag import Drive, felt, level, sent
 
 from vla_accel_ros.tools import cli
 from vla_accel_ros.tools.export.convert import export
+from vla_accel_ros.tools.export.film import Film
 from vla_accel_ros.tools.export.statistics import QUANTILES, PixelCounts, of_numbers
 
 FPS = 30
@@ -194,3 +196,18 @@ def test_statistics_of_numbers_are_of_each_column():
     found = of_numbers(np.array([[1.0, 5.0], [3.0, 5.0]]))
     assert (found["min"], found["max"], found["mean"], found["std"]) == ([1, 5], [3, 5], [2, 5], [1, 0])
     assert found["count"] == [2] and found["q50"] == [2, 5]
+
+
+def test_a_film_leaves_the_scheduling_of_the_process_alone(tmp_path):
+    """SVT-AV1 would make it a real-time task, and all processes begun after it, where it may: as root."""
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    threads = set(os.listdir("/proc/self/task"))
+    film = Film(tmp_path / "film.mp4", FPS, 64, 64)
+    for grey in range(10):
+        film.add(np.full((64, 64, 3), grey, np.uint8))
+        for thread in (0, *map(int, set(os.listdir("/proc/self/task")) - threads)):
+            assert os.sched_getscheduler(thread) == os.SCHED_OTHER
+    film.close()
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    with av.open(str(tmp_path / "film.mp4")) as video:
+        assert len([*video.decode(video=0)]) == 10

@@ -63,7 +63,7 @@ def pdl_helps(
 
 
 def together(table: Table, config: PiConfig, device: torch.device, say: Callable[[str], None]) -> None:
-    """Choose among kernels/cuda again, one kernel after another, by the time of whole layers, of all views."""
+    """Choose among kernels/cuda again, one kernel after another, by the time of whole layers of all views."""
     from vla_accel_ros.kernels.ops import TritonOps
     from vla_accel_ros.tools.bench.pieces import layer_us, pieces
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from vla_accel_ros.tools.export.packages import av
+from vla_accel_ros.tools.export.scheduling import as_before
 
 _CODECS: dict[str, dict[str, str]] = {
     "libsvtav1": {"g": "2", "crf": "30", "preset": "8"},
@@ -35,6 +36,8 @@ class Film:
         self._file: Any = module.open(str(path), "w")
         self._stream: Any = self._file.add_stream(codec, rate=fps, options=dict(_CODECS[codec]))
         self._stream.width, self._stream.height, self._stream.pix_fmt = width, height, "yuv420p"
+        with as_before():
+            self._file.start_encoding()
         self._fps, self._size = fps, (height, width)
 
     def add(self, image: np.ndarray) -> None:
