@@ -157,6 +157,22 @@ def test_joints_that_fell_silent_in_motion_go_on_from_where_they_are_when_they_c
     np.testing.assert_allclose(first.sample(first.start_ns)[0], robot.placed, atol=1e-9)
 
 
+def test_joints_that_fell_silent_while_held_go_on_from_where_they_are_when_they_come_back():
+    robot = Robot()
+    robot.go(0.5)
+    robot.run(2.0)
+    held, _ = robot.reference()
+    assert robot.states[-1] is Motion.HOLDING
+    robot.silent = True
+    robot.run(1.0)
+    robot.placed, robot.silent = held - np.array([0.1, 0.8]), False
+    count = len(robot.sent)
+    robot.run(0.6, goal=0.0)
+    assert robot.states[-1] is Motion.RUNNING
+    first = robot.sent[count]
+    np.testing.assert_allclose(first.sample(first.start_ns)[0], robot.placed, atol=1e-9)
+
+
 def test_late_joints_stop_it_too():
     robot = Robot()
     robot.go()

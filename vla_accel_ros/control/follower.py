@@ -133,6 +133,8 @@ class ChunkFollower:
             self.safety.hold(MOVING)
         still = self._twist is None or self._twist.at_rest(now_ns)
         change = self.safety.step(now_ns, at_rest=still and now_ns >= self._rest_ns)
+        if any(late.name == "joint_states" for late in self.safety.watchdog.late(now_ns)):
+            self._parked = None  # nobody knows what becomes of joints that are silent
         if change is None:
             return None, None
         if change.after is Motion.STOPPING:
@@ -196,7 +198,7 @@ class ChunkFollower:
     def _resume(self) -> None:
         """Go on from the commanded position, and from the measured one in joints that moved while held.
 
-        At the beginning, and when the hold began unseen, from the measured one.
+        At the beginning, and when joints were silent as the hold began or meanwhile, from the measured one.
         What counts is the difference to the measured position when the hold began: a gripper around a block
         never is where it is commanded to be, and must not be opened for that.
         """
