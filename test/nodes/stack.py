@@ -57,6 +57,18 @@ def set_going(operator: Operator) -> None:
     wait_for_motion(operator)
 
 
+def wait_for_recorder(operator: Operator, image: str = "image_raw") -> None:
+    """Wait until the recorder listens to what a replay needs. image: the end of the cameras' topics."""
+    node = operator.node
+    topics = ("camera/front/" + image, "camera/wrist/" + image, "joint_states", "observed", "action_chunk")
+
+    def listens(topic: str) -> bool:
+        there = node.get_subscriptions_info_by_topic(node.resolve_topic_name(topic))
+        return any(subscription.node_name == "recorder" for subscription in there)
+
+    operator.wait(lambda: all(map(listens, topics)), 60.0, "recorder that listens to all")
+
+
 def wait_for_motion(operator: Operator, timeout_s: float = 40.0) -> None:
     """Wait until a joint moves at some speed."""
     since_ns = operator.now_ns()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from builders import make_checkpoint, make_config
 from running import NodeProcess
+from stack import wait_for_recorder
 
 from vla_accel_ros.nodes.operator import Operator
 from vla_accel_ros.sensing.bag import Bag
@@ -41,6 +42,7 @@ def test_every_chunk_is_computed_again_to_the_bit(
     start("sim_robot")
     recorder = start("recorder", autostart=True, record_dir=str(tmp_path / "bags"))
     start_inference(start, tmp_path, kind, fast=fast, staggered=staggered)
+    wait_for_recorder(operator)
     operator.instruct("reach the red block")
     operator.wait(lambda: len(operator.chunks) >= CHUNKS, 60.0, f"{CHUNKS} chunks")
     operator.instruct("reach the blue block")
