@@ -23,7 +23,7 @@ def provenance() -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     """Processor, cores and, if there is one, the GPU."""
-    found: dict[str, Any] = {"cpu": _cpu(), "cores": os.cpu_count(), "system": platform.platform()}
+    found: dict[str, Any] = {"cpu": _cpu(), "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
     try:
         import torch
 

@@ -37,7 +37,7 @@ INFERENCE = (
     Parameter(
         "fast",
         False,
-        "Compute by captured stages and fused kernels (pi0, pi0.5, and the language model of OpenVLA; a GPU "
+        "Compute by captured stages and fused kernels (pi0, pi0.5 and OpenVLA; a GPU "
         "with triton), which are made while the node configures; false is plain torch.",
     ),
     Parameter(
@@ -99,7 +99,7 @@ INFERENCE = (
         "sequential",
         "How frames of a model that acts by tokens (OpenVLA) share forwards: not at all; pipelined, later "
         "frames carry the tokens of earlier ones; speculative, the last action is a draft of the next; or "
-        "auto, by measured times and how often drafts are right. Actions are the same.",
+        "auto, by measured times and how often drafts are right. In float32 the actions are the same.",
         choices=("sequential", "pipelined", "speculative", "auto"),
     ),
     Parameter(

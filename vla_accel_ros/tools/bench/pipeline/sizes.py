@@ -29,7 +29,7 @@ class Plan:
 
 
 def full() -> Plan:
-    """The grids of the papers: about seven minutes of an H200."""
+    """The grids of the papers: about ten minutes of an H200."""
     return Plan(
         "full",
         replace(PI05, horizon=OXYGEN_HORIZON),
