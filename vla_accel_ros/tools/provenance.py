@@ -23,7 +23,11 @@ def provenance() -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     """Processor, cores and, if there is one, the GPU."""
-    found: dict[str, Any] = {"cpu": _cpu(), "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
+    found: dict[str, Any] = {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
     try:
         import torch
 
