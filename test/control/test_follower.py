@@ -173,6 +173,23 @@ def test_joints_that_fell_silent_while_held_go_on_from_where_they_are_when_they_
     np.testing.assert_allclose(first.sample(first.start_ns)[0], robot.placed, atol=1e-9)
 
 
+def test_a_gripper_keeps_what_it_holds_when_joints_fall_silent_while_it_is_held():
+    robot = Robot()
+    robot.go()
+    for share in np.linspace(0.0, 1.0, 40):  # it closes around a block
+        robot.sag = np.array([0.0, 0.6]) * share
+        robot.run(0.01)
+    robot.run(2.0)
+    held, _ = robot.reference()
+    robot.silent = True
+    robot.run(0.45)
+    robot.silent = False
+    count = len(robot.sent)
+    robot.run(0.5, goal=0.0)
+    first = robot.sent[count]
+    np.testing.assert_allclose(first.sample(first.start_ns)[0], held, atol=1e-9)
+
+
 def test_late_joints_stop_it_too():
     robot = Robot()
     robot.go()
@@ -208,6 +225,33 @@ def test_one_wrong_joint_sample_changes_nothing_but_a_leap_that_stays_is_a_new_s
     robot.run(0.1)
     assert robot.follower.counts["leaps"] == 1
     np.testing.assert_allclose(robot.reference()[0], robot.placed)
+
+
+def test_one_wrong_joint_sample_that_is_told_again_and_again_changes_nothing():
+    robot = Robot()
+    robot.go(goal=0.3)
+    commanded, _ = robot.reference()
+    wrong = robot.measured() + 1.0
+    robot.now += 10 * MS
+    for _ in range(10):  # other joints of the same topic come, and ours are what they were
+        assert not robot.follower.felt(wrong, robot.now)
+    robot.run(0.1)
+    assert robot.follower.counts["leaps"] == 0
+    np.testing.assert_allclose(robot.reference()[0], commanded, atol=0.1)
+
+
+def test_after_a_leap_a_stop_holds_where_the_joints_are_instead_of_what_was_sent_before():
+    robot = Robot()
+    robot.go(0.8)
+    robot.placed = robot.measured() - 1.2
+    robot.run(0.06)
+    assert robot.follower.counts["leaps"] == 1
+    robot.follower.safety.hold()
+    count = len(robot.sent)
+    robot.run(0.3)
+    assert robot.states[-2:] == [Motion.STOPPING, Motion.HOLDING]
+    (stop,) = robot.sent[count:]
+    np.testing.assert_allclose(stop.positions, np.broadcast_to(robot.placed, stop.positions.shape), atol=1e-9)
 
 
 def test_a_chunk_observed_before_a_leap_is_void():

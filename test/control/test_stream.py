@@ -151,6 +151,22 @@ def test_a_clock_set_back_a_little_repeats_the_command():
     assert stream.tick(START + 290 * MS) is state
 
 
+@pytest.mark.parametrize("back_s", [0.25, 3.0, 3600.0])
+def test_a_clock_set_back_further_brakes_in_the_new_time_and_goes_on(back_s):
+    stream, buffer = make_stream(), make_buffer()
+    stream.follow(buffer.update(make_ramp([2.0, 1.0, 0.5], stamp_ns=START), START), START)
+    states = ticks(stream, START, 0.4)
+    assert np.abs(states[-1].velocity).max() > 1.0
+    earlier = START + 400 * MS - round(back_s * S)
+    states += ticks(stream, earlier, 0.5)
+    assert_smooth(states)
+    assert stream.at_rest(earlier + S // 2) and not states[-1].velocity.any()
+    stand = np.repeat(states[-1].position[None], 2, axis=0)
+    times = earlier + np.array([500, 1500]) * MS
+    stream.follow(Trajectory(JOINTS, times, stand, np.zeros_like(stand)), earlier + S // 2)
+    assert_smooth(states + ticks(stream, earlier + S // 2, 0.5))
+
+
 def test_after_forget_it_is_silent_and_starts_where_the_next_trajectory_does():
     stream = make_stream()
     stream.follow(Trajectory(JOINTS, [START], np.zeros((1, 3))), START)

@@ -55,6 +55,15 @@ def test_no_answer_at_all_is_told_and_not_waited_for_any_longer(operator, once):
         operator.call(Trigger, "robot/start", Trigger.Request(), timeout_s=0.1, once=once)
 
 
+def test_a_resume_is_not_asked_again_behind_the_back_of_a_later_hold(operator):
+    resume, hold = Counting(operator, "trajectory/resume"), Counting(operator, "trajectory/hold")
+    lose_answers(resume.service, 100)
+    with pytest.raises(TimeoutError, match="no answer from trajectory/resume"):
+        operator.resume(timeout_s=2.0)
+    operator.hold(timeout_s=30.0)
+    assert resume.asked == 1 and hold.asked >= 1
+
+
 def test_a_controller_whose_first_answers_are_lost_is_judged(operator):
     parameters = Parameters(operator, "arm_positions", joints=ARM, interface_name="effort")
     for service in parameters.services:

@@ -84,6 +84,7 @@ def test_columns_follow_the_joints_that_are_asked_for(contract):
         ({"joint_names": list("abcdef")}, "has no joint 'shoulder_pan'"),
         ({"step_dt_s": 0.0}, "step_dt_s 0.0"),
         ({"step_dt_s": math.nan}, "step_dt_s nan"),
+        ({"step_dt_s": 33.3}, "above 0 and at most 1 s"),
         ({"actions": [0.0] * 7 + [math.nan] + [0.0] * 16}, "nan for joint 'shoulder_lift' in action 1"),
         ({"actions": [math.inf] + [0.0] * 23}, "inf for joint 'shoulder_pan' in action 0"),
     ],

@@ -66,6 +66,7 @@ class ChunkFollower:
         """Start over from the next joint state: at activation, and when the clock has jumped."""
         self._measured: np.ndarray | None = None
         self._parked: np.ndarray | None = None
+        self._stayed = _MOVED_OF_RANGE
         self._felt_ns = 0
         self._leaping = 0
         self._valid_from_ns: int | None = None
@@ -88,6 +89,8 @@ class ChunkFollower:
         if self._measured is None:
             self._settle(position, stamp_ns)
             return False
+        if stamp_ns == self._felt_ns:
+            return False  # the same sample again
         elapsed_s = max((stamp_ns - self._felt_ns) * 1e-9, 1e-3)
         self._felt_ns = stamp_ns
         reachable = 2.0 * self._speed * elapsed_s + _LEAP_OF_RANGE * self._range
@@ -134,7 +137,7 @@ class ChunkFollower:
         still = self._twist is None or self._twist.at_rest(now_ns)
         change = self.safety.step(now_ns, at_rest=still and now_ns >= self._rest_ns)
         if any(late.name == "joint_states" for late in self.safety.watchdog.late(now_ns)):
-            self._parked = None  # nobody knows what becomes of joints that are silent
+            self._stayed = _STILL_OF_RANGE  # nobody saw what became of them meanwhile
         if change is None:
             return None, None
         if change.after is Motion.STOPPING:
@@ -142,7 +145,7 @@ class ChunkFollower:
         if change.after is Motion.HOLDING:
             # Of joints that fell silent before they were to be at rest nobody knows where they stopped.
             seen = self._felt_ns >= self._rest_ns - _PARKED_NS
-            self._parked = self._measured if seen else None
+            self._parked, self._stayed = self._measured if seen else None, _MOVED_OF_RANGE
         if change.after is Motion.RUNNING:
             self._resume()
         return change, None
@@ -189,7 +192,8 @@ class ChunkFollower:
     def _settle(self, position: np.ndarray, stamp_ns: int) -> None:
         self.buffer.reset(position)
         self._measured, self._felt_ns, self._leaping = position, stamp_ns, 0
-        self._rest_ns, self._ready = stamp_ns, True
+        # What was sent before is executed until a stop, or the next trajectory, comes in its place.
+        self._rest_ns, self._ready = max(self._rest_ns, stamp_ns), True
 
     def _stands(self) -> bool:
         """Whether it may begin: the joints have stood for a moment, or are moved by this."""
@@ -198,7 +202,8 @@ class ChunkFollower:
     def _resume(self) -> None:
         """Go on from the commanded position, and from the measured one in joints that moved while held.
 
-        At the beginning, and when joints were silent as the hold began or meanwhile, from the measured one.
+        At the beginning, and when joints were silent as the hold began, from the measured one; when they were
+        silent while it lasted, less counts as moved.
         What counts is the difference to the measured position when the hold began: a gripper around a block
         never is where it is commanded to be, and must not be opened for that.
         """
@@ -207,7 +212,7 @@ class ChunkFollower:
         if not self._begun or self._parked is None:
             self.buffer.reset(self._measured)
             return
-        moved = np.abs(self._measured - self._parked) > _MOVED_OF_RANGE * self._range
+        moved = np.abs(self._measured - self._parked) > self._stayed * self._range
         if moved.any():
             self.counts["moved_while_held"] += 1
             commanded, _ = self.buffer.reference(self._rest_ns)

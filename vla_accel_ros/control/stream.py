@@ -75,6 +75,8 @@ class CommandStream:
 
     def tick(self, now_ns: int) -> MotionState | None:
         """What to command now; None before the first trajectory."""
+        if self._state is not None and (self._state.stamp_ns - now_ns) * 1e-9 > self._longest_s:
+            self.stop(now_ns - round(self._longest_s / 2 * 1e9))  # the clock was set back since the last tick
         state, path = self._state, self._path
         if state is None or path is None:
             return None

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from rcl_interfaces.srv import GetParameters, ListParameters
+from rclpy.client import Client
 from rclpy.node import Node
 from rclpy.parameter import parameter_value_to_python
 from rclpy.task import Future
@@ -128,6 +129,7 @@ class _Conversation:
         self._list = node.create_client(ListParameters, f"{asked_node}/list_parameters")
         self._get = node.create_client(GetParameters, f"{asked_node}/get_parameters")
         self._closed, self._listed = False, not self._list.service_is_ready()
+        self._pending: tuple[Client, Future] | None = None
         self._ask()
 
     def poll(self) -> None:
@@ -144,11 +146,16 @@ class _Conversation:
 
     def _ask(self) -> None:
         self._asked_s = time.monotonic()
+        if self._pending is not None:
+            client, future = self._pending
+            client.remove_pending_request(future)
         if self._listed:
-            request = GetParameters.Request(names=list(self._names))
-            self._get.call_async(request).add_done_callback(self._got)
+            client, request = self._get, GetParameters.Request(names=list(self._names))
         else:
-            self._list.call_async(ListParameters.Request()).add_done_callback(self._on_list)
+            client, request = self._list, ListParameters.Request()
+        future = client.call_async(request)
+        self._pending = client, future
+        future.add_done_callback(self._got if self._listed else self._on_list)
 
     def _on_list(self, future: Future) -> None:
         if not self._closed and not self._listed:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # Longer than any message should be under way.
 KEEP_S = 1.0
+MOST_STEP_S = 1.0
+"""Between two actions of a chunk: more is a mistake of units."""
 
 
 def stamp_ns(stamp: Time) -> int:
@@ -101,7 +103,7 @@ def chunk_from_message(message: ActionChunk, joints: tuple[str, ...]) -> Chunk:
     """The Chunk of a message, in ROS units, its columns in the order of `joints`.
 
     Raises ValueError, in one sentence, when the shape does not fit the numbers, a joint is missing,
-    step_dt_s is not positive, or an action is not finite.
+    step_dt_s is not positive or above MOST_STEP_S, or an action is not finite.
     """
     who = f"action_chunk {message.request_id}"
     horizon, dim = message.horizon, message.action_dim
@@ -113,8 +115,10 @@ def chunk_from_message(message: ActionChunk, joints: tuple[str, ...]) -> Chunk:
     missing = [name for name in joints if name not in message.joint_names]
     if missing:
         raise ValueError(f"{who} has no joint {missing[0]!r}: it has {', '.join(message.joint_names)}")
-    if not (np.isfinite(message.step_dt_s) and message.step_dt_s > 0.0):
-        raise ValueError(f"{who} has step_dt_s {message.step_dt_s}: it must be a positive time")
+    if not 0.0 < message.step_dt_s <= MOST_STEP_S:
+        raise ValueError(
+            f"{who} has step_dt_s {message.step_dt_s}: it must be above 0 and at most {MOST_STEP_S:g} s"
+        )
     actions = np.frombuffer(message.actions, dtype=np.float32).reshape(horizon, dim)
     bad = np.argwhere(~np.isfinite(actions))
     if len(bad):

@@ -98,20 +98,24 @@ class Operator(Listener):
 
     def resume(self, timeout_s: float = 10.0) -> str:
         """End a hold(); returns the node's sentence."""
-        return self._trigger("trajectory/resume", timeout_s)
+        return self._trigger("trajectory/resume", timeout_s, once=True)
 
     def stop_cameras(self, *names: str, timeout_s: float = 10.0) -> None:
         """Silence these cameras of the simulated robot, and only these."""
         parameter = Parameter("stopped_cameras", value=",".join(names)).to_parameter_msg()
         request = SetParameters.Request(parameters=[parameter])
-        result = self.call(SetParameters, "sim_robot/set_parameters", request, timeout_s).results[0]
+        service = "sim_robot/set_parameters"
+        result = self.call(SetParameters, service, request, timeout_s, once=True).results[0]
         if not result.successful:
             raise ValueError(result.reason)
 
     def call(
         self, kind: type, name: str, request: object, timeout_s: float = 10.0, once: bool = False
     ) -> Any:
-        """The answer of a service of the robot's nodes. once: it must not be asked twice.
+        """The answer of a service of the robot's nodes.
+
+        once: it must not be asked twice, or not be done after what is asked later: a second question may be
+        done long after the first was answered.
 
         Raises TimeoutError when there is no such service, or no answer in time.
         """
@@ -146,8 +150,8 @@ class Operator(Listener):
         except TimeoutError:
             return False
 
-    def _trigger(self, name: str, timeout_s: float) -> str:
-        response = self.call(Trigger, name, Trigger.Request(), timeout_s)
+    def _trigger(self, name: str, timeout_s: float, once: bool = False) -> str:
+        response = self.call(Trigger, name, Trigger.Request(), timeout_s, once)
         if not response.success:
             raise ValueError(response.message)
         return response.message

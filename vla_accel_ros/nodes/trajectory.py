@@ -135,7 +135,7 @@ class TrajectoryNode(ManagedNode):
         cameras = tuple(f"camera/{camera.name}" for camera in contract.cameras)
         self._follower = ChunkFollower(buffer, safety, cameras, contract.chunk.max_age_s, self._outputs.twist)
         self._columns = [contract.joint_names.index(name) for name in buffer.joints]
-        self._joints = JointHistory(contract.joint_names)
+        self._joints, self._felt_ns = JointHistory(contract.joint_names), 0
         self._standing.over(self._follower, self._joints, self._outputs, self._motion)
         self._refused = 0
 
@@ -160,13 +160,15 @@ class TrajectoryNode(ManagedNode):
             self.get_logger().error(f"joint_states refused: {refusal}", throttle_duration_sec=1.0)
             return
         newest_ns = self._joints.newest_ns
-        if newest_ns is None:
-            return
+        if newest_ns is None or newest_ns == self._felt_ns:
+            return  # nothing of ours is new
+        self._felt_ns = newest_ns
         newest = self._joints.newest()
         self._outputs.felt(newest)
         if self._follower.felt(newest[self._columns], newest_ns) and not self._standing.lent:
             self.get_logger().warning("the joints were moved by others: going on from where they are")
             self._outputs.begin()
+            self._outputs.send(self._follower.stop(self.now_ns()))
             self._motion.begin()
 
     def _watch(self) -> None:
