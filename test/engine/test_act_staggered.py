@@ -65,14 +65,18 @@ def test_any_schedule_gives_the_chunks_of_act_to_the_bit(
         if event == "pause":
             engine.forget_turns()
             under_way.clear()
-        if event in ("frame", "words") and engine.room:
-            if event == "words":
-                words += " now"
-                under_way.clear()
+        if event == "words":
+            words += " now"
+        if event in ("frame", "words"):
             seen[1000 + number] = observation(number, words)
-            under_way.append(1000 + number)
             with engine.observe(seen[1000 + number]) as prefix:
-                chunk = engine.act_staggered(prefix, state_of(number))
+                begun = engine.room_for(prefix)
+                assert begun or (event == "frame" and len(under_way) == count)
+                if begun:
+                    told = {seen[stamp].instruction for stamp in under_way}
+                    under_way = [] if told - {words} else under_way
+                    under_way.append(1000 + number)
+                chunk = engine.act_staggered(prefix if begun else None, state_of(number))
         else:
             chunk = engine.act_staggered(None)
         if chunk is not None:
@@ -116,9 +120,9 @@ def test_without_room_none_is_begun(policy: Policy) -> None:
     engine = make_engine(policy)
     with engine.observe(observation(0)) as prefix:
         for _ in range(COUNT):
-            assert engine.room
+            assert engine.room_for(prefix)
             engine.act_staggered(prefix)
-        assert not engine.room
+        assert not engine.room_for(prefix)
         with pytest.raises(ValueError, match="3 chunks are under way, and no more are allowed"):
             engine.act_staggered(prefix)
     assert engine.act_staggered(None) is not None
@@ -160,12 +164,12 @@ def test_who_acts_otherwise_says_so(tmp_path) -> None:
 class World:
     """Loops that are driven by hand: what they see, and the chunks they gave, each with its seconds."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, staggered: int = STEPS) -> None:
         self.observations: list[Observation] = []
         self.felt: tuple[np.ndarray, int] | None = None
         self.chunks: list[Chunk] = []
         self.took: list[float] = []
-        self.engine = make_engine(policy, STEPS)
+        self.engine = make_engine(policy, staggered)
         ports = Ports(
             observe=lambda: self.observations.pop(0) if self.observations else None,
             observed=lambda: None,
@@ -198,6 +202,17 @@ def test_the_action_loop_begins_with_every_frame_and_steps_until_all_are_finishe
     assert all(seconds > 0.0 for seconds in world.took)
     for number, chunk in enumerate(world.chunks):
         assert_made_by_act(world.engine, chunk, observation(number))
+
+
+def test_another_instruction_needs_no_room_and_ends_what_was_told_before(policy: Policy) -> None:
+    world = World(policy, 2)
+    for number, words in enumerate(("reach the red block", "reach the red block", "reach the green block")):
+        world.see(number, words)
+        assert world.loops.act()
+    while world.engine.under_way:
+        assert world.loops.act()
+    assert [chunk.stamp_ns for chunk in world.chunks] == [1002]
+    assert_made_by_act(world.engine, world.chunks[0], observation(2, "reach the green block"))
 
 
 def test_newer_joints_begin_a_chunk_on_the_same_frame(policy: Policy) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +19,9 @@ from vla_accel_ros.engine.answers import Answers, Said
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.kv_store import KVStore
 from vla_accel_ros.engine.pages import PagePool
+from vla_accel_ros.models import packed
 from vla_accel_ros.models.decoding import Sampling, decode
+from vla_accel_ros.models.packed import Forward
 from vla_accel_ros.models.pi import Pi
 
 MODEL: Pi = make_model(make_config("pi05"))
@@ -116,6 +123,52 @@ def test_tokens_are_streamed_as_they_come() -> None:
         assert len(heard) == count
     assert [one.finished for one in heard] == [False, False, True]
     assert [one.token for one in heard] == alone(3, 3, None)
+
+
+@pytest.mark.parametrize("fails", ["forward", "logits"])
+def test_a_forward_that_fails_costs_no_answer_anything(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every token is computed a second time, also the first and the last of a page."""
+    store, calls = make_store(), itertools.count()
+
+    def every_other(compute: Callable[..., Any]) -> Callable[..., Any]:
+        def failing(*given: Any) -> Any:
+            if next(calls) % 2:
+                raise RuntimeError("out of memory")
+            return compute(*given)
+
+        return failing
+
+    plain: Forward = partial(packed.forward, MODEL.stack)
+    answers = Answers(MODEL, store, None, forward=every_other(plain) if fails == "forward" else plain)
+    if fails == "logits":
+        monkeypatch.setattr(MODEL, "logits", every_other(MODEL.logits))
+    for scene in range(2):
+        answers.begin(*observe(store, scene), max_tokens=9 - scene)
+    said, failed = [], 0
+    while answers.under_way:
+        try:
+            said += answers.advance()
+        except RuntimeError:
+            failed += 1
+    monkeypatch.undo()
+    assert [ids(said, scene) for scene in range(2)] == [alone(scene, 9 - scene, None) for scene in range(2)]
+    assert failed >= 7
+
+
+def test_who_cannot_hear_its_token_keeps_nobody_else_from_theirs() -> None:
+    store, heard = make_store(), []
+    answers = Answers(MODEL, store, stop=None)
+
+    def deaf(said: Said) -> None:
+        raise RuntimeError(f"token {said.token} of {said.request}")
+
+    for scene, on_token in enumerate((deaf, heard.append, deaf)):
+        answers.begin(*observe(store, scene), max_tokens=3, on_token=on_token)
+    for token in alone(0, 3, None):
+        with pytest.raises(RuntimeError, match=f"token {token} of 0"):
+            answers.advance()
+    assert not answers.under_way and not store.active()
+    assert ids(heard, 1) == alone(1, 3, None)
 
 
 def test_an_action_on_the_same_prefix_is_not_disturbed() -> None:

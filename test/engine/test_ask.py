@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -270,3 +271,80 @@ def test_an_answer_closed_by_whoever_hears_it_speak_is_taken_out_after_the_forwa
     list(second)
     assert first.ended and len(second.tokens) == 4
     assert engine.pool.free == engine.pool.slots - 1
+
+
+def test_a_forward_that_fails_is_told_and_the_answers_go_on(engine: Engine) -> None:
+    with engine.observe(make_observation()) as prefix:
+        expected = "".join(engine.ask(prefix, max_tokens=6))
+        answers = [engine.ask(prefix, max_tokens=6) for _ in range(2)]
+    texts, said = engine._texts, next(answers[0])
+    forward = texts._answers._forward
+
+    def failing(segments: object) -> None:
+        answers.pop()
+        raise RuntimeError("out of memory")
+
+    texts._answers._forward = failing
+    with pytest.raises(RuntimeError, match="out of memory"):
+        engine.speak()
+    assert engine.places == 1  # who was forgotten meanwhile is taken out
+    texts._answers._forward = forward
+    assert said + "".join(answers[0]) == expected
+    assert engine.places == 2 and engine.pool.free == engine.pool.slots - 1
+
+
+def test_an_answer_that_cannot_be_read_ends_and_the_other_goes_on(engine: Engine) -> None:
+    def unreadable(token: int) -> str:
+        raise RuntimeError(f"{token} is no text")
+
+    with engine.observe(make_observation()) as prefix:
+        expected = "".join(engine.ask(prefix, max_tokens=3))
+        broken, whole = (engine.ask(prefix, max_tokens=3) for _ in range(2))
+    broken._line.written.push = unreadable
+    while not whole.ended:
+        with pytest.raises(RuntimeError, match="is no text"):
+            engine.speak()
+    assert "".join(whole) == expected and not list(broken)
+    assert engine.places == 2 and engine.pool.free == engine.pool.slots - 1
+
+
+class Collected(list):
+    """A list, to look into which takes so many objects that the garbage collector runs."""
+
+    def __getitem__(self, place: int) -> int:
+        gc.collect()
+        return super().__getitem__(place)
+
+    def __len__(self) -> int:
+        gc.collect()
+        return super().__len__()
+
+
+@pytest.mark.parametrize("pool", ["slots", "pages"])
+def test_an_answer_may_be_collected_in_the_middle_of_what_a_pool_does(engine: Engine, pool: str) -> None:
+    prefix, pages = engine.observe(make_observation()), engine._texts._store.pages
+    unpromised = pages.unpromised
+    cycle: list[object] = [engine.ask(prefix)]
+    cycle.append(cycle)
+    if pool == "slots":
+        engine.pool._counts = Collected(engine.pool._counts)
+    else:
+        pages._free = Collected(pages._free)
+
+    def work() -> None:
+        engine.pool.retain(prefix.slot)
+        engine.pool.release(prefix.slot)
+        left.append(pages.unpromised)
+        left.append(pages.unpromised)
+
+    left: list[int] = []
+    gc.disable()
+    try:
+        del cycle
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(timeout=20)
+    finally:
+        gc.enable()
+    assert not thread.is_alive(), "it waits for itself"
+    assert left[-1] == unpromised and engine.places == 2

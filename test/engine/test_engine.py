@@ -283,6 +283,38 @@ def test_arguments_are_checked(engine: Engine, policy: Policy) -> None:
     assert engine.pool.free == engine.pool.slots - 1
 
 
+@pytest.mark.parametrize(("name", "value"), [("seed", -1), ("answers", 0), ("answer_tokens", 0)])
+def test_numbers_that_cannot_be_are_named(policy: Policy, name: str, value: int) -> None:
+    with pytest.raises(ValueError, match=f"^{name} is {value}; give "):
+        Engine(policy, **{name: value})
+
+
+def test_no_steps_are_not_the_engines_own(engine: Engine) -> None:
+    with engine.observe(make_observation()) as prefix, pytest.raises(ValueError, match="steps is 0"):
+        engine.act(prefix, steps=0)
+
+
+def test_a_chunk_is_made_of_the_state_that_it_records() -> None:
+    """A state in float64 is rounded before anything is computed of it."""
+    engine = Engine(RELATIVE["pi0"])
+    for seed in range(5):
+        with engine.observe(make_observation()) as prefix:
+            state = np.random.default_rng(seed).uniform(-0.5, 0.5, JOINTS)
+            chunk = engine.act(prefix, state, NOISE)
+            again = engine.act(prefix, chunk.state, NOISE)
+            assert engine.origin(prefix, state).dtype == chunk.state.dtype == np.float32
+        np.testing.assert_array_equal(chunk.actions, again.actions)
+
+
+def test_a_prefix_of_another_engine_is_refused(policy: Policy) -> None:
+    engine, other = Engine(policy), Engine(policy)
+    with engine.observe(make_observation()) as prefix, other.observe(make_observation(1)):
+        for use in (other.act, other.ask, lambda prefix: other.reword(prefix, "reach")):
+            with pytest.raises(ValueError, match="prefix 0 is another engine's"):
+                use(prefix)
+        engine.act(prefix)
+
+
 def test_a_prefix_can_be_compared_and_printed(engine: Engine) -> None:
     with engine.observe(make_observation()) as prefix:
         assert isinstance(prefix, Prefix)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from builders import make_observation, make_policy
 from openvla_builders import ACTIONS, make_openvla_folder, make_openvla_observation
+from torch import Tensor
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.in_turn import InTurn
 from vla_accel_ros.engine.loops import InferenceLoops, Pace, Ports
 from vla_accel_ros.engine.mode import MODES, PREFERENCES
+from vla_accel_ros.engine.token_pipeline import TokenPipeline
 from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.models.checkpoint import load_policy
 from vla_accel_ros.models.openvla_policy import OpenVLAPolicy
+from vla_accel_ros.models.packed import Segment
 
 FRAMES = 12
 
@@ -45,6 +49,18 @@ def in_turn(engine: Engine, observations: list[Observation]) -> list[Chunk | Non
         with engine.observe(observation) as prefix:
             made.append(engine.act_in_turn(prefix))
     return made
+
+
+def fail_once(pipeline: TokenPipeline, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its forward number `at` from now on raises."""
+    forward, count = pipeline._forward, itertools.count()
+
+    def failing(segments: list[Segment]) -> list[Tensor]:
+        if next(count) == at:
+            raise RuntimeError("out of memory")
+        return forward(segments)
+
+    monkeypatch.setattr(pipeline, "_forward", failing)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +135,38 @@ def test_a_frame_alone_is_computed_at_any_time_and_nothing_else(policy: OpenVLAP
             with pytest.raises(ValueError, match="nothing continues them; use mode sequential"):
                 ask(prefix)
     assert not engine.places and not engine.speak()
+
+
+@pytest.mark.parametrize("failing", range(ACTIONS))
+def test_a_frame_whose_forward_failed_is_not_acted_on_later(
+    policy: OpenVLAPolicy, failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """failing: which forward of the frame."""
+    expected = sequential(policy, frames(4))
+    engine = Engine(policy, turns=InTurn("pipelined"))
+    fail_once(engine._in_turn._alone, failing, monkeypatch)
+    for number, observation in enumerate((frames(4)[0], frames(4)[3])):
+        with engine.observe(observation) as prefix:
+            if number == 0:
+                with pytest.raises(RuntimeError, match="out of memory"):
+                    engine.act(prefix)
+            else:
+                np.testing.assert_array_equal(engine.act(prefix).actions, expected[1003])
+
+
+def test_frames_in_turn_are_forgotten_when_a_forward_fails(
+    policy: OpenVLAPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = sequential(policy, frames())
+    engine = Engine(policy, turns=InTurn("pipelined"))
+    in_turn(engine, frames(2))
+    fail_once(engine._in_turn._pipeline, 0, monkeypatch)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        in_turn(engine, frames(1))
+    made = in_turn(engine, frames(ACTIONS + 1))
+    assert [chunk and chunk.stamp_ns for chunk in made] == [None] * (ACTIONS - 1) + [1000, 1001]
+    for chunk in made[ACTIONS - 1 :]:
+        np.testing.assert_array_equal(chunk.actions, expected[chunk.stamp_ns])
 
 
 def test_the_loops_drive_it_down_the_same_path(policy: OpenVLAPolicy) -> None:

@@ -132,6 +132,28 @@ def test_an_error_is_handed_over(go_on: bool) -> None:
     loop.stop()
 
 
+def test_an_error_that_cannot_be_handed_over_is_logged_and_the_loop_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    again, runs = threading.Event(), []
+
+    def body() -> bool:
+        runs.append(None)
+        if len(runs) == 3:
+            again.set()
+        raise RuntimeError("lens cap")
+
+    def on_error(error: Exception) -> bool:
+        raise OSError("no publisher")
+
+    loop = Loop("vision", 1000.0, 1.0, body, on_error=on_error)
+    loop.start()
+    assert again.wait(timeout=30)
+    loop.stop()
+    assert "the loop 'vision' goes on" in caplog.text
+    assert "lens cap" in caplog.text and "no publisher" in caplog.text
+
+
 def test_the_thread_runs_until_stopped_and_can_start_again() -> None:
     runs, enough = [], threading.Event()
 

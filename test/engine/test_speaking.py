@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -100,6 +101,72 @@ def test_nothing_is_said_before_the_newest_frame_was_acted_on_but_for_a_token_no
         assert len(speaking._open[0].answer.tokens) == tokens
     frame.served = True
     assert speaking.turn() and frame.said(QUESTIONS[0]) == alone(make_observation(), QUESTIONS[0])
+
+
+def test_after_a_token_slower_than_a_frame_there_are_as_many_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, frame = make_engine(answers=1), Frame(left_s=1 / 30)
+    speaking = frame.speaking(engine, max_tokens=64)
+    engine.observe(make_observation()).release()
+    speak, slow, said = engine.speak, [False], [0]
+
+    def timed() -> bool:
+        frame.now_s += 0.04 if slow.pop() else 0.002
+        slow.append(False)
+        said[0] += 1
+        return speak()
+
+    def second() -> int:
+        """Tokens in thirty frames, in which there is always a question."""
+        before = said[0]
+        for _ in range(30):
+            if engine.places:
+                speaking.ask(QUESTIONS[0])
+            speaking.turn()
+            frame.now_s += frame.left_s
+        return said[0] - before
+
+    monkeypatch.setattr(engine, "speak", timed)
+    usual = second()
+    slow[0] = True
+    assert second() < usual
+    second()
+    assert second() == pytest.approx(usual, rel=0.5) and usual > 30
+    speaking.end()
+
+
+class Way(RightOfWay):
+    """A right of way for which one waits while something happens."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        super().__init__()
+        self.meanwhile = meanwhile
+
+    def give(self) -> bool:
+        self.meanwhile()
+        return super().give()
+
+
+def test_a_question_cancelled_while_the_way_is_waited_for_is_not_answered() -> None:
+    engine, frame = make_engine(), Frame()
+    moment = Moment(lambda: True, lambda: frame.now_s + 100.0, frame.clock)
+    speaking = Speaking(engine, frame.texts.append, Way(lambda: speaking.cancel()), moment, None, 6)
+    engine.observe(make_observation()).release()
+    for _ in range(2):
+        speaking.ask(QUESTIONS[0])
+        assert not speaking.turn()
+    assert not frame.texts and engine.places == 4
+
+
+def test_a_question_is_about_the_frame_that_is_the_newest_when_the_way_is_free() -> None:
+    engine, frame = make_engine(), Frame()
+    moment = Moment(lambda: True, lambda: frame.now_s + 100.0, frame.clock)
+    come = [make_observation(1, stamp_ns=1)]
+    way = Way(lambda: come and engine.observe(come.pop()).release())
+    speaking = Speaking(engine, frame.texts.append, way, moment, None, 6)
+    engine.observe(make_observation(stamp_ns=0)).release()
+    speaking.ask(QUESTIONS[0])
+    assert speaking.turn()
+    assert {text.prefix.stamp_ns for text in frame.texts} == {1}
 
 
 def test_what_nobody_asked_for_comes_at_its_pace_and_after_questions() -> None:

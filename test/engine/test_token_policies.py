@@ -15,6 +15,7 @@ from openvla_builders import (
     make_openvla_observation,
 )
 
+from vla_accel_ros.engine.acting import ACTING_AT_ONCE, How, Seen
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv_pool import PoolExhausted
 from vla_accel_ros.engine.loops import InferenceLoops, Pace, Ports
@@ -138,6 +139,34 @@ def test_slots_come_back_whatever_happens(engine: Engine) -> None:
         engine.observe(make_openvla_observation())
     for prefix in held:
         prefix.release()
+
+
+def test_more_requests_than_there_is_room_for_wait(engine: Engine, policy: OpenVLAPolicy) -> None:
+    asked, full = threading.Event(), threading.Semaphore(0)
+    made: list[np.ndarray] = []
+    with engine.observe(make_openvla_observation()) as prefix:
+        expected = engine.act(prefix).actions[0]
+
+        def hidden() -> torch.Tensor:
+            full.release()
+            asked.wait()
+            return engine._seeing.last_hidden(prefix.slot, prefix.n_tokens)
+
+        seen = Seen(engine.pool.view(prefix.slot, prefix.n_tokens), prefix.slot, hidden, prefix.state)
+
+        def act(request: int) -> None:
+            made.append(engine._acting(seen, How(request)).actions[0])
+
+        threads = [threading.Thread(target=act, args=(n,), daemon=True) for n in range(ACTING_AT_ONCE)]
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            assert full.acquire(timeout=30)
+        asked.set()
+        act(ACTING_AT_ONCE)
+        for thread in threads:
+            thread.join(timeout=30)
+    np.testing.assert_array_equal(made, [expected] * (ACTING_AT_ONCE + 1))
 
 
 def test_it_can_be_asked_though_its_words_are_its_actions(engine: Engine, policy: OpenVLAPolicy) -> None:

@@ -107,3 +107,9 @@ def test_a_character_that_stays_in_pieces_comes_at_the_end() -> None:
 def test_an_empty_stop_is_refused() -> None:
     with pytest.raises(ValueError, match="stop has an empty text"):
         TextStream(Bytes(), ["a", ""])
+
+
+@pytest.mark.parametrize("stop", ["done", ["done", 3]])
+def test_a_stop_that_is_no_list_of_texts_is_refused(stop: object) -> None:
+    with pytest.raises(ValueError, match=r"stop is .*done.*; give a list of strings"):
+        TextStream(Bytes(), stop)

@@ -30,7 +30,12 @@ def test_json_encodes_and_decodes(folder: Path) -> None:
 
 
 def test_special_tokens_in_the_text_are_only_text(folder: Path) -> None:
-    """Padding and truncation that the file was saved with do not apply either."""
+    tokenizer = load_tokenizer(folder, vocab=300)
+    ids = tokenizer.encode("reach <eos> the <bos>", bos=True)
+    assert ids[0] == 2 and not {1, 2} & set(ids[1:])
+
+
+def test_padding_and_truncation_that_the_file_was_saved_with_do_not_apply(folder: Path) -> None:
     inner = make_tokenizer()
     inner.enable_padding(length=12)
     inner.enable_truncation(max_length=2)

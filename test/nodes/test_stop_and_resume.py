@@ -97,7 +97,7 @@ def test_a_robot_that_reports_no_joints_is_not_moved_when_it_comes_back_elsewher
     stack.robot.start()
     back_ns = operator.now_ns()
     operator.wait(lambda: operator.measured.stamp_ns > back_ns, 30.0, "joint state of the new process")
-    start = operator.measured.positions
+    start = next(j.positions for j in operator.joints if j.stamp_ns > back_ns)
 
     def after_the_return() -> list[Trajectory]:
         sent = (s.trajectory for s in operator.sent)

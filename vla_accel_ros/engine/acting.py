@@ -7,6 +7,7 @@ values here that the constructor did not.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, cast
 
@@ -23,7 +24,7 @@ from vla_accel_ros.models.rtc import Guidance
 from vla_accel_ros.models.sampling import Flow, flow_times, sample
 
 ACTING_AT_ONCE = 2
-"""Requests for tokens that can be under way at the same time; a loop has one."""
+"""Requests for tokens that can be under way at the same time, the others wait; a loop has one."""
 
 
 class Seen(NamedTuple):
@@ -95,6 +96,8 @@ class FlowActing:
         if how.committed is not None and how.guidance is not None:
             raise ValueError("act was given guidance and committed; they are two ways to agree, give one.")
         policy, model = self._policy, self._policy.model
+        steps = self._steps if how.steps is None else how.steps
+        flow_times(steps, self._time_rule)
         held = None if how.committed is None else Committed.of(policy, how.committed, seen.state)
         start, state = self.start(how.request, seen.state, how.noise)
 
@@ -108,7 +111,6 @@ class FlowActing:
             field = velocity if how.guidance is None else how.guidance.guide(velocity, start)
             if held is not None:
                 start, field = held.begin(start), held.hold(at)
-            steps = how.steps or self._steps
             if self._fast is not None and how.guidance is None and held is None:
                 flow = self._fast.act(start, state, [seen.slot], [seen.kv.k.shape[3]], steps)
             else:
@@ -155,17 +157,20 @@ class TokenActing:
         room = max(1, policy.joints - 1)
         config = policy.config.prefix
         self._tails = KVPool(config, ACTING_AT_ONCE, room, policy.device, policy.kv_dtype)
+        self._free = threading.BoundedSemaphore(ACTING_AT_ONCE)
 
     @torch.inference_mode()
     def __call__(self, seen: Seen, how: How) -> Acted:
         self.check(how)
-        policy, slot = self._policy, self._tails.acquire()
-        try:
-            room = self._tails.view(slot, self._tails.max_tokens)
-            steps = decode(policy.model, seen.kv, seen.last_hidden()[None], policy.joints, room=room)
-            tokens = torch.cat([step.tokens for step in steps])
-        finally:
-            self._tails.release(slot)
+        policy = self._policy
+        with self._free:
+            slot = self._tails.acquire()
+            try:
+                room = self._tails.view(slot, self._tails.max_tokens)
+                steps = decode(policy.model, seen.kv, seen.last_hidden()[None], policy.joints, room=room)
+                tokens = torch.cat([step.tokens for step in steps])
+            finally:
+                self._tails.release(slot)
         return Acted(policy.actions(tokens, seen.state)[None], np.zeros(1, np.float32))
 
     @staticmethod

@@ -95,16 +95,27 @@ class Answers:
 
     @torch.inference_mode()
     def advance(self) -> list[Said]:
-        """One more token for every answer under way, oldest first."""
+        """One more token for every answer under way, oldest first.
+
+        Where a forward fails nothing was said, and the next call says it. What on_token raises is raised when
+        all have been called, the first of it.
+        """
         self._read()
         answers = list(self._answers.values())
         said = [self._say(answer, token) for answer, token in zip(answers, self._chosen(answers))]
-        for answer, one in zip(answers, said, strict=True):
+        for one in said:
             if one.finished:
                 del self._answers[one.request]
                 self._store.finish(one.request)
-            if answer.on_token is not None:
-                answer.on_token(one)
+        errors: list[Exception] = []
+        for answer, one in zip(answers, said, strict=True):
+            try:
+                if answer.on_token is not None:
+                    answer.on_token(one)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
         return said
 
     def cancel(self, request: int) -> None:
@@ -115,19 +126,26 @@ class Answers:
         self._store.remove(request)
 
     def _read(self) -> None:
-        """Let the model see what each answer said last, in one forward."""
-        speaking = [answer for answer in self._answers.values() if answer.state.tokens]
+        """Let the model see what each answer said last, in one forward, unless it has."""
+        states = [(answer, answer.state) for answer in self._answers.values()]
+        speaking = [answer for answer, state in states if state.tail.length < len(state.tokens)]
         if not speaking:
             return
         ids = torch.tensor(
             [[answer.state.tokens[-1] for answer in speaking]], device=speaking[0].hidden.device
         )
         words = self._model.embed_tokens(ids).split(1, dim=1)
-        segments = [
-            Segment(x, self._store.past(answer.state), out=answer.state.tail.grow())
-            for answer, x in zip(speaking, words, strict=True)
-        ]
-        for answer, rows in zip(speaking, self._forward(segments), strict=True):
+        try:
+            segments = [
+                Segment(x, self._store.past(answer.state), out=answer.state.tail.grow())
+                for answer, x in zip(speaking, words, strict=True)
+            ]
+            read = self._forward(segments)
+        except BaseException:
+            for answer in speaking:
+                answer.state.tail.cut(len(answer.state.tokens) - 1)
+            raise
+        for answer, rows in zip(speaking, read, strict=True):
             answer.hidden = rows[0, -1]
 
     def _chosen(self, answers: list[_Answer]) -> list[int]:

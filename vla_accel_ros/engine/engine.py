@@ -71,6 +71,13 @@ class Engine:
     ) -> None:
         if not step_dt_s > 0:
             raise ValueError(f"step_dt_s is {step_dt_s}; give the time between two actions in seconds.")
+        for name, number, least in (
+            ("seed", seed, 0),
+            ("answers", answers, 1),
+            ("answer_tokens", answer_tokens, 1),
+        ):
+            if number < least:
+                raise ValueError(f"{name} is {number}; give {least} or more.")
         self.policy, self.steps, self.seed, self.step_dt_s = policy, steps, seed, step_dt_s
         self.time_rule = time_rule or policy.time_rule
         config, device, dtype = policy.config, policy.device, policy.kv_dtype
@@ -151,14 +158,14 @@ class Engine:
         Raises ValueError for what does not fit the policy, or for both guidance and committed; a policy that
         acts by tokens takes none of noise, steps, guidance and committed.
         """
-        request, origin = next(self._action_requests), self.origin(prefix, state)
-        given = state if self.policy.feels else None
+        given = self._felt(state)
+        request, origin = next(self._action_requests), self.origin(prefix, given)
         with self._prefixes.hold(prefix):
             place = prefix.slot, prefix.n_tokens
             hidden = partial(self._seeing.last_hidden, *place)
             seen = Seen(self.pool.view(*place), prefix.slot, hidden, origin)
             acted = self._acting(seen, How(request, noise, steps, guidance, committed))
-        return self._chunk(prefix, request, acted, None if given is None else np.array(given, np.float32))
+        return self._chunk(prefix, request, acted, given)
 
     @property
     def acts_in_turn(self) -> bool:
@@ -189,10 +196,9 @@ class Engine:
         """Requests begun by act_staggered that are not finished, oldest first."""
         return () if self._under_way is None else self._under_way.requests
 
-    @property
-    def room(self) -> bool:
-        """Whether act_staggered can begin another chunk."""
-        return self._under_way is not None and not self._under_way.full
+    def room_for(self, prefix: Prefix) -> bool:
+        """Whether act_staggered can begin a chunk on it: also where its instruction drops all others."""
+        return self._under_way is not None and self._under_way.room_for(prefix.instruction)
 
     def act_staggered(self, prefix: Prefix | None, state: np.ndarray | None = None) -> Chunk | None:
         """Begin a chunk on a prefix, and take the next denoising step of all that are under way.
@@ -206,7 +212,7 @@ class Engine:
             raise ValueError("chunks are made one at a time; give the engine staggered, or use act.")
         begun = None
         if prefix is not None:
-            given = None if state is None or not self.policy.feels else np.array(state, np.float32)
+            given = self._felt(state)
             held, request = self._prefixes.hold(prefix), next(self._action_requests)
             begun = Begun(held, request, self.origin(prefix, given), given)
         finished = self._under_way.advance(begun)
@@ -218,6 +224,10 @@ class Engine:
     def forget_turns(self) -> None:
         """Finish nothing that was given to act_in_turn or act_staggered so far, as after a pause."""
         self._parts.forget()
+
+    def _felt(self, state: np.ndarray | None) -> np.ndarray | None:
+        """A copy of a state that came with a request, as chunks record it; None if it makes no difference."""
+        return None if state is None or not self.policy.feels else np.array(state, np.float32)
 
     def _chunk(self, prefix: Prefix, request: int, acted: Acted, state: np.ndarray | None = None) -> Chunk:
         return Chunk(
@@ -290,8 +300,9 @@ class Engine:
         return guiding.guidance(self.policy, previous, prefix.stamp_ns, origin, horizon, overlap)
 
     def origin(self, prefix: Prefix, state: np.ndarray | None = None) -> np.ndarray:
-        """The state that the network is given, and that relative actions are relative to."""
-        return prefix.state if state is None or not self.policy.feels else state
+        """The state that the network is given, and that relative actions are relative to: float32 [D]."""
+        felt = self._felt(state)
+        return prefix.state if felt is None else felt
 
     def noise(self, request: int) -> np.ndarray | None:
         """The noise of action request number `request`, float32 [H, A]: a function of it and the seed alone.

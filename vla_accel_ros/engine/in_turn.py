@@ -158,20 +158,28 @@ class FramesInTurn:
     def take(self, prefix: Prefix) -> tuple[Prefix, Acted] | None:
         """A held frame that was not taken before; returns the newest that is finished with it, if any is.
 
-        The Prefix returned says what frame it is; it may have been released.
+        The Prefix returned says what frame it is; it may have been released. Where it fails, all frames that
+        were taken are forgotten.
         """
         with self._lock, torch.inference_mode():
             if prefix.instruction != self._instruction:
                 self._clear()
                 self._instruction = prefix.instruction
-            embeddings = self._encoded.embeddings(prefix.slot, prefix.n_tokens)
-            self._under_way[prefix.version] = prefix
-            finished = self._frames.take(prefix.version, embeddings)
-            done = [(self._under_way.pop(one.frame), one.tokens) for one in finished]
-            if not done:
-                return None
-            frame, tokens = done[-1]
-            return frame, self._acted(tokens, frame.state)
+            try:
+                return self._take(prefix)
+            except BaseException:
+                self._clear()
+                raise
+
+    def _take(self, prefix: Prefix) -> tuple[Prefix, Acted] | None:
+        embeddings = self._encoded.embeddings(prefix.slot, prefix.n_tokens)
+        self._under_way[prefix.version] = prefix
+        finished = self._frames.take(prefix.version, embeddings)
+        done = [(self._under_way.pop(one.frame), one.tokens) for one in finished]
+        if not done:
+            return None
+        frame, tokens = done[-1]
+        return frame, self._acted(tokens, frame.state)
 
     def forget(self) -> None:
         """Finish nothing that was taken so far, as after a pause."""
@@ -186,7 +194,11 @@ class FramesInTurn:
         TokenActing.check(how)
         with self._lock, torch.inference_mode():
             embeddings = self._encoded.embeddings(seen.slot, seen.kv.k.shape[3])
-            (finished,) = self._alone.step(0, embeddings) or self._alone.drain()
+            try:
+                (finished,) = self._alone.step(0, embeddings) or self._alone.drain()
+            except BaseException:
+                self._alone.clear()
+                raise
         return self._acted(finished.tokens, seen.state)
 
     def noise(self, request: int) -> None:

@@ -29,7 +29,8 @@ class PoolExhausted(RuntimeError):
 class KVPool:
     """`slots` sequences of up to `max_tokens` tokens each.
 
-    k, v: [slots, layers, kv_heads, max_tokens, head_dim]. Safe to use from several threads.
+    k, v: [slots, layers, kv_heads, max_tokens, head_dim]. Safe to use from several threads, and from what
+    the garbage collector calls: it may release a slot in the middle of any method.
     Raises ValueError if the pool does not fit into the device's free memory.
     """
 
@@ -47,7 +48,7 @@ class KVPool:
         self.v = torch.zeros(shape, device=device, dtype=dtype)
         self._counts = [0] * slots
         self._newest: tuple[int, int] | None = None  # version, slot
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @property
     def slots(self) -> int:

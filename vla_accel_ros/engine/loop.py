@@ -14,6 +14,7 @@ from outside; the thread only waits.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -28,6 +29,8 @@ WINDOW_S = 5.0
 PART = 0.5
 WAITS = 8
 USUAL = 0.9
+
+_LOG = logging.getLogger(__name__)
 
 
 class Awaited(Protocol):
@@ -68,8 +71,9 @@ class Loop:
 
     body: does one run and returns True, or returns False if there was nothing to do.
     deadline_s: a run must end this long after it was due. clock: monotonic seconds.
-    on_error: gets what the body raised and says whether to go on (True) or stop (False). Without it the loop
-    stops and `stop` raises the error. awaited: see the module.
+    on_error: gets what the body raised and says whether to go on (True) or stop (False); where it raises
+    itself, that is logged and the loop goes on. Without it the loop stops and `stop` raises the error.
+    awaited: see the module.
     """
 
     def __init__(
@@ -192,9 +196,16 @@ class Loop:
             if self._on_error is None:
                 self._error = error
                 self._end()
-            elif not self._on_error(error):
+            elif not self._goes_on(self._on_error, error):
                 self._end()
             return None
+
+    def _goes_on(self, on_error: Callable[[Exception], bool], error: Exception) -> bool:
+        try:
+            return on_error(error)
+        except Exception:
+            _LOG.exception("the loop '%s' goes on, but its error could not be reported", self.name)
+            return True
 
     def _wait(self, now: float) -> float:
         """Wait for what is awaited; returns when that was over."""

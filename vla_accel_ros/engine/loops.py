@@ -167,7 +167,7 @@ class InferenceLoops:
             started = time.perf_counter()
             with self._way.taken():
                 if engine.staggers:
-                    new = new and engine.room
+                    new = new and engine.room_for(prefix)
                     chunk = engine.act_staggered(prefix if new else None, state)
                 else:
                     chunk = self._make_chunk(prefix, state)

@@ -208,8 +208,7 @@ class Frames:
 
     def clear(self) -> None:
         """Forget what is in flight and what was said, as when the instruction has changed."""
-        for frame in self._pipeline.in_flight:
-            self._pipeline.drop(frame)
+        self._pipeline.clear()
         self._drafts.clear()
         self._last = ()
 

@@ -20,7 +20,7 @@ from vla_accel_ros.models.packed import Span
 
 
 class PagePool:
-    """`pages` pages of `page_tokens` tokens each. Safe to use from several threads.
+    """`pages` pages of `page_tokens` tokens each. Safe to use as a KVPool is.
 
     k, v: [pages, layers, kv_heads, page_tokens, head_dim].
     Raises ValueError if the pool does not fit into the device's free memory.
@@ -40,7 +40,7 @@ class PagePool:
         self.v = torch.zeros(shape, device=device, dtype=dtype)
         self._free = list(range(pages))
         self._promised = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @property
     def pages(self) -> int:
@@ -112,11 +112,15 @@ class Tail:
             why = "is closed" if self.closed else f"is full with {self.max_tokens} tokens"
             raise ValueError(f"the tail {why} and cannot grow")
         place = self.length % self.pool.page_tokens
-        if place == 0:
+        if self.length == len(self.pages) * self.pool.page_tokens:
             self.pages.append(self.pool._take())
             self._promised -= 1
         self.length += 1
         return self.pool.span(self.pages[-1], place, place + 1)
+
+    def cut(self, length: int) -> None:
+        """Keep the first tokens alone; the places of the others are for those that come next."""
+        self.length = min(self.length, length)
 
     def close(self) -> None:
         """Give everything back. Doing so twice is harmless."""

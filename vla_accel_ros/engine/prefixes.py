@@ -80,8 +80,10 @@ class Prefixes:
     def hold(self, prefix: Prefix) -> Prefix:
         """Another handle of it, for a request that reads it whatever the caller does meanwhile.
 
-        Raises ValueError if it was released.
+        Raises ValueError if it was released, or is not one of these.
         """
+        if prefix._of is not self:
+            raise ValueError(f"prefix {prefix.version} is another engine's; observe the frame with this one.")
         if prefix._released[0]:
             raise ValueError(f"prefix {prefix.version} was released; hold it until the last request on it.")
         self._pool.retain(prefix.slot)

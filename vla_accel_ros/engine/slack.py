@@ -3,7 +3,8 @@
 Action never waits for text: the frame is served first, and a token begins only if it can be expected to end,
 with a margin, before the next frame is due. The expectation rises at once with a token that took longer and
 falls slowly, because a token too many delays a robot and one too few a sentence. It is asked again before
-every token: so a wrong expectation costs at most the token it was wrong about.
+every token: so a wrong expectation costs at most the token it was wrong about. A token that is made though
+there is no time for it is noted too, or one slow token would be the expectation for ever.
 """
 
 from __future__ import annotations

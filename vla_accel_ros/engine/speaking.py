@@ -120,20 +120,24 @@ class Speaking:
 
     def _begin(self) -> bool:
         """Begin one answer, if one is wanted and there is a place."""
-        now_s, question = self._moment.clock(), None
+        now_s, asked, question = self._moment.clock(), bool(self._questions), None
         if not self._engine.places:
             return False
-        if not self._questions:
+        if asked:
+            self._way.give()  # while that waits a newer frame may come, or word that nobody wants to know
+        else:
             narrates = self._narrate_s is not None and now_s >= self._narrate_at_s
             if not narrates or not all(spoken.asked for spoken in self._open):
                 return False
-        prefix = self._engine.newest()
+        prefix = None if self._cancelled.is_set() else self._engine.newest()
         if prefix is None:
             return False
         with prefix:
-            if self._questions:
-                self._way.give()
-                question = self._questions.popleft()
+            if asked:
+                try:
+                    question = self._questions.popleft()
+                except IndexError:
+                    return False
             elif prefix.version == self._narrated:
                 return False
             else:
@@ -154,7 +158,9 @@ class Speaking:
         clock = self._moment.clock
         tokens = fill(self.slack, self._say, self._time, self._moment.due_s(), clock)
         if not tokens and clock() - self._spoke_s >= PATIENCE_S:
+            begin = clock()
             self._say()
+            self.slack.note(clock() - begin)
             tokens = 1
         return bool(tokens)
 

@@ -13,6 +13,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 
@@ -44,12 +45,14 @@ class _Line:
         self.written, self.pieces, self.ended = written, deque[str](), False
 
     def hear(self, said: Said) -> None:
-        """Take a token in."""
-        if said.token is not None:
-            self._add(self.written.push(said.token))
-        self.ended = said.finished or self.written.ended
-        if self.ended:
-            self._add(self.written.finish())
+        """Take a token in. The last one ends the line even if it cannot be read."""
+        try:
+            if said.token is not None:
+                self._add(self.written.push(said.token))
+            if said.finished:
+                self._add(self.written.finish())
+        finally:
+            self.ended = said.finished or self.written.ended
 
     def _add(self, piece: str) -> None:
         if piece:
@@ -168,8 +171,7 @@ class Texts:
         if not 1 <= max_tokens <= self.most_tokens:
             raise ValueError(f"max_tokens is {max_tokens}; the engine takes 1 to {self.most_tokens}.")
         line = _Line(TextStream(self._tokenizer, stop))
-        with self._lock:
-            self._take_out()
+        with self._locked():
             if len(self._open) >= self.most:
                 raise PoolExhausted(
                     f"{len(self._open)} answers are under way; close one, or give the engine more than "
@@ -181,7 +183,6 @@ class Texts:
                 slot, n_tokens, hidden, max_tokens, sampling=sampling, rng=rng, on_token=line.hear
             )
             self._open[request] = number, line
-        self._settle()
         return Answer(self, request, line)
 
     def advance(self, wanted: _Line | None = None) -> bool:
@@ -189,21 +190,31 @@ class Texts:
 
         wanted: whose reader asks; nothing is done if it has something to read by now.
         """
-        with self._lock, torch.inference_mode():
-            self._take_out()
+        with self._locked(), torch.inference_mode():
             if not self._open or (wanted is not None and (wanted.pieces or wanted.ended)):
                 return False
-            self._answers.advance()
-            for request, (_, line) in list(self._open.items()):
-                if line.ended:
-                    self._end(request)
-        self._settle()
-        return True
+            try:
+                self._answers.advance()
+            finally:
+                for request, (_, line) in list(self._open.items()):
+                    if line.ended:
+                        self._end(request)
+            return True
 
     def drop(self, request: int) -> None:
         """Forget an answer, now or when a forward that runs is over."""
         self._dropped.append(request)
         self._settle()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Take out who was dropped, before and, whatever happens, after."""
+        try:
+            with self._lock:
+                self._take_out()
+                yield
+        finally:
+            self._settle()
 
     def _settle(self) -> None:
         while self._dropped and self._lock.acquire(blocking=False):

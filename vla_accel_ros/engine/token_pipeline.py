@@ -121,6 +121,11 @@ class TokenPipeline:
         self._pool.release(found[0].slot)
         self._frames.remove(found[0])
 
+    def clear(self) -> None:
+        """Forget all frames in flight."""
+        for frame in self.in_flight:
+            self.drop(frame)
+
     def _advance(self, new: _Frame | None, embeddings: Tensor | None, draft: tuple[int, ...]) -> None:
         segments = self._decodes()
         if new is not None and embeddings is not None:

@@ -66,10 +66,10 @@ class UnderWay:
         """Capture what is captured, before the first chunk."""
         self._denoising.prepare()
 
-    @property
-    def full(self) -> bool:
-        """Whether there is no room for another."""
-        return self._denoising.full
+    def room_for(self, instruction: str) -> bool:
+        """Whether one with this instruction can be begun; another one than the last's finds all room there
+        is."""
+        return not self._denoising.full or instruction != self._instruction
 
     def advance(self, begun: Begun | None) -> tuple[Begun, Acted] | None:
         """Take a request, if there is one, and then the next step of all; returns the chunk that this

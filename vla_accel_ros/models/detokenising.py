@@ -18,10 +18,12 @@ class TextStream:
     """tokens: pushed so far. text: given out so far. ended: one of the `stop` texts has come; it is not given
     out, nor is anything after it.
 
-    Raises ValueError for a stop that is empty.
+    Raises ValueError for a stop that is empty, or texts that are none.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
+        if isinstance(stop, str) or not all(isinstance(text, str) for text in stop):
+            raise ValueError(f"stop is {stop!r}; give a list of strings.")
         if not all(stop):
             raise ValueError("stop has an empty text, which ends every answer at once; leave it out.")
         self.tokens: list[int] = []

@@ -52,6 +52,7 @@ class JsonTokenizer:
             raise ValueError(f"{path} is not a readable tokenizer.json ({error}); copy it again.") from error
         self._inner.no_padding()
         self._inner.no_truncation()
+        self._inner.encode_special_tokens = True  # as the text that they are
         self.size: int = max(self._inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self.eos: int | None = self._first(EOS_NAMES)
         self._bos = self._first(BOS_NAMES)
