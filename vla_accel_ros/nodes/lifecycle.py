@@ -18,18 +18,16 @@ from copy import copy
 from functools import partial
 
 from rclpy.callback_groups import ReentrantCallbackGroup
-from rclpy.clock import Clock, ClockType, JumpThreshold
+from rclpy.clock import Clock, ClockType, JumpThreshold, TimeJump
 from rclpy.duration import Duration
 from rclpy.lifecycle import LifecycleNode, LifecyclePublisher, LifecycleState, TransitionCallbackReturn
 from rclpy.qos import QoSProfile
 from std_msgs.msg import String
 
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.clock_watch import ClockWatch
 from vla_accel_ros.nodes.declare import declare, value
 from vla_accel_ros.nodes.params.parameter import Parameter
 
-CLOCK_WATCH_S = 0.1
 _REFUSALS = (ValueError, TypeError, OSError)
 
 
@@ -46,10 +44,8 @@ class ManagedNode(LifecycleNode):
             JumpThreshold(
                 min_forward=Duration(seconds=1), min_backward=Duration(nanoseconds=-1), on_clock_change=True
             ),
-            post_callback=lambda jump: self._jumped(jump.delta.nanoseconds),
+            post_callback=self._clock_jumped,
         )
-        self._clock_watch = ClockWatch(lambda: self.now_ns())
-        self.create_timer(CLOCK_WATCH_S, self._watch_clock, clock=_steady())
         if value(self, "autostart"):
             # A steady clock: with use_sim_time the node must come up before /clock does.
             self._autostart = self.create_timer(0.01, self._start_oneself, clock=_steady())
@@ -188,13 +184,10 @@ class ManagedNode(LifecycleNode):
             if trigger() != TransitionCallbackReturn.SUCCESS:
                 return
 
-    def _watch_clock(self) -> None:
-        jump_ns = self._clock_watch.jump_ns()
-        if jump_ns and not self.get_clock().ros_time_is_active:
-            self._jumped(jump_ns)
-
-    def _jumped(self, by_ns: int) -> None:
-        self.get_logger().warning(f"ROS time jumped by {by_ns * 1e-9:.3f} s: starting afresh")
+    def _clock_jumped(self, jump: TimeJump) -> None:
+        self.get_logger().warning(
+            f"ROS time jumped by {jump.delta.nanoseconds * 1e-9:.3f} s: starting afresh"
+        )
         self.clock_jumped()
 
 
