@@ -69,6 +69,14 @@ class Robot:
         if trajectory is not None:
             self.sent.append(trajectory)
 
+    def goes_on_from(self) -> np.ndarray:
+        """Run until it moves again; where the first trajectory begins, float64 [2]."""
+        count = len(self.sent)
+        self.run(0.6, goal=0.0)
+        assert self.states[-1] is Motion.RUNNING
+        first = self.sent[count]
+        return first.sample(first.start_ns)[0]
+
     def reference(self, later_s: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
         return self.follower.buffer.reference(self.now + round(later_s * S))
 
@@ -150,11 +158,7 @@ def test_joints_that_fell_silent_in_motion_go_on_from_where_they_are_when_they_c
     held, _ = robot.reference()
     assert held[0] - last[0] > 0.2
     robot.placed, robot.silent = last - np.array([0.02, 0.8]), False
-    count = len(robot.sent)
-    robot.run(0.6, goal=0.0)
-    assert robot.states[-1] is Motion.RUNNING
-    first = robot.sent[count]
-    np.testing.assert_allclose(first.sample(first.start_ns)[0], robot.placed, atol=1e-9)
+    np.testing.assert_allclose(robot.goes_on_from(), robot.placed, atol=1e-9)
 
 
 def test_joints_that_fell_silent_while_held_go_on_from_where_they_are_when_they_come_back():
@@ -166,11 +170,7 @@ def test_joints_that_fell_silent_while_held_go_on_from_where_they_are_when_they_
     robot.silent = True
     robot.run(1.0)
     robot.placed, robot.silent = held - np.array([0.1, 0.8]), False
-    count = len(robot.sent)
-    robot.run(0.6, goal=0.0)
-    assert robot.states[-1] is Motion.RUNNING
-    first = robot.sent[count]
-    np.testing.assert_allclose(first.sample(first.start_ns)[0], robot.placed, atol=1e-9)
+    np.testing.assert_allclose(robot.goes_on_from(), robot.placed, atol=1e-9)
 
 
 def test_a_gripper_keeps_what_it_holds_when_joints_fall_silent_while_it_is_held():
@@ -184,10 +184,7 @@ def test_a_gripper_keeps_what_it_holds_when_joints_fall_silent_while_it_is_held(
     robot.silent = True
     robot.run(0.45)
     robot.silent = False
-    count = len(robot.sent)
-    robot.run(0.5, goal=0.0)
-    first = robot.sent[count]
-    np.testing.assert_allclose(first.sample(first.start_ns)[0], held, atol=1e-9)
+    np.testing.assert_allclose(robot.goes_on_from(), held, atol=1e-9)
 
 
 def test_late_joints_stop_it_too():

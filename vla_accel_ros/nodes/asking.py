@@ -55,6 +55,17 @@ def introduce(node: Node, server: str, timeout_s: float, wait: Wait) -> None:
         node.destroy_client(client)
 
 
+def answer(
+    node: Node, server: str, ask: Callable[[], Future], timeout_s: float, wait: Wait, once: bool
+) -> Any:
+    """The answer of a service of `server`, or None. once: it must not be asked twice."""
+    if not once:
+        return ask_again(ask, timeout_s, wait)
+    introduce(node, server, timeout_s, wait)
+    future = ask()
+    return future.result() if wait(future.done, timeout_s) else None
+
+
 def spinning(executor: Executor) -> Wait:
     """Waits by spinning an executor that nobody else spins."""
 
@@ -104,10 +115,7 @@ class Asking:
         try:
             if not client.wait_for_service(timeout_sec=timeout_s):
                 return None
-            if not once:
-                return ask_again(partial(client.call_async, request), timeout_s, self._wait)
-            introduce(self._asker, client.srv_name.rpartition("/")[0], timeout_s, self._wait)
-            future = client.call_async(request)
-            return future.result() if self._wait(future.done, timeout_s) else None
+            server, ask = client.srv_name.rpartition("/")[0], partial(client.call_async, request)
+            return answer(self._asker, server, ask, timeout_s, self._wait, once)
         finally:
             self._asker.destroy_client(client)

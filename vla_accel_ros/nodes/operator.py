@@ -24,7 +24,7 @@ from std_srvs.srv import Trigger
 
 from vla_accel_msgs.srv import ResetScene
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.asking import ask_again, introduce
+from vla_accel_ros.nodes.asking import answer, introduce
 from vla_accel_ros.nodes.listener import Listener
 from vla_accel_ros.sensing.contract import Contract
 
@@ -130,15 +130,10 @@ class Operator(Listener):
             future.add_done_callback(self.changed)
             return future
 
-        if not once:
-            answer = ask_again(ask, timeout_s, self._comes)
-            if answer is None:
-                raise TimeoutError(f"no answer from {client.srv_name} within {timeout_s:g} s")
-            return answer
-        self.introduce(name.rpartition("/")[0], timeout_s)
-        future = ask()
-        self.wait(future.done, timeout_s, f"answer from {client.srv_name}")
-        return future.result()
+        found = answer(self.node, name.rpartition("/")[0], ask, timeout_s, self._comes, once)
+        if found is None:
+            raise TimeoutError(f"no answer from {client.srv_name} within {timeout_s:g} s")
+        return found
 
     def introduce(self, node: str, timeout_s: float = 10.0) -> None:
         """Make a node know all clients that there are until now: its answers to others can be lost."""
