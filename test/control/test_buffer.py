@@ -11,7 +11,6 @@ from motion import JOINTS, LIMITS, S, assert_within_limits, make_chunk, make_ram
 
 from vla_accel_ros.control.buffer import MODES, TrajectoryBuffer
 from vla_accel_ros.control.limits import JointLimits
-from vla_accel_ros.control.trajectory import MotionState
 
 MS = S // 1000
 WIDE = JointLimits([-100] * 3, [100] * 3, [100] * 3, [1e6] * 3)
@@ -208,11 +207,16 @@ def test_stop_brakes_from_the_commanded_path_and_holds():
     np.testing.assert_allclose(resumed.sample(700 * MS)[0], stopped.positions[-1])
 
 
-def test_stop_from_a_measured_state():
-    buffer = make_buffer()
-    stopped = buffer.stop(S, MotionState(S, [0.5, 0.5, 0.0], [1.0, 0.0, 0.0]))
-    np.testing.assert_allclose(stopped.positions[-1], [0.525, 0.5, 0.0], atol=1e-5)
-    np.testing.assert_array_equal(buffer.reference(2 * S)[0], stopped.positions[-1])
+@pytest.mark.parametrize("now_ns", [500 * MS - 40 * S, 400 * MS, 90 * S])
+def test_stop_in_another_time_brakes_from_where_the_path_was(now_ns):
+    buffer = make_buffer(lead_s=0.02)
+    moving = buffer.update(make_ramp([0.6, 0.3, 0.0]), now_ns=0)
+    stopped = buffer.stop(now_ns, was_ns=500 * MS)
+    assert stopped.start_ns == now_ns + 20 * MS
+    np.testing.assert_allclose(stopped.sample(stopped.start_ns), moving.sample(520 * MS), atol=1e-9)
+    assert stopped.end_ns <= now_ns + 20 * MS + round(0.6 / 20 * S) + 10_000
+    assert not stopped.velocities[-1].any()
+    np.testing.assert_array_equal(buffer.reference(now_ns + 90 * S)[0], stopped.positions[-1])
 
 
 wild_chunks = st.tuples(

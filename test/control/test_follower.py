@@ -42,7 +42,7 @@ class Robot:
         for tick in range(round(seconds * 100)):
             self.now += 10 * MS
             if not self.silent:
-                self.follower.felt(self.measured(), self.now)
+                self.follower.felt(self.measured(), self.now, self.now)
             if goal is not None and tick % 10 == 0:
                 self.send(goal, self.now - round(latency_s * S))
             change, stop = self.follower.step(self.now)
@@ -231,7 +231,7 @@ def test_one_wrong_joint_sample_that_is_told_again_and_again_changes_nothing():
     wrong = robot.measured() + 1.0
     robot.now += 10 * MS
     for _ in range(10):  # other joints of the same topic come, and ours are what they were
-        assert not robot.follower.felt(wrong, robot.now)
+        assert not robot.follower.felt(wrong, robot.now, robot.now)
     robot.run(0.1)
     assert robot.follower.counts["leaps"] == 0
     np.testing.assert_allclose(robot.reference()[0], commanded, atol=0.1)
@@ -318,3 +318,55 @@ def test_after_the_clock_went_back_it_starts_over_from_the_joints():
     count = len(robot.sent)
     robot.run(1.5, goal=0.3)
     assert robot.follower.safety.state is Motion.RUNNING and len(robot.sent) > count
+
+
+@pytest.mark.parametrize("ahead_s", [0.25, 50.0])
+def test_joints_of_the_time_before_the_clock_went_back_do_not_delay_the_beginning(ahead_s):
+    """They were under way when it did. Within the limit of age a stamp is believed, and counts until then."""
+    robot = Robot()
+    for late_ms in (0, 10, 20):
+        robot.follower.felt(HOME, robot.now + round(ahead_s * S) + late_ms * MS, robot.now)
+    robot.placed = HOME + 0.01
+    robot.run(1.0, goal=0.3)
+    assert robot.states == [Motion.RUNNING]
+    np.testing.assert_allclose(robot.sent[0].positions[0], robot.placed)
+
+
+def test_joints_of_the_future_change_nothing():
+    robot = Robot()
+    robot.go()
+    for late_ms in range(9):
+        ahead = robot.now + 50 * S + late_ms * MS
+        assert not robot.follower.felt(robot.measured() + 1.0, ahead, robot.now)
+    robot.run(0.3, goal=1.5)
+    assert robot.states == [Motion.RUNNING] and not robot.follower.counts["leaps"]
+
+
+def test_joints_that_are_always_of_the_future_are_said_to_be():
+    robot = Robot()
+    for _ in range(50):
+        robot.now += 10 * MS
+        robot.follower.felt(HOME, robot.now + S, robot.now)
+        robot.follower.step(robot.now)
+    assert any("joint_states is stamped 1.00 s in the future" in r for r in robot.follower.safety.reasons)
+
+
+@pytest.mark.parametrize("jump_s", [-500.0, -0.3, 100.0])
+def test_after_the_clock_has_jumped_it_brakes_in_the_new_time_what_was_commanded_in_the_old(jump_s):
+    robot = Robot()
+    robot.go()
+    position, velocity = robot.reference(0.03)
+    assert np.abs(velocity).max() > 0.3
+    now = robot.now + round(jump_s * S)
+    stop = robot.follower.stop_in_new_time(now)
+    np.testing.assert_allclose(stop.sample(now + 30 * MS), (position, velocity), atol=1e-9)
+    assert not stop.velocities[-1].any() and stop.end_ns - now < 0.5 * S
+
+
+def test_a_robot_at_rest_is_sent_no_stop_when_the_clock_jumps():
+    robot = Robot()
+    assert robot.follower.stop_in_new_time(robot.now - 500 * S) is None
+    robot.go()
+    robot.run(4.0)
+    assert robot.states[-1] is Motion.HOLDING
+    assert robot.follower.stop_in_new_time(robot.now - 500 * S) is None

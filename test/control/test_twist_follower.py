@@ -32,7 +32,7 @@ class Robot:
     def run(self, seconds: float, speed: float | None = None) -> None:
         for tick in range(round(seconds * 50)):
             self.now += 20 * MS
-            self.follower.felt(np.full(len(self.joints), 0.5), self.now)
+            self.follower.felt(np.full(len(self.joints), 0.5), self.now, self.now)
             if speed is not None and tick % 5 == 0:
                 self.request += 1
                 row = [speed, 0, 0, 0, 0, 0] + [0.8] * len(self.joints)

@@ -111,6 +111,15 @@ def test_with_stamp_zero_it_begins_on_arrival():
     assert back.start_ns == 99 and back.end_ns == 99 + 200_000_000
 
 
+@pytest.mark.parametrize("stamp", ["now", "zero"])
+def test_a_motion_may_count_from_its_arrival_in_whatever_time(stamp):
+    trajectory = make_trajectory()
+    message = convert.TrajectoryMessage(("a",), stamp).fill(trajectory, on_arrival_ns=STAMP - 100_000_000)
+    assert convert.stamp_ns(message.header.stamp) == 0
+    back = convert.trajectory_from_message(message, now_ns=99)
+    np.testing.assert_array_equal(back.times_ns - 99, trajectory.times_ns - STAMP + 100_000_000)
+
+
 def test_a_refilled_message_forgets_the_longer_motion_before():
     message = convert.TrajectoryMessage(("a", "b", "c"))
     message.fill(make_trajectory(points=9))

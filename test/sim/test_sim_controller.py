@@ -80,6 +80,20 @@ def test_after_the_end_it_holds() -> None:
         assert at(two, later) == ([1.0, 2.0], [0.0, 0.0])
 
 
+@pytest.mark.parametrize("by_s", [-50.0, -0.3, 100.0])
+@pytest.mark.parametrize("at_s", [0.5, 1.5])
+def test_when_the_clock_is_set_it_goes_on_where_it_was(by_s: float, at_s: float) -> None:
+    """While it approaches the first point, and behind that."""
+    two, still = controller(), controller()
+    for one in (two, still):
+        send(one, [1.0, 2.0], [[1.0, 0.0], [2.0, 0.0]], [[1.0, 0.0], [0.0, 0.0]])
+    two.slip(round(by_s * S))
+    assert at(two, by_s + at_s) == at(still, at_s)
+    np.testing.assert_allclose(
+        two.commands(np.array([100.0 + at_s])), still.commands(np.array([100.0 + at_s]))
+    )
+
+
 def test_a_new_trajectory_replaces_the_old_one_at_once() -> None:
     two = controller()
     send(two, [1.0, 10.0], [[1.0, 0.0], [10.0, 0.0]])

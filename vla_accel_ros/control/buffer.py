@@ -123,17 +123,17 @@ class TrajectoryBuffer:
         sent, self.report = enforce(asked, MotionState(commit_ns, position, velocity), self.limits)
         return self._send(now_ns, sent)
 
-    def stop(self, now_ns: int, state: MotionState | None = None) -> Trajectory:
+    def stop(self, now_ns: int, was_ns: int | None = None) -> Trajectory:
         """Brake as hard as the limits allow, and hold; later chunks are joined to that.
 
-        state: where to brake from when the commanded path is not to be trusted; by default the path after its
-        committed part.
+        was_ns: the present in the time that the path was sent in, when the clock has been set since. The stop
+        is then in the new time, and begins behind the committed part, which is not repeated.
         """
-        if state is not None:
-            stopping = brake(self.joints, state, self.limits)
-            return self._commit(now_ns, stopping)
-        self._watch_clock(now_ns)
         commit_ns = now_ns + self._lead_ns
+        if was_ns is not None:
+            state = MotionState(commit_ns, *self.reference(was_ns + self._lead_ns))
+            return self._commit(now_ns, brake(self.joints, state, self.limits))
+        self._watch_clock(now_ns)
         return self._send(
             now_ns, brake(self.joints, MotionState(commit_ns, *self.reference(commit_ns)), self.limits)
         )

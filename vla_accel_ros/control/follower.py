@@ -73,6 +73,7 @@ class ChunkFollower:
         self._rest_ns = 0
         self._ready = self._begun = False
         self._spot: tuple[np.ndarray, int] | None = None  # (where the joints stand, since when)
+        self._stepped_ns = 0
 
     def begin_anew(self, now_ns: int) -> None:
         """Start over from the next joint state, by chunks that are observed from now on: others have moved
@@ -81,9 +82,15 @@ class ChunkFollower:
         self.forget()
         self._valid_from_ns = now_ns
 
-    def felt(self, position: np.ndarray, stamp_ns: int) -> bool:
-        """Take measured joints, float64 [D]; True when they say that the robot was moved by others."""
+    def felt(self, position: np.ndarray, stamp_ns: int, now_ns: int) -> bool:
+        """Take measured joints, float64 [D]; True when they say that the robot was moved by others.
+
+        Those of a time to come are late and nothing else: they were under way when the clock was set back,
+        and what begins with them would begin then.
+        """
         self.safety.watchdog.seen("joint_states", stamp_ns)
+        if self.safety.watchdog.ahead("joint_states", now_ns):
+            return False
         if self._spot is None or (np.abs(position - self._spot[0]) > _STILL_OF_RANGE * self._range).any():
             self._spot = (position, stamp_ns)
         if self._measured is None:
@@ -130,6 +137,7 @@ class ChunkFollower:
 
     def step(self, now_ns: int) -> tuple[Change | None, Trajectory | None]:
         """Check the ages; a change of what is allowed, and the stop to send when there is one."""
+        self._stepped_ns = now_ns
         if self._stands():
             self.safety.resume(MOVING)
         else:
@@ -160,6 +168,14 @@ class ChunkFollower:
         trajectory = self.buffer.stop(now_ns)
         self._rest_ns = trajectory.end_ns
         return trajectory
+
+    def stop_in_new_time(self, now_ns: int) -> Trajectory | None:
+        """The stop to send after the clock has jumped, before starting over: it brakes from where the joints
+        were commanded to be at the last step. None when they were at rest; the hand is not looked after."""
+        was_ns = self._stepped_ns
+        if not self._ready or was_ns >= self._rest_ns:
+            return None
+        return self.buffer.stop(now_ns, was_ns)
 
     def stats(self, now_ns: int) -> LoopStats:
         """Ages from image stamp to trajectory, as a loop's: p50_s and p99_s over the last 512.

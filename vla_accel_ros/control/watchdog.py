@@ -53,6 +53,11 @@ class Watchdog:
         stamp_ns = self._stamps_ns.get(name)
         return None if stamp_ns is None else (now_ns - stamp_ns) * 1e-9
 
+    def ahead(self, name: str, now_ns: int) -> bool:
+        """Whether an input's last stamp is further in the future than its limit."""
+        age_s = self.age_s(name, now_ns)
+        return age_s is not None and age_s < -self._limits_s[name]
+
     def late(self, now_ns: int) -> list[Late]:
         """The inputs that are beyond their limits, in the order they were given."""
         ages = ((name, self.age_s(name, now_ns), limit) for name, limit in self._limits_s.items())

@@ -204,23 +204,27 @@ class TrajectoryMessage:
         self._message = JointTrajectory(joint_names=list(joints))
         self._points: list[JointTrajectoryPoint] = []
 
-    def fill(self, trajectory: Trajectory) -> JointTrajectory:
+    def fill(self, trajectory: Trajectory, on_arrival_ns: int | None = None) -> JointTrajectory:
         """The message for this controller's share of the motion; valid until the next call.
 
         Its first point is at time_from_start 0: the motion begins on what is commanded already, so a
         controller joins it in the middle when the message arrives. A motion that is over sooner than
         KEEP_S holds its end until then: a controller refuses what has ended, and a stop is short.
+
+        on_arrival_ns: the present that becomes the controller's own when the message arrives, whatever its
+        clock says by then; what comes later is approached from the state it has.
         """
         share = self._kept(trajectory.select(self._joints))
+        start_ns = share.start_ns if on_arrival_ns is None else on_arrival_ns
         while len(self._points) < len(share):
             self._points.append(JointTrajectoryPoint())
         for i, point in enumerate(self._points[: len(share)]):
             point.positions = array("d", share.positions[i].tobytes())
             point.velocities = array("d", b"" if share.velocities is None else share.velocities[i].tobytes())
             duration = point.time_from_start
-            duration.sec, duration.nanosec = divmod(int(share.times_ns[i]) - share.start_ns, 1_000_000_000)
+            duration.sec, duration.nanosec = divmod(int(share.times_ns[i]) - start_ns, 1_000_000_000)
         self._message.points = self._points[: len(share)]
-        set_stamp(self._message.header.stamp, share.start_ns if self._stamped else 0)
+        set_stamp(self._message.header.stamp, start_ns if self._stamped and on_arrival_ns is None else 0)
         return self._message
 
     def _kept(self, share: Trajectory) -> Trajectory:

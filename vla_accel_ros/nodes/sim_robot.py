@@ -3,9 +3,9 @@
 Nothing on these topics tells it from a real arm, except ground_truth, which is for scoring, and ~/reset.
 Physics is run up to the present whenever something is published or received, so stamps are simulated
 instants. A process that was not scheduled for a moment catches up, as a real arm would have moved on; after
-more than a second, and where the clock jumps, time slips instead (the real-time factor falls) and the arm
-holds until it is told more. The instruction topic only tells the scoring what was asked. A plain node: a
-robot has no lifecycle of ours.
+more than a second, and where the clock jumps, time slips instead (the real-time factor falls) and the
+controllers go on with what they execute, as those of an arm do whose own clock nobody sets. The instruction
+topic only tells the scoring what was asked. A plain node: a robot has no lifecycle of ours.
 """
 
 from __future__ import annotations
@@ -95,24 +95,19 @@ class SimRobotNode(Node):
 
     def _reset(self, task: Task, seed: int) -> None:
         self._robot.reset(task, seed)
-        self._anchor()
-
-    def _anchor(self) -> None:
-        """Tie simulated time to the clock anew, and hold the arm where it is."""
         self._epoch_ns = self._now_ns() - round(self._robot.time_s * 1e9)
         self._controllers.start(self._robot.state(), self._epoch_ns)
-        self._window = (self._now_ns(), self._robot.time_s)
-        self._busy_s = 0.0
+        self._window, self._busy_s = (self._now_ns(), self._robot.time_s), 0.0
 
     def _advance(self) -> int:
         """Run physics up to the present; returns the stamp of the simulated instant."""
         behind_s = (self._now_ns() - self._epoch_ns) * 1e-9 - self._robot.time_s
-        if behind_s < -0.01:
-            self.get_logger().warning("the clock went back: the arm holds where it is")
-            self._anchor()
-        elif behind_s > _CATCH_UP_S:  # nor is it at once where a trajectory would be by now
-            self._epoch_ns += round(behind_s * 1e9)
-            self._controllers.start(self._robot.state(), self._epoch_ns)
+        if not -0.01 <= behind_s <= _CATCH_UP_S:
+            slipped_ns = round(behind_s * 1e9)
+            self._epoch_ns += slipped_ns
+            self._controllers.slip(slipped_ns)
+            if slipped_ns < 0:
+                self._window, self._busy_s = (self._now_ns(), self._robot.time_s), 0.0
         else:
             started = time.perf_counter()
             self._robot.advance(self._robot.time_s + behind_s, self._controllers)

@@ -115,8 +115,9 @@ class TrajectoryNode(ManagedNode):
     def clock_jumped(self) -> None:
         if self._contract is not None:
             self._home.cancel("ROS time has jumped")
+            braking = self._follower.stop_in_new_time(self.now_ns())
             self._begin(self._contract)
-            self._outputs.stop()
+            self._outputs.stop(braking)
 
     def _begin(self, contract: Contract) -> None:
         """Know nothing, command nothing."""
@@ -163,12 +164,12 @@ class TrajectoryNode(ManagedNode):
         if newest_ns is None or newest_ns == self._felt_ns:
             return  # nothing of ours is new
         self._felt_ns = newest_ns
-        newest = self._joints.newest()
+        newest, now_ns = self._joints.newest(), self.now_ns()
         self._outputs.felt(newest)
-        if self._follower.felt(newest[self._columns], newest_ns) and not self._standing.lent:
+        if self._follower.felt(newest[self._columns], newest_ns, now_ns) and not self._standing.lent:
             self.get_logger().warning("the joints were moved by others: going on from where they are")
             self._outputs.begin()
-            self._outputs.send(self._follower.stop(self.now_ns()))
+            self._outputs.send(self._follower.stop(now_ns))
             self._motion.begin()
 
     def _watch(self) -> None:

@@ -9,6 +9,7 @@ own names. Stateless in time: asking twice for the same instant gives the same c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -51,6 +52,13 @@ class JointTrajectoryController:
         self.epoch_ns = epoch_ns
         self._start: MotionState | None = None
         self._active = Trajectory(self.joints, np.array([epoch_ns]), np.asarray(position, float)[None])
+
+    def slip(self, by_ns: int) -> None:
+        """The ROS clock was set while simulated time stood: what is being executed goes on where it was."""
+        self.epoch_ns += by_ns
+        self._active = replace(self._active, times_ns=self._active.times_ns + by_ns)
+        if self._start is not None:
+            self._start = replace(self._start, stamp_ns=self._start.stamp_ns + by_ns)
 
     def receive(
         self,
@@ -157,6 +165,11 @@ class ArmControllers:
         """Hold all joints here; position: [6] rad in JOINTS order."""
         for name, controller in self.controllers.items():
             controller.start(np.asarray(position, float)[self._columns[name]], epoch_ns)
+
+    def slip(self, by_ns: int) -> None:
+        """See JointTrajectoryController.slip."""
+        for controller in self.controllers.values():
+            controller.slip(by_ns)
 
     def accept(self, trajectory: Trajectory, now_ns: int, measured: MotionState | None = None) -> None:
         """Give each controller its share of a trajectory over all joints. Raises Rejected, then none has

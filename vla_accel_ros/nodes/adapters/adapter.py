@@ -36,8 +36,11 @@ class Adapter(ABC):
     def begin(self) -> None:
         """Send nothing until the next trajectory: the robot is elsewhere, or driven by others."""
 
-    def stop(self, now_ns: int) -> None:
-        """Come to rest: the times of the trajectory mean nothing any more, because the clock has jumped."""
+    def stop(self, braking: Trajectory | None, now_ns: int) -> None:
+        """Come to rest: the times of the trajectory mean nothing any more, because the clock has jumped.
+
+        braking: how, in the new time, for a controller that executes by itself; None when it is at rest.
+        """
 
     def tick(self, now_ns: int) -> None:
         """Send what is due now."""

@@ -34,7 +34,7 @@ class ForwardCommandAdapter(Adapter):
     def begin(self) -> None:
         self._stream.forget()
 
-    def stop(self, now_ns: int) -> None:
+    def stop(self, braking: Trajectory | None, now_ns: int) -> None:
         self._stream.stop(now_ns)
 
     def tick(self, now_ns: int) -> None:

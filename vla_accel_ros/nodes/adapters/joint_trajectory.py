@@ -26,6 +26,10 @@ class JointTrajectoryAdapter(Adapter):
     def send(self, trajectory: Trajectory, now_ns: int) -> None:
         self._publisher.publish(self._message.fill(trajectory))
 
+    def stop(self, braking: Trajectory | None, now_ns: int) -> None:
+        if braking is not None:  # on arrival: the controller may not have heard of the new time yet
+            self._publisher.publish(self._message.fill(braking, on_arrival_ns=now_ns))
+
     def close(self) -> None:
         # The publisher may be destroyed next, and with it a stop that has not arrived.
         self._publisher.wait_for_all_acked(Duration(seconds=0.5))

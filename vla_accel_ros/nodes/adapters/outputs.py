@@ -63,11 +63,11 @@ class Outputs:
         for adapter in self.adapters:
             adapter.begin()
 
-    def stop(self) -> None:
-        """Come to rest, whatever the clock says."""
+    def stop(self, braking: Trajectory | None) -> None:
+        """Come to rest: the clock has jumped. braking: see Adapter.stop."""
         now_ns = self._node.now_ns()
         for adapter in self.adapters:
-            adapter.stop(now_ns)
+            adapter.stop(braking, now_ns)
 
     def open(self) -> None:
         """Make the controllers listen; a warning for each thing that could not be done."""

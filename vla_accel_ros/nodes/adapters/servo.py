@@ -136,7 +136,7 @@ class ServoJointAdapter(ServoAdapter):
         here = np.array([positions[name] for name in self.controller.joints])
         self._jog.felt(here, self._node.now_ns())
 
-    def stop(self, now_ns: int) -> None:
+    def stop(self, braking: Trajectory | None, now_ns: int) -> None:
         self._jog.stop(now_ns)
 
     def rest(self) -> None:
@@ -170,7 +170,7 @@ class ServoTwistAdapter(ServoAdapter):
     def send(self, trajectory: Trajectory, now_ns: int) -> None:
         """Nothing: the hand moves by the buffer alone."""
 
-    def stop(self, now_ns: int) -> None:
+    def stop(self, braking: Trajectory | None, now_ns: int) -> None:
         self._buffer.restart(now_ns)
 
     def at_rest(self, now_ns: int) -> bool:
