@@ -21,6 +21,7 @@ from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine import loop
 from vla_accel_ros.engine.types import Agreement, Chunk, Observation
 from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.sensing.contract_parts import MOST_STEP_S
 from vla_accel_ros.sensing.ring import Handle
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 # Longer than any message should be under way.
 KEEP_S = 1.0
-MOST_STEP_S = 1.0
-"""Between two actions of a chunk: more is a mistake of units."""
 
 
 def stamp_ns(stamp: Time) -> int:

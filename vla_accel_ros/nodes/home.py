@@ -26,6 +26,9 @@ from vla_accel_ros.sensing.contract import Contract
 
 _ARRIVAL_S = 1.0
 _CLOSE_OF_RANGE = 0.02
+# In a new time a stop begins this much after its arrival, where the joints will be by then.
+_LEAD_NS = 50_000_000
+_INACTIVE = "the trajectory node is not active: activate it first"
 
 
 @dataclass
@@ -65,7 +68,8 @@ class Home:
             if a.controller.action
         }
         self._streamed: list[_Streamed] = []
-        self._calls = 0
+        self._calls = self._under_way = self._polled_ns = 0
+        self._why = ""
 
     async def home(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """Stop, stand, go home, and let chunks move the robot again."""
@@ -73,40 +77,34 @@ class Home:
         if refusal:
             return say(response, False, refusal)
         self.cancel("replaced by another move")
-        self._calls += 1
-        call = self._calls
-        if not await self._standing.stand(HOMING):
-            return say(response, False, "the trajectory node is not active: activate it first")
-        if call != self._calls:
-            return say(response, False, "replaced by another move")
-        outcomes = [await future for future in self._start()]
-        if call == self._calls:
+        self._under_way += 1
+        problem = await self._go(self._calls)
+        await self._standing.stood()
+        self._under_way -= 1
+        if not self._under_way:
             self._standing.go_on(HOMING)
-        failed = [outcome.sentence for outcome in outcomes if not outcome.reached]
-        return say(response, not failed, "; ".join(failed) or "home")
+        return say(response, not problem, problem or "home")
 
-    def cancel(self, why: str) -> None:
-        """Stop a move that is under way, within limits."""
-        for action in self._actions.values():
-            action.cancel(why)
-        now_ns = self._standing.node.now_ns()
-        streamed, self._streamed = self._streamed, []
-        for one in streamed:
-            limits = self._limits_of(one.trajectory.joints)
-            state = MotionState(now_ns, *one.trajectory.sample(now_ns))
-            one.adapter.send(brake(one.trajectory.joints, state, limits), now_ns)
-            one.outcome.set_result(Outcome(False, f"{one.adapter.controller.topic}: {why}"))
+    def cancel(self, why: str, jumped: bool = False) -> None:
+        """Stop a move that is under way, within limits; one that still waits for the stand never begins.
+
+        jumped: the clock was set since the last poll.
+        """
+        self._calls += 1
+        self._why = why
+        self._stop(why, jumped)
 
     def poll(self) -> None:
         """See how far moves are; call at some rate."""
+        self._polled_ns = self._standing.node.now_ns()
         for action in self._actions.values():
             action.poll()
         if not self._streamed:
             return
         late = self._standing.late("joint_states")
         if late:
-            self.cancel(f"stopped, because {late}")
-        now_ns = self._standing.node.now_ns()
+            self._stop(f"stopped, because {late}")
+        now_ns = self._polled_ns
         for one in [s for s in self._streamed if now_ns >= s.trajectory.end_ns]:
             away = self._away(one.trajectory)
             if not away or now_ns >= one.trajectory.end_ns + _ARRIVAL_S * 1e9:
@@ -121,7 +119,41 @@ class Home:
         for action in self._actions.values():
             action.close()
 
+    async def _go(self, call: int) -> str:
+        """Stand and move, unless cancelled; empty when home, else the sentence."""
+        if not await self._standing.stand(HOMING):
+            return _INACTIVE
+        if call != self._calls:
+            return self._why
+        refusal = self._refusal()
+        if refusal:
+            return refusal
+        outcomes = [await future for future in self._start()]
+        return "; ".join(outcome.sentence for outcome in outcomes if not outcome.reached)
+
+    def _stop(self, why: str, jumped: bool = False) -> None:
+        for action in self._actions.values():
+            action.cancel(why)
+        streamed, self._streamed = self._streamed, []
+        for one in streamed:
+            self._brake(one, jumped)
+        for one in streamed:
+            one.outcome.set_result(Outcome(False, f"{one.adapter.controller.topic}: {why}"))
+
+    def _brake(self, one: _Streamed, jumped: bool) -> None:
+        now_ns, joints = self._standing.node.now_ns(), one.trajectory.joints
+        was_ns, lead_ns = (self._polled_ns, _LEAD_NS) if jumped else (now_ns, 0)
+        state = MotionState(now_ns + lead_ns, *one.trajectory.sample(was_ns + lead_ns))
+        braking = brake(joints, state, self._limits_of(joints))
+        if jumped:
+            one.adapter.stop(braking, now_ns)
+        else:
+            one.adapter.send(braking, now_ns)
+        self._standing.braking(braking.end_ns)
+
     def _refusal(self) -> str:
+        if not self._standing.node.active:
+            return _INACTIVE
         if not self._home:
             return "the contract names no home: add home: {joint: position} to it"
         for adapter in self._adapters:
@@ -130,6 +162,9 @@ class Home:
                 return f"{controller.topic} takes twists only: add its FollowJointTrajectory action as action"
         if self._standing.measured is None:
             return "the joints are not known yet: wait for joint_states"
+        late = self._standing.late("joint_states")
+        if late:
+            return f"{late}: look at its driver"
         if OPERATOR in self._standing.holds:
             return "held by the operator: call ~/resume first"
         return (
@@ -163,7 +198,7 @@ class Home:
         """One controller that does not get there stops the others."""
         outcome: Outcome = future.result()
         if not outcome.reached:
-            self.cancel("stopped, because another controller did not get there")
+            self._stop("stopped, because another controller did not get there")
 
     def _away(self, trajectory: Trajectory) -> str:
         """Which joint is not at the trajectory's end; empty when all are."""

@@ -18,13 +18,14 @@ from copy import copy
 from functools import partial
 
 from rclpy.callback_groups import ReentrantCallbackGroup
-from rclpy.clock import Clock, ClockType, JumpThreshold, TimeJump
+from rclpy.clock import Clock, ClockType, JumpThreshold
 from rclpy.duration import Duration
 from rclpy.lifecycle import LifecycleNode, LifecyclePublisher, LifecycleState, TransitionCallbackReturn
 from rclpy.qos import QoSProfile
 from std_msgs.msg import String
 
 from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.clock_watch import ClockWatch
 from vla_accel_ros.nodes.declare import declare, value
 from vla_accel_ros.nodes.params.parameter import Parameter
 
@@ -44,7 +45,7 @@ class ManagedNode(LifecycleNode):
             JumpThreshold(
                 min_forward=Duration(seconds=1), min_backward=Duration(nanoseconds=-1), on_clock_change=True
             ),
-            post_callback=self._clock_jumped,
+            post_callback=lambda jump: self._jumped(jump.delta.nanoseconds),
         )
         if value(self, "autostart"):
             # A steady clock: with use_sim_time the node must come up before /clock does.
@@ -63,7 +64,10 @@ class ManagedNode(LifecycleNode):
         """Give back what configure took beside topics, services and timers, even if it failed half way."""
 
     def clock_jumped(self) -> None:
-        """ROS time went back, or more than a second forward: forget everything that carries a stamp."""
+        """ROS time went back, or more than a second forward: forget everything that carries a stamp.
+
+        Called before anything that `listen` or `every` calls sees the new time.
+        """
 
     def end(self) -> None:
         """Go through the shutdown transition, unless a lifecycle manager had that done already."""
@@ -83,7 +87,7 @@ class ManagedNode(LifecycleNode):
         options = qos.overridable() if profile is qos.SENSOR else None
         own = copy(profile)  # rclpy writes what a parameter overrides into the profile it is given
         subscription = self.create_subscription(
-            kind, topic, callback, own, raw=raw, qos_overriding_options=options
+            kind, topic, partial(self._heard, callback), own, raw=raw, qos_overriding_options=options
         )
         self._closing.append(partial(self.destroy_subscription, subscription))
 
@@ -116,6 +120,7 @@ class ManagedNode(LifecycleNode):
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         def activate() -> None:
+            self._clock_watch = ClockWatch(self.now_ns)
             super(ManagedNode, self).on_activate(state)  # opens the publishers
             self.activate()
             self.active = True
@@ -148,9 +153,21 @@ class ManagedNode(LifecycleNode):
             self._closing.pop()()
         self.release()
 
+    def _heard(self, callback: Callable, message: object) -> None:
+        self._watch_clock()
+        callback(message)
+
     def _if_active(self, callback: Callable[[], None]) -> None:
         if self.active:
+            self._watch_clock()
             callback()
+
+    def _watch_clock(self) -> None:
+        if not self.active:
+            return
+        jump_ns = self._clock_watch.jump_ns()
+        if jump_ns and not self.get_clock().ros_time_is_active:
+            self._jumped(jump_ns)
 
     def _rest(self, state: LifecycleState) -> None:
         try:
@@ -184,10 +201,8 @@ class ManagedNode(LifecycleNode):
             if trigger() != TransitionCallbackReturn.SUCCESS:
                 return
 
-    def _clock_jumped(self, jump: TimeJump) -> None:
-        self.get_logger().warning(
-            f"ROS time jumped by {jump.delta.nanoseconds * 1e-9:.3f} s: starting afresh"
-        )
+    def _jumped(self, by_ns: int) -> None:
+        self.get_logger().warning(f"ROS time jumped by {by_ns * 1e-9:.3f} s: starting afresh")
         self.clock_jumped()
 
 

@@ -28,14 +28,23 @@ class Standing:
     def __init__(self, node: ManagedNode) -> None:
         self.node, self.holds = node, dict[str, None]()
         self._waiting: list[Future] = []
+        self._brakes_until_ns = 0
 
     def over(
         self, follower: ChunkFollower, joints: JointHistory, outputs: Outputs, motion: MotionTopic
     ) -> None:
-        """Hold this motion from now on, as the one before."""
+        """Hold this motion from now on, as the one before.
+
+        In an active node it begins anew because the clock has jumped: the controllers may still brake.
+        """
         self._follower, self._joints, self._outputs, self._motion = follower, joints, outputs, motion
         for reason in self.holds:
             follower.safety.hold(reason)
+        self._brakes_until_ns = 0
+        if self.node.active:
+            limits = follower.buffer.limits
+            longest_s = float((limits.velocity / limits.acceleration).max(initial=0.0))
+            self._brakes_until_ns = self.node.now_ns() + round(longest_s * 1e9)
 
     def forget(self) -> None:
         """Keep the operator's hold only: what it was lent for is over."""
@@ -73,18 +82,28 @@ class Standing:
         if not self.node.active:
             return False
         self.hold(reason)
-        if self._follower.safety.state is not Motion.HOLDING:
-            stopped: Future = Future()
-            self._waiting.append(stopped)
-            if not await stopped:
-                self.resume(reason)
-                return False
+        if not await self.stood():
+            self.resume(reason)
+            return False
         self._outputs.begin()
         return True
 
+    async def stood(self) -> bool:
+        """Return when a robot that is held stands, brakes and all; False when the node is not active."""
+        while self.node.active and not self._stands():
+            stands: Future = Future()
+            self._waiting.append(stands)
+            if not await stands:
+                return False
+        return self.node.active
+
+    def braking(self, end_ns: int) -> None:
+        """Brakes were sent to the controllers; the robot does not stand before they end."""
+        self._brakes_until_ns = max(self._brakes_until_ns, end_ns)
+
     def go_on(self, reason: str) -> None:
-        """Take a reason back; motion begins anew where the joints are, by chunks that are observed from now
-        on.
+        """Take a reason back when the robot stands; motion begins anew where the joints are, by chunks that
+        are observed from now on.
         """
         self._follower.begin_anew(self.node.now_ns())
         self._outputs.begin()
@@ -93,12 +112,16 @@ class Standing:
 
     def poll(self) -> None:
         """Tell those who wait for a stand; call at a rate."""
-        if self._waiting and self._follower.safety.state is Motion.HOLDING:
+        if self._waiting and self._stands():
             self._answer(True)
 
     def abandon(self) -> None:
         """Tell those who wait that the node is no longer active."""
         self._answer(False)
+
+    def _stands(self) -> bool:
+        braking = self.node.now_ns() < self._brakes_until_ns
+        return self._follower.safety.state is Motion.HOLDING and not braking
 
     def _answer(self, stands: bool) -> None:
         waiting, self._waiting = self._waiting, []

@@ -114,10 +114,12 @@ class TrajectoryNode(ManagedNode):
 
     def clock_jumped(self) -> None:
         if self._contract is not None:
-            self._home.cancel("ROS time has jumped")
             braking = self._follower.stop_in_new_time(self.now_ns())
             self._begin(self._contract)
             self._outputs.stop(braking)
+            if braking is not None:
+                self._standing.braking(braking.end_ns)
+            self._home.cancel("ROS time has jumped", jumped=True)
 
     def _begin(self, contract: Contract) -> None:
         """Know nothing, command nothing."""

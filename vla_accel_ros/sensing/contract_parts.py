@@ -21,6 +21,8 @@ NAME_FORM = "a name of letters, digits and underscores"
 TRANSPORTS = ("raw", "compressed", "ring")
 SERVO = ("servo_joint", "servo_twist")
 KINDS = ("joint_trajectory", "forward_command", *SERVO)
+MOST_STEP_S = 1.0
+"""Between two actions of a chunk: more is a mistake of units."""
 _TOPIC = rf"{NAME}(/{NAME})*"
 _TOPIC_FORM = "a relative topic name such as camera/front/image_raw"
 _UNITS = {"rad": 1.0, "m": 1.0, "deg": 180.0 / math.pi}
@@ -239,7 +241,12 @@ def read_twist(fields: Fields) -> Twist:
 
 def read_chunk(fields: Fields) -> ChunkTiming:
     """The times of a chunk."""
-    timing = ChunkTiming(fields.number("step_dt_s", above=0.0), fields.number("max_age_s", above=0.0))
+    step_dt_s = fields.number("step_dt_s", above=0.0)
+    if step_dt_s > MOST_STEP_S:
+        fields.refuse(
+            "step_dt_s", step_dt_s, f"is more than {MOST_STEP_S:g} s between two actions", "give seconds"
+        )
+    timing = ChunkTiming(step_dt_s, fields.number("max_age_s", above=0.0))
     fields.close()
     return timing
 
