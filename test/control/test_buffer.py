@@ -193,6 +193,22 @@ def test_when_time_goes_backwards_it_holds_and_starts_anew():
     assert_within_limits(sent)
 
 
+@pytest.mark.parametrize("lead_s", [0.0, 0.03])
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_clock_that_is_set_back_a_little_does_not_stop_it_dead(lead_s, stop):
+    """As by a time service: the motion goes on from where it is, at the speed that it has."""
+    buffer = make_buffer(lead_s=lead_s)
+    buffer.update(make_ramp([0.6, 0.3, 0.0]), now_ns=0)
+    before = buffer.update(make_ramp([0.9, 0.3, 0.0], stamp_ns=450 * MS, request_id=1), now_ns=500 * MS)
+    state = before.sample(500 * MS + round(lead_s * S))
+    assert state[1][0] > 0.3
+    again = make_ramp([0.9, 0.3, 0.0], stamp_ns=470 * MS, request_id=2)
+    sent = buffer.stop(490 * MS) if stop else buffer.update(again, now_ns=490 * MS)
+    np.testing.assert_allclose(sent.sample(500 * MS + round(lead_s * S)), state, atol=1e-9)
+    assert not buffer.counts["clock_jumps"]
+    assert_within_limits(sent)
+
+
 def test_stop_brakes_from_the_commanded_path_and_holds():
     buffer = make_buffer(lead_s=0.02)
     moving = buffer.update(make_ramp([0.6, 0.3, 0.0]), now_ns=0)

@@ -26,6 +26,7 @@ Mode = Literal["block", "async", "blend", "rtc"]
 MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")
 
 _AHEAD_S = 0.1
+_SET_BACK_NS = 20_000_000
 
 
 class TrajectoryBuffer:
@@ -99,7 +100,7 @@ class TrajectoryBuffer:
         except ValueError:
             self.counts["refused"] += 1
             raise
-        self._watch_clock(now_ns)
+        now_ns = self._present(now_ns)
         commit_ns, step_ns = now_ns + self._lead_ns, round(chunk.step_dt_s * 1e9)
         due_ns = np.round(np.arange(1, chunk.horizon + 1) * chunk.step_dt_s * 1e9).astype(np.int64)
         due_ns += commit_ns if self.mode == "block" else chunk.stamp_ns
@@ -129,11 +130,11 @@ class TrajectoryBuffer:
         was_ns: the present in the time that the path was sent in, when the clock has been set since. The stop
         is then in the new time, and begins behind the committed part, which is not repeated.
         """
-        commit_ns = now_ns + self._lead_ns
         if was_ns is not None:
-            state = MotionState(commit_ns, *self.reference(was_ns + self._lead_ns))
+            state = MotionState(now_ns + self._lead_ns, *self.reference(was_ns + self._lead_ns))
             return self._commit(now_ns, brake(self.joints, state, self.limits))
-        self._watch_clock(now_ns)
+        now_ns = self._present(now_ns)
+        commit_ns = now_ns + self._lead_ns
         return self._send(
             now_ns, brake(self.joints, MotionState(commit_ns, *self.reference(commit_ns)), self.limits)
         )
@@ -154,11 +155,16 @@ class TrajectoryBuffer:
                 f"chunk was observed {ahead_s:.3f} s from now: synchronise the clocks or set use_sim_time"
             )
 
-    def _watch_clock(self, now_ns: int) -> None:
-        """When time has gone backwards, hold what was commanded last: the path's times mean nothing now."""
-        if self._now_ns is not None and now_ns < self._now_ns:
-            self.counts["clock_jumps"] += 1
-            self.reset(self.reference(self._now_ns)[0])
+    def _present(self, now_ns: int) -> int:
+        """The time to go on from. A clock that was set back a little gives the last one again; more, and what
+        was commanded last is held: the path's times mean nothing now."""
+        if self._now_ns is None or now_ns >= self._now_ns:
+            return now_ns
+        if self._now_ns - now_ns <= _SET_BACK_NS:
+            return self._now_ns
+        self.counts["clock_jumps"] += 1
+        self.reset(self.reference(self._now_ns)[0])
+        return now_ns
 
     def _join(self, commit_ns: int, times_ns: np.ndarray, actions: np.ndarray) -> Trajectory:
         """The old path crossed into the actions, with velocities and an end at rest."""
