@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rclpy.task import Future
 from std_srvs.srv import Trigger
 
+from vla_accel_ros.control.braking import brake
 from vla_accel_ros.control.buffer import TrajectoryBuffer
 from vla_accel_ros.control.follower import ChunkFollower
 from vla_accel_ros.control.limits import JointLimits
@@ -22,9 +24,9 @@ from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.adapters.forward_command import ForwardCommandAdapter
 from vla_accel_ros.nodes.adapters.joint_trajectory import JointTrajectoryAdapter
 from vla_accel_ros.nodes.home import Home
-from vla_accel_ros.nodes.moves import Tolerances
+from vla_accel_ros.nodes.moves import Outcome, Tolerances
 from vla_accel_ros.nodes.release import Release
-from vla_accel_ros.nodes.standing import HOMING, OPERATOR, RELEASED, Standing
+from vla_accel_ros.nodes.standing import HOMING, OPERATOR, RELEASED, SETTLE_S, Standing
 from vla_accel_ros.sensing.contract import ChunkTiming, Contract, Controller, Joint, Stream
 from vla_accel_ros.sensing.joints import JointHistory
 from vla_accel_ros.sim.controller import JointTrajectoryController
@@ -111,6 +113,10 @@ class Robot:
         service = {"home": self.home.home, "home again": self.home.home, "release": self.release.release}
         self._calls[name] = service[name](Trigger.Request(), Trigger.Response())
         self._continue()
+
+    def use_action(self) -> None:
+        """Move home by an action instead of the adapter."""
+        self.home._actions = {CONTROLLERS["joint_trajectory"].topic: GentleAction(self, self._controller)}
 
     def hold(self) -> None:
         self.standing.hold()
@@ -206,6 +212,33 @@ class Robot:
             except StopIteration as end:
                 self.answers[name] = end.value
                 del self._calls[name]
+
+
+class GentleAction:
+    """The action of a controller that takes a fifth of a second to brake, in its own way, when a goal is
+    cancelled."""
+
+    def __init__(self, robot: Robot, controller: JointTrajectoryController) -> None:
+        self._robot, self._controller = robot, controller
+        self._outcome, self._end_ns = Future(), 0
+
+    def start(self, share: Trajectory) -> Future:
+        self._controller.accept(share, self._robot.node.now)
+        self._outcome, self._end_ns = Future(), share.end_ns
+        return self._outcome
+
+    def cancel(self, why: str) -> bool:
+        if not self._end_ns or self._outcome.done():
+            return False
+        gentle = JointLimits([-2.0] * 2, [2.0] * 2, [SPEED] * 2, [SPEED / 0.2] * 2)
+        state = self._controller.desired(self._robot.node.now)
+        self._controller.accept(brake(NAMES, state, gentle), self._robot.node.now)
+        self._outcome.set_result(Outcome(False, why))
+        return True
+
+    def poll(self) -> None:
+        if self._end_ns and self._robot.node.now >= self._end_ns and not self._outcome.done():
+            self._outcome.set_result(Outcome(True, "reached"))
 
 
 @pytest.fixture(params=CONTROLLERS)
@@ -333,6 +366,28 @@ def test_a_move_in_motion_is_released_when_it_stands(robot):
         robot.run(0.01)
     assert_stays(robot)
     assert robot.answers["release"].success
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_move_by_an_action_is_released_when_the_joints_stand_or_long_after_they_were_heard(silent):
+    robot = Robot("joint_trajectory")
+    robot.use_action()
+    robot.goes_home()
+    robot.silent = silent
+    robot.call("release")
+    while robot.speed > ACCELERATION * 0.01:
+        robot.run(0.01)
+        assert "release" not in robot.answers
+    robot.run(SETTLE_S if silent else 0.4)
+    assert robot.answers["release"].success
+    assert_stays(robot)
+
+
+def test_a_move_by_an_action_ends_at_home():
+    robot = Robot("joint_trajectory")
+    robot.use_action()
+    robot.moves()
+    assert_works(robot)
 
 
 def test_a_move_that_replaces_another_begins_when_it_stands(robot):

@@ -135,6 +135,11 @@ class ChunkFollower:
             self._rest_ns = trajectory.end_ns
         return trajectory
 
+    @property
+    def joints_stand(self) -> bool:
+        """Whether the measured joints have stood for a moment."""
+        return self._spot is not None and self._felt_ns - self._spot[1] >= _STAND_NS
+
     def step(self, now_ns: int) -> tuple[Change | None, Trajectory | None]:
         """Check the ages; a change of what is allowed, and the stop to send when there is one."""
         self._stepped_ns = now_ns
@@ -213,7 +218,7 @@ class ChunkFollower:
 
     def _stands(self) -> bool:
         """Whether it may begin: the joints have stood for a moment, or are moved by this."""
-        return self._begun or self._spot is None or self._felt_ns - self._spot[1] >= _STAND_NS
+        return self._begun or self._spot is None or self.joints_stand
 
     def _resume(self) -> None:
         """Go on from the commanded position, and from the measured one in joints that moved while held.

@@ -133,7 +133,8 @@ class Home:
 
     def _stop(self, why: str, jumped: bool = False) -> None:
         for action in self._actions.values():
-            action.cancel(why)
+            if action.cancel(why):
+                self._standing.settle()
         streamed, self._streamed = self._streamed, []
         for one in streamed:
             self._brake(one, jumped)

@@ -99,11 +99,11 @@ class JointMove:
             replaced.end(False, f"{self.action}: replaced by another move")
         return goal.outcome
 
-    def cancel(self, why: str) -> None:
-        """Stop where it is; why: the sentence of the outcome."""
+    def cancel(self, why: str) -> bool:
+        """Stop where it is; why: the sentence of the outcome. Whether a goal was under way, whose controller
+        now brakes in its own way."""
         goal, self._goal = self._goal, None
-        if goal is not None:
-            goal.cancel(f"{self.action}: {why}")
+        return goal is not None and goal.cancel(f"{self.action}: {why}")
 
     def poll(self) -> None:
         """Give a goal up whose controller has not told its end long after it; call now and then."""
@@ -149,11 +149,13 @@ class _Goal:
         if not self.outcome.done():
             self.outcome.set_result(Outcome(reached, sentence))
 
-    def cancel(self, sentence: str) -> None:
-        self._cancelled = True
-        if self._handle is not None and not self.outcome.done():
+    def cancel(self, sentence: str) -> bool:
+        """Whether it had not come to its end yet."""
+        self._cancelled, under_way = True, not self.outcome.done()
+        if self._handle is not None and under_way:
             self._handle.cancel_goal_async()
         self.end(False, sentence)
+        return under_way
 
     def answered(self, future: Future) -> None:
         self._handle = future.result()

@@ -20,6 +20,7 @@ __all__ = ["HOMING", "OPERATOR", "RELEASED", "Standing"]
 
 RELEASED = "released to others; ~/reclaim takes the controllers back"
 HOMING = "going home"
+SETTLE_S = 2.0
 
 
 class Standing:
@@ -28,7 +29,7 @@ class Standing:
     def __init__(self, node: ManagedNode) -> None:
         self.node, self.holds = node, dict[str, None]()
         self._waiting: list[Future] = []
-        self._brakes_until_ns = 0
+        self._brakes_until_ns = self._settles_until_ns = 0
 
     def over(
         self, follower: ChunkFollower, joints: JointHistory, outputs: Outputs, motion: MotionTopic
@@ -40,7 +41,7 @@ class Standing:
         self._follower, self._joints, self._outputs, self._motion = follower, joints, outputs, motion
         for reason in self.holds:
             follower.safety.hold(reason)
-        self._brakes_until_ns = 0
+        self._brakes_until_ns = self._settles_until_ns = 0
         if self.node.active:
             limits = follower.buffer.limits
             longest_s = float((limits.velocity / limits.acceleration).max(initial=0.0))
@@ -101,6 +102,11 @@ class Standing:
         """Brakes were sent to the controllers; the robot does not stand before they end."""
         self._brakes_until_ns = max(self._brakes_until_ns, end_ns)
 
+    def settle(self) -> None:
+        """A controller was told to stop in its own way; the robot does not stand before its joints do, for
+        SETTLE_S at most."""
+        self._settles_until_ns = self.node.now_ns() + round(SETTLE_S * 1e9)
+
     def go_on(self, reason: str) -> None:
         """Take a reason back when the robot stands; motion begins anew where the joints are, by chunks that
         are observed from now on.
@@ -120,8 +126,10 @@ class Standing:
         self._answer(False)
 
     def _stands(self) -> bool:
-        braking = self.node.now_ns() < self._brakes_until_ns
-        return self._follower.safety.state is Motion.HOLDING and not braking
+        now_ns = self.node.now_ns()
+        if self._follower.safety.state is not Motion.HOLDING or now_ns < self._brakes_until_ns:
+            return False
+        return now_ns >= self._settles_until_ns or self._follower.joints_stand
 
     def _answer(self, stands: bool) -> None:
         waiting, self._waiting = self._waiting, []
