@@ -65,7 +65,7 @@ class ServoAdapter(Adapter):
             return
         if self._paused:
             self._pause(False)
-        convert.set_stamp(self._message.header.stamp, self._node.now_ns())
+        convert.set_stamp(self._message.header.stamp, now_ns)
         self._fill(velocity)
         self._publisher.publish(self._message)
         self._zeros = 0 if velocity.any() else self._zeros + 1
