@@ -57,10 +57,12 @@ def set_going(operator: Operator) -> None:
     wait_for_motion(operator)
 
 
-def wait_for_recorder(operator: Operator, image: str = "image_raw") -> None:
-    """Wait until the recorder listens to what a replay needs. image: the end of the cameras' topics."""
+def wait_for_recorder(operator: Operator, *more: str, image: str = "image_raw") -> None:
+    """Wait until the recorder listens to what a replay needs, and to more topics. image: the end of the
+    cameras' topics."""
     node = operator.node
-    topics = ("camera/front/" + image, "camera/wrist/" + image, "joint_states", "observed", "action_chunk")
+    cameras = ("camera/front/" + image, "camera/wrist/" + image)
+    topics = (*cameras, "joint_states", "observed", "action_chunk", *more)
 
     def listens(topic: str) -> bool:
         there = node.get_subscriptions_info_by_topic(node.resolve_topic_name(topic))

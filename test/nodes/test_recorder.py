@@ -59,9 +59,11 @@ def test_a_guided_run_is_replayed_to_the_bit_from_a_bag_and_from_what_a_killed_r
     folder = tmp_path / "bags"
     Stack(start, tmp_path, mode="rtc")
     recorder: NodeProcess = start("recorder", autostart=True, record_dir=str(folder))
-    wait_for_recorder(operator)
+    wait_for_recorder(operator, "language_output", "loop_stats", "/diagnostics", "ground_truth")
+    told = len(operator.answers)
     set_going(operator)
     wait_for_chunks(operator)
+    operator.wait(lambda: len(operator.answers) > told, 60.0, "answer")
     operator.wait(lambda: recording(operator).get("message") == "recording", 30.0, "word of the recorder")
     assert change(operator, "recorder", Transition.TRANSITION_DEACTIVATE)
     recorder.wait_for_log("; 0 dropped")
@@ -129,7 +131,7 @@ def test_questions_asked_while_acting_are_in_the_bag_and_are_answered_again_lett
         vision_hz=10.0,
         language_hz=0.0,
     )
-    wait_for_recorder(operator)
+    wait_for_recorder(operator, "language_output", "question")
     operator.instruct("reach the red block")
     wait_for_chunks(operator)
     for _ in range(2):
