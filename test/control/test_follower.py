@@ -4,81 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from following import MS, Robot
 
-from vla_accel_ros.control.buffer import TrajectoryBuffer
-from vla_accel_ros.control.follower import MOVING, ChunkFollower
-from vla_accel_ros.control.limits import JointLimits
-from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.control.watchdog import Motion, Safety, Watchdog
+from vla_accel_ros.control.follower import MOVING
+from vla_accel_ros.control.watchdog import Motion
 from vla_accel_ros.engine.types import Chunk
-
-S = 1_000_000_000
-MS = S // 1000
-START = 1000 * S
-HOME = np.zeros(2)
-
-
-class Robot:
-    """A follower with time, joints and chunks as a test tells them. A tick is 10 ms, with a joint state each.
-
-    The joints are where they are commanded to be plus `sag`, unless `placed` says where; `silent` ones say
-    nothing.
-    """
-
-    def __init__(self) -> None:
-        limits = JointLimits([-2, -2], [2, 2], [3, 3], [20, 20])
-        watched = {"camera/front": 0.5, "joint_states": 0.3, "chunk": 0.8}
-        buffer = TrajectoryBuffer(("a", "b"), limits)
-        self.follower = ChunkFollower(buffer, Safety(Watchdog(watched)), ("camera/front",), max_age_s=0.8)
-        self.now = START
-        self.sag, self.silent = np.zeros(2), False
-        self.placed: np.ndarray | None = HOME
-        self.request = 0
-        self.sent: list[Trajectory] = []
-        self.states: list[Motion] = []
-
-    def run(self, seconds: float, goal: float | None = None, latency_s: float = 0.05) -> None:
-        """Let time pass; with a goal, a chunk towards it arrives every 100 ms."""
-        for tick in range(round(seconds * 100)):
-            self.now += 10 * MS
-            if not self.silent:
-                self.follower.felt(self.measured(), self.now, self.now)
-            if goal is not None and tick % 10 == 0:
-                self.send(goal, self.now - round(latency_s * S))
-            change, stop = self.follower.step(self.now)
-            if change is not None:
-                self.states.append(change.after)
-            if stop is not None:
-                self.sent.append(stop)
-
-    def measured(self) -> np.ndarray:
-        return self.reference()[0] + self.sag if self.placed is None else self.placed
-
-    def go(self, seconds: float = 0.6, goal: float = 1.5) -> None:
-        """Run with joints that follow."""
-        self.run(0.01)
-        self.placed = None
-        self.run(seconds, goal)
-
-    def send(self, goal: float, stamp_ns: int) -> None:
-        self.request += 1
-        start, _ = self.follower.buffer.reference(stamp_ns)
-        ramp = np.linspace(start, np.full(2, goal), 33)[1:].astype(np.float32)
-        chunk = Chunk(ramp, stamp_ns, 1 / 30, self.request, self.request, np.zeros(32, np.float32))
-        trajectory = self.follower.follow(chunk, self.now)
-        if trajectory is not None:
-            self.sent.append(trajectory)
-
-    def goes_on_from(self) -> np.ndarray:
-        """Run until it moves again; where the first trajectory begins, float64 [2]."""
-        count = len(self.sent)
-        self.run(0.6, goal=0.0)
-        assert self.states[-1] is Motion.RUNNING
-        first = self.sent[count]
-        return first.sample(first.start_ns)[0]
-
-    def reference(self, later_s: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-        return self.follower.buffer.reference(self.now + round(later_s * S))
 
 
 def test_nothing_is_sent_until_everything_has_been_fresh_for_a_moment():
@@ -307,66 +237,3 @@ def test_noise_of_the_joints_does_not_keep_it_from_beginning():
         robot.placed = sample
         robot.run(0.01, goal=0.5)
     assert Motion.RUNNING in robot.states
-
-
-def test_after_the_clock_went_back_it_starts_over_from_the_joints():
-    robot = Robot()
-    robot.go(goal=0.3)
-    robot.now -= 500 * S
-    robot.follower.forget()
-    assert robot.follower.stop(robot.now) is None
-    count = len(robot.sent)
-    robot.run(1.5, goal=0.3)
-    assert robot.follower.safety.state is Motion.RUNNING and len(robot.sent) > count
-
-
-@pytest.mark.parametrize("ahead_s", [0.25, 50.0])
-def test_joints_of_the_time_before_the_clock_went_back_do_not_delay_the_beginning(ahead_s):
-    """They were under way when it did. Within the limit of age a stamp is believed, and counts until then."""
-    robot = Robot()
-    for late_ms in (0, 10, 20):
-        robot.follower.felt(HOME, robot.now + round(ahead_s * S) + late_ms * MS, robot.now)
-    robot.placed = HOME + 0.01
-    robot.run(1.0, goal=0.3)
-    assert robot.states == [Motion.RUNNING]
-    np.testing.assert_allclose(robot.sent[0].positions[0], robot.placed)
-
-
-def test_joints_of_the_future_change_nothing():
-    robot = Robot()
-    robot.go()
-    for late_ms in range(9):
-        ahead = robot.now + 50 * S + late_ms * MS
-        assert not robot.follower.felt(robot.measured() + 1.0, ahead, robot.now)
-    robot.run(0.3, goal=1.5)
-    assert robot.states == [Motion.RUNNING] and not robot.follower.counts["leaps"]
-
-
-def test_joints_that_are_always_of_the_future_are_said_to_be():
-    robot = Robot()
-    for _ in range(50):
-        robot.now += 10 * MS
-        robot.follower.felt(HOME, robot.now + S, robot.now)
-        robot.follower.step(robot.now)
-    assert any("joint_states is stamped 1.00 s in the future" in r for r in robot.follower.safety.reasons)
-
-
-@pytest.mark.parametrize("jump_s", [-500.0, -0.3, 100.0])
-def test_after_the_clock_has_jumped_it_brakes_in_the_new_time_what_was_commanded_in_the_old(jump_s):
-    robot = Robot()
-    robot.go()
-    position, velocity = robot.reference(0.03)
-    assert np.abs(velocity).max() > 0.3
-    now = robot.now + round(jump_s * S)
-    stop = robot.follower.stop_in_new_time(now)
-    np.testing.assert_allclose(stop.sample(now + 30 * MS), (position, velocity), atol=1e-9)
-    assert not stop.velocities[-1].any() and stop.end_ns - now < 0.5 * S
-
-
-def test_a_robot_at_rest_is_sent_no_stop_when_the_clock_jumps():
-    robot = Robot()
-    assert robot.follower.stop_in_new_time(robot.now - 500 * S) is None
-    robot.go()
-    robot.run(4.0)
-    assert robot.states[-1] is Motion.HOLDING
-    assert robot.follower.stop_in_new_time(robot.now - 500 * S) is None

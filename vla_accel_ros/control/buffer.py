@@ -26,7 +26,8 @@ Mode = Literal["block", "async", "blend", "rtc"]
 MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")
 
 _AHEAD_S = 0.1
-_SET_BACK_NS = 20_000_000
+SET_BACK_NS = 20_000_000
+"""A clock that is set back by no more goes on as if it had not been; by more, it is another time."""
 
 
 class TrajectoryBuffer:
@@ -160,7 +161,7 @@ class TrajectoryBuffer:
         was commanded last is held: the path's times mean nothing now."""
         if self._now_ns is None or now_ns >= self._now_ns:
             return now_ns
-        if self._now_ns - now_ns <= _SET_BACK_NS:
+        if self._now_ns - now_ns <= SET_BACK_NS:
             return self._now_ns
         self.counts["clock_jumps"] += 1
         self.reset(self.reference(self._now_ns)[0])

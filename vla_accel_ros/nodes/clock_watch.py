@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-_BACK_NS = 20_000_000
+from vla_accel_ros.control.buffer import SET_BACK_NS
+
 _AHEAD_NS = 1_000_000_000
 
 
@@ -28,7 +29,7 @@ class ClockWatch:
         (least, clock, most), (before, now, after) = self._last, self._read()
         self._last = before, now, after
         back, ahead = (now - clock) - (before - most), (now - clock) - (after - least)
-        return back if back < -_BACK_NS else ahead if ahead > _AHEAD_NS else 0
+        return back if back < -SET_BACK_NS else ahead if ahead > _AHEAD_NS else 0
 
     def _read(self) -> tuple[int, int, int]:
         """The clock, between two readings of the other."""

@@ -154,7 +154,8 @@ class ManagedNode(LifecycleNode):
         self.release()
 
     def _heard(self, callback: Callable, message: object) -> None:
-        self._watch_clock()
+        if self.active:
+            self._watch_clock()
         callback(message)
 
     def _if_active(self, callback: Callable[[], None]) -> None:
@@ -163,8 +164,6 @@ class ManagedNode(LifecycleNode):
             callback()
 
     def _watch_clock(self) -> None:
-        if not self.active:
-            return
         jump_ns = self._clock_watch.jump_ns()
         if jump_ns and not self.get_clock().ros_time_is_active:
             self._jumped(jump_ns)

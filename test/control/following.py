@@ -1,0 +1,80 @@
+"""A follower and its robot, with time, joints and chunks as a test tells them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vla_accel_ros.control.buffer import TrajectoryBuffer
+from vla_accel_ros.control.follower import ChunkFollower
+from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.control.watchdog import Motion, Safety, Watchdog
+from vla_accel_ros.engine.types import Chunk
+
+S = 1_000_000_000
+MS = S // 1000
+START = 1000 * S
+HOME = np.zeros(2)
+
+
+class Robot:
+    """A follower with time, joints and chunks as a test tells them. A tick is 10 ms, with a joint state each.
+
+    The joints are where they are commanded to be plus `sag`, unless `placed` says where; `silent` ones say
+    nothing.
+    """
+
+    def __init__(self) -> None:
+        limits = JointLimits([-2, -2], [2, 2], [3, 3], [20, 20])
+        watched = {"camera/front": 0.5, "joint_states": 0.3, "chunk": 0.8}
+        buffer = TrajectoryBuffer(("a", "b"), limits)
+        self.follower = ChunkFollower(buffer, Safety(Watchdog(watched)), ("camera/front",), max_age_s=0.8)
+        self.now = START
+        self.sag, self.silent = np.zeros(2), False
+        self.placed: np.ndarray | None = HOME
+        self.request = 0
+        self.sent: list[Trajectory] = []
+        self.states: list[Motion] = []
+
+    def run(self, seconds: float, goal: float | None = None, latency_s: float = 0.05) -> None:
+        """Let time pass; with a goal, a chunk towards it arrives every 100 ms."""
+        for tick in range(round(seconds * 100)):
+            self.now += 10 * MS
+            if not self.silent:
+                self.follower.felt(self.measured(), self.now, self.now)
+            if goal is not None and tick % 10 == 0:
+                self.send(goal, self.now - round(latency_s * S))
+            change, stop = self.follower.step(self.now)
+            if change is not None:
+                self.states.append(change.after)
+            if stop is not None:
+                self.sent.append(stop)
+
+    def measured(self) -> np.ndarray:
+        return self.reference()[0] + self.sag if self.placed is None else self.placed
+
+    def go(self, seconds: float = 0.6, goal: float = 1.5) -> None:
+        """Run with joints that follow."""
+        self.run(0.01)
+        self.placed = None
+        self.run(seconds, goal)
+
+    def send(self, goal: float, stamp_ns: int) -> None:
+        self.request += 1
+        start, _ = self.follower.buffer.reference(stamp_ns)
+        ramp = np.linspace(start, np.full(2, goal), 33)[1:].astype(np.float32)
+        chunk = Chunk(ramp, stamp_ns, 1 / 30, self.request, self.request, np.zeros(32, np.float32))
+        trajectory = self.follower.follow(chunk, self.now)
+        if trajectory is not None:
+            self.sent.append(trajectory)
+
+    def goes_on_from(self) -> np.ndarray:
+        """Run until it moves again; where the first trajectory begins, float64 [2]."""
+        count = len(self.sent)
+        self.run(0.6, goal=0.0)
+        assert self.states[-1] is Motion.RUNNING
+        first = self.sent[count]
+        return first.sample(first.start_ns)[0]
+
+    def reference(self, later_s: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+        return self.follower.buffer.reference(self.now + round(later_s * S))
