@@ -15,6 +15,7 @@ from vla_accel_ros.control.agreement import agreement_from_message
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.types import Agreement, Chunk
 from vla_accel_ros.nodes import convert
+from vla_accel_ros.sensing.inputs import Inputs
 
 STAMP = 12_345_678_901
 
@@ -92,6 +93,17 @@ def test_columns_follow_the_joints_that_are_asked_for(contract):
 def test_a_chunk_that_is_wrong_is_refused_in_a_sentence(contract, changes, sentence):
     with pytest.raises(ValueError, match=sentence):
         convert.chunk_from_message(make_message(contract, **changes), contract.joint_names)
+
+
+def test_what_was_received_survives_the_way_through_a_message():
+    streams = ("camera/front", "camera/wrist", "joint_states")
+    inputs = Inputs(STAMP, {"camera/front": STAMP - 5}, {"joint_states": "no state of joint elbow"}, "x", 2.4)
+    message = convert.inputs_to_message(replace(inputs, chunks_per_s_needed=math.inf), streams)
+    assert tuple(message.streams) == streams
+    assert convert.inputs_from_message(message) == replace(inputs, chunks_per_s_needed=math.inf)
+    message.problems = [""]
+    with pytest.raises(ValueError, match="names 3 streams with 3 stamps and 1 problems"):
+        convert.inputs_from_message(message)
 
 
 def test_a_trajectory_is_split_by_controller_and_begins_at_its_stamp():

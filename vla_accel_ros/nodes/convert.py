@@ -16,12 +16,14 @@ from builtin_interfaces.msg import Time
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from vla_accel_msgs.msg import ActionChunk, FrameHandle, LanguageOutput, LoopStats, Observed
+from vla_accel_msgs.msg import Inputs as InputsMessage
 from vla_accel_msgs.msg import Session as SessionMessage
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine import loop
 from vla_accel_ros.engine.types import Agreement, Chunk, Observation
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sensing.contract_parts import MOST_STEP_S
+from vla_accel_ros.sensing.inputs import Inputs
 from vla_accel_ros.sensing.ring import Handle
 
 if TYPE_CHECKING:
@@ -150,6 +152,42 @@ def observed_to_message(
         set_stamp(stamp, observation.stamps_ns[images[name]])
     message.state = array("f", np.asarray(prefix.state, dtype=np.float32).tobytes())
     return message
+
+
+def inputs_to_message(inputs: Inputs, streams: tuple[str, ...]) -> InputsMessage:
+    """What was received, as a message. streams: all of them, in the order of the message."""
+    message = InputsMessage(
+        streams=list(streams),
+        stamps=[Time() for _ in streams],
+        problems=[inputs.problems.get(stream, "") for stream in streams],
+        waiting_for=inputs.waiting_for,
+        chunks_per_s=inputs.chunks_per_s,
+        chunks_per_s_needed=inputs.chunks_per_s_needed,
+    )
+    set_stamp(message.header.stamp, inputs.told_ns)
+    for stream, stamp in zip(streams, message.stamps):
+        set_stamp(stamp, inputs.stamps_ns.get(stream, 0))
+    return message
+
+
+def inputs_from_message(message: InputsMessage) -> Inputs:
+    """What a message tells of the streams. Raises ValueError, in one sentence, when its lists differ in
+    length."""
+    lengths = {len(message.streams), len(message.stamps), len(message.problems)}
+    if len(lengths) > 1:
+        raise ValueError(
+            f"inputs names {len(message.streams)} streams with {len(message.stamps)} stamps and "
+            f"{len(message.problems)} problems: it must have one of each for every stream"
+        )
+    stamps = {name: stamp_ns(stamp) for name, stamp in zip(message.streams, message.stamps)}
+    return Inputs(
+        told_ns=stamp_ns(message.header.stamp),
+        stamps_ns={name: stamp for name, stamp in stamps.items() if stamp},
+        problems={name: problem for name, problem in zip(message.streams, message.problems) if problem},
+        waiting_for=message.waiting_for,
+        chunks_per_s=message.chunks_per_s,
+        chunks_per_s_needed=message.chunks_per_s_needed,
+    )
 
 
 def session_to_message(session: Session, now_ns: int) -> SessionMessage:
