@@ -1,8 +1,8 @@
 """What a node received of its streams, as plain data: the topic `inputs`.
 
-A chunk tells when its images were taken, and nothing of images that came while it was computed. So who watches
-a camera by chunks takes a slow model for a silent camera. Inference therefore tells, beside its chunks, what it
-has received of every stream, and at which pace it makes chunks.
+A chunk tells when its images were taken, and nothing of images that came while it was computed: who watches a
+camera by chunks takes a slow model for a silent camera. So inference tells, beside its chunks, what it has
+received of every stream, and at which pace it makes chunks.
 """
 
 from __future__ import annotations
