@@ -6,12 +6,11 @@ import pytest
 import torch
 import transformers
 from builders import make_config, make_model
+from closeness import assert_near
 from torch import Tensor
 
 from vla_accel_ros.models.config import GemmaConfig, VisionConfig
 from vla_accel_ros.models.pi import KV, Pi
-
-TOLERANCE = 2e-5
 
 
 @pytest.fixture(params=[1, 2], ids=["one kv head", "two kv heads"])
@@ -64,7 +63,7 @@ def test_vision_features(model: Pi) -> None:
     theirs.load_state_dict(ours.state_dict(), strict=True)
     images = torch.rand(2, 3, 42, 42, generator=torch.Generator().manual_seed(0)) * 2 - 1
     with torch.no_grad():
-        torch.testing.assert_close(ours(images), theirs(images).last_hidden_state, rtol=0, atol=TOLERANCE)
+        assert_near(ours(images), theirs(images).last_hidden_state)
 
 
 def test_prefix_with_any_mask_and_positions(model: Pi) -> None:
@@ -78,11 +77,11 @@ def test_prefix_with_any_mask_and_positions(model: Pi) -> None:
         theirs = huggingface_gemma(model)(
             inputs_embeds=embs, attention_mask=additive(attend), position_ids=positions, use_cache=True
         )
-    torch.testing.assert_close(hidden, theirs.last_hidden_state, rtol=0, atol=TOLERANCE)
+    assert_near(hidden, theirs.last_hidden_state)
     for layer in range(model.config.prefix.depth):
         cache = theirs.past_key_values.layers[layer]
-        torch.testing.assert_close(kv.k[layer], cache.keys, rtol=0, atol=TOLERANCE)
-        torch.testing.assert_close(kv.v[layer], cache.values, rtol=0, atol=TOLERANCE)
+        assert_near(kv.k[layer], cache.keys)
+        assert_near(kv.v[layer], cache.values)
 
 
 def test_tokens_are_embedded_and_scored_alike(model: Pi) -> None:
@@ -91,9 +90,9 @@ def test_tokens_are_embedded_and_scored_alike(model: Pi) -> None:
         theirs = huggingface_gemma(model)(input_ids=tokens).last_hidden_state  # causal
         causal = torch.ones(1, 5, 5, dtype=torch.bool).tril()
         hidden, _ = model.prefix(model.embed_tokens(tokens), causal)
-    torch.testing.assert_close(hidden, theirs, rtol=0, atol=TOLERANCE)
+    assert_near(hidden, theirs)
     scores = theirs @ model.embed_table.T
-    torch.testing.assert_close(model.logits(hidden), scores, rtol=0, atol=TOLERANCE)
+    assert_near(model.logits(hidden), scores)
 
 
 def test_decoding_a_bidirectional_prefix_token_by_token(model: Pi) -> None:
@@ -116,5 +115,5 @@ def test_decoding_a_bidirectional_prefix_token_by_token(model: Pi) -> None:
                 theirs(input_ids=token.view(1, 1), past_key_values=cache, use_cache=True).last_hidden_state
             )
         joint, _ = model.extend(model.embed_tokens(text), past)
-    torch.testing.assert_close(torch.cat(ours, 1), torch.cat(expected, 1), rtol=0, atol=TOLERANCE)
-    torch.testing.assert_close(torch.cat(ours, 1), joint, rtol=0, atol=TOLERANCE)
+    assert_near(torch.cat(ours, 1), torch.cat(expected, 1))
+    assert_near(torch.cat(ours, 1), joint)

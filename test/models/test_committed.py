@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from builders import make_checkpoint, make_config, make_model
+from closeness import assert_near
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -71,7 +72,7 @@ def test_samples_of_a_batch_may_have_their_own_times(kind: str, device: str) -> 
         kv = KV(field.kv.k[:, row : row + 1], field.kv.v[:, row : row + 1])
         part = slice(row, row + 1)
         alone = field.model.velocity(field.noise[part], times[part], field.state[part], kv)
-        torch.testing.assert_close(together[part], alone, rtol=0, atol=1e-5)
+        assert_near(together[part], alone)
 
 
 def test_a_norm_modulates_each_token_by_its_own_condition(device: str) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from builders import make_config, make_model
+from closeness import assert_near
 from hypothesis import given
 from hypothesis import strategies as st
 from openvla_builders import make_openvla
@@ -43,7 +44,7 @@ def test_each_token_is_chosen_from_what_one_pass_over_all_before_it_says(model: 
     tokens = torch.stack([step.tokens for step in steps], dim=1)
     together, _ = model.extend(model.embed_tokens(tokens[:, :-1]), past)
     logits = model.logits(torch.cat((hidden[:, -1:], together), dim=1))
-    torch.testing.assert_close(torch.stack([step.logits for step in steps], dim=1), logits, rtol=0, atol=1e-5)
+    assert_near(torch.stack([step.logits for step in steps], dim=1), logits)
     assert torch.equal(tokens, logits.argmax(dim=-1))
 
 
@@ -60,7 +61,7 @@ def test_rows_of_different_lengths_are_decoded_as_alone(model: OpenVLA | Pi) -> 
     for row, (hidden, kv) in enumerate(alone):
         for step, one in zip(together, decode(model, kv, hidden[:, -1], COUNT), strict=True):
             assert int(step.tokens[row]) == int(one.tokens)
-            torch.testing.assert_close(step.logits[row], one.logits[0], rtol=0, atol=1e-5)
+            assert_near(step.logits[row], one.logits[0])
 
 
 def test_a_row_repeats_its_stop_until_all_have_stopped(model: OpenVLA | Pi) -> None:

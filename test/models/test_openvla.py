@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from closeness import assert_near
 from openvla_builders import make_openvla, make_openvla_config
 from torch import Tensor
 
 from vla_accel_ros.models.gemma import KV
 from vla_accel_ros.models.openvla import OpenVLA
 
-TOLERANCE = 2e-6
+UNITS = 16
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def pixels(batch: int, seed: int = 0) -> Tensor:
 
 
 def same(ours: Tensor, other: Tensor) -> None:
-    torch.testing.assert_close(ours, other, rtol=0, atol=TOLERANCE)
+    assert_near(ours, other, UNITS)
 
 
 def joined(*kvs: KV) -> KV:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
+from closeness import assert_near
 from openvla_builders import make_openvla, make_openvla_config
 from torch import Tensor
 
@@ -12,8 +13,6 @@ from vla_accel_ros.models.config import VisionConfig
 from vla_accel_ros.models.decoding import decode
 from vla_accel_ros.models.openvla import OpenVLA
 from vla_accel_ros.models.openvla_config import LlamaConfig
-
-TOLERANCE = 2e-5
 
 
 @pytest.fixture(params=[1, 2, 4], ids=["1 kv head", "2 kv heads", "4 kv heads"])
@@ -60,7 +59,7 @@ def huggingface_llama(model: OpenVLA) -> transformers.LlamaForCausalLM:
 
 
 def same(ours: Tensor, theirs: Tensor) -> None:
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE)
+    assert_near(ours, theirs)
 
 
 def test_a_causal_pass(model: OpenVLA) -> None:

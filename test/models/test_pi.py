@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from builders import make_config, make_model
+from closeness import assert_near
 from torch import Tensor
 
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
@@ -59,7 +60,7 @@ def test_padded_and_masked_equals_left_out(kind: str) -> None:
         for b in range(2):
             _, alone = model.prefix(embs[b : b + 1, valid[b]])
             v = model.velocity(x[b : b + 1], t[b : b + 1], state[b : b + 1], alone)
-            torch.testing.assert_close(together[b : b + 1], v, rtol=0, atol=1e-5)
+            assert_near(together[b : b + 1], v)
 
 
 @pytest.mark.parametrize("kind", KINDS)

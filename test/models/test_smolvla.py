@@ -6,6 +6,7 @@ from functools import cache
 
 import pytest
 import torch
+from closeness import assert_near
 from smolvla_recording import CASES, SPEC, Case, make_smolvla, make_smolvla_config
 from torch import Tensor
 
@@ -15,9 +16,6 @@ from vla_accel_ros.models.sampling import flow_times, sample
 from vla_accel_ros.models.smolvla import SmolVLA
 from vla_accel_ros.models.smolvla_config import SMOLVLA, SmolVLAConfig
 
-# The recordings are a CPU's. A GPU adds in another order, which moves numbers of order 10 by some of their
-# last bits of 1e-6 (1.14e-5 on an H200).
-TOLERANCE = {"cpu": 1e-5, "cuda": 3e-5}
 load = cache(make_smolvla)
 
 
@@ -42,10 +40,6 @@ def without_gradients() -> object:
         yield
 
 
-def near(ours: Tensor, recorded: Tensor) -> None:
-    torch.testing.assert_close(ours, recorded, rtol=0, atol=TOLERANCE[ours.device.type])
-
-
 def field(model: SmolVLA, kv: KV, mask: Tensor | None = None):
     return lambda x, t: model.velocity(x, torch.full((len(x),), t, device=x.device), None, kv, mask)
 
@@ -63,11 +57,11 @@ def test_sizes_are_read_off_the_recorded_folder() -> None:
 def test_prefix(model: SmolVLA, case: Case) -> None:
     """The reference padded and masked; we leave out what is absent, with the same result."""
     embeddings = case.embeddings(model)
-    near(embeddings[0], case["prefix_embs"])
+    assert_near(embeddings[0], case["prefix_embs"])
     hidden, kv = model.prefix(embeddings)
-    near(hidden[0], case["prefix_out"])
-    near(kv.k[:, 0].transpose(1, 2), case["prefix_k"])
-    near(kv.v[:, 0].transpose(1, 2), case["prefix_v"])
+    assert_near(hidden[0], case["prefix_out"])
+    assert_near(kv.k[:, 0].transpose(1, 2), case["prefix_k"])
+    assert_near(kv.v[:, 0].transpose(1, 2), case["prefix_v"])
 
 
 def test_velocity_at_every_recorded_state(model: SmolVLA, case: Case) -> None:
@@ -75,13 +69,13 @@ def test_velocity_at_every_recorded_state(model: SmolVLA, case: Case) -> None:
     velocity = field(model, kv)
     assert flow_times(SPEC["num_steps"], "lerobot") == pytest.approx(case["t"].tolist(), abs=1e-7)
     for x, t, v in zip(case["x_t"], case["t"], case["v_t"], strict=True):
-        near(velocity(x[None], float(t))[0], v)
+        assert_near(velocity(x[None], float(t))[0], v)
 
 
 def test_actions(model: SmolVLA, case: Case) -> None:
     _, kv = model.prefix(case.embeddings(model))
     flow = sample(field(model, kv), case["noise"][None], SPEC["num_steps"], "lerobot")
-    near(flow.actions[0], case["actions_normalized"])
+    assert_near(flow.actions[0], case["actions_normalized"])
 
 
 def test_guided_actions(model: SmolVLA, case: Case) -> None:
@@ -91,7 +85,7 @@ def test_guided_actions(model: SmolVLA, case: Case) -> None:
         case["rtc_prev"], rtc["delay"], rtc["execution"], rtc["schedule"], max_weight=rtc["max_weight"]
     )
     velocity = guidance.guide(field(model, kv), noise)
-    near(sample(velocity, noise, SPEC["num_steps"], "lerobot").actions[0], case["rtc_actions"])
+    assert_near(sample(velocity, noise, SPEC["num_steps"], "lerobot").actions[0], case["rtc_actions"])
 
 
 def test_a_padded_batch_gives_what_each_alone_gives(model: SmolVLA, device: str) -> None:
@@ -109,7 +103,7 @@ def test_a_padded_batch_gives_what_each_alone_gives(model: SmolVLA, device: str)
     _, kv = model.prefix(embs, attend, valid.cumsum(dim=1) - 1)
     x = torch.stack([case["x_t"][2] for case in cases])
     together = model.velocity(x, torch.stack([case["t"][2] for case in cases]), None, kv, valid)
-    near(together, torch.stack([case["v_t"][2] for case in cases]))
+    assert_near(together, torch.stack([case["v_t"][2] for case in cases]))
 
 
 def test_the_state_is_seen_by_the_actions_alone(model: SmolVLA, device: str) -> None:
@@ -130,7 +124,7 @@ def test_an_action_does_not_see_later_ones(model: SmolVLA, device: str) -> None:
     later = x.clone()
     later[:, 5:] += 1
     first, second = model.velocity(x, t, None, kv), model.velocity(later, t, None, kv)
-    near(first[:, :5], second[:, :5])
+    assert_near(first[:, :5], second[:, :5])
     assert not torch.allclose(first[:, 5:], second[:, 5:])
 
 

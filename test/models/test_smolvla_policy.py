@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from closeness import rounding
 from folders import edit_json, edit_weights
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +28,6 @@ from vla_accel_ros.models.smolvla_policy import SmolVLAPolicy
 from vla_accel_ros.models.smolvla_processing import resize_to_corner
 from vla_accel_ros.models.smolvla_sizes import infer_smolvla
 
-TOLERANCE = 1e-5
 STATISTICS = "policy_preprocessor_step_5_normalizer_processor.safetensors"
 
 
@@ -47,7 +47,7 @@ def engine(policy: SmolVLAPolicy) -> Engine:
 
 
 def near(ours: Tensor, recorded: Tensor) -> None:
-    torch.testing.assert_close(ours.cpu(), recorded, rtol=0, atol=TOLERANCE)
+    torch.testing.assert_close(ours.cpu(), recorded, rtol=0, atol=rounding(recorded))
 
 
 @pytest.mark.parametrize("index", CASES)

@@ -38,7 +38,7 @@ class Conventions:
 def openpi_resize(images: Tensor, size: int) -> Tensor:
     """Antialiased bilinear resize, centred on black: Pillow's to the bit on a GPU, and within one level of it
     on a CPU, where torch's own is ten times as fast."""
-    return padded(images, size, resize_bilinear if images.is_cuda else _torchs)
+    return padded(images, size, resize_bilinear if images.is_cuda else processing.resize_antialiased)
 
 
 def padded(images: Tensor, size: int, resize: Callable[[Tensor, int, int], Tensor]) -> Tensor:
@@ -50,11 +50,6 @@ def padded(images: Tensor, size: int, resize: Callable[[Tensor, int, int], Tenso
         images = images.new_zeros(len(images), size, size, 3)
         images[:, top : top + inner[0], left : left + inner[1]] = resized
     return processing.to_unit(images)
-
-
-def _torchs(images: Tensor, height: int, width: int) -> Tensor:
-    pixels = images.permute(0, 3, 1, 2)
-    return F.interpolate(pixels, size=(height, width), mode="bilinear", antialias=True).permute(0, 2, 3, 1)
 
 
 def lerobot_resize(images: Tensor, size: int) -> Tensor:

@@ -25,11 +25,20 @@ def resize_with_pad(image: np.ndarray, size: int) -> np.ndarray:
     if height == width == size:
         return image
     inner, (top, left) = fitted(height, width, size)
-    pixels = torch.from_numpy(np.array(image, order="C")).permute(2, 0, 1)[None]
-    resized = F.interpolate(pixels, size=inner, mode="bilinear", antialias=True)[0].permute(1, 2, 0).numpy()
+    resized = resize_antialiased(torch.from_numpy(np.array(image, order="C"))[None], *inner)[0].numpy()
     padded = np.zeros((size, size, 3), dtype=np.uint8)
     padded[top : top + inner[0], left : left + inner[1]] = resized
     return padded
+
+
+def resize_antialiased(images: Tensor, height: int, width: int) -> Tensor:
+    """uint8 [V, H, W, 3] -> uint8 [V, height, width, 3], bilinear with antialiasing, by torch's own kernels.
+
+    The layout is stated: without AVX2 and AVX-512 the kernel of PyTorch for planes of colour is wrong for
+    pictures that become one pixel wide.
+    """
+    pixels = images.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
+    return F.interpolate(pixels, size=(height, width), mode="bilinear", antialias=True).permute(0, 2, 3, 1)
 
 
 def fitted(height: int, width: int, size: int) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -1,0 +1,36 @@
+"""Results are right with every set of instructions that torch picks kernels for: plain, AVX2, AVX-512.
+
+A processor without AVX-512 runs other kernels than the one that a test was written on. Torch chooses when it
+is imported, so a part of the tests runs again in processes of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SUITE = (
+    "test_smolvla.py",
+    "test_openvla.py",
+    "test_conventions.py",
+    "test_oracles.py::test_actions",
+    "test_oracles.py::test_prefix_keys_and_values",
+)
+
+
+@pytest.mark.parametrize("capability", ["default", "avx2"])
+def test_a_part_of_the_model_tests_passes_with_other_kernels(capability: str) -> None:
+    environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability, "OMP_NUM_THREADS": "1"}
+    pytest_ = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts="]
+    done = subprocess.run(
+        [*pytest_, *SUITE], cwd=HERE, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed and int(passed[1]) > 30
