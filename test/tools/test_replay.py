@@ -15,6 +15,7 @@ from vla_accel_ros.sensing.bag import Bag
 from vla_accel_ros.tools import cli
 from vla_accel_ros.tools.replay.again import Otherwise, Result, replay
 from vla_accel_ros.tools.replay.moments import Moments
+from vla_accel_ros.tools.replay.progress import Progress
 
 FRAMES = 7
 
@@ -126,6 +127,24 @@ def test_the_command_ends_with_0_when_equal_and_with_1_when_not(tmp_path, capsys
     assert "chunks  0 of 3 equal" in printed
     assert "the first that differs: request 1, observed at 1000.000 s: " in printed
     assert "why     it may be dtype float32, here bfloat16" in printed
+
+
+def test_a_long_replay_says_how_far_it_is(tmp_path):
+    now_s, said = [0.0], []
+    progress = Progress("replayed", 40, said.append, lambda: now_s[0])
+    for done in range(1, 41):
+        now_s[0] += 0.5
+        progress.at(done)
+    assert said == [
+        f"replayed {done} of 40 ({share} %)" for done, share in ((10, 25), (20, 50), (30, 75), (40, 100))
+    ]
+    assert Moments(Bag(Run(tmp_path).frames(3).tell().end())).worth_replaying == 3
+
+
+def test_commands_are_for_publishing_alone(tmp_path, capsys):
+    path = Run(tmp_path).frames(1).tell().end()
+    assert cli.main(["replay", str(path), "--commands"]) == 2
+    assert "--commands says what --publish plays" in capsys.readouterr().err
 
 
 def test_what_cannot_be_replayed_is_refused_with_a_sentence(tmp_path, capsys):

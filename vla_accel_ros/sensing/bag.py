@@ -40,7 +40,7 @@ class Bag:
 
     path: the bag's folder, or one of its files. Attributes, as far as it has been read or after `survey`:
     `finished` (every file ended as it should), `topics` (name -> type), `offered` (name -> its QoS profiles,
-    YAML).
+    YAML), `extent_ns` (from the first to the last message; 0 where no index says it).
     Raises ValueError, one sentence, for what is no bag of MCAP files; OSError when it cannot be read.
     """
 
@@ -50,6 +50,7 @@ class Bag:
         self.finished = True
         self.topics: dict[str, str] = {}
         self.offered: dict[str, str] = {}
+        self.extent_ns = 0
         self._decoders = DecoderFactory()
 
     def entries(self, types: Collection[str] | None = None) -> Iterator[Entry]:
@@ -61,6 +62,8 @@ class Bag:
 
     def survey(self) -> None:
         """Know all topics: from the files' indices, or by reading what has none."""
+        first_ns: list[int] = []
+        last_ns: list[int] = []
         for file in self.files:
             with file.open("rb") as stream:
                 summary = _summary(stream)
@@ -71,6 +74,10 @@ class Bag:
                 else:
                     for channel in summary.channels.values():
                         self._note(channel, summary.schemas)
+                    if summary.statistics is not None and summary.statistics.message_count:
+                        first_ns.append(summary.statistics.message_start_time)
+                        last_ns.append(summary.statistics.message_end_time)
+        self.extent_ns = max(0, max(last_ns) - min(first_ns)) if first_ns else 0
 
     def _note(self, channel: Channel, schemas: Mapping[int, Schema]) -> None:
         self.topics[channel.topic] = schemas[channel.schema_id].name

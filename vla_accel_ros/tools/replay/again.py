@@ -24,6 +24,7 @@ from vla_accel_ros.nodes.loading import Load
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.tools.replay.contracts import contract_file
 from vla_accel_ros.tools.replay.moments import Moment, Moments, RecordedChunk
+from vla_accel_ros.tools.replay.progress import Progress
 
 __all__ = ["Difference", "Otherwise", "Result", "replay"]
 
@@ -72,10 +73,11 @@ def replay(
 ) -> Result:
     """Run every moment that came to something and compare.
 
-    say: gets a sentence for the user now and then. Raises ValueError when the model is not there or does not
-    fit the contract.
+    say: gets a sentence for the user now and then, of how far it is among them. Raises ValueError when the
+    model is not there or does not fit the contract.
     """
     result = Result()
+    progress = Progress("replayed", moments.worth_replaying, say)
     stage: _Stage | None = None
     for moment in moments:
         if not (moment.chunks or moment.texts):
@@ -87,6 +89,7 @@ def replay(
         stage.play(moment, result)
         result.seconds += time.perf_counter() - started
         result.frames += 1
+        progress.at(result.frames)
     return result
 
 

@@ -19,9 +19,18 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--model", type=Path, metavar="DIR", help="checkpoint folder (default: the recorded one)")
     add("--device", choices=("cpu", "cuda"), help="default: as recorded")
     add("--dtype", choices=("float32", "bfloat16"), help="default: as recorded")
-    add("--publish", action="store_true", help="play the bag to its topics, with /clock, and compute nothing")
+    add(
+        "--publish",
+        action="store_true",
+        help="play the bag's inputs (cameras, joints, instruction, questions) to their topics, with /clock, "
+        "and compute nothing",
+    )
     add("--rate", type=float, default=1.0, metavar="X", help="of --publish (default: %(default)s)")
-    add("--inputs", action="store_true", help="with --publish: only cameras, joints and instruction")
+    add(
+        "--commands",
+        action="store_true",
+        help="with --publish: play everything, what moves a robot included; refused where somebody listens",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -29,12 +38,14 @@ def run(arguments: argparse.Namespace) -> int:
     from vla_accel_ros.sensing.bag import Bag
 
     bag = Bag(arguments.bag)
+    if arguments.commands and not arguments.publish:
+        raise ValueError("--commands says what --publish plays: give that, too")
     if arguments.publish:
         if not 0.01 <= arguments.rate <= 100.0:
             raise ValueError(f"--rate is {arguments.rate:g}: give 0.01 to 100")
         from vla_accel_ros.nodes.player import play
 
-        return play(bag, arguments.rate, arguments.inputs, _say)
+        return play(bag, arguments.rate, arguments.commands, _say)
 
     from vla_accel_ros.tools.replay.again import Otherwise, replay
     from vla_accel_ros.tools.replay.moments import Moments

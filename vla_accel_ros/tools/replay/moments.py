@@ -88,6 +88,11 @@ class Moments:
         self._observed: dict[_Key, Any] = {}
         self._read_words()
 
+    @property
+    def worth_replaying(self) -> int:
+        """How many observations a chunk or an answer came of; some of them may be incomplete."""
+        return len(self._observed.keys() & (self._chunks.keys() | self._texts.keys()))
+
     def __iter__(self) -> Iterator[Moment]:
         waiting = self._waiting()
         wanted: dict[tuple[str, int], list[_Waiting]] = {}

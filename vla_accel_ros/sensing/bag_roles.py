@@ -1,0 +1,61 @@
+"""What a recorded topic is when it is played again: an input, a report, or a command.
+
+Inputs are what a policy sees, feels and is told; played into a graph, they are answered by it. Reports are
+what our nodes say of themselves, and move nothing. Everything else may move a robot and counts as a command:
+a type is an input or a report only if it stands here, because a JointState is a measurement on one topic and
+a command on another.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Role(Enum):
+    """See the module docstring."""
+
+    INPUT = "input"
+    REPORT = "report"
+    COMMAND = "command"
+
+
+_INPUTS = frozenset(
+    {
+        "sensor_msgs/msg/CameraInfo",
+        "sensor_msgs/msg/CompressedImage",
+        "sensor_msgs/msg/Image",
+        "sensor_msgs/msg/Imu",
+        "sensor_msgs/msg/LaserScan",
+        "sensor_msgs/msg/PointCloud2",
+        "tf2_msgs/msg/TFMessage",
+    }
+)
+# Types of which only some topics are inputs, by the last part of their names.
+_NAMED_INPUTS = {
+    "sensor_msgs/msg/JointState": ("joint_states",),
+    "std_msgs/msg/String": ("instruction", "question"),
+}
+_REPORTS = frozenset(
+    {
+        "diagnostic_msgs/msg/DiagnosticArray",
+        "rcl_interfaces/msg/Log",
+        "rcl_interfaces/msg/ParameterEvent",
+        "vla_accel_msgs/msg/GroundTruth",
+        "vla_accel_msgs/msg/Inputs",
+        "vla_accel_msgs/msg/LanguageOutput",
+        "vla_accel_msgs/msg/LoopStats",
+        "vla_accel_msgs/msg/Motion",
+        "vla_accel_msgs/msg/Observed",
+        "vla_accel_msgs/msg/Session",
+    }
+)
+
+
+def role(topic: str, kind: str) -> Role:
+    """The role of a topic of that type, such as "std_msgs/msg/String"."""
+    name = topic.rpartition("/")[2]
+    if kind in _INPUTS or name in _NAMED_INPUTS.get(kind, ()):
+        return Role.INPUT
+    if kind in _REPORTS or (kind, name) == ("std_msgs/msg/String", "parameters"):
+        return Role.REPORT
+    return Role.COMMAND
