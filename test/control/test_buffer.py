@@ -157,8 +157,13 @@ def test_an_older_chunk_is_dropped_and_counted():
         (make_chunk(np.zeros((4, 2))), r"chunk actions have shape \(4, 2\): give H x 3 for a, b, c"),
         (make_chunk(np.zeros((0, 3))), r"chunk actions have shape \(0, 3\): give H x 3"),
         (make_chunk(np.zeros(3)), r"chunk actions have shape \(3,\): give H x 3"),
-        (make_chunk(np.zeros((4, 3)), step_dt_s=0.0), "chunk step_dt_s = 0.0 is no time between actions"),
-        (make_chunk(np.zeros((4, 3)), step_dt_s=np.nan), "chunk step_dt_s = nan is no time between actions"),
+        (make_chunk(np.zeros((4, 3)), step_dt_s=0.0), "chunk has step_dt_s 0.0: it must be at least 0.001 s"),
+        (
+            make_chunk(np.zeros((4, 3)), step_dt_s=np.nan),
+            "chunk has step_dt_s nan: it must be at least 0.001 s",
+        ),
+        (make_chunk(np.zeros((513, 3))), "chunk has 513 actions: send at most 512"),
+        (make_chunk(np.zeros((61, 3)), step_dt_s=1.0), "chunk asks for 61 s of motion: send at most 60 s"),
         (
             make_chunk(np.zeros((4, 3)), stamp_ns=9 * S),
             "chunk was observed 8.500 s from now: synchronise the clocks",

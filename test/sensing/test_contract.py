@@ -163,6 +163,7 @@ def test_the_simulated_arm():
         ),
         ("step_dt_s: 0.05", "step_dt_s: 0", "chunk.step_dt_s = 0 is not greater than 0: raise it"),
         ("step_dt_s: 0.05", "step_dt_s: 50", "chunk.step_dt_s = 50.0 is more than 1 s between two"),
+        ("step_dt_s: 0.05", "step_dt_s: 0.0001", "chunk.step_dt_s = 0.0001 is less than 0.001 s between two"),
         ("max_age_s: 0.6}", "max_age_s: 0.6, mode: x}", "chunk.mode = 'x' is an unknown key"),
         (
             "chunk: {step_dt_s: 0.05, max_age_s: 0.6}",

@@ -16,6 +16,7 @@ from typing import Literal
 
 import numpy as np
 
+from vla_accel_ros.control.bounds import check_chunk_size
 from vla_accel_ros.control.braking import brake
 from vla_accel_ros.control.limiter import extremes
 from vla_accel_ros.control.limits import JointLimits, LimitReport, enforce
@@ -147,9 +148,8 @@ class TrajectoryBuffer:
                 f"chunk actions have shape {actions.shape}: give H x {len(self.joints)} for "
                 f"{', '.join(self.joints)}"
             )
+        check_chunk_size("chunk", actions.shape[0], actions.shape[1], chunk.step_dt_s)
         check_finite("chunk actions", actions, self.joints)
-        if not 1e-6 <= chunk.step_dt_s < 1e6:
-            raise ValueError(f"chunk step_dt_s = {chunk.step_dt_s} is no time between actions: give seconds")
         ahead_s = (chunk.stamp_ns - now_ns) * 1e-9
         if ahead_s > _AHEAD_S:
             raise ValueError(

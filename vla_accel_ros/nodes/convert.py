@@ -18,11 +18,11 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from vla_accel_msgs.msg import ActionChunk, FrameHandle, LanguageOutput, LoopStats, Observed
 from vla_accel_msgs.msg import Inputs as InputsMessage
 from vla_accel_msgs.msg import Session as SessionMessage
+from vla_accel_ros.control.bounds import check_chunk_size
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine import loop
 from vla_accel_ros.engine.types import Agreement, Chunk, Observation
 from vla_accel_ros.sensing.contract import Contract
-from vla_accel_ros.sensing.contract_parts import MOST_STEP_S
 from vla_accel_ros.sensing.inputs import Inputs
 from vla_accel_ros.sensing.ring import Handle
 
@@ -103,11 +103,12 @@ def _set_agreement(message: ActionChunk, agreement: Agreement) -> None:
 def chunk_from_message(message: ActionChunk, joints: tuple[str, ...]) -> Chunk:
     """The Chunk of a message, in ROS units, its columns in the order of `joints`.
 
-    Raises ValueError, in one sentence, when the shape does not fit the numbers, a joint is missing,
-    step_dt_s is not positive or above MOST_STEP_S, or an action is not finite.
+    Raises ValueError, in one sentence, when it is more than check_chunk_size allows, its shape does not fit
+    the numbers, a joint is missing, or an action is not finite.
     """
     who = f"action_chunk {message.request_id}"
     horizon, dim = message.horizon, message.action_dim
+    check_chunk_size(who, horizon, dim, message.step_dt_s)
     if horizon < 1 or len(message.actions) != horizon * dim or len(message.joint_names) != dim:
         raise ValueError(
             f"{who} says {horizon} x {dim} but has {len(message.actions)} numbers for "
@@ -116,10 +117,6 @@ def chunk_from_message(message: ActionChunk, joints: tuple[str, ...]) -> Chunk:
     missing = [name for name in joints if name not in message.joint_names]
     if missing:
         raise ValueError(f"{who} has no joint {missing[0]!r}: it has {', '.join(message.joint_names)}")
-    if not 0.0 < message.step_dt_s <= MOST_STEP_S:
-        raise ValueError(
-            f"{who} has step_dt_s {message.step_dt_s}: it must be above 0 and at most {MOST_STEP_S:g} s"
-        )
     actions = np.frombuffer(message.actions, dtype=np.float32).reshape(horizon, dim)
     bad = np.argwhere(~np.isfinite(actions))
     if len(bad):

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from vla_accel_ros.control.bounds import LONGEST_STEP_S, SHORTEST_STEP_S
 from vla_accel_ros.sensing.fields import Fields
 from vla_accel_ros.sensing.urdf import UrdfJoint
 
@@ -21,8 +22,6 @@ NAME_FORM = "a name of letters, digits and underscores"
 TRANSPORTS = ("raw", "compressed", "ring")
 SERVO = ("servo_joint", "servo_twist")
 KINDS = ("joint_trajectory", "forward_command", *SERVO)
-MOST_STEP_S = 1.0
-"""Between two actions of a chunk: more is a mistake of units."""
 _TOPIC = rf"{NAME}(/{NAME})*"
 _TOPIC_FORM = "a relative topic name such as camera/front/image_raw"
 _UNITS = {"rad": 1.0, "m": 1.0, "deg": 180.0 / math.pi}
@@ -242,9 +241,13 @@ def read_twist(fields: Fields) -> Twist:
 def read_chunk(fields: Fields) -> ChunkTiming:
     """The times of a chunk."""
     step_dt_s = fields.number("step_dt_s", above=0.0)
-    if step_dt_s > MOST_STEP_S:
+    if step_dt_s > LONGEST_STEP_S:
         fields.refuse(
-            "step_dt_s", step_dt_s, f"is more than {MOST_STEP_S:g} s between two actions", "give seconds"
+            "step_dt_s", step_dt_s, f"is more than {LONGEST_STEP_S:g} s between two actions", "give seconds"
+        )
+    if step_dt_s < SHORTEST_STEP_S:
+        fields.refuse(
+            "step_dt_s", step_dt_s, f"is less than {SHORTEST_STEP_S:g} s between two actions", "give seconds"
         )
     timing = ChunkTiming(step_dt_s, fields.number("max_age_s", above=0.0))
     fields.close()
