@@ -272,7 +272,8 @@ class Contracts:
         try:
             contract = Contract.load(self._path)
         except ValueError as error:
-            check_sentence(error)
+            for mistake in str(error).split("\n  "):
+                check_sentence(ValueError(mistake))
             assert str(error).startswith(self._folder.name), str(error)
             return "refused"
         except OSError as error:

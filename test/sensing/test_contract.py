@@ -143,7 +143,12 @@ def test_the_simulated_arm():
         ("unit: deg", "unit: turns", "joints[0].unit = 'turns' is unknown: write rad or m or deg"),
         ("sign: -1", "sign: 2", "joints[0].sign = 2 is unknown: write 1 or -1"),
         ("sign: -1", "sign: true", "joints[0].sign = True is unknown: write 1 or -1"),
-        ("offset: 90", "ofset: 90", "joints[0].ofset = 90 is an unknown key: remove it or mend its spelling"),
+        ("offset: 90", "ofset: 90", "joints[0].ofset = 90 is an unknown key: did you mean offset?"),
+        (
+            "velocity: 1.5",
+            "velocityy: 1.5",
+            "joints[0].velocityy = 1.5 is an unknown key: did you mean velocity?",
+        ),
         ("name: b,", "name: a,", "joints[1].name = 'a' is already joints[0].name: name every joint once"),
         (
             "joints: [b]",
@@ -196,3 +201,55 @@ def test_no_cameras_and_no_mapping_are_refused(tmp_path):
         Contract.load(path)
     with pytest.raises(ValueError, match="the file = 'hello' does not hold a mapping: write key: value"):
         load(tmp_path, "hello")
+
+
+SEVERAL = {
+    "robot: two_joints": "robott: two_joints",
+    "camera/top/image_raw": "/camera/top",
+    "rate_hz: 15": "rate_hz: fast",
+    "lower: -1": "lower: 3",
+    "velocity: 1.5": "velocityy: 1.5",
+    "action: absolute": "action: relative",
+    "{topic: arm/": "{rate_hz: 5, kind: magic, topic: arm/",
+    "chunk: {step_dt_s: 0.05, max_age_s: 0.6}": "chunk: {step_dt_s: 50, max_age: 0.6}\nhome: {a: 0, b: up}",
+}
+
+
+def test_all_mistakes_are_told_at_once_and_each_only_once(tmp_path):
+    text = GOOD
+    for old, new in SEVERAL.items():
+        assert old in text
+        text = text.replace(old, new, 1)
+    with pytest.raises(ValueError) as refusal:
+        load(tmp_path, text)
+    head, *mistakes = str(refusal.value).splitlines()
+    assert head == f"{tmp_path / 'robot.yaml'}: 10 mistakes:"
+    assert sorted(mistake.strip() for mistake in mistakes) == [
+        "cameras.side.rate_hz = 'fast' is not a finite number: write one such as 0.5",
+        "cameras.top.topic = '/camera/top' is not a relative topic name such as camera/front/image_raw: "
+        "mend it",
+        "chunk.max_age = 0.6 is an unknown key: did you mean max_age_s?",
+        "chunk.step_dt_s = 50.0 is more than 1 s between two actions: give seconds",
+        "controllers[0].kind = 'magic' is unknown: write joint_trajectory or forward_command or servo_joint "
+        "or servo_twist",
+        "home.b = 'up' is not a finite number: write one such as 0.5",
+        "joints[0].lower = 3.0 is not below upper = 2: swap or mend them",
+        "joints[0].velocityy = 1.5 is an unknown key: did you mean velocity?",
+        "joints[1].action = 'relative' is unknown: write delta or absolute",
+        "robott = 'two_joints' is an unknown key: did you mean robot?",
+    ]
+
+
+def test_a_misspelt_joint_of_a_controller_is_told_once_with_what_was_meant(tmp_path):
+    text = GOOD.replace("name: a,", "name: elbow,").replace("joints: [a]", "joints: [elbw]")
+    with pytest.raises(
+        ValueError, match=r"joints\[0\] = 'elbw' is not a joint of joints: did you mean elbow\?$"
+    ):
+        load(tmp_path, text)
+
+
+def test_a_file_of_nothing_but_mistakes_is_refused_early(tmp_path):
+    text = GOOD + "".join(f"wrong{n}: 1\n" for n in range(1000))
+    with pytest.raises(ValueError, match="20 mistakes and perhaps more:") as refusal:
+        load(tmp_path, text)
+    assert len(str(refusal.value)) < 5000

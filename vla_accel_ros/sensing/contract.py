@@ -26,7 +26,7 @@ from vla_accel_ros.sensing.contract_parts import (
     Stream,
     Twist,
 )
-from vla_accel_ros.sensing.fields import Fields
+from vla_accel_ros.sensing.fields import Fields, closest
 
 __all__ = ["TWIST", "Camera", "ChunkTiming", "Contract", "Controller", "Joint", "Stream", "Twist"]
 
@@ -59,8 +59,8 @@ class Contract:
     def load(cls, path: str | Path) -> Contract:
         """Read and check a contract file.
 
-        Raises ValueError, one sentence with the file, the field's path, its value and the mend; OSError when
-        the file, or the URDF it names, cannot be read.
+        Raises ValueError with all mistakes at once, each a sentence with the field's path, its value and the
+        mend; OSError when the file, or the URDF it names, cannot be read.
         """
         file = Fields.load(path)
         actions = file.choice("actions", ("joints", "twist"), "joints")
@@ -87,6 +87,7 @@ class Contract:
         _check_names(file, contract)
         _check_twist(file, contract)
         _check_home(file, contract)
+        file.finish()
         return contract
 
     @property
@@ -146,11 +147,16 @@ def _limits(file: Fields, folder: Path) -> RobotLimits:
     if not file.has("urdf"):
         return RobotLimits(None, {}, acceleration)
     path = folder / file.text("urdf")
+    if not file.fine("urdf"):
+        file.finish()  # without it nothing can be said of the joints' limits
     return RobotLimits(path, urdf.read(path), acceleration)
 
 
 def _check_names(file: Fields, contract: Contract) -> None:
-    """What no field can say alone: nothing is there twice, and every joint has exactly one controller."""
+    """What no field can say alone: nothing is there twice, and every joint has exactly one controller.
+
+    A name that could not be read is empty here, and compared with nothing.
+    """
     cameras, controllers, joints = contract.cameras, contract.controllers, contract.joints
     _unique(file, [(f"cameras.{c.name}.image", c.image) for c in cameras], "give every camera its own image")
     topics = [(f"cameras.{c.name}.topic", c.topic) for c in cameras]
@@ -159,19 +165,25 @@ def _check_names(file: Fields, contract: Contract) -> None:
     topics += [(f"controllers[{i}].topic", c.topic) for i, c in enumerate(controllers)]
     topics += [(f"controllers[{i}].action", c.action) for i, c in enumerate(controllers) if c.action]
     _unique(file, topics, "give every stream its own topic")
-    _unique(file, [(f"joints[{i}].name", j.name) for i, j in enumerate(joints)], "name every joint once")
+    names = [(f"joints[{i}].name", joint.name) for i, joint in enumerate(joints)]
+    once = _unique(file, names, "name every joint once")
+    once &= all(file.fine(path) for path, _ in names)
     moved = [
         (f"controllers[{i}].joints[{k}]", n)
         for i, c in enumerate(controllers)
         for k, n in enumerate(c.joints)
     ]
-    _unique(file, moved, "give every joint one controller")
-    known = {joint.name for joint in joints}
+    once &= _unique(file, moved, "give every joint one controller")
+    known, named = {joint.name for joint in joints}, {name for _, name in moved}
+    read = all([joints, controllers, *(c.joints for c in controllers)]) and "" not in known | named
+    if not (read and once):  # who has no controller would only repeat the mistake above
+        return
     for path, name in moved:
         if name not in known:
-            file.refuse(path, name, "is not a joint of joints", "add it there or mend its spelling")
+            mend = closest(name, known - named, "add it there or mend its spelling")
+            file.refuse(path, name, "is not a joint of joints", mend)
     for i, joint in enumerate(joints):
-        if joint.name not in {name for _, name in moved}:
+        if joint.name not in named and named <= known:
             file.refuse(
                 f"joints[{i}].name", joint.name, "has no controller", "name it in controllers[].joints"
             )
@@ -179,6 +191,8 @@ def _check_names(file: Fields, contract: Contract) -> None:
 
 def _check_twist(file: Fields, contract: Contract) -> None:
     """One hand is moved by twists, if that is what the policy's actions are, and none otherwise."""
+    if not (file.fine("actions") and file.fine("controllers")):
+        return
     turning = [i for i, c in enumerate(contract.controllers) if c.kind == "servo_twist"]
     if contract.actions == "twist" and not turning:
         mend = "give one of controllers kind: servo_twist"
@@ -197,25 +211,33 @@ def _check_twist(file: Fields, contract: Contract) -> None:
 
 def _check_home(file: Fields, contract: Contract) -> None:
     """Home lies within the limits, and no controller is asked to move half of its joints there."""
+    if not (file.fine("home") and all(joint.name for joint in contract.joints)):
+        return
     joints = {joint.name: joint for joint in contract.joints}
     for name, position in contract.home.items():
         if name not in joints:
-            file.refuse(f"home.{name}", position, "is not a joint of joints", "mend its spelling")
+            mend = closest(name, joints.keys() - contract.home.keys(), "mend its spelling")
+            file.refuse(f"home.{name}", position, "is not a joint of joints", mend)
+            continue
         lower, upper = joints[name].lower, joints[name].upper
-        if not lower <= position <= upper:
+        if position < lower or position > upper:
             file.refuse(
                 f"home.{name}", position, f"is not within its limits {lower:g} to {upper:g}", "move it inside"
             )
     for controller in contract.controllers:
         absent = [name for name in controller.joints if name not in contract.home]
-        if absent and len(absent) < len(controller.joints):
-            path = f"home.{absent[0]}"
-            file.missing(path, f"add it, since home names other joints of {controller.topic}")
+        if absent and len(absent) < len(controller.joints) and file.fine("home"):
+            file.missing(f"home.{absent[0]}", f"add it, since home names other joints of {controller.topic}")
 
 
-def _unique(file: Fields, named: Iterable[tuple[str, str]], mend: str) -> None:
+def _unique(file: Fields, named: Iterable[tuple[str, str]], mend: str) -> bool:
+    """Whether no name stands twice."""
     first: dict[str, str] = {}
+    once = True
     for path, name in named:
         if name in first:
             file.refuse(path, name, f"is already {first[name]}", mend)
-        first[name] = path
+            once = False
+        elif name:
+            first[name] = path
+    return once

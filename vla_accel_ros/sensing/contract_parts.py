@@ -148,7 +148,7 @@ def read_joint(fields: Fields, robot: RobotLimits, twist: bool) -> Joint:
     """One joint. twist: the policy's actions are twists, so that no joint has deltas."""
     name = fields.text("name")
     described = robot.joints.get(name)
-    if robot.file is not None and described is None:
+    if name and robot.file is not None and described is None:
         mend = f"name one of its moving joints ({', '.join(robot.joints) or 'it has none'})"
         fields.refuse("name", name, f"is no moving joint of {robot.file}", mend)
     lower = _limit(fields, robot, described, "lower")
@@ -161,6 +161,7 @@ def read_joint(fields: Fields, robot: RobotLimits, twist: bool) -> Joint:
         acceleration = robot.acceleration
     if acceleration is None:
         fields.missing("acceleration", "add it, here or for all joints as acceleration of the whole file")
+        acceleration = math.nan
     choices = ("absolute",) if twist else ("delta", "absolute")
     action = fields.choice("action", choices, "absolute") if twist else fields.choice("action", choices)
     joint = Joint(name, lower, upper, velocity, acceleration, action, *_units(fields))
@@ -183,6 +184,8 @@ def _units(fields: Fields) -> tuple[str, int, float, float | None]:
     if c == d:
         points.refuse("policy", [c, d], "is one point twice", "give two different values")
     points.close()
+    if not fields.fine("map"):
+        return "rad", 1, math.nan, math.nan
     gain = (d - c) / (b - a)
     if not (math.isfinite(gain) and gain):
         fields.refuse("map", gain, "is no usable scale", "give points further apart")
@@ -192,12 +195,14 @@ def _units(fields: Fields) -> tuple[str, int, float, float | None]:
 def _limit(fields: Fields, robot: RobotLimits, described: UrdfJoint | None, key: str) -> float:
     inline = fields.optional(key, above=0.0 if key == "velocity" else None)
     own: float | None = None if described is None else getattr(described, key)
-    if inline is None:
-        if own is None and described is not None:
+    if inline is None and own is None:
+        if described is not None:
             fields.missing(key, f"add it, since {robot.file} gives this {described.kind} joint none")
-        if own is None:
+        elif robot.file is None:
             fields.missing(key, "add it")
-        return own
+        return math.nan
+    if inline is None:
+        return math.nan if own is None else own
     if own is not None and (inline < own if key == "lower" else inline > own):
         mend = "narrow it, or mend the URDF if that is wrong"
         fields.refuse(key, inline, f"is wider than {own:g} in {robot.file}", mend)
@@ -207,13 +212,18 @@ def _limit(fields: Fields, robot: RobotLimits, described: UrdfJoint | None, key:
 def read_controller(fields: Fields) -> Controller:
     """One controller."""
     kind = fields.choice("kind", KINDS, "joint_trajectory")
+    known = fields.fine("kind")
     topic = fields.text("topic", _TOPIC, _TOPIC_FORM)
     joints = fields.texts("joints", r"\S(.*\S)?", "a joint's name")
     rate_hz = 0.0
-    if kind in _RATES_HZ:
+    frame = ""
+    if not known:  # which of these it may have depends on the kind
+        for key in ("rate_hz", "frame"):
+            fields.take(key, None)
+    elif kind in _RATES_HZ:
         low, high = _RATES_HZ[kind]
         rate_hz = fields.number("rate_hz")
-        if not low <= rate_hz <= high:
+        if rate_hz < low or rate_hz > high:
             fields.refuse(
                 "rate_hz", rate_hz, f"does not suit {kind}", f"give a rate from {low:g} to {high:g}"
             )
@@ -221,7 +231,6 @@ def read_controller(fields: Fields) -> Controller:
         what = f"is not for {kind}, which interpolates by itself"
         fields.refuse("rate_hz", fields.take("rate_hz"), what, "remove it, or mend kind")
     action = fields.text("action", _TOPIC, _TOPIC_FORM, default="")
-    frame = ""
     if kind == "servo_twist":
         frame = fields.text("frame", r"\S+", "a frame such as base_link")
     elif fields.has("frame"):
