@@ -37,6 +37,7 @@ def generate_launch_description() -> LaunchDescription:
         ("use_sim_time", "false", "Take the time from /clock, as for a replayed bag."),
         ("record", "false", "Also start the node recorder, which writes everything into a bag."),
         ("record_dir", "", "Folder of the bags. Empty: as in params_file, else bags in the present folder."),
+        ("state_dir", "", "Folder of what survives a restart. Empty: $XDG_STATE_HOME, else ~/.local/state."),
     ]
     declared = [
         DeclareLaunchArgument(name, default_value=default, description=description)
@@ -64,6 +65,8 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     shared = {"autostart": yes("autostart"), "use_sim_time": yes("use_sim_time"), **text("contract")}
 
     environment = additional_environment(profile=given("fastdds_profile"))
+    if given("state_dir"):
+        environment["XDG_STATE_HOME"] = given("state_dir")
 
     def node(name: str, parameters: dict[str, ParameterValue]) -> LifecycleNode:
         return LifecycleNode(

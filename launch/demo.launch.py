@@ -6,7 +6,7 @@ from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
-from vla_accel_ros.nodes.environment import additional_environment, demo_contract, share_path
+from vla_accel_ros.nodes.environment import additional_environment, demo_contract, passing_state, share_path
 
 RECORDING = ("record", "record_dir")
 PASSED_ON = ("namespace", "params_file", "model", "mode", "log_level", "fastdds_profile", *RECORDING)
@@ -40,6 +40,7 @@ def generate_launch_description() -> LaunchDescription:
         PythonLaunchDescriptionSource(str(share_path("launch/bringup.launch.py"))),
         launch_arguments=[
             ("contract", str(demo_contract())),
+            ("state_dir", str(passing_state())),
             *((name, LaunchConfiguration(name)) for name in PASSED_ON),
         ],
     )

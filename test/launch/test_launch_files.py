@@ -129,6 +129,15 @@ def test_a_recorder_is_added_where_it_is_asked_for(path: Path) -> None:
     assert others == stand_in.start(path)
 
 
+def test_what_a_person_held_survives_restarts_in_the_users_folder_but_not_from_demo_to_demo() -> None:
+    assert all("XDG_STATE_HOME" not in node.environment for node in stand_in.start(BRINGUP))
+    for node in stand_in.start(BRINGUP, state_dir="/state"):
+        assert node.environment["XDG_STATE_HOME"] == "/state"
+    robot, *driving = stand_in.start(DEMO)
+    (folder,) = {node.environment["XDG_STATE_HOME"] for node in driving}
+    assert Path(folder).stat().st_mode & 0o777 == 0o700 and "XDG_STATE_HOME" not in robot.environment
+
+
 def test_demo_runs_the_contract_of_the_simulated_arm() -> None:
     _, *driving = stand_in.start(DEMO)
     for node in driving:
@@ -146,6 +155,7 @@ def test_allocator_and_fast_dds_are_set_for_camera_images(
     if distribution:
         monkeypatch.setenv("ROS_DISTRO", distribution)
     for node in stand_in.start(path):
+        node.environment.pop("XDG_STATE_HOME", None)
         assert node.environment == {
             "MALLOC_MMAP_THRESHOLD_": str(64 * 1024**2),
             "MALLOC_TRIM_THRESHOLD_": str(256 * 1024**2),

@@ -83,7 +83,7 @@ class Robot:
             self._adapter = JointTrajectoryAdapter(self.node, contract.controllers[0], "now")
         else:
             self._adapter = ForwardCommandAdapter(self.node, contract.controllers[0], self.limits)
-        self._outputs = SimpleNamespace(begin=self._adapter.begin)
+        self._outputs = SimpleNamespace(begin=self._adapter.begin, open=lambda: None)
         self.standing = Standing(self.node)
         self._begin()
         self.home = Home(self.standing, contract, [self._adapter], 1.0, Tolerances())
@@ -104,10 +104,15 @@ class Robot:
             self._continue()
 
     def call(self, name: str) -> None:
-        """Begin a call of ~/home or ~/release; what it answers comes with time."""
+        """Begin a call of ~/home, ~/release or ~/reclaim; what it answers comes with time."""
         if name == "release":
             self.home.cancel(RELEASED)
-        service = {"home": self.home.home, "home again": self.home.home, "release": self.release.release}
+        service = {
+            "home": self.home.home,
+            "home again": self.home.home,
+            "release": self.release.release,
+            "reclaim": self.release.reclaim,
+        }
         self._calls[name] = service[name](Trigger.Request(), Trigger.Response())
         self._continue()
 

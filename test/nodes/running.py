@@ -49,6 +49,7 @@ class NodeProcess:
             # A bare empty value or one that looks like a number would change its type on the way.
             command += ["-p", f"{name}:={text}" if not isinstance(value, str) else f"{name}:='{text}'"]
         extra = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+        extra["XDG_STATE_HOME"] = str(self._log.parent / "state")
         with open(self._log, "ab") as log:
             self.process = subprocess.Popen(
                 command, env=process_environment(extra), stdout=log, stderr=log, cwd=ROOT

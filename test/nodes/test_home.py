@@ -67,7 +67,7 @@ def at_home(arm: Arm) -> bool:
     return bool(np.abs(arm.array(ARM) - np.array(list(HOME.values()))).max() < 0.01)
 
 
-def test_home_stops_the_stream_goes_there_by_the_action_and_goes_on_from_there(
+def test_home_stops_the_stream_goes_there_by_the_action_and_stays_until_it_is_resumed(
     operator, contract, arm, policy, node
 ):
     begin = arm.array(ARM)
@@ -77,11 +77,14 @@ def test_home_stops_the_stream_goes_there_by_the_action_and_goes_on_from_there(
     count = len(operator.sent)
     assert operator.motions[-1].state == operator.motions[-1].RELEASED
     answer = going.ends(policy.drives)
-    assert answer.success and answer.message == "home" and at_home(arm)
-    assert len(operator.sent) == count  # while the action moved it, nothing else did
+    assert answer.success and answer.message == "at home; ~/resume goes on" and at_home(arm)
+    word = "holding: at home"
+    operator.wait(policy.drives(lambda: motion_of(operator).startswith(word)), 30.0, f"{word!r}")
+    assert len(operator.sent) == count  # neither while the action moved it nor after it
     (goal,) = arm.goals[TOPIC].asked
     assert [(t.name, t.position) for t in goal.goal_tolerance] == [(name, 0.03) for name in ARM]
     assert not goal.path_tolerance
+    operator.resume()
     operator.wait(policy.drives(lambda: len(operator.sent) > count), 30.0, "trajectory after it")
     first = next(s.trajectory for s in operator.sent[count:] if s.trajectory.joints == tuple(ARM))
     np.testing.assert_allclose(first.positions[0], list(HOME.values()), atol=0.01)

@@ -7,10 +7,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from homing import ACCELERATION, CONTROLLERS, HOME, Robot
-from std_srvs.srv import Trigger
 
 from vla_accel_ros.control.watchdog import Motion
-from vla_accel_ros.nodes.standing import HOMING, OPERATOR, RELEASED, SETTLE_S
+from vla_accel_ros.nodes.standing import AT_HOME, HOMING, NOT_AT_HOME, OPERATOR, RELEASED, SETTLE_S
 
 
 @pytest.fixture(params=CONTROLLERS)
@@ -40,13 +39,20 @@ def assert_stays(robot: Robot) -> None:
 
 
 def assert_works(robot: Robot) -> None:
-    """Chunks move it, and it goes home when it is called to."""
+    """It stays until it is resumed; then chunks move it, and it goes home when it is called to, and stays."""
     assert HOMING not in robot.standing.holds
+    if robot.standing.holds:
+        robot.run(0.02)
+        stood = robot.path[-1]
+        robot.run(1.0, goal=0.5)
+        np.testing.assert_array_equal(robot.path[-1], stood)
+        robot.standing.resume_all()
     robot.run(1.0, goal=0.5)
     assert robot.follower.safety.state is Motion.RUNNING
     robot.call("home again")
-    robot.run(3.0)
+    robot.run(3.0, goal=0.5)
     assert robot.answers["home again"].success
+    assert list(robot.standing.holds) == [AT_HOME]
     np.testing.assert_allclose(robot.path[-1], HOME, atol=1e-6)
 
 
@@ -54,7 +60,6 @@ def test_a_call_that_waits_for_the_stand_and_is_held_never_moves(waiting):
     waiting.hold()
     assert_stays(waiting)
     assert waiting.answers["home"].message == OPERATOR
-    waiting.standing.resume()
     assert_works(waiting)
 
 
@@ -62,7 +67,8 @@ def test_a_call_that_waits_for_the_stand_and_is_released_never_moves(waiting):
     waiting.call("release")
     assert_stays(waiting)
     assert waiting.answers["release"].success
-    assert waiting.release.reclaim(Trigger.Request(), Trigger.Response()).success
+    waiting.call("reclaim")
+    assert waiting.answers["reclaim"].message == f"ours, and held: {NOT_AT_HOME}"
     assert_works(waiting)
 
 
@@ -126,7 +132,6 @@ def test_a_move_in_motion_is_held_within_limits(robot):
     assert not robot.answers
     assert_stays(robot)
     assert OPERATOR in robot.answers["home"].message
-    robot.standing.resume()
     assert_works(robot)
 
 
@@ -166,7 +171,7 @@ def test_a_move_that_replaces_another_begins_when_it_stands(robot):
     robot.goes_home()
     robot.call("home again")
     robot.run(0.8, goal=1.8)  # chunks come all the time
-    assert list(robot.standing.holds) == [HOMING] and robot.speed > 1.0
+    assert list(robot.standing.holds) == [NOT_AT_HOME, HOMING] and robot.speed > 1.0
     robot.run(4.0)
     assert "replaced by another move" in robot.answers["home"].message
     assert robot.answers["home again"].success
@@ -197,7 +202,7 @@ def test_deactivated_while_it_brakes_all_calls_answer(robot, name):
     assert not robot.answers
     robot.deactivate()
     assert "not active" in robot.answers[name].message and not robot.answers["home"].success
-    assert not robot.standing.holds
+    assert list(robot.standing.holds) == [NOT_AT_HOME]
 
 
 def test_brakes_that_a_clock_was_set_back_behind_do_not_last_for_ever(robot):
@@ -206,7 +211,6 @@ def test_brakes_that_a_clock_was_set_back_behind_do_not_last_for_ever(robot):
     robot.run(0.02)
     robot.deactivate()
     robot.activate(later_s=-500.0)
-    robot.standing.resume()
     assert_works(robot)
 
 

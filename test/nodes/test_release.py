@@ -31,7 +31,7 @@ class Manager:
     ) -> SwitchController.Response:
         off, on = set(request.deactivate_controllers), set(request.activate_controllers)
         strictly = off <= self.active and not on & self.active
-        response.ok = strictly and not self.refusal and request.strictness == request.STRICT
+        response.ok = not self.refusal and (strictly or request.strictness == request.BEST_EFFORT)
         response.message = self.refusal
         if response.ok:
             self.active = (self.active - off) | on

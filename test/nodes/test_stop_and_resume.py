@@ -131,11 +131,15 @@ def test_ending_the_trajectory_node_stops_the_arm_first(stack, operator):
     assert (at_rest_from_ns(operator, ended_ns) - ended_ns) * 1e-9 < STOP_S + SLACK_S + 0.5
 
 
-def test_kill_9_of_trajectory_in_motion_and_a_new_process_goes_on_from_where_the_arm_is(stack, operator):
+def test_kill_9_of_trajectory_in_motion_and_a_new_process_goes_on_when_it_is_resumed(stack, operator):
     stack.trajectory.kill()
     killed_ns = operator.now_ns()
     wait_for_rest(operator)  # at the end of the last trajectory, which the controller has
     stack.trajectory.start()
+    word = "holding: restarted after a crash; ~/resume goes on"
+    operator.wait(lambda: motion_of(operator) == word, 30.0, f"{word!r} in the diagnostics")
+    assert_held(operator)
+    assert operator.resume() == "going on"
     wait_for_motion(operator)
     assert commanded_acceleration(operator, killed_ns).max() <= 1.02
     assert measured_leap(operator, killed_ns) <= 1.5

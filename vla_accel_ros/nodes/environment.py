@@ -8,9 +8,13 @@ images larger than that are lost. No rclpy here: launch files import it.
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(64 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
@@ -54,6 +58,16 @@ def demo_model() -> Path:
             "parameter `model`"
         )
     return folder
+
+
+@cache
+def passing_state() -> Path:
+    """A folder for what nodes keep over a restart (XDG_STATE_HOME) that ends with this process: what held one
+    demo does not hold the next.
+    """
+    folder = tempfile.mkdtemp(prefix="vla_accel_ros-demo-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def additional_environment(current: Mapping[str, str] = os.environ, profile: str = "") -> dict[str, str]:

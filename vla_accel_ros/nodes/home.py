@@ -1,7 +1,8 @@
 """~/home of the trajectory node: all joints to the contract's home, in one discrete move.
 
-Chunks stop and the robot stands before, and goes on from where the joints are after. A controller moves by
-its FollowJointTrajectory action where the contract names one, which judges by tolerances of its own;
+Chunks stop and the robot stands before; after, wherever the move ended, it is held until ~/resume, and then
+goes on from where the joints are. A controller moves by its FollowJointTrajectory action where the contract
+names one, which judges by tolerances of its own;
 otherwise through its adapter, and we look whether the joints get there. If one of several controllers does
 not, the others stop too.
 """
@@ -21,7 +22,7 @@ from vla_accel_ros.control.trajectory import MotionState, Trajectory
 from vla_accel_ros.nodes.adapters.adapter import Adapter
 from vla_accel_ros.nodes.moves import JointMove, Outcome, Tolerances
 from vla_accel_ros.nodes.release import say
-from vla_accel_ros.nodes.standing import HOMING, OPERATOR, RELEASED, Standing
+from vla_accel_ros.nodes.standing import AT_HOME, HOMING, NOT_AT_HOME, RELEASED, RESTARTED, Standing
 from vla_accel_ros.sensing.contract import Contract
 
 _ARRIVAL_S = 1.0
@@ -72,18 +73,23 @@ class Home:
         self._why = ""
 
     async def home(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        """Stop, stand, go home, and let chunks move the robot again."""
+        """Stop, stand, go home, and stay there until ~/resume."""
         refusal = self._refusal()
         if refusal:
             return say(response, False, refusal)
         self.cancel("replaced by another move")
         self._under_way += 1
+        self._standing.resume(AT_HOME)
+        self._standing.hold(NOT_AT_HOME)
         problem = await self._go(self._calls)
         await self._standing.stood()
         self._under_way -= 1
+        if not problem:
+            self._standing.hold(AT_HOME)
+            self._standing.resume(NOT_AT_HOME)
         if not self._under_way:
             self._standing.go_on(HOMING)
-        return say(response, not problem, problem or "home")
+        return say(response, not problem, problem or AT_HOME)
 
     def cancel(self, why: str, jumped: bool = False) -> None:
         """Stop a move that is under way, within limits; one that still waits for the stand never begins.
@@ -166,11 +172,10 @@ class Home:
         late = self._standing.late("joint_states")
         if late:
             return f"{late}: look at its driver"
-        if OPERATOR in self._standing.holds:
-            return "held by the operator: call ~/resume first"
-        return (
-            "the controllers are released: call ~/reclaim first" if RELEASED in self._standing.holds else ""
-        )
+        if RELEASED in self._standing.holds:
+            return "the controllers are released: call ~/reclaim first"
+        others = [h for h in self._standing.holds if h not in (HOMING, AT_HOME, NOT_AT_HOME, RESTARTED)]
+        return f"{others[0].partition('; ~/resume')[0]}: call ~/resume first" if others else ""
 
     def _start(self) -> list[Future]:
         assert self._limits is not None

@@ -33,7 +33,7 @@ _REFUSALS = (ValueError, TypeError, OSError)
 
 
 class ManagedNode(LifecycleNode):
-    """Base of the lifecycle nodes; subclasses override the five hooks below."""
+    """Base of the lifecycle nodes; subclasses override the six hooks below."""
 
     def __init__(self, name: str, table: Iterable[Parameter]) -> None:
         super().__init__(name)
@@ -62,6 +62,9 @@ class ManagedNode(LifecycleNode):
 
     def release(self) -> None:
         """Give back what configure took beside topics, services and timers, even if it failed half way."""
+
+    def finish(self) -> None:
+        """The node was shut down, cleanly, and will do nothing any more."""
 
     def clock_jumped(self) -> None:
         """ROS time went back, or more than a second forward: forget everything that carries a stamp.
@@ -134,7 +137,7 @@ class ManagedNode(LifecycleNode):
         return self._attempt("clean up", self._close, lambda: super(ManagedNode, self).on_cleanup(state))
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        return self._attempt("shut down", lambda: self._rest(state), self._close)
+        return self._attempt("shut down", lambda: self._rest(state), self._close, self.finish)
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
         return self._attempt("recover", lambda: self._rest(state), self._close)

@@ -1,15 +1,24 @@
 """Brings the robot to a stand for a reason, keeps it there, and lets it go on from where it is then.
 
 What others do with the robot (an operator's hold, a move home, MoveIt) begins with a robot that stands and
-to which nothing is sent. Reasons survive what makes the motion begin anew (a clock jump, a deactivation): a
-robot that was held stays held.
+to which nothing is sent. A reason that a person must take back (~/resume, ~/reclaim) survives what makes the
+motion begin anew, a clock jump, a deactivation and a cleanup, and is in the node's state file, so that it
+survives the process too. After a process that did not end cleanly the robot is held as well, unless
+`after_restart` says go_on.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 from rclpy.task import Future
 
 from vla_accel_ros.control.follower import ChunkFollower
+from vla_accel_ros.control.state_file import StateFile
 from vla_accel_ros.control.watchdog import OPERATOR, Motion
 from vla_accel_ros.nodes.adapters.outputs import Outputs
 from vla_accel_ros.nodes.lifecycle import ManagedNode
@@ -20,16 +29,64 @@ __all__ = ["HOMING", "OPERATOR", "RELEASED", "Standing"]
 
 RELEASED = "released to others; ~/reclaim takes the controllers back"
 HOMING = "going home"
+AT_HOME = "at home; ~/resume goes on"
+NOT_AT_HOME = "~/home did not end at home; ~/resume goes on"
+RESTARTED = "restarted after a crash; ~/resume goes on"
+UNKNOWN = "what held the robot before the restart is not known"
 SETTLE_S = 2.0
+_WRITTEN_S = 1.0
+_LATE = f"the disk did not take it within {_WRITTEN_S:g} s"
 
 
 class Standing:
-    """The holds of a trajectory node. holds: their reasons, oldest first."""
+    """The holds of a trajectory node. state: where they survive a restart; None: nowhere.
 
-    def __init__(self, node: ManagedNode) -> None:
+    holds: their reasons, oldest first. switched: what the controller manager was told when the robot was
+    released, empty for nothing; see Release.
+    """
+
+    def __init__(self, node: ManagedNode, state: StateFile | None = None) -> None:
         self.node, self.holds = node, dict[str, None]()
+        self.switched: dict[str, Any] = {}
+        self._passing: set[str] = set()
+        self._state, self._restored = state, state is None
+        self._written: concurrent.futures.Future[str] | None = None
+        self._answering: list[tuple[Future, float]] = []
         self._waiting: list[Future] = []
         self._brakes_until_ns = self._settles_until_ns = 0
+
+    def restore(self, go_on: bool, warn: Callable[[str], object]) -> None:
+        """Take up what the process before was held by; from the second call on nothing happens.
+
+        go_on: do not hold because it ended uncleanly. warn: gets what a person should know.
+        """
+        if self._restored or self._state is None:
+            return
+        self._restored = True
+        before = self._state.restore()
+        problem = before.problem
+        holds, switched = before.fields.get("holds", []), before.fields.get("switched", {})
+        if isinstance(holds, list) and isinstance(switched, dict) and all(isinstance(h, str) for h in holds):
+            self.holds |= dict.fromkeys(holds)
+            self.switched = switched
+        else:
+            problem = f"{self._state.path} is not of this version"
+        if problem:
+            self.holds[f"{UNKNOWN} ({problem}); ~/resume goes on"] = None
+        elif not before.clean and not go_on:
+            self.holds[RESTARTED] = None
+        unwritten = _result(self._state.keep(self._fields()))
+        if unwritten and not go_on:
+            # Its own next process could not know either.
+            self.holds[f"{UNKNOWN} ({unwritten}); ~/resume goes on"] = None
+        for sentence in (*self.holds, unwritten):
+            if sentence:
+                warn(sentence)
+
+    def finish(self) -> None:
+        """The process ends cleanly."""
+        if self._state is not None and self._restored:
+            _result(self._state.finish(self._fields()))
 
     def over(
         self, follower: ChunkFollower, joints: JointHistory, outputs: Outputs, motion: MotionTopic
@@ -46,10 +103,6 @@ class Standing:
             limits = follower.buffer.limits
             longest_s = float((limits.velocity / limits.acceleration).max(initial=0.0))
             self._brakes_until_ns = self.node.now_ns() + round(longest_s * 1e9)
-
-    def forget(self) -> None:
-        """Keep the operator's hold only: what it was lent for is over."""
-        self.holds = {reason: None for reason in self.holds if reason == OPERATOR}
 
     @property
     def lent(self) -> bool:
@@ -68,21 +121,54 @@ class Standing:
         late = self._follower.safety.watchdog.late(self.node.now_ns())
         return next((str(one) for one in late if one.name == name), "")
 
-    def hold(self, reason: str = OPERATOR) -> None:
-        """Stop, and stay stopped until this reason is taken back."""
+    def hold(self, reason: str = OPERATOR, passing: bool = False) -> None:
+        """Stop, and stay stopped until this reason is taken back. passing: it passes by itself, and does not
+        survive a restart.
+        """
         self.holds[reason] = None
         self._follower.safety.hold(reason)
+        if passing:
+            self._passing.add(reason)
+        else:
+            self._keep()
 
     def resume(self, reason: str = OPERATOR) -> None:
         """Take a reason back; motion goes on where it was commanded to."""
-        self.holds.pop(reason, None)
-        self._follower.safety.resume(reason)
+        if reason in self.holds:
+            del self.holds[reason]
+            self._follower.safety.resume(reason)
+            if reason not in self._passing:
+                self._keep()
+            self._passing.discard(reason)
+
+    def resume_all(self) -> None:
+        """Take back all that a person may: not what passes by itself, nor the release to others."""
+        for reason in [h for h in self.holds if h not in self._passing and h != RELEASED]:
+            self.resume(reason)
+
+    def switch(self, on: list[str], off: list[str], sure: bool = True) -> None:
+        """The controller manager was told to activate and deactivate these; not sure: or is about to be."""
+        self.switched = {"on": on, "off": off, "sure": sure} if on or off else {}
+        self._keep()
+
+    def open(self) -> None:
+        """Make the controllers listen again."""
+        self._outputs.open()
+
+    async def kept(self) -> str:
+        """Return when what holds the robot is on the disk, or a sentence when it is not for now."""
+        if self._written is None:
+            return ""
+        answer: Future = Future()
+        self._answering.append((answer, time.monotonic() + _WRITTEN_S))
+        self._written.add_done_callback(partial(self._is_written, answer))
+        return await answer
 
     async def stand(self, reason: str) -> bool:
         """Hold, and return when the robot stands and nothing is sent; False when the node is not active."""
         if not self.node.active:
             return False
-        self.hold(reason)
+        self.hold(reason, passing=reason == HOMING)
         if not await self.stood():
             self.resume(reason)
             return False
@@ -117,9 +203,13 @@ class Standing:
         self.resume(reason)
 
     def poll(self) -> None:
-        """Tell those who wait for a stand; call at a rate."""
+        """Tell those who wait for a stand or for the disk; call at a rate."""
         if self._waiting and self._stands():
             self._answer(True)
+        for answer, until_s in self._answering:
+            if time.monotonic() > until_s and not answer.done():
+                answer.set_result(_LATE)
+        self._answering = [one for one in self._answering if not one[0].done()]
 
     def abandon(self) -> None:
         """Tell those who wait that the node is no longer active."""
@@ -135,3 +225,24 @@ class Standing:
         waiting, self._waiting = self._waiting, []
         for future in waiting:
             future.set_result(stands)
+
+    def _keep(self) -> None:
+        if self._state is not None:
+            self._written = self._state.keep(self._fields())
+
+    def _fields(self) -> dict[str, Any]:
+        return {"holds": [h for h in self.holds if h not in self._passing], "switched": self.switched}
+
+    def _is_written(self, answer: Future, written: concurrent.futures.Future[str]) -> None:
+        """In the thread that has written it."""
+        answer.set_result(written.result())
+        executor = self.node.executor
+        if executor is not None:
+            executor.wake()
+
+
+def _result(written: concurrent.futures.Future[str]) -> str:
+    try:
+        return written.result(_WRITTEN_S)
+    except concurrent.futures.TimeoutError:
+        return _LATE

@@ -3,7 +3,8 @@
 Each chunk is joined to what is commanded, limited, split by controller and sent. A timer checks the ages of
 cameras (by the capture stamp of the chunks), joints and chunk against the contract; beyond a limit the arm
 is brought to a smooth stop and held, and goes on by itself when everything is fresh. ~/hold and ~/resume do
-the same by hand, ~/release and ~/reclaim lend the robot to others, ~/home moves it there. A node that is
+the same by hand, ~/release and ~/reclaim lend the robot to others, ~/home moves it there and keeps it there.
+These survive a restart in the node's state file, and after a crash the node comes up held. A node that is
 deactivated or ended stops the arm first. The age from image stamp to published trajectory is LoopStats
 "image_to_trajectory" on loop_stats: p50_s and p99_s over the last 512 trajectories, runs counts them, misses
 those older than the chunk's age limit. What becomes of chunks is told on `motion`, so that inference guides
@@ -23,6 +24,7 @@ from vla_accel_msgs.msg import Motion as MotionMessage
 from vla_accel_ros.control.buffer import TrajectoryBuffer
 from vla_accel_ros.control.follower import ChunkFollower
 from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.state_file import StateFile
 from vla_accel_ros.control.watchdog import Change, Motion, Safety, Watchdog
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.adapters.outputs import Outputs
@@ -38,8 +40,8 @@ from vla_accel_ros.nodes.motion_report import controller_lines, motion_line
 from vla_accel_ros.nodes.moves import Tolerances
 from vla_accel_ros.nodes.params.trajectory import TRAJECTORY
 from vla_accel_ros.nodes.process import run
-from vla_accel_ros.nodes.release import Release
-from vla_accel_ros.nodes.standing import OPERATOR, Standing
+from vla_accel_ros.nodes.release import Release, say
+from vla_accel_ros.nodes.standing import OPERATOR, RELEASED, Standing
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sensing.controller_check import Sender
 from vla_accel_ros.sensing.graph_check import chunks, outputs, states
@@ -52,11 +54,13 @@ class TrajectoryNode(ManagedNode):
     def __init__(self) -> None:
         super().__init__("trajectory", TRAJECTORY)
         self._contract: Contract | None = None
-        self._standing = Standing(self)
+        state = StateFile(self.get_fully_qualified_name(), self.context.get_domain_id())
+        self._standing = Standing(self, state)
         self._wrong: list[str] = []
         self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
+        self._standing.restore(value(self, "after_restart") == "go_on", self.get_logger().warning)
         contract = self._contract = Contract.load(value(self, "contract") or demo_contract())
         self._reporter.hardware_id = contract.robot
         motion = self.output(MotionMessage, "motion", qos.LATCHED)
@@ -99,7 +103,8 @@ class TrajectoryNode(ManagedNode):
             self._check.refuse_wrong()
         self._begin(self._contract)
         self._outputs.begin()
-        self._outputs.open()
+        if RELEASED not in self._standing.holds:
+            self._outputs.open()
 
     def deactivate(self) -> None:
         self._home.cancel("the trajectory node was deactivated")
@@ -110,7 +115,9 @@ class TrajectoryNode(ManagedNode):
 
     def release(self) -> None:
         self._contract = None
-        self._standing.forget()
+
+    def finish(self) -> None:
+        self._standing.finish()
 
     def clock_jumped(self) -> None:
         if self._contract is not None:
@@ -194,18 +201,20 @@ class TrajectoryNode(ManagedNode):
             self._outputs.rest()
             self.get_logger().info("holding")
 
-    def _on_hold(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+    async def _on_hold(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         self._standing.hold()
         self._home.cancel(OPERATOR)
-        response.success, response.message = True, "stopping; ~/resume goes on"
-        return response
+        unwritten = await self._standing.kept()
+        words = f"; a restart would forget it, because {unwritten}" if unwritten else ""
+        return say(response, True, f"stopping; ~/resume goes on{words}")
 
-    def _on_resume(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        self._standing.resume()
+    async def _on_resume(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        self._standing.resume_all()
+        await self._standing.kept()
         late = [str(late) for late in self._follower.safety.watchdog.late(self.now_ns())]
-        response.success = True
-        response.message = f"going on when fresh: {'; '.join(late)}" if late else "going on"
-        return response
+        held = "; ".join(self._standing.holds)
+        words = f"going on when fresh: {'; '.join(late)}" if late else "going on"
+        return say(response, True, f"still held: {held}" if held else words)
 
     async def _on_release(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         self._home.cancel("the controllers are released to others")
@@ -213,7 +222,7 @@ class TrajectoryNode(ManagedNode):
 
     def _on_wrong_controller(self, sentence: str) -> None:
         self._wrong.append(sentence)
-        self._standing.hold(sentence)
+        self._standing.hold(sentence, passing=True)
 
     def _report(self) -> None:
         self._graph.poll()

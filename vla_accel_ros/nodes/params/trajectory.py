@@ -35,6 +35,13 @@ TRAJECTORY = (
         "zero lets the controller start it on arrival, for controllers on a machine with another clock.",
         choices=("now", "zero"),
     ),
+    Parameter(
+        "after_restart",
+        "hold",
+        "After a process that did not end cleanly: hold comes up held until ~/resume, go_on goes on. What a "
+        "person held or released stays so either way.",
+        choices=("hold", "go_on"),
+    ),
     Parameter("watchdog_hz", 50.0, "Rate of the age checks [Hz].", minimum=5.0, maximum=500.0),
     Parameter(
         "check_controllers",

@@ -127,8 +127,7 @@ class Stack:
             self._give_up(node, f"{node.how_it_ended()} for the {node.starts}. time")
         self._tell(f"{name} {node.how_it_ended()}: starting it again")
         node.start()
-        if name != "trajectory":  # which comes back without a hold
-            self.call(self.operator.resume)
+        self.call(self.operator.resume)
         self.wait_until_driving()
 
     def _raise_if_refused(self) -> None:
