@@ -119,7 +119,7 @@ def read_when_told(connection: Connection, name: str) -> None:
         connection.send(leases[-1].frames["front"].stamp_ns)
 
 
-def make_reader(name: str, copy: bool = False) -> RingReader:
+def make_reader(name: str, copy: bool | None = False) -> RingReader:
     """A reader of one ring as camera front."""
     return RingReader({"front": name}, copy, page_lock=False)
 

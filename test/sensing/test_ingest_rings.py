@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -16,21 +17,23 @@ from vla_accel_ros.engine.types import Torn
 from vla_accel_ros.sensing.frames import Frame
 from vla_accel_ros.sensing.ingest import Ingest
 from vla_accel_ros.sensing.ring import Handle, RingWriter, ring_name
+from vla_accel_ros.sensing.segment import segment_path
 
 H, W, SLOTS = 20, 30, 3
 NOW = 50 * S
 
 
 class Robot:
-    """Two cameras that write rings, and the ingest that hears of it."""
+    """Two cameras that write rings, and the ingest that hears of it. copy: see RingReader; in place it is as
+    with a GPU that holds their pages."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, copy: bool | None = False) -> None:
         contract = make_contract()
         cameras = tuple(replace(camera, transport="ring") for camera in contract.cameras)
         self.contract = replace(contract, cameras=cameras)
         self.names = {camera.name: f"{name}.{camera.name}" for camera in cameras}
         self.writers = {camera: RingWriter(ring, H, W, SLOTS) for camera, ring in self.names.items()}
-        self.ingest = Ingest(self.contract)
+        self.ingest = Ingest(self.contract, copy=copy)
         self.ingest.instruction = "reach the red block"
 
     def film(self, stamp_ns: int) -> dict[str, Handle]:
@@ -73,6 +76,21 @@ def test_an_observation_is_the_slots_themselves_and_intact_until_the_camera_come
     assert not observation.intact()
     assert (observation.images["base_0_rgb"] != before).any(), "it was a copy"
     assert {camera: robot.ingest.lost(camera) for camera in robot.names} == {"front": 1, "wrist": 1}
+
+
+def test_without_a_gpu_an_observation_is_a_copy_that_a_cut_ring_does_not_end():
+    name = unique("copied")
+    robot = Robot(name, copy=None)
+    robot.send(robot.film(NOW), NOW)
+    observation = robot.ingest.observe(NOW)
+    for ring in robot.names.values():
+        os.truncate(segment_path(ring), 0)
+    assert observation.intact() and is_whole(Frame("front", NOW, observation.images["base_0_rgb"]))
+    with pytest.raises(ValueError, match="restart its camera"):
+        robot.ingest.handle("front", robot.writers["front"].handle, NOW + S)
+    assert robot.ingest.observe(NOW + S) is None
+    robot.close()
+    assert left_over(name) == []
 
 
 def test_the_engine_discards_what_was_overwritten_before_it_had_the_pixels(robot):

@@ -231,11 +231,32 @@ def test_on_a_gpu_the_slot_is_uploaded_as_it_lies_and_verified(name):
 
 
 @pytest.mark.gpu
+def test_on_a_gpu_a_ring_cut_short_under_a_lease_is_torn_and_no_signal(name):
+    import os
+
+    import torch
+
+    from vla_accel_ros.sensing.segment import segment_path
+
+    with RingWriter(name, 480, 640) as writer, RingReader({"front": name}) as reader:
+        writer.write(known_image(7, 480, 640), 7)
+        lease = reader.newest("front")
+        assert isinstance(lease, Lease) and reader.page_lock("front").locked
+        os.truncate(segment_path(name), 0)
+        on_gpu = torch.from_numpy(lease.frames["front"].image).to("cuda", non_blocking=True)
+        torch.cuda.synchronize()
+        assert not lease.intact()
+        np.testing.assert_array_equal(on_gpu.cpu().numpy(), known_image(7, 480, 640))
+    del on_gpu, lease, reader
+    assert torch.ones(3, device="cuda").sum().item() == 3
+
+
+@pytest.mark.gpu
 def test_memory_that_cannot_be_page_locked_is_used_as_it_is(writer, name):
     import torch
 
     from vla_accel_ros.sensing.segment import View
 
-    mapping = View(name, lambda head, size: None).mapping  # read-only, which CUDA refuses by default
+    mapping = View(name, lambda head, size: None).map()  # read-only, which CUDA refuses by default
     assert not mapping.page_lock().locked
     assert torch.ones(3, device="cuda").sum().item() == 3

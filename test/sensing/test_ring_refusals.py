@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import re
@@ -9,7 +10,7 @@ import stat
 
 import numpy as np
 import pytest
-from rings import H, W, known_image, left_over, make_reader, newest_stamp, put, unique, why_not
+from rings import H, W, is_whole, known_image, left_over, make_reader, newest_stamp, put, unique, why_not
 
 from vla_accel_ros.sensing.frames import NotReady
 from vla_accel_ros.sensing.ring import Handle, RingWriter
@@ -37,19 +38,19 @@ def test_handles_that_fit_nothing_are_refused(writer, name):
 
 
 def test_a_frame_overwritten_while_it_is_copied_is_counted_and_not_handed_out(writer, name):
-    """The ring's own pixels are swapped for an array that, when copied from, writes the ring round first."""
-
-    class Overtaking(np.ndarray):
-        def __array_function__(self, function, types, arguments, options):
-            put(writer, *range(10, 10 + writer.geometry.slots))
-            return np.ndarray.__array_function__(self, function, types, arguments, options)
-
+    """Between the copy and the look after it the writer goes round."""
     reader = make_reader(name, copy=True)
     put(writer, 1)
     assert newest_stamp(reader) == 1
     put(writer, 2)
-    images = reader._rings["front"].images
-    images[:] = [image.view(Overtaking) for image in images]
+    ring = reader._rings["front"]
+    copy = ring.copy
+
+    def overtaken(slot: int, place: np.ndarray) -> bool:
+        put(writer, *range(10, 10 + writer.geometry.slots))
+        return copy(slot, place)
+
+    ring.copy = overtaken
     assert why_not(reader) == "frames are overwritten while they are copied: give the ring more slots"
     assert reader.counts("front").overtaken == 6, "three tries each by newest and newest_set"
     assert reader.take(put(writer, 3)) == NotReady(
@@ -114,12 +115,94 @@ def test_what_is_no_ring_of_ours_is_refused_in_a_sentence(writer, name):
     )
 
 
+MODES = pytest.mark.parametrize("copy", [None, True], ids=["as a node", "copied"])
+
+
+@MODES
+@pytest.mark.parametrize("left", [0, 1, 4096, -4097], ids=["nothing", "byte", "header", "but a page"])
+def test_a_ring_cut_short_under_writer_and_reader_is_a_reason_and_no_signal(writer, name, copy, left):
+    reader = make_reader(name, copy)
+    put(writer, 1)
+    with reader.newest("front") as lease:
+        size = segment_path(name).stat().st_size
+        os.truncate(segment_path(name), left % size)
+        assert is_whole(lease.frames["front"]), "what was copied is ours"
+    for _ in range(2):
+        assert "restart its camera" in why_not(reader)
+        assert "restart its camera" in reader.take(writer.handle).reason
+        with pytest.raises(ValueError, match="was cut short by another process: make a new RingWriter"):
+            put(writer, 2)
+    os.truncate(segment_path(name), size)
+    assert "restart its camera" in why_not(reader), "it has its size again, but not its memory"
+    writer.close()
+    with RingWriter(name, H, W) as anew:
+        put(anew, 30)
+        assert newest_stamp(reader) == 30
+
+
+def test_a_ring_cut_short_while_a_frame_is_copied_is_a_reason(writer, name):
+    reader = make_reader(name, copy=True)
+    put(writer, 1)
+    assert newest_stamp(reader) == 1
+    put(writer, 2)
+    ring = reader._rings["front"]
+    copy = ring.copy
+
+    def cut(slot: int, place: np.ndarray) -> bool:
+        os.truncate(segment_path(name), 4096)
+        return copy(slot, place)
+
+    ring.copy = cut
+    found = reader.newest_set(("front",), 0.0)
+    assert found == NotReady(
+        f"camera front: ring {name!r} was cut short by another process: restart its camera"
+    )
+
+
+def test_memory_taken_out_of_a_ring_is_noticed(writer, name):
+    put(writer, 1)
+    with segment_path(name).open("r+b") as file:
+        punch = ctypes.CDLL(None, use_errno=True).fallocate
+        punch.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+        assert punch(file.fileno(), 0x03, 4096, 4096) == 0, "FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE"
+    assert not writer.is_whole()
+    assert "was cut short by another process" in why_not(make_reader(name))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_ring_of_another_user_is_refused_and_left_alone(writer, name):
+    put(writer, 1)
+    path = segment_path(name)
+    os.chown(path, 4711, 4711)
+    assert why_not(make_reader(name)) == (
+        f"camera front: ring {name!r} belongs to user 4711 and not to us, user 0: run the camera and the "
+        "engine as one user"
+    )
+    writer.close()
+    path.write_bytes(b"left by another user")
+    os.chown(path, 4711, 4711)
+    try:
+        with RingWriter(unique("other"), H, W):
+            assert path.exists(), "abandoned, but not ours to remove"
+        with pytest.raises(ValueError, match="is there and not ours"):
+            RingWriter(name, H, W)
+    finally:
+        path.unlink()
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_a_ring_that_others_may_write_is_refused(writer, name, mode):
+    put(writer, 1)
+    segment_path(name).chmod(mode)
+    assert f"may be written by other users (mode {mode:o})" in why_not(make_reader(name))
+
+
 def test_what_is_not_even_a_file_is_refused_in_a_sentence(name):
     path, reader = segment_path(name), make_reader(name)
     makers = {
         "none: remove": lambda: path.touch(),
-        "Is a directory": lambda: path.mkdir(),
-        "is none: remove": lambda: os.mkfifo(path),
+        "is no plain file: remove": lambda: path.mkdir(),
+        "no plain file: remove": lambda: os.mkfifo(path),
         "Too many levels of symbolic links": lambda: path.symlink_to("/etc/passwd"),
     }
     for reason, make in makers.items():

@@ -2,7 +2,8 @@
 
 The frame is written once, into the ring or, without one, into the Image message itself. Image and
 CompressedImage, for viewers and bags, come at rates of their own and only while somebody listens; CameraInfo
-goes with them, and once a second where there are none. A camera that changes its size makes a new ring.
+goes with them, and once a second where there are none. A camera that changes its size makes a new ring,
+as one does whose ring another process has cut short.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class CameraOutput:
     def _ring_of(self, height: int, width: int) -> RingWriter:
         if self._ring is not None:
             size = (self._ring.geometry.height, self._ring.geometry.width)
-            if size == (height, width):
+            if size == (height, width) and self._ring.is_whole():
                 return self._ring
             self.close()
         self._ring = RingWriter(self._ring_name, height, width, self._outputs.slots)

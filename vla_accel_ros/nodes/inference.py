@@ -62,7 +62,7 @@ class InferenceNode(ManagedNode):
         self._reporter.hardware_id = contract.robot
         load = self._choices()
         engine = self._load(load, contract)
-        self._ingest = Ingest(contract)
+        self._ingest = Ingest(contract, page_lock=engine.policy.device.type == "cuda")
         self._newest_chunk_ns: int | None = None
         self._errors = 0
         pace = {

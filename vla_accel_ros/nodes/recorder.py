@@ -70,7 +70,7 @@ class RecorderNode(ManagedNode):
         self._reported_drops = 0
         self._lost: Counter[str] = Counter()
         rings = {e.camera: "" for e in self._wanted if e.kind is FrameHandle}
-        self._rings = RingReader(rings, copy=False, page_lock=False)
+        self._rings = RingReader(rings, copy=True, page_lock=False)
         self._awaited = []
         for entry in self._wanted:
             if entry.ours:

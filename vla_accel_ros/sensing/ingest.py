@@ -1,10 +1,11 @@
 """Everything that comes in on its way to an observation.
 
 An image goes from the serialized message straight into a slot of the frame pool: its header is read in place,
-and the one copy is the colour conversion. Of a frame in a shared-memory ring only the handle comes by here,
-and its pixels stay where the camera's process wrote them. Each stream has a monitor, so that a camera that
-starves is told apart from one that is silent. The subscriptions write here from the executor's thread, the
-vision loop reads from its own; one short lock keeps the joint history whole.
+and the one copy is the colour conversion. Of a frame in a shared-memory ring only the handle comes by here;
+its pixels are uploaded from where the camera's process wrote them, or copied once where there is no GPU.
+Each stream has a monitor, so that a camera that starves is told apart from one that is silent. The
+subscriptions write here from the executor's thread, the vision loop reads from its own; one short lock keeps
+the joint history whole.
 """
 
 from __future__ import annotations
@@ -37,14 +38,15 @@ class Ingest:
     Attributes for diagnostics: `monitors` by stream name, `refused` messages by stream name, `waiting_for`
     what an observation lacks (empty when there was one), `rings` for the cameras whose frames lie in one.
     `sets` is what a loop awaits that takes observations.
+    copy, page_lock: of frames in rings, see RingReader.
     """
 
-    def __init__(self, contract: Contract) -> None:
+    def __init__(self, contract: Contract, copy: bool | None = None, page_lock: bool = True) -> None:
         self._contract = contract
         self._lock = threading.Lock()
         in_rings = [camera.name for camera in contract.cameras if camera.transport == "ring"]
         self._pool = FramePool(camera.name for camera in contract.cameras if camera.name not in in_rings)
-        self.rings = RingReader(dict.fromkeys(in_rings, ""), copy=False)
+        self.rings = RingReader(dict.fromkeys(in_rings, ""), copy, page_lock)
         self._joints = JointHistory(contract.joint_names)
         self._frames = Sources(
             {c.name: self.rings if c.name in in_rings else self._pool for c in contract.cameras}

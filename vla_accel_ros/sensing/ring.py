@@ -1,4 +1,4 @@
-"""Frames in shared memory: the camera's process writes each one once, other processes read it in place.
+"""Frames in shared memory: the camera's process writes each one once, other processes read it there.
 
 A ring is one segment: a header, a record for each slot, and the slots, page-aligned. The writer goes round
 the slots and waits for nobody, so a reader may be overtaken and must find out. That is the sequence's work:
@@ -31,6 +31,7 @@ VERSION = 1
 _MAGIC = b"VLARING\n"
 _HEADER = struct.Struct("=8sIIIIQQ")  # magic, version, slots, height, width, bytes in all, writer's process
 _CHECK = struct.Struct("=I")
+_WORD = struct.Struct("=Q")
 _RECORD = struct.Struct("=QqQI")  # sequence, stamp_ns, bytes of the frame, check of these and the slot
 RECORD_BYTES = _RECORD.size
 _RECORDS_AT = 128
@@ -79,18 +80,26 @@ class Geometry:
     @property
     def size(self) -> int:
         """Bytes of the whole ring."""
-        return self._pixels_at(self.slots)
+        return self.pixels_at(self.slots)
 
     def image(self, memory: mmap.mmap, slot: int) -> np.ndarray:
-        """A slot's pixels, uint8 [height, width, 3], writable as far as the memory is."""
+        """A slot's pixels in the mapped ring, uint8 [height, width, 3], read-only."""
         shape = (self.height, self.width, 3)
-        return np.frombuffer(memory, np.uint8, self.frame_bytes, self._pixels_at(slot)).reshape(shape)
+        pixels = np.frombuffer(memory, np.uint8, self.frame_bytes, self.pixels_at(slot)).reshape(shape)
+        pixels.setflags(write=False)
+        return pixels
+
+    @property
+    def records_bytes(self) -> int:
+        """From the first record to the end of the last."""
+        return self.record_at(self.slots) - _RECORDS_AT
 
     def record_at(self, slot: int) -> int:
         """Where the slot's record begins, in bytes; its first 8 are the sequence."""
         return _RECORDS_AT + slot * _RECORD_STEP
 
-    def _pixels_at(self, slot: int) -> int:
+    def pixels_at(self, slot: int) -> int:
+        """Where the slot's pixels begin, in bytes; behind the last slot, where the ring ends."""
         first = _pages(self.record_at(self.slots))
         return first + slot * _pages(self.frame_bytes)
 
@@ -177,6 +186,7 @@ class RingWriter:
     clock: nanoseconds since the epoch; the number of the first frame, so that a handle of an earlier writer's
     frame fits none of this one's.
     What a dead writer left under this name or another is removed; its readers find this ring by themselves.
+    It writes by system calls, so that another process which cuts the ring short does not end this one.
     Raises ValueError, one sentence: a name, size or number of slots that cannot be, a living writer of that
     name, too little shared memory.
     """
@@ -194,10 +204,7 @@ class RingWriter:
             self._segment = Segment(name, geometry.size, pack_header(geometry))
         except FileExistsError as error:
             raise ValueError(f"ring {name!r} {_holder(name)}: stop that, or choose another name") from error
-        memory = self._segment.mapping
-        self._memory = memory
-        self._words = memoryview(memory).cast("Q")  # a word is stored by one instruction
-        self._images = [geometry.image(memory, slot) for slot in range(slots)]
+        self._place = np.zeros((height, width, 3), np.uint8)
         self._writing = threading.Lock()
         self._number = clock()
         self._closed = False
@@ -205,36 +212,14 @@ class RingWriter:
 
     @contextmanager
     def slot(self, stamp_ns: int) -> Iterator[np.ndarray]:
-        """The next slot to fill, uint8 [height, width, 3], published when the block ends well.
+        """A place to fill, uint8 [height, width, 3], published when the block ends well.
 
-        The array is the shared memory itself: do not touch it after the block. When the block raises, nothing
-        is published. `handle` is the published frame's. Raises RuntimeError when a slot is being written.
+        Do not touch it after the block: the next frame is made in it. When the block raises, nothing is
+        published. `handle` is the published frame's. Raises RuntimeError when a slot is being written.
         """
-        if self._closed:
-            raise ValueError(f"ring {self.name!r} is closed: make a new RingWriter")
-        if not self._writing.acquire(blocking=False):
-            raise RuntimeError(f"ring {self.name!r} is written by two threads: give each its own ring")
-        try:
-            slot = self._number % self.geometry.slots
-            sequence = 2 * self._number + 2
-            record = pack_record(slot, sequence, stamp_ns, self.geometry.frame_bytes)
-            at = self.geometry.record_at(slot)
-            self._words[at // 8] = sequence - 1
-            fence()
-            try:
-                yield self._images[slot]
-            except BaseException:
-                self._words[at // 8] = 0
-                raise
-            self._memory[at + 8 : at + len(record)] = record[8:]
-            fence()
-            self._words[at // 8] = sequence
-            self._number += 1
-            self.handle = Handle(
-                self.name, slot, sequence, stamp_ns, self.geometry.height, self.geometry.width
-            )
-        finally:
-            self._writing.release()
+        with self._next(stamp_ns) as at:
+            yield self._place
+            self._segment.write(at, self._place)
 
     def write(self, image: np.ndarray, stamp_ns: int) -> Handle:
         """Copy a frame in. image: uint8 [height, width, 3], RGB. Raises ValueError for another."""
@@ -244,10 +229,48 @@ class RingWriter:
                 f"image is {image.dtype} {list(image.shape)}, ring {self.name!r} holds uint8 "
                 f"[{height}, {width}, 3]: make a new ring for another size"
             )
-        with self.slot(stamp_ns) as place:
-            np.copyto(place, image)
+        with self._next(stamp_ns) as at:
+            self._segment.write(at, np.ascontiguousarray(image))
         assert self.handle is not None
         return self.handle
+
+    def is_whole(self) -> bool:
+        """Whether readers can still read it; not once another process has cut it short: make a new one."""
+        return self._segment.is_whole()
+
+    @contextmanager
+    def _next(self, stamp_ns: int) -> Iterator[int]:
+        """The place of the next slot's pixels, in bytes; published when the block ends well."""
+        if self._closed:
+            raise ValueError(f"ring {self.name!r} is closed: make a new RingWriter")
+        if not self._writing.acquire(blocking=False):
+            raise RuntimeError(f"ring {self.name!r} is written by two threads: give each its own ring")
+        try:
+            # Written on, it would be a ring again, but readers would have other pages mapped than it has.
+            if not self.is_whole():
+                raise ValueError(
+                    f"ring {self.name!r} was cut short by another process: make a new RingWriter"
+                )
+            slot = self._number % self.geometry.slots
+            sequence = 2 * self._number + 2
+            record = pack_record(slot, sequence, stamp_ns, self.geometry.frame_bytes)
+            at = self.geometry.record_at(slot)
+            self._segment.write(at, _WORD.pack(sequence - 1))
+            fence()
+            try:
+                yield self.geometry.pixels_at(slot)
+            except BaseException:
+                self._segment.write(at, _WORD.pack(0))
+                raise
+            self._segment.write(at + _WORD.size, record[_WORD.size :])
+            fence()
+            self._segment.write(at, _WORD.pack(sequence))
+            self._number += 1
+            self.handle = Handle(
+                self.name, slot, sequence, stamp_ns, self.geometry.height, self.geometry.width
+            )
+        finally:
+            self._writing.release()
 
     def close(self) -> None:
         """Remove the ring. Readers keep the frames they have leased. Again does nothing."""

@@ -1,11 +1,12 @@
 """The other end of the rings: the frames of several cameras' processes as one FrameSource.
 
-By default a frame is copied into this process, looked at again, and only then handed out, so its lease is as
-good as any: what was overwritten during the copy is counted, tried again, and never seen. With copy=False the
-leases are the shared memory itself, for whoever uploads or resizes straight from there; then the rule is to
+A frame is copied into this process, looked at again, and only then handed out, so its lease is as good as
+any: what was overwritten during the copy is counted, tried again, and never seen. Where CUDA holds the ring's
+pages, leases may be the shared memory itself, for whoever uploads straight from there; then the rule is to
 use it, to ask `lease.intact()`, and to throw away what came of it when that says no. Whatever a reader does
-or however it dies, the ring stays whole. A ring that is not there, is damaged, or is of another version is a
-reason, not an exception, since its camera may be restarted at any time.
+or however it dies, the ring stays whole; and whatever becomes of the ring, the reader goes on. A ring that is
+not there, is damaged, cut short, another user's, or of another version is a reason, not an exception, since
+its camera may be restarted at any time.
 """
 
 from __future__ import annotations
@@ -16,12 +17,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-
 from vla_accel_ros.engine.host_memory import PageLock
 from vla_accel_ros.sensing.frames import Frame, FramePool, Lease, NotReady, nearest_of, together
 from vla_accel_ros.sensing.ring import ENCODING, Handle, Record, fence
-from vla_accel_ros.sensing.ring_view import MappedRing
+from vla_accel_ros.sensing.ring_view import OpenRing
 from vla_accel_ros.sensing.segment import segment_path
 
 Choice = Callable[[Mapping[str, Sequence[Record]]], "dict[str, Record] | NotReady"]
@@ -42,22 +41,27 @@ class RingCounts:
 
 
 class RingLease(Lease):
-    """Frames that lie in the rings. What is made of them counts only if they are `intact` afterwards."""
+    """Frames that lie in the rings. What is made of them counts only if they are `intact` afterwards.
 
-    def __init__(self, reader: RingReader, rings: Mapping[str, MappedRing], chosen: Mapping[str, Record]):
+    frames: of the cameras whose rings are mapped.
+    """
+
+    def __init__(self, reader: RingReader, rings: Mapping[str, OpenRing], chosen: Mapping[str, Record]):
         fence()
         self.frames = {
             camera: Frame(camera, record.stamp_ns, rings[camera].images[record.slot])
             for camera, record in chosen.items()
+            if rings[camera].images
         }
         self.records = dict(chosen)
-        self._reader, self._rings, self._intact = reader, dict(rings), True
+        self.rings = dict(rings)
+        self._reader, self._intact = reader, True
 
     def intact(self) -> bool:
         """Whether the writers have left the frames alone so far; once False, always False."""
         if self._intact:
             fence()
-            lost = [name for name, record in self.records.items() if not self._rings[name].holds(record)]
+            lost = [name for name, record in self.records.items() if not self.rings[name].holds(record)]
             self._intact = not lost
             self._reader._overtaken(lost)
         return self._intact
@@ -70,16 +74,18 @@ class RingReader:
     """A FrameSource over rings of other processes. Any threads.
 
     rings: camera -> the name of its ring, which need not be there yet; empty until `hear` says it.
-    copy: see the module. page_lock: have, where there is CUDA, page-locked memory under the leases.
+    copy: None copies but where CUDA holds the ring's pages. False never does; the caller knows then that
+    nobody cuts a ring short, which would be a SIGBUS here. page_lock: have, where there is CUDA, page-locked
+    memory under the leases.
     """
 
-    def __init__(self, rings: Mapping[str, str], copy: bool = True, page_lock: bool = True):
+    def __init__(self, rings: Mapping[str, str], copy: bool | None = None, page_lock: bool = True):
         self._names = dict(rings)
         self._cameras = {name: camera for camera, name in rings.items() if name}
         self._copy, self._page_lock = copy, page_lock
         self._pool = FramePool(rings, _COPIES, page_lock=page_lock)
         self._copied: dict[str, Record] = {}
-        self._rings: dict[str, MappedRing] = {}
+        self._rings: dict[str, OpenRing] = {}
         self._counts = dict.fromkeys(rings, RingCounts())
         self._lock = threading.RLock()
 
@@ -143,7 +149,7 @@ class RingReader:
             except ValueError as reason:
                 return NotReady(str(reason))
             if lease is not None:
-                return self._copy_of(lease) if self._copy else lease
+                return self._copy_of(lease) if self._copies(lease) else lease
         return NotReady(f"a handle's frame is no longer in ring {handle.ring!r}: it was taken too late")
 
     def page_lock(self, camera: str) -> PageLock:
@@ -166,7 +172,7 @@ class RingReader:
         with self._lock:
             for camera in self._names:
                 ring = self._ring(camera)
-                if isinstance(ring, MappedRing):
+                if isinstance(ring, OpenRing):
                     ring.clear()
 
     def close(self) -> None:
@@ -185,12 +191,18 @@ class RingReader:
         with self._lock:
             for _ in range(_TRIES):
                 lease = self._in_place(cameras, choose)
-                if isinstance(lease, NotReady) or not self._copy:
+                if isinstance(lease, NotReady) or not self._copies(lease):
                     return lease
                 copied = self._copy_of(lease)
                 if copied is not _OVERTAKEN:
                     return copied
         return _OVERTAKEN
+
+    def _copies(self, lease: RingLease) -> bool:
+        """Whether a lease's frames are to be copied: asked for, or not all of them are page-locked."""
+        if self._copy is not None:
+            return self._copy
+        return not all(ring.page_lock.locked for ring in lease.rings.values())
 
     def _in_place(self, cameras: Sequence[str], choose: Choice) -> RingLease | NotReady:
         rings = {}
@@ -205,7 +217,7 @@ class RingReader:
         chosen = choose(published)
         return chosen if isinstance(chosen, NotReady) else RingLease(self, rings, chosen)
 
-    def _ring(self, camera: str) -> MappedRing | NotReady:
+    def _ring(self, camera: str) -> OpenRing | NotReady:
         """The ring that now has the camera's name; opened again when that is another than last time."""
         ring = self._rings.get(camera)
         if ring is not None and ring.is_current():
@@ -215,7 +227,9 @@ class RingReader:
         if not name:
             return NotReady(f"no frame handle of camera {camera} yet")
         try:
-            ring = self._rings[camera] = MappedRing(name, self._page_lock)
+            ring = self._rings[camera] = OpenRing(
+                name, self._page_lock and self._copy is not True, self._copy is False
+            )
         except FileNotFoundError:
             return NotReady(f"camera {camera}: ring {name!r} is not there: start its camera")
         except OSError as error:
@@ -247,27 +261,31 @@ class RingReader:
 
     def _copy_of(self, lease: RingLease) -> Lease | NotReady:
         """The frames of a lease in memory of our own; _OVERTAKEN when they were overwritten meanwhile."""
-        cameras = tuple(lease.frames)
+        cameras = tuple(lease.records)
         new = {
             camera: record for camera, record in lease.records.items() if self._copied.get(camera) != record
         }
         try:
             with ExitStack() as writing:
-                for camera in new:
-                    frame = lease.frames[camera]
-                    height, width, _ = frame.image.shape
-                    place = writing.enter_context(self._pool.write(camera, frame.stamp_ns, height, width))
+                for camera, record in new.items():
+                    ring = lease.rings[camera]
+                    size = (ring.geometry.height, ring.geometry.width)
+                    place = writing.enter_context(self._pool.write(camera, record.stamp_ns, *size))
                     if place is None:
                         raise _NotCopied(
                             NotReady(f"camera {camera}: {_COPIES} leases are open: release some")
                         )
-                    np.copyto(place, frame.image)
+                    if not ring.copy(record.slot, place):
+                        raise _NotCopied(NotReady(f"camera {camera}: {self._cut(camera)}"))
                 if not lease.intact():
                     raise _NotCopied(_OVERTAKEN)
         except _NotCopied as why:
             return why.reason
         self._copied.update(new)
         return self._pool.newest_set(cameras, float("inf"))
+
+    def _cut(self, camera: str) -> str:
+        return f"ring {self._names[camera]!r} was cut short by another process: restart its camera"
 
     def _overtaken(self, cameras: Iterable[str]) -> None:
         for camera in cameras:

@@ -4,7 +4,12 @@ A segment is a file in /dev/shm, which is where Linux keeps POSIX shared memory.
 filled, locked, and only then linked to its name, so nobody ever opens half a segment. The lock is the
 writer's sign of life: the kernel drops it however the writer ends, where a process id may be taken by
 another process or mean nothing in another container. Whoever makes a segment first removes those that
-nobody locks. Readers lock nothing and own nothing; what they have mapped stays theirs after the name is gone.
+nobody locks. Readers lock nothing and own nothing; what they have opened stays theirs after the name is gone.
+
+/dev/shm belongs to everybody. A segment counts only if it is a plain file of this user's or root's that
+nobody else may write. And any process of this user may cut it short, which makes every access to its mapped
+end a SIGBUS: so both sides read and write it by system calls, for which a cut file is a short count and no
+signal. Mapped it is for CUDA alone, whose page-lock keeps the pages whatever becomes of the file.
 
 multiprocessing.shared_memory is not used: before Python 3.13 its resource tracker unlinks the writer's
 segment when a reader ends, it shows a segment before it is filled, and has no descriptor to lock.
@@ -22,7 +27,7 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -31,7 +36,8 @@ from vla_accel_ros.engine.host_memory import PageLock, Registration
 T = TypeVar("T")
 FOLDER = Path("/dev/shm")
 PREFIX = "vla_accel_ros.ring."
-_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_AGAIN = os.O_CLOEXEC | os.O_NONBLOCK
+_OPEN = _AGAIN | os.O_NOFOLLOW
 _TRIES = 100
 
 
@@ -55,21 +61,21 @@ class Segment:
     """A segment that this process writes, from construction to `close` or the end of the process.
 
     name: letters, digits, '_', '-' and '.'. size: bytes, taken from /dev/shm at once. head: its first bytes,
-    there before the name is. mapping: the memory, zero behind the head.
+    there before the name is; the rest is zero.
     Raises ValueError for a bad name or too little memory, FileExistsError when a living writer has the name.
     """
 
     def __init__(self, name: str, size: int, head: bytes):
         self.path = segment_path(name)
+        self._size = size
         nameless = os.open(FOLDER, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             _allocate(nameless, size, self.path)
-            self.mapping = Mapping(nameless, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
-            self.mapping[: len(head)] = head
-            # Opened apart from the mapping's descriptor, which a forked child keeps: the lock it must not.
-            self._lock = os.open(f"/proc/self/fd/{nameless}", os.O_RDWR | os.O_CLOEXEC)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._finalizer = weakref.finalize(self, _remove, self.path, self._lock)
+            os.pwrite(nameless, head, 0)
+            # Opened apart from the descriptor that is linked: a forked child must not keep the lock.
+            self._file = os.open(f"/proc/self/fd/{nameless}", os.O_RDWR | os.O_CLOEXEC)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._finalizer = weakref.finalize(self, _remove, self.path, self._file)
             try:
                 _publish(nameless, self.path)
             except BaseException:
@@ -79,44 +85,82 @@ class Segment:
             os.close(nameless)
         _SEGMENTS.add(self)
 
+    def write(self, at: int, data: bytes | np.ndarray) -> None:
+        """Put bytes at a place."""
+        left = memoryview(cast(Any, data)).cast("B")
+        while len(left):
+            written = os.pwrite(self._file, left, at)
+            at, left = at + written, left[written:]
+
+    def is_whole(self) -> bool:
+        """Whether no other process has cut it short or taken memory out of it."""
+        return _is_whole(os.fstat(self._file), self._size)
+
     def close(self) -> None:
-        """Remove the name; whoever has it mapped may read on. Again does nothing."""
+        """Remove the name; whoever has it open may read on. Again does nothing."""
         self._finalizer()
 
     def disown(self) -> None:
         """Leave name and lock to the process this one was forked from."""
         if self._finalizer.detach() is not None:
-            os.close(self._lock)
+            os.close(self._file)
 
 
 class View(Generic[T]):
     """A segment as a reader has it, found by name.
 
     accept: gets the first bytes (at most a page) and the size of the file, says what they mean, and raises
-    for what is not to be mapped. layout: what it said. mapping: the memory, read-only unless `writable`,
-    which is for page-locking alone: CUDA does not take read-only memory everywhere.
-    Raises FileNotFoundError when there is none of that name, OSError when it may not be read.
+    for what is not to be read. layout: what it said.
+    Raises FileNotFoundError when there is none of that name, OSError when it may not be read, ValueError, one
+    sentence, for one that another user owns or may write, or that has been cut short.
     """
 
-    def __init__(self, name: str, accept: Callable[[bytes, int], T], writable: bool = False):
-        self._path = segment_path(name)
-        descriptor = os.open(self._path, (os.O_RDWR if writable else os.O_RDONLY) | _OPEN)
+    def __init__(self, name: str, accept: Callable[[bytes, int], T]):
+        self._name, self._path = name, segment_path(name)
+        self._file = os.open(self._path, os.O_RDONLY | _OPEN)
+        weakref.finalize(self, os.close, self._file)
+        self._status = os.fstat(self._file)
+        _refuse_foreign(name, self._status)
+        self.layout = accept(os.pread(self._file, mmap.PAGESIZE, 0), self._status.st_size)
+        if not _is_whole(self._status, self._status.st_size):
+            raise ValueError(f"ring {name!r} was cut short by another process: restart its camera")
+
+    def read(self, at: int, size: int) -> bytes:
+        """A copy of `size` bytes; fewer when the file has been cut short."""
+        return os.pread(self._file, size, at)
+
+    def read_into(self, at: int, place: np.ndarray) -> bool:
+        """Copy into a contiguous array; False when the file has been cut short."""
+        left = memoryview(cast(Any, place)).cast("B")
+        while len(left):
+            read = os.preadv(self._file, [left], at)
+            if not read:
+                return False
+            at, left = at + read, left[read:]
+        return True
+
+    def map(self, writable: bool = False) -> Mapping:
+        """The memory itself, to be page-locked, or for a caller who knows that nobody cuts it short.
+
+        Read-only unless `writable`, which is for page-locking: CUDA does not take read-only memory
+        everywhere.
+        """
+        descriptor = os.open(f"/proc/self/fd/{self._file}", (os.O_RDWR if writable else os.O_RDONLY) | _AGAIN)
         try:
-            self._status = os.fstat(descriptor)
-            size = self._status.st_size
-            self.layout = accept(os.pread(descriptor, mmap.PAGESIZE, 0), size)
             protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
             flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
-            self.mapping = Mapping(descriptor, size, flags=flags, prot=protection)
+            return Mapping(descriptor, self._status.st_size, flags=flags, prot=protection)
         finally:
             os.close(descriptor)
 
     def is_current(self) -> bool:
-        """Whether the name still leads to this memory; not once the writer has closed or a new one came."""
+        """Whether the name still leads to this memory, all of it; not once the writer has closed, a new one
+        came, or another process cut it short."""
         try:
-            return os.path.samestat(os.stat(self._path), self._status)
+            there = os.stat(self._path, follow_symlinks=False)
         except OSError:
             return False
+        return os.path.samestat(there, self._status) and _is_whole(there, self._status.st_size)
 
 
 def segment_path(name: str) -> Path:
@@ -129,8 +173,31 @@ def segment_path(name: str) -> Path:
     return FOLDER / f"{PREFIX}{name}"
 
 
+def _refuse_foreign(name: str, status: os.stat_result) -> None:
+    """Raise ValueError unless only this user and root can have written the file."""
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(
+            f"ring {name!r} is no plain file: remove {segment_path(name)} and restart its camera"
+        )
+    if status.st_uid not in (os.geteuid(), 0):
+        raise ValueError(
+            f"ring {name!r} belongs to user {status.st_uid} and not to us, user {os.geteuid()}: run the "
+            "camera and the engine as one user"
+        )
+    if status.st_mode & 0o022:
+        raise ValueError(
+            f"ring {name!r} may be written by other users (mode {status.st_mode & 0o777:o}): remove "
+            f"{segment_path(name)} and restart its camera"
+        )
+
+
+def _is_whole(status: os.stat_result, size: int) -> bool:
+    """Whether the file has its size and memory behind all of it: one that was cut and grew again has not."""
+    return status.st_size == size and 512 * status.st_blocks >= size
+
+
 def remove_abandoned() -> list[Path]:
-    """Remove the segments whose writers are dead, and say which."""
+    """Remove this user's segments whose writers are dead, and say which."""
     removed = []
     for path in FOLDER.glob(f"{PREFIX}*"):
         try:
@@ -140,7 +207,8 @@ def remove_abandoned() -> list[Path]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             status = os.fstat(descriptor)
-            if stat.S_ISREG(status.st_mode) and status.st_nlink:
+            ours = status.st_uid == os.geteuid()
+            if ours and stat.S_ISREG(status.st_mode) and status.st_nlink:
                 path.unlink()
                 removed.append(path)
         except OSError:
@@ -151,7 +219,7 @@ def remove_abandoned() -> list[Path]:
 
 
 def _allocate(descriptor: int, size: int, path: Path) -> None:
-    """Take the memory now: what is not there later is a SIGBUS in the middle of a frame."""
+    """Take the memory now: what is not there later is missing in the middle of a frame."""
     try:
         os.posix_fallocate(descriptor, 0, size)
     except OSError as error:
@@ -185,7 +253,7 @@ def _publish(nameless: int, path: Path) -> None:
 
 def _remove(path: Path, lock: int) -> None:
     try:
-        if os.path.samestat(os.stat(path), os.fstat(lock)):
+        if os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(lock)):
             path.unlink()
     except FileNotFoundError:
         pass
