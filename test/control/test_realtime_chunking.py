@@ -107,7 +107,7 @@ def test_a_clock_that_is_set_back_starts_anew():
     robot.act(100 * S, delay_ms=500)
     back = robot.act(S, delay_ms=100)
     np.testing.assert_array_equal(back.actions, robot.free(S))
-    assert robot.rtc.delay_s == pytest.approx(0.13), "the delays of before mean nothing now"
+    assert robot.rtc.delay_s == pytest.approx(0.16), "the delays of before mean nothing now"
     robot.act(S + 100 * MS, delay_ms=-300)
     assert robot.rtc.delay_s is None
     robot.act(S + 200 * MS)
@@ -120,7 +120,7 @@ def test_a_guided_chunk_continues_the_commanded_path_without_a_crossfade():
     names = tuple(f"joint_{i}" for i in range(JOINTS))
 
     def seam(second: Chunk) -> float:
-        buffer = TrajectoryBuffer(names, limits, "rtc")
+        buffer = TrajectoryBuffer(names, limits, "rtc", lead_s=0.015)
         buffer.reset(np.zeros(JOINTS))
         old = buffer.update(first, S + 150 * MS)
         new = buffer.update(second, S + 350 * MS)

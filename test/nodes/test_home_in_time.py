@@ -155,7 +155,7 @@ def test_a_move_by_an_action_is_released_when_the_joints_stand_or_long_after_the
     while robot.speed > ACCELERATION * 0.01:
         robot.run(0.01)
         assert "release" not in robot.answers
-    robot.run(SETTLE_S if silent else 0.4)
+    robot.run(SETTLE_S if silent else 0.5)
     assert robot.answers["release"].success
     assert_stays(robot)
 

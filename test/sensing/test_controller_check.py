@@ -18,7 +18,6 @@ WELL = {
         "command_interfaces": ["position", "velocity"],
         "interpolation_method": "splines",
         "interpolate_from_desired_state": False,
-        "allow_nonzero_velocity_at_trajectory_end": False,
         "constraints.a.trajectory": 0.0,
     },
     FORWARD: {
@@ -43,7 +42,6 @@ def test_a_controller_that_does_what_it_is_sent_is_not_found_fault_with(controll
         (JTC, {"joints": ["a", "b", "c"]}, {}, ERROR, "moves a, b, c but"),
         (JTC, {"interpolation_method": "none"}, {}, ERROR, "jumps from point to point; set it to splines"),
         (JTC, {"type": "velocity_controllers/X"}, {}, ERROR, "takes velocities and no trajectories"),
-        (JTC, {}, {"zero_end": False}, ERROR, "motion to the end is refused; set our parameter zero_end"),
         (JTC, {}, {"stamp": "zero"}, WARNING, "hand-overs jerk; set our parameter stamp to now"),
         (
             JTC,

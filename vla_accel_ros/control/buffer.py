@@ -1,17 +1,23 @@
-"""From chunks to the one trajectory that is sent: past dropped, joined to what is already commanded, limited.
+"""From chunks to what is sent: past dropped, joined to what is already commanded, limited, bounded in time.
 
-What was sent is *committed* up to now + lead: the controller may be executing it already, so a new trajectory
-repeats it to the letter and may differ only afterwards. It therefore begins in the (near) past on the old
-path, which a joint_trajectory_controller joins in the middle: the hand-over does not depend on what the
-controller interpolates from, nor on a few milliseconds of transport. Behind it come the chunk's actions that
-are at least one step ahead. Modes: `blend` crosses from the old path to the new over blend_s; `async` takes
-the new at once; so does `rtc`, whose chunks agree with the old path already (control/rtc.py); `block`
-executes a chunk to its execution horizon, and then one that was observed after that.
+Two paths are kept. The *plan* is what the accepted chunk wants, within limits, to its end. The *sent path* is
+what controllers were told, the truth of every hand-over: a kept part of the path before, then the plan for as
+long as its observation may be old, then the shortest stop. So a controller that hears nothing any more brakes
+by itself when the watchdog would have stopped it; it is sent the plan further while chunks stay fresh.
+
+Kept is twice the time that a message takes at most (`lead_s`): a new path repeats the old one to the letter
+until then and begins in the (near) past, so that a controller joins it in the middle, whenever it arrives
+within that time and whatever it interpolates from. Behind it come the chunk's actions that are at least one
+step ahead. Modes: `blend` crosses from the old plan to the new over blend_s; `async` takes the new at once;
+so does `rtc`, whose chunks agree with the old path already (control/rtc.py); `block` executes a chunk to its
+execution horizon, and then one that was observed after that.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -36,13 +42,14 @@ class TrajectoryBuffer:
 
     joints, limits: the chunk's columns and their limits, in ROS units.
     blend_s: length of the crossing from old to new, `blend` only; no longer than what is left of a chunk.
-    lead_s: how long a sent trajectory may take to reach the controller; that much of the old path is kept.
-    zero_end: end at rest, as controllers demand by default; braking points follow the last action if it is
-    fast.
+    lead_s: how long a sent trajectory may take to reach the controller. It may be set at any time; what was
+    promised to stay, stays.
     execution_horizon: how many actions of a chunk `block` executes; all when None.
+    max_age_s: this long after the stamp of the newest chunk a sent path begins to brake.
 
-    Attributes for diagnostics: `counts` (accepted, past, out_of_order, early, refused, clock_jumps),
-    `latency_s` (of the last chunk, now - stamp) and `report` (of the last limiting). One thread at a time.
+    Attributes for diagnostics: `counts` (accepted, renewed, past, out_of_order, early, slow, refused,
+    clock_jumps), `latency_s` (of the last chunk, now - stamp) and `report` (of the last limiting). One thread
+    at a time.
     """
 
     def __init__(
@@ -52,8 +59,8 @@ class TrajectoryBuffer:
         mode: Mode = "blend",
         blend_s: float = 0.2,
         lead_s: float = 0.03,
-        zero_end: bool = True,
         execution_horizon: int | None = None,
+        max_age_s: float = math.inf,
     ):
         if mode not in MODES:
             raise ValueError(f"mode = {mode!r} is unknown: choose {' or '.join(MODES)}")
@@ -61,38 +68,61 @@ class TrajectoryBuffer:
             raise ValueError(f"blend_s = {blend_s} and lead_s = {lead_s} must not be negative: raise them")
         if execution_horizon is not None and execution_horizon < 1:
             raise ValueError(f"execution_horizon = {execution_horizon} executes nothing: give at least 1")
+        if not max_age_s > 0.0:
+            raise ValueError(f"max_age_s = {max_age_s} sends nothing: give seconds above zero")
         if len(limits.lower) != len(joints):
             raise ValueError(
                 f"limits are of {len(limits.lower)} joints, not {len(joints)}: give one per joint"
             )
-        self.joints, self.limits, self.mode, self.zero_end = tuple(joints), limits, mode, zero_end
-        self.execution_horizon = execution_horizon
+        self.joints, self.limits, self.mode = tuple(joints), limits, mode
+        self.execution_horizon, self.lead_s = execution_horizon, lead_s
         self.counts: Counter[str] = Counter()
         self.latency_s: float | None = None
         self.report: LimitReport | None = None
         self._blend_ns = round(blend_s * 1e9) if mode == "blend" else 0
-        self._lead_ns = round(lead_s * 1e9)
+        self._max_age_ns = round(max_age_s * 1e9) if math.isfinite(max_age_s) else None
         self._path: Trajectory | None = None
-        self._now_ns: int | None = None
-        self._busy_until_ns: int | None = None
-        self._newest: tuple[int, int] | None = None
+        self._forget()
 
     def reset(self, position: np.ndarray) -> None:
         """Forget everything and hold float64 [D] positions: at the start, or when others moved the robot."""
-        self._path = Trajectory(self.joints, np.zeros(1, np.int64), np.reshape(position, (1, -1)))
-        self._now_ns = self._busy_until_ns = self._newest = None
+        self._path = Trajectory(
+            self.joints, np.zeros(1, np.int64), np.reshape(position, (1, -1)), np.zeros((1, len(self.joints)))
+        )
+        self._forget()
+
+    def _forget(self) -> None:
+        self._before = self._plan = self._path
+        self._on_plan_until_ns = 0
+        self._now_ns: int | None = None
+        self._committed_ns: int | None = None
+        self._busy_until_ns: int | None = None
+        self._newest: tuple[int, int] | None = None
+
+    @property
+    def kept_s(self) -> float:
+        """How long after it was computed a new path still is the old one."""
+        return 2.0 * self.lead_s
 
     @property
     def committed_until_ns(self) -> int | None:
         """Up to here nothing that was sent will change; None before anything was sent."""
-        return None if self._now_ns is None else self._now_ns + self._lead_ns
+        return self._committed_ns
 
     def reference(self, t_ns: int) -> tuple[np.ndarray, np.ndarray]:
-        """Position and velocity, float64 [D], that are commanded at a time."""
-        return self._commanded().sample(t_ns)
+        """Position and velocity, float64 [D], commanded at a time; the path before the last is remembered."""
+        path = self._commanded()
+        if self._before is not None and t_ns < path.start_ns:
+            return self._before.sample(t_ns)
+        return path.sample(t_ns)
 
-    def update(self, chunk: Chunk, now_ns: int) -> Trajectory | None:
+    def update(
+        self, chunk: Chunk, now_ns: int, clock_ns: Callable[[], int] | None = None
+    ) -> Trajectory | None:
         """The trajectory to send for this chunk, or None when it changes nothing; `counts` says why.
+
+        clock_ns: asked when all is computed: a path that took longer than lead_s to compute is not sent, as
+        it would come too late.
 
         Raises ValueError for a chunk that is wrong (not H x D, not finite, from the future). Whatever becomes
         of the chunk, the motion that was sent goes on.
@@ -103,7 +133,7 @@ class TrajectoryBuffer:
             self.counts["refused"] += 1
             raise
         now_ns = self._present(now_ns)
-        commit_ns, step_ns = now_ns + self._lead_ns, round(chunk.step_dt_s * 1e9)
+        commit_ns, step_ns = self._commit_ns(now_ns), round(chunk.step_dt_s * 1e9)
         due_ns = np.round(np.arange(1, chunk.horizon + 1) * chunk.step_dt_s * 1e9).astype(np.int64)
         due_ns += commit_ns if self.mode == "block" else chunk.stamp_ns
         ahead = due_ns >= commit_ns + step_ns
@@ -116,30 +146,48 @@ class TrajectoryBuffer:
             verdict = "early"
         else:
             verdict = "accepted" if ahead.any() else "past"
-        self.counts[verdict] += 1
         if verdict != "accepted":
-            return None
-        self._newest = number
-        self.latency_s = (now_ns - chunk.stamp_ns) * 1e-9
+            self.counts[verdict] += 1
+            return self._renew(chunk.stamp_ns, now_ns) if verdict == "early" else None
         asked = self._join(commit_ns, due_ns[ahead], np.asarray(chunk.actions, dtype=np.float64)[ahead])
-        position, velocity = self.reference(commit_ns)
-        sent, self.report = enforce(asked, MotionState(commit_ns, position, velocity), self.limits)
-        return self._send(now_ns, sent)
+        plan, report = enforce(asked, MotionState(commit_ns, *self.reference(commit_ns)), self.limits)
+        if clock_ns is not None and (clock_ns() - now_ns) * 1e-9 > self.lead_s:
+            self.counts["slow"] += 1
+            return None
+        self.counts["accepted"] += 1
+        self._newest, self.report = number, report
+        self.latency_s = (now_ns - chunk.stamp_ns) * 1e-9
+        self._plan = self._kept(now_ns, commit_ns, plan)
+        self._busy_until_ns = self._plan.end_ns if self.mode == "block" else None
+        return self._send(now_ns, commit_ns, chunk.stamp_ns)
 
     def stop(self, now_ns: int, was_ns: int | None = None) -> Trajectory:
         """Brake as hard as the limits allow, and hold; later chunks are joined to that.
 
         was_ns: the present in the time that the path was sent in, when the clock has been set since. The stop
-        is then in the new time, and begins behind the committed part, which is not repeated.
+        is then in the new time; it begins lead_s from now, and nothing of the old path is repeated.
         """
         if was_ns is not None:
-            state = MotionState(now_ns + self._lead_ns, *self.reference(was_ns + self._lead_ns))
-            return self._commit(now_ns, brake(self.joints, state, self.limits))
+            lead_ns = round(self.lead_s * 1e9)
+            state = MotionState(now_ns + lead_ns, *self.reference(was_ns + lead_ns))
+            self._plan, self._committed_ns = brake(self.joints, state, self.limits), None
+            self._path = self._plan
+            return self._send(now_ns, state.stamp_ns, None)
         now_ns = self._present(now_ns)
-        commit_ns = now_ns + self._lead_ns
-        return self._send(
-            now_ns, brake(self.joints, MotionState(commit_ns, *self.reference(commit_ns)), self.limits)
-        )
+        commit_ns = self._commit_ns(now_ns)
+        stop = brake(self.joints, MotionState(commit_ns, *self.reference(commit_ns)), self.limits)
+        self._plan = self._kept(now_ns, commit_ns, stop)
+        return self._send(now_ns, commit_ns, None)
+
+    def go_to(self, position: np.ndarray, now_ns: int, end_ns: int) -> Trajectory:
+        """Rest at float64 [D] positions from end_ns on, whatever is commanded until then, and hold there.
+
+        The trajectory has this one point, so that a controller goes there from wherever it is, at once.
+        """
+        self.reset(position)
+        self._now_ns, self._committed_ns = now_ns, end_ns
+        rest = np.zeros((1, len(self.joints)))
+        return Trajectory(self.joints, np.array([end_ns]), np.reshape(position, (1, -1)), rest)
 
     def _check(self, chunk: Chunk, now_ns: int) -> None:
         actions = np.asarray(chunk.actions)
@@ -167,10 +215,15 @@ class TrajectoryBuffer:
         self.reset(self.reference(self._now_ns)[0])
         return now_ns
 
+    def _commit_ns(self, now_ns: int) -> int:
+        """Until when a path that is sent now must be the one before."""
+        return max(now_ns + round(self.kept_s * 1e9), self._committed_ns or now_ns)
+
     def _join(self, commit_ns: int, times_ns: np.ndarray, actions: np.ndarray) -> Trajectory:
-        """The old path crossed into the actions, with velocities and an end at rest."""
+        """The old plan crossed into the actions, with velocities and an end at rest."""
         position, velocity = self.reference(commit_ns)
-        old, _ = self._commanded().sample(times_ns)
+        on_plan = self._plan is not None and commit_ns <= self._on_plan_until_ns
+        old, _ = (self._plan if on_plan and self._plan is not None else self._commanded()).sample(times_ns)
         blend_ns = min(self._blend_ns, int(times_ns[-1]) - commit_ns)
         s = (times_ns - commit_ns) / blend_ns if blend_ns else np.ones(len(times_ns))
         weight = np.where(s < 1.0, s * s * (3.0 - 2.0 * s), 1.0)[:, None]
@@ -180,9 +233,7 @@ class TrajectoryBuffer:
         times = np.append(commit_ns, times_ns)
         slope = (positions[-1] - positions[-2]) / ((times[-1] - times[-2]) * 1e-9)
         velocities = knot_velocities(times, positions, first=velocity, last=slope)
-        if self.zero_end:
-            return self._end_at_rest(times, positions, velocities)
-        return Trajectory(self.joints, times[1:], positions[1:], velocities[1:])
+        return self._end_at_rest(times, positions, velocities)
 
     def _end_at_rest(self, times: np.ndarray, positions: np.ndarray, velocities: np.ndarray) -> Trajectory:
         """Rest at the last action where a joint can brake on the way to it, else brake after it."""
@@ -195,34 +246,48 @@ class TrajectoryBuffer:
             self.joints,
             np.concatenate([times[1:-1], tail.times_ns]),
             np.concatenate([positions[1:-1], tail.positions]),
-            np.concatenate([velocities[1:-1], _velocities(tail)]),
+            np.concatenate([velocities[1:-1], tail.speeds]),
         )
 
-    def _send(self, now_ns: int, after: Trajectory) -> Trajectory:
-        """The committed part of the old path from now on, followed by `after`, becomes the path."""
-        old, commit_ns = self._commanded(), now_ns + self._lead_ns
+    def _renew(self, stamp_ns: int, now_ns: int) -> Trajectory | None:
+        """More of the plan, because a chunk shows that observations are fresh; None when there is none."""
+        if self._max_age_ns is None or self._plan is None or self._now_ns is None:
+            return None
+        until_ns = min(stamp_ns + self._max_age_ns, self._plan.end_ns)
+        if until_ns <= self._on_plan_until_ns:
+            return None
+        commit_ns = self._commit_ns(now_ns)
+        if commit_ns > self._on_plan_until_ns:  # it brakes already: the rest of the plan is void
+            self._plan, self._busy_until_ns = self._path, self._commanded().end_ns
+            return None
+        self.counts["renewed"] += 1
+        return self._send(now_ns, commit_ns, stamp_ns)
+
+    def _kept(self, now_ns: int, commit_ns: int, after: Trajectory) -> Trajectory:
+        """The sent path from now on until commit_ns, and then `after`."""
+        old = self._commanded()
         inner = old.times_ns[(old.times_ns > now_ns) & (old.times_ns < commit_ns)]
         head = np.unique(np.concatenate([[now_ns], inner, [commit_ns]]))
-        head = head[head < after.start_ns]
-        positions, velocities = old.sample(head)
-        path = Trajectory(
-            self.joints,
-            np.concatenate([head, after.times_ns]),
-            np.concatenate([positions, after.positions]),
-            np.concatenate([velocities, _velocities(after)]),
-        )
-        return self._commit(now_ns, path)
+        return Trajectory(self.joints, head, *old.sample(head)).then(after)
 
-    def _commit(self, now_ns: int, path: Trajectory) -> Trajectory:
-        self._path, self._now_ns = path, now_ns
-        self._busy_until_ns = path.end_ns if self.mode == "block" else None
+    def _send(self, now_ns: int, commit_ns: int, stamp_ns: int | None) -> Trajectory:
+        """The plan from now on becomes the sent path, while an observation of stamp_ns is not too old."""
+        plan, old = self._plan, self._commanded()
+        assert plan is not None
+        plan = plan.since(now_ns)
+        self._on_plan_until_ns = plan.end_ns
+        path = plan
+        if stamp_ns is not None and self._max_age_ns is not None:
+            until_ns = max(stamp_ns + self._max_age_ns, commit_ns)
+            if until_ns < plan.end_ns:
+                self._on_plan_until_ns = until_ns
+                end = MotionState(until_ns, *plan.sample(until_ns))
+                path = plan.then(brake(self.joints, end, self.limits))
+        self._before, self._path = old, path
+        self._now_ns, self._committed_ns = now_ns, commit_ns
         return path
 
     def _commanded(self) -> Trajectory:
         if self._path is None:
             raise RuntimeError("the trajectory buffer has no reference yet: reset(position) it first")
         return self._path
-
-
-def _velocities(trajectory: Trajectory) -> np.ndarray:
-    return np.zeros_like(trajectory.positions) if trajectory.velocities is None else trajectory.velocities

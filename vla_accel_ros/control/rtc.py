@@ -51,7 +51,7 @@ class RtcSettings:
 
     mask: Mask = "exponential"
     mask_horizon: int = 8
-    delivery_s: float = 0.03
+    delivery_s: float = 0.06
     window: int = 10
     method: Method = "guidance"
 

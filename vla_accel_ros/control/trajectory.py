@@ -135,6 +135,37 @@ class Trajectory:
         velocities = None if self.velocities is None else self.velocities[:, columns]
         return Trajectory(tuple(joints), self.times_ns, self.positions[:, columns], velocities)
 
+    @property
+    def speeds(self) -> np.ndarray:
+        """The velocities, float64 [N, D]; zeros where there are none."""
+        return np.zeros_like(self.positions) if self.velocities is None else self.velocities
+
+    def since(self, t_ns: int) -> Trajectory:
+        """What is left of a motion with velocities at a time, with a point there; all, where it begins later.
+
+        A time after the end leaves the end.
+        """
+        if t_ns <= self.start_ns:
+            return self
+        left = self.times_ns > t_ns
+        position, velocity = self.sample(t_ns)
+        return Trajectory(
+            self.joints,
+            np.append(t_ns, self.times_ns[left]),
+            np.concatenate([position[None], self.positions[left]]),
+            np.concatenate([velocity[None], self.speeds[left]]),
+        )
+
+    def then(self, after: Trajectory) -> Trajectory:
+        """This motion up to where another of the same joints begins, and then that one."""
+        head = self.times_ns < after.start_ns
+        return Trajectory(
+            self.joints,
+            np.concatenate([self.times_ns[head], after.times_ns]),
+            np.concatenate([self.positions[head], after.positions]),
+            np.concatenate([self.speeds[head], after.speeds]),
+        )
+
     def _knots(self, start: MotionState | None) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Times, positions and velocities, with the start state put before the first point."""
         if start is None:

@@ -64,13 +64,13 @@ class TrajectoryNode(ManagedNode):
         contract = self._contract = Contract.load(value(self, "contract") or demo_contract())
         self._reporter.hardware_id = contract.robot
         motion = self.output(MotionMessage, "motion", qos.LATCHED)
-        self._motion = MotionTopic(motion, value(self, "mode"), value(self, "lead_s"))
+        self._motion = MotionTopic(motion, value(self, "mode"), 2.0 * value(self, "lead_s"))
         self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
         self._outputs = Outputs(self, contract)
         self._begin(contract)
         manager = value(self, "controller_manager")
         speeds = {joint.name: joint.velocity for joint in contract.joints}
-        sender = Sender(value(self, "zero_end"), value(self, "stamp"), speeds)
+        sender = Sender(value(self, "stamp"), speeds)
         self._check = ControllerCheck(self, contract.controllers, sender, manager, self._on_wrong_controller)
         self.on_release(self._check.close)
         self._configure_moves(contract, manager)
@@ -138,8 +138,8 @@ class TrajectoryNode(ManagedNode):
             value(self, "mode"),
             blend_s=value(self, "blend_s"),
             lead_s=value(self, "lead_s"),
-            zero_end=value(self, "zero_end"),
             execution_horizon=value(self, "execution_horizon") or None,
+            max_age_s=contract.chunk.max_age_s,
         )
         safety = Safety(Watchdog(contract.max_ages_s))
         cameras = tuple(f"camera/{camera.name}" for camera in contract.cameras)

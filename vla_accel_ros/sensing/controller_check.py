@@ -19,7 +19,6 @@ _JTC = (
     "command_interfaces",
     "interpolation_method",
     "interpolate_from_desired_state",
-    "allow_nonzero_velocity_at_trajectory_end",
     "allow_partial_joints_goal",
 )
 _FORWARD = ("joints", "interface_name")
@@ -38,11 +37,10 @@ _LAG_S = 0.05
 
 @dataclass(frozen=True)
 class Sender:
-    """How trajectories are sent. zero_end, stamp: parameters of the trajectory node. speeds: greatest speed
-    of each joint by name.
+    """How trajectories are sent. stamp: parameter of the trajectory node. speeds: greatest speed of each
+    joint by name.
     """
 
-    zero_end: bool = True
     stamp: str = "now"
     speeds: Mapping[str, float] | None = None
 
@@ -92,9 +90,6 @@ def _trajectory(controller: Controller, values: Mapping[str, object], sender: Se
     if values.get("interpolation_method") == "none":
         what = "its interpolation_method is none, so that it jumps from point to point"
         found.append((error, what, "set it to splines in the controller's parameters"))
-    if values.get("allow_nonzero_velocity_at_trajectory_end") is False and not sender.zero_end:
-        what = "allow_nonzero_velocity_at_trajectory_end is false, so that motion to the end is refused"
-        found.append((error, what, "set our parameter zero_end to true"))
     # Stamped with when it begins, a trajectory repeats what is commanded and is joined in the middle: what
     # the controller interpolates from is then never asked for (bench/handover.py).
     if values.get("interpolate_from_desired_state") is False and sender.stamp == "zero":

@@ -18,15 +18,12 @@ TRAJECTORY = (
     Parameter(
         "lead_s",
         0.03,
-        "How long a trajectory may take to reach its controller; that much of the old motion is kept [s].",
+        "How long a trajectory may take to reach its controller; twice that of the old motion is kept [s].",
         0.0,
         0.5,
     ),
     Parameter(
         "execution_horizon", 0, "Actions of a chunk that block executes before the next; 0 is all.", 0, 10_000
-    ),
-    Parameter(
-        "zero_end", True, "End every trajectory at rest; joint_trajectory_controller demands it since Jazzy."
     ),
     Parameter(
         "stamp",

@@ -27,7 +27,7 @@ from vla_accel_ros.tools.doctor import gpu, machine, streams
 NODES = ("inference", "trajectory")
 _ASKED = {
     "inference": ("contract", "model", "device", "dtype", "use_sim_time"),
-    "trajectory": ("contract", "zero_end", "stamp", "use_sim_time"),
+    "trajectory": ("contract", "stamp", "use_sim_time"),
 }
 _LEVELS = {diagnostics.ERROR: error, DiagnosticStatus.STALE: error, diagnostics.WARN: warning}
 
@@ -145,7 +145,7 @@ def _contract(question: Question, asked: dict[str, dict[str, Any]]) -> tuple[Con
 
 def _controllers(visitor: Visitor, contract: Contract, trajectory: dict[str, Any]) -> list[Finding]:
     speeds = {joint.name: joint.velocity for joint in contract.joints}
-    sender = Sender(trajectory.get("zero_end", True), trajectory.get("stamp", "now"), speeds)
+    sender = Sender(trajectory.get("stamp", "now"), speeds)
     found = []
     for topic, findings in visitor.controllers(contract, sender).items():
         if findings is None:
