@@ -8,12 +8,12 @@ UUID.
 from __future__ import annotations
 
 import fcntl
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
+
+from vla_accel_ros.private_files import open_private
 
 
 def gpu_id(device: torch.device) -> str | None:
@@ -25,14 +25,14 @@ def gpu_id(device: torch.device) -> str | None:
 
 @contextmanager
 def alone(name: str | None) -> Iterator[None]:
-    """Keep other measurements off a GPU while the block runs; None: nothing to keep.
+    """Keep other measurements of this user off a GPU while the block runs; None: nothing to keep.
 
     Raises RuntimeError where another one has it already.
     """
     if name is None:
         yield
         return
-    with Path(tempfile.gettempdir(), f"vla-bench-{name}.lock").open("a") as lock:
+    with open_private("bench", f"{name}.lock") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

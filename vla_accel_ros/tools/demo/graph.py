@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import IO
 
 from vla_accel_ros.nodes.environment import additional_environment
+from vla_accel_ros.private_files import open_private, private_folder
 
 # Domains up to 101 keep their ports below Linux' ephemeral range; 0 is everybody's default.
 DOMAINS = range(1, 102)
+_DOMAINS = "domains"
 OTHER_GRAPHS = (
     "ROS_DISCOVERY_SERVER",
     "ROS_LOCALHOST_ONLY",
@@ -30,19 +30,18 @@ OTHER_GRAPHS = (
 def claim_domain() -> tuple[int, IO[str]]:
     """A ROS domain that no other demo or test run of this user holds, and the open lock that keeps it.
 
-    Raises RuntimeError when all are taken.
+    Raises RuntimeError when all are taken, and where another user has made what the locks lie in.
     """
-    folder = Path(tempfile.gettempdir()) / f"vla_accel_ros-domains-{os.getuid()}"
-    folder.mkdir(exist_ok=True)
     start = os.getpid() % len(DOMAINS)
     for domain in (*DOMAINS[start:], *DOMAINS[:start]):
-        lock = (folder / str(domain)).open("w")
+        lock = open_private(_DOMAINS, str(domain))
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.close()
             continue
         return domain, lock
+    folder = private_folder(_DOMAINS)
     raise RuntimeError(
         f"all {len(DOMAINS)} ROS domains are locked in {folder}: end other demos or give --domain"
     )
