@@ -20,8 +20,8 @@ def test_a_model_that_fits_has_run_once_and_knows_the_contracts_time_step(tmp_pa
     images = {camera.image: np.zeros((20, 30, 3), np.uint8) for camera in contract.cameras}
     observation = Observation(images, np.zeros(6, np.float32), "reach the red block", 1)
     with engine.observe(observation) as prefix:
-        assert prefix.version == 1  # 0 was the warm-up
-        assert engine.act(prefix).request_id == 1
+        assert prefix.version == 2  # 0 was the warm-up, and 1 was timed
+        assert engine.act(prefix).request_id == 2
 
 
 def test_a_camera_the_model_does_not_know_is_named(tmp_path, contract):

@@ -12,6 +12,7 @@ from sensor_msgs.msg import CompressedImage, Image
 
 from vla_accel_ros.nodes.convert import set_stamp
 from vla_accel_ros.sensing.ingest import Ingest
+from vla_accel_ros.sensing.rates import PROFILED_HINT
 
 S = 1_000_000_000
 NOW = 50 * S
@@ -160,7 +161,8 @@ def test_a_slow_ring_is_blamed_on_its_writer_and_not_on_the_transport(contract):
     cameras = tuple(replace(camera, transport="ring") for camera in contract.cameras)
     ingest = make_ingest(replace(contract, cameras=cameras))
     monitor = ingest.monitors["front"]
-    monitor.seen(NOW, NOW)
+    for k in range(4):
+        monitor.seen(NOW + k * S, NOW + k * S)
     assert "the node that writes the ring" in monitor.warning(NOW + 3 * S)
 
 
@@ -171,6 +173,60 @@ def test_a_starving_camera_is_warned_of_with_the_mend(contract):
     warning = ingest.monitors["front"].warning(NOW + 9 * S)
     assert "1.0 Hz instead of 30 Hz" in warning and "config/fastdds.xml" in warning
     assert ingest.monitors["front"].drops == 9 * 29
+
+
+def test_where_the_profile_is_there_it_is_not_the_mend(contract):
+    ingest = Ingest(contract, PROFILED_HINT)
+    for k in range(10):
+        ingest.image("front", image(NOW + k * S), NOW + k * S)
+    warning = ingest.problem("front", NOW + 9 * S)
+    assert "1.0 Hz instead of 30 Hz: look at its driver's rate" in warning and "Fast DDS" not in warning
+
+
+def test_the_newest_usable_sample_of_every_stream_is_told_also_without_an_instruction(contract):
+    ingest = Ingest(contract)
+    assert ingest.stamps_ns() == {}
+    ingest.joints(contract.joint_names[1:], np.zeros(5), NOW, NOW)
+    ingest.image("front", image(NOW), NOW)
+    assert ingest.stamps_ns() == {"camera/front": NOW}
+    ingest.joints(contract.joint_names[:1], [0.0], NOW - 7, NOW)
+    with pytest.raises(ValueError, match="camera front"):
+        ingest.image("front", b"", NOW + S)
+    assert ingest.stamps_ns() == {"camera/front": NOW, "joint_states": NOW - 7}
+    ingest.clear()
+    assert ingest.stamps_ns() == {}
+
+
+def test_why_a_message_was_refused_is_told_until_all_that_come_are_usable(contract):
+    ingest = Ingest(contract)
+    with pytest.raises(ValueError, match="camera front"):
+        ingest.image("front", b"", NOW)
+    assert ingest.problem("front", NOW).startswith("camera front: ")
+    assert ingest.problem("front", NOW + 9 * S).startswith("camera front: ")
+    assert ingest.problem("wrist", NOW) == ""
+    names, bad = contract.joint_names, [0.0, 0.0, float("nan"), 0.0, 0.0, 0.0]
+    with pytest.raises(ValueError):
+        ingest.joints(names, bad, NOW, NOW)
+    ingest.joints(names[:3], [0.0] * 3, NOW + S // 2, NOW + S // 2)
+    assert ingest.problem("joint_states", NOW + S // 2) == (
+        f"joint state of {names[2]} is nan: mend its driver"
+    )
+    ingest.joints(names, [0.0] * 6, NOW + S, NOW + S)
+    assert ingest.problem("joint_states", NOW + S) == ""
+
+
+def test_the_joint_that_is_missing_or_fell_silent_alone_is_named(contract):
+    ingest = Ingest(contract)
+    names = contract.joint_names
+    ingest.joints(names[:5], [0.0] * 5, NOW, NOW)
+    assert ingest.problem("joint_states", NOW).startswith(f"no state of joint {names[5]} yet")
+    ingest.joints(names[5:], [0.0], NOW, NOW)
+    assert ingest.problem("joint_states", NOW) == ""
+    for k in range(1, 300):
+        ingest.joints(names[:5], [0.0] * 5, NOW + k * S // 100, NOW + k * S // 100)
+    told = ingest.problem("joint_states", NOW + 3 * S)
+    assert told.startswith(f"no state of joint {names[5]} for 3.00 s, while others come")
+    assert ingest.problem("joint_states", NOW + 30 * S).startswith("joint_states has sent nothing on joint_")
 
 
 def test_after_clear_only_new_frames_count_and_the_instruction_stays(contract):

@@ -49,7 +49,17 @@ def test_silence_from_the_start_is_warned_of_after_a_window():
     monitor = StreamMonitor(30.0, "joint_states")
     assert monitor.warning(0) is None and monitor.age_s(0) is None
     assert monitor.warning(1999 * MS) is None
-    assert monitor.warning(2 * S) == "joint_states arrives at 0.0 Hz instead of 30 Hz"
+    silent = "joint_states has sent nothing for 2 s: look at its driver and topic"
+    assert monitor.warning(2 * S) == silent
+
+
+def test_a_silent_camera_is_told_its_topic_and_not_the_profile():
+    monitor = StreamMonitor(30.0, "camera front", IMAGE_HINT, topic="camera/front/image_raw")
+    run(monitor, 30.0, 3.0)
+    warning = monitor.warning(6 * S)
+    assert warning == (
+        "camera front has sent nothing on camera/front/image_raw for 2 s: look at its driver and topic"
+    )
 
 
 def test_a_stream_that_stops_ages_and_is_warned_of():

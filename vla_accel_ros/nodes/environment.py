@@ -19,6 +19,9 @@ from pathlib import Path
 
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(64 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
 
+PROFILES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
+FAST_DDS = ("", "rmw_fastrtps_cpp", "rmw_fastrtps_dynamic_cpp")
+
 
 def share_path(relative: str) -> Path:
     """A data file of the package (`config/...`, `launch/...`), in the source tree or an installation.
@@ -85,3 +88,10 @@ def additional_environment(current: Mapping[str, str] = os.environ, profile: str
 def process_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The whole environment of a node process: this one's, the additions above, and `extra` over both."""
     return {**os.environ, **additional_environment(), **(extra or {})}
+
+
+def lacks_profile(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a process of this environment has Fast DDS's stock segment, which loses images."""
+    if environment.get("RMW_IMPLEMENTATION", "rmw_fastrtps_cpp") not in FAST_DDS:
+        return False
+    return not any(environment.get(name) for name in PROFILES)

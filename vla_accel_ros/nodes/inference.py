@@ -4,11 +4,12 @@ chunks and answers out.
 Images arrive by the transport that the contract gives each camera (nodes/streams.py). Three loops at their
 own rates share one engine (engine/loops.py); this node only opens topics, hands over what comes in, and
 reports: `session` and `observed`, from which every chunk can be computed again; LoopStats once a second for
-each loop; and in /diagnostics the rate, age and drops of every stream, the loops' times and misses, the age
-of the newest chunk, and what an observation is waiting for. Loading, comparing with the contract and warming
-up happen in configure; a changed instruction takes effect with the next frame. Each chunk is guided to
-continue the one before while the trajectory node tells, on `motion`, that it runs in mode `rtc`. A `question`
-is answered beside acting, several at once, in the time that is left; `~/cancel_answers` breaks them off.
+each loop; `inputs`, what comes of every stream and how fast chunks are made (nodes/inputs.py); and in
+/diagnostics the rate, age and drops of every stream, the loops' times and misses, and what chunks wait for.
+Loading, comparing with the contract and warming up happen in configure; a changed instruction takes effect
+with the next frame. Each chunk is guided to continue the one before while the trajectory node tells, on
+`motion`, that it runs in mode `rtc`. A `question` is answered beside acting, several at once, in the time
+that is left; `~/cancel_answers` breaks them off.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
 from vla_accel_msgs.msg import ActionChunk, LanguageOutput, LoopStats, Motion, Observed
+from vla_accel_ros.control.chunk_pace import ChunkPace
 from vla_accel_ros.control.guiding import Guiding
 from vla_accel_ros.control.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.engine.engine import Engine
@@ -34,8 +36,9 @@ from vla_accel_ros.models.progress import Meter
 from vla_accel_ros.nodes import convert, inference_status, qos
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
-from vla_accel_ros.nodes.environment import demo_contract, demo_model
+from vla_accel_ros.nodes.environment import demo_contract, demo_model, lacks_profile
 from vla_accel_ros.nodes.graph import GraphCheck
+from vla_accel_ros.nodes.inputs import InputsTopic
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.nodes.loading import Load
 from vla_accel_ros.nodes.motion import execution
@@ -46,6 +49,7 @@ from vla_accel_ros.nodes.streams import Streams
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sensing.graph_check import chunks, inputs, words
 from vla_accel_ros.sensing.ingest import Ingest
+from vla_accel_ros.sensing.rates import IMAGE_HINT, PROFILED_HINT
 
 
 class InferenceNode(ManagedNode):
@@ -62,7 +66,8 @@ class InferenceNode(ManagedNode):
         self._reporter.hardware_id = contract.robot
         load = self._choices()
         engine = self._load(load, contract)
-        self._ingest = Ingest(contract, page_lock=engine.policy.device.type == "cuda")
+        image_hint = IMAGE_HINT if lacks_profile() else PROFILED_HINT
+        self._ingest = Ingest(contract, image_hint, page_lock=engine.policy.device.type == "cuda")
         self._newest_chunk_ns: int | None = None
         self._errors = 0
         pace = {
@@ -70,6 +75,8 @@ class InferenceNode(ManagedNode):
             for name in ("vision", "action", "language")
             if value(self, f"{name}_hz")
         }
+        self._pace = ChunkPace(contract.chunk.max_age_s, min(pace["vision"].rate_hz, pace["action"].rate_hz))
+        self._pace.expect(self._warm_s, self._warm_s + 1.0 / min(c.rate_hz for c in contract.cameras))
         ports = Ports(
             self._observe,
             self._ingest.observed,
@@ -95,6 +102,7 @@ class InferenceNode(ManagedNode):
         self._observed = self.output(Observed, "observed", qos.REPORT)
         self._texts = self.output(LanguageOutput, "language_output", qos.REPORT)
         self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
+        self._inputs = InputsTopic(self, contract, self._ingest, self._pace)
         self._streams = Streams(self, contract, self._ingest)
         self.listen(String, "instruction", self._on_instruction, qos.LATCHED)
         self.listen(String, "question", self._on_question, qos.REPORT)
@@ -109,6 +117,8 @@ class InferenceNode(ManagedNode):
     def activate(self) -> None:
         assert self._loops is not None
         self._ingest.clear()
+        self._pace.clear()
+        self._inputs.promise()
         self._guiding.restart()
         self._loops.start()
 
@@ -122,6 +132,7 @@ class InferenceNode(ManagedNode):
     def clock_jumped(self) -> None:
         if self._contract is not None:
             self._ingest.clear()
+            self._pace.clear()
             self._restart()
 
     def _choices(self) -> Load:
@@ -149,12 +160,15 @@ class InferenceNode(ManagedNode):
     def _load(self, load: Load, contract: Contract) -> Engine:
         log = self.get_logger()
         with Meter(f"loading {load.model.name}") as meter:
-            engine = load.engine(contract, log.warning, meter, self._on_stage)
+            engine = load.engine(contract, log.warning, meter, self._on_stage, self._on_warm)
         log.info(f"loaded {load.model} on {engine.policy.device}: {engine.policy.config.kind}, {meter}")
         return engine
 
     def _on_stage(self, name: str, done: int, total: int) -> None:
         self.get_logger().info(f"preparing fast stages, {done + 1} of {total}: {name}")
+
+    def _on_warm(self, chunk_s: float) -> None:
+        self._warm_s = chunk_s
 
     def _tell_session(self, engine: Engine, load: Load, contract: Contract) -> None:
         """Say what chunks are computed with."""
@@ -217,7 +231,10 @@ class InferenceNode(ManagedNode):
             self.get_logger().warning(self._guiding.conflict, throttle_duration_sec=10.0)
 
     def _observe(self) -> Observation | None:
-        return self._ingest.observe(self.now_ns())
+        observation = self._ingest.observe(self.now_ns())
+        if observation is not None:
+            self._pace.observed(observation.stamp_ns, self.now_ns())
+        return observation
 
     def _on_prefix(self, prefix: Prefix, observation: Observation) -> None:
         assert self._contract is not None
@@ -226,7 +243,8 @@ class InferenceNode(ManagedNode):
 
     def _on_chunk(self, chunk: Chunk, inference_s: float) -> None:
         assert self._contract is not None
-        self._newest_chunk_ns = chunk.stamp_ns
+        self._newest_chunk_ns, self._inputs.failed = chunk.stamp_ns, ""
+        self._pace.made(chunk.stamp_ns, self.now_ns())
         self._chunks.publish(convert.chunk_to_message(chunk, self._contract, inference_s))
 
     def _on_text(self, text: Text) -> None:
@@ -234,6 +252,7 @@ class InferenceNode(ManagedNode):
 
     def _on_error(self, loop: str, error: Exception) -> None:
         self._errors += 1
+        self._inputs.failed = f"the {loop} loop fails: {error}"
         trace = "".join(traceback.format_exception(error))
         self.get_logger().error(f"{loop} loop: {error}\n{trace}", throttle_duration_sec=1.0)
 
@@ -244,6 +263,7 @@ class InferenceNode(ManagedNode):
         for stats in self._loops.stats():
             self._stats.publish(convert.loop_stats(stats, now_ns))
         self._streams.warn(now_ns)
+        self._inputs.warn()
 
     def _statuses(self) -> Sequence[DiagnosticStatus]:
         if self._loops is None:
@@ -253,7 +273,9 @@ class InferenceNode(ManagedNode):
         assert self._contract is not None
         now_ns = self.now_ns()
         return [
-            inference_status.of_observations(self._ingest, self._newest_chunk_ns, self._errors, now_ns),
+            inference_status.of_observations(
+                self._inputs.now(), self._ingest.instruction, self._newest_chunk_ns, self._errors
+            ),
             self._graph.status(),
             inference_status.of_chunking(self._guiding, self._contract.chunk.step_dt_s),
             *self._streams.statuses(now_ns),

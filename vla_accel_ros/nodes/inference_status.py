@@ -9,19 +9,24 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from vla_accel_ros.control.guiding import Guiding
 from vla_accel_ros.engine.loop import LoopStats
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
-from vla_accel_ros.sensing.ingest import Ingest
+from vla_accel_ros.sensing.inputs import Inputs
 
 GUIDED = ("guided", "trained")
 
 
 def of_observations(
-    ingest: Ingest, newest_chunk_ns: int | None, errors: int, now_ns: int
+    inputs: Inputs, instruction: str, newest_chunk_ns: int | None, errors: int
 ) -> DiagnosticStatus:
-    """What an observation is waiting for, and how old the newest chunk is."""
-    waiting = ingest.waiting_for
-    age = "none yet" if newest_chunk_ns is None else (now_ns - newest_chunk_ns) * 1e-9
-    values = {"chunk age [s]": age, "instruction": ingest.instruction, "errors": errors}
-    return status("inference", WARN if waiting else OK, waiting or "running", values)
+    """What chunks are waiting for, how old the newest is, and whether they are made fast enough."""
+    wrong = inputs.waiting_for or inputs.slow
+    values = {
+        "chunk age [s]": "none yet" if newest_chunk_ns is None else (inputs.told_ns - newest_chunk_ns) * 1e-9,
+        "chunks made [1/s]": inputs.chunks_per_s,
+        "chunks needed [1/s]": inputs.chunks_per_s_needed,
+        "instruction": instruction,
+        "errors": errors,
+    }
+    return status("inference", WARN if wrong else OK, wrong or "running", values)
 
 
 def of_chunking(guiding: Guiding, step_dt_s: float) -> DiagnosticStatus:

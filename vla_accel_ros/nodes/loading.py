@@ -10,6 +10,7 @@ allocations before the robot depends on time.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,11 +61,13 @@ class Load:
         warn: Callable[[str], object] = lambda _: None,
         progress: Progress | None = None,
         preparing: Preparing = lambda name, done, total: None,
+        warm: Callable[[float], object] = lambda _: None,
     ) -> Engine:
         """Compare, load, prepare and warm up. Raises ValueError, in one sentence, for what does not fit.
 
         warn: gets a sentence for each thing that fits but looks wrong, such as degrees taken for radians.
         progress: told of every weight that is loaded. preparing: told of every fast stage that is made.
+        warm: told how long the warm engine takes from images to a chunk, in seconds.
         """
         if self.torch_threads:
             torch.set_num_threads(self.torch_threads)
@@ -111,25 +114,35 @@ class Load:
                 "`vla bench precision` tells how far they are"
             )
         engine.prepare([len(contract.cameras)], range(1, engine.policy.config.max_prompt + 1), preparing)
-        warm_up(engine, contract)
+        warm(warm_up(engine, contract))
         return engine
 
 
-def warm_up(engine: Engine, contract: Contract) -> None:
-    """Observe, act on and, if it speaks, ask about a black frame of a robot in the middle of its range."""
+def warm_up(engine: Engine, contract: Contract) -> float:
+    """Observe, act on and, if it speaks, ask about a black frame of a robot in the middle of its range.
+
+    Returns how long it then takes from images to a chunk, in seconds.
+    """
+    nothing = _nothing(engine, contract)
+    with engine.observe(nothing) as prefix:
+        engine.act(prefix)
+        if engine.policy.speaks:
+            with engine.ask(prefix, max_tokens=2) as answer:
+                for _ in answer:
+                    pass
+    started = time.perf_counter()
+    with engine.observe(nothing) as prefix:
+        engine.act(prefix)
+    return time.perf_counter() - started
+
+
+def _nothing(engine: Engine, contract: Contract) -> Observation:
     side = engine.policy.image_size
     middle = np.array([(joint.lower + joint.upper) / 2 for joint in contract.joints])
     black = np.zeros((side, side, 3), np.uint8)
-    observation = Observation(
+    return Observation(
         images={camera.image: black for camera in contract.cameras},
         state=contract.to_policy(middle).astype(np.float32),
         instruction="warm up",
         stamp_ns=0,
     )
-    with engine.observe(observation) as prefix:
-        engine.act(prefix)
-        if not engine.policy.speaks:
-            return
-        with engine.ask(prefix, max_tokens=2) as answer:
-            for _ in answer:
-                pass

@@ -61,7 +61,7 @@ class Streams:
                 "drops": monitor.drops,
                 "refused": self._ingest.refused[name],
             }
-            warning = monitor.warning(now_ns) or ""
+            warning = self._ingest.problem(name, now_ns)
             if name in self._lost:
                 warning = warning or self._losses(name)
                 values["lost"] = self._lost[name]

@@ -31,9 +31,14 @@ from vla_accel_ros.sensing.sources import Sources
 from vla_accel_ros.sensing.sync import NOTHING_NEW, NotReady, Synchroniser
 from vla_accel_ros.sensing.whole_sets import WholeSets
 
+_REFUSED_NS = 1_000_000_000
+"""How long a refusal is told beside samples that are taken: one of two drivers of joints may be wrong."""
+
 
 class Ingest:
     """The inputs of one robot. Writers: one thread; readers: one other.
+
+    image_hint: what to do when too little comes of a camera that is no ring.
 
     Attributes for diagnostics: `monitors` by stream name, `refused` messages by stream name, `waiting_for`
     what an observation lacks (empty when there was one), `rings` for the cameras whose frames lie in one.
@@ -41,8 +46,14 @@ class Ingest:
     copy, page_lock: of frames in rings, see RingReader.
     """
 
-    def __init__(self, contract: Contract, copy: bool | None = None, page_lock: bool = True) -> None:
-        self._contract = contract
+    def __init__(
+        self,
+        contract: Contract,
+        image_hint: str = IMAGE_HINT,
+        copy: bool | None = None,
+        page_lock: bool = True,
+    ) -> None:
+        self._contract, self._image_hint = contract, image_hint
         self._lock = threading.Lock()
         in_rings = [camera.name for camera in contract.cameras if camera.transport == "ring"]
         self._pool = FramePool(camera.name for camera in contract.cameras if camera.name not in in_rings)
@@ -68,17 +79,21 @@ class Ingest:
             self._synchroniser.forget()
             self.sets.clear()
             self.refused: Counter[str] = Counter()
+            self._refusals: dict[str, tuple[int, str]] = {}
+            self._stamps_ns: dict[str, int] = {}
             self.waiting_for = ""
             cameras = self._contract.cameras
-            hints = {c.name: RING_HINT if c.transport == "ring" else IMAGE_HINT for c in cameras}
+            hints = {c.name: RING_HINT if c.transport == "ring" else self._image_hint for c in cameras}
             self.monitors = {
-                c.name: StreamMonitor(c.rate_hz, f"camera {c.name}", hints[c.name]) for c in cameras
+                c.name: StreamMonitor(c.rate_hz, f"camera {c.name}", hints[c.name], topic=c.topic)
+                for c in cameras
             }
-            self.monitors["joint_states"] = StreamMonitor(self._contract.joint_states.rate_hz, "joint_states")
+            states = self._contract.joint_states
+            self.monitors["joint_states"] = StreamMonitor(states.rate_hz, "joint_states", topic=states.topic)
 
     def image(self, camera: str, message: bytes, now_ns: int) -> None:
         """A serialized sensor_msgs/Image. Raises ValueError, one sentence, for one that cannot be used."""
-        with self._refusing(camera):
+        with self._refusing(camera, now_ns):
             view = image_view(message)
             check(view)
             with self._pool.write(camera, view.stamp_ns, view.height, view.width) as slot:
@@ -88,7 +103,7 @@ class Ingest:
 
     def compressed(self, camera: str, message: bytes, now_ns: int) -> None:
         """A serialized sensor_msgs/CompressedImage, jpeg or png. Raises ValueError as image does."""
-        with self._refusing(camera):
+        with self._refusing(camera, now_ns):
             view = compressed_view(message)
             picture = decode(view)
             with self._pool.write(camera, view.stamp_ns, *picture.shape[:2]) as slot:
@@ -99,7 +114,7 @@ class Ingest:
     def handle(self, camera: str, handle: Handle, now_ns: int) -> None:
         """Where a frame of a ring lies. Raises ValueError as image does; a frame overwritten already is
         counted, not refused."""
-        with self._refusing(camera):
+        with self._refusing(camera, now_ns):
             self.rings.hear(camera, handle)
         self._came(camera, handle.stamp_ns, now_ns)
 
@@ -131,10 +146,29 @@ class Ingest:
         try:
             with self._lock:
                 self._joints.add(names, positions, stamp_ns)
-        except ValueError:
-            self.refused["joint_states"] += 1
+        except ValueError as refusal:
+            self._refuse("joint_states", refusal, now_ns)
             raise
-        self.monitors["joint_states"].seen(stamp_ns, now_ns)
+        self._seen("joint_states", stamp_ns, now_ns)
+
+    def stamps_ns(self) -> dict[str, int]:
+        """The newest usable sample of each stream by `camera/<name>` and `joint_states`, without those of
+        which none has come. Of joint_states it is the time up to which every joint is known."""
+        stamps = {f"camera/{c.name}": self._stamps_ns.get(c.name) for c in self._contract.cameras}
+        stamps["joint_states"] = self._joints.newest_ns
+        return {stream: stamp_ns for stream, stamp_ns in stamps.items() if stamp_ns is not None}
+
+    def problem(self, name: str, now_ns: int) -> str:
+        """What is wrong with a stream, in a sentence: why its newest message was refused, which joint is
+        missing, or that it comes too slowly; empty when nothing is. name: as in `monitors`."""
+        if name in self._refusals:
+            return self._refusals[name][1]
+        joints = ""
+        if name == "joint_states":
+            joints = self._joints.problem(now_ns, self._contract.joint_states.max_age_s)
+        silent = not self.monitors[name].rate_hz(now_ns)
+        slow = self.monitors[name].warning(now_ns) or ""
+        return slow if silent and slow else joints or slow
 
     def observe(self, now_ns: int) -> Observation | None:
         """The newest observation; None when there is none that is new, and `waiting_for` says why."""
@@ -169,14 +203,26 @@ class Ingest:
             self.rings.close()
 
     def _came(self, camera: str, stamp_ns: int, now_ns: int) -> None:
-        self.monitors[camera].seen(stamp_ns, now_ns)
+        self._seen(camera, stamp_ns, now_ns)
         self.sets.arrived(camera, stamp_ns)
 
+    def _seen(self, name: str, stamp_ns: int, now_ns: int) -> None:
+        self.monitors[name].seen(stamp_ns, now_ns)
+        self._stamps_ns[name] = stamp_ns
+        at_ns, _ = self._refusals.get(name, (now_ns, ""))
+        if not 0 <= now_ns - at_ns < _REFUSED_NS:
+            self._refusals.pop(name, None)
+
+    def _refuse(self, name: str, refusal: ValueError, now_ns: int) -> None:
+        self.refused[name] += 1
+        self._refusals[name] = (now_ns, str(refusal))
+
     @contextmanager
-    def _refusing(self, camera: str) -> Iterator[None]:
+    def _refusing(self, camera: str, now_ns: int) -> Iterator[None]:
         """Count a refusal, and say whose it is."""
         try:
             yield
         except ValueError as refusal:
-            self.refused[camera] += 1
-            raise ValueError(f"camera {camera}: {refusal}") from refusal
+            told = ValueError(f"camera {camera}: {refusal}")
+            self._refuse(camera, told, now_ns)
+            raise told from refusal

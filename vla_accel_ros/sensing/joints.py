@@ -78,6 +78,21 @@ class JointHistory:
         """Joints of which nothing has come yet."""
         return tuple(name for name, count in zip(self.joints, self._counts) if count == 0)
 
+    def problem(self, now_ns: int, max_age_s: float) -> str:
+        """A sentence that names the joints of which nothing has come yet, or nothing for max_age_s while
+        others came; else empty."""
+        with self._lock:
+            if self.missing:
+                return f"no state of joint {', '.join(self.missing)} yet: look at its driver and its name"
+            last = self._last(self._times)
+            limit_ns = round(max_age_s * 1e9)
+            late = now_ns - last > limit_ns
+            if not late.any() or late.all():
+                return ""
+            oldest_s = (now_ns - int(last.min())) * 1e-9
+            names = ", ".join(name for name, is_late in zip(self.joints, late) if is_late)
+            return f"no state of joint {names} for {oldest_s:.2f} s, while others come: look at its driver"
+
     @property
     def newest_ns(self) -> int | None:
         """Time up to which every joint is known, None while one is missing."""

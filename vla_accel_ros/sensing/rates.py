@@ -2,7 +2,8 @@
 
 The common fault of a camera under ROS 2 is not silence but starvation: with the stock Fast DDS transport a
 frame is larger than the shared-memory segment and arrives once a second. So the measured rate is compared
-with the expected one and the sentence that says so names the mend. Time is given, never read.
+with the expected one and the sentence that says so names the mend: the profile where it is missing and frames
+come, the driver where none does. Time is given, never read.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ IMAGE_HINT = (
     "start the node with the Fast DDS profile config/fastdds.xml (FASTDDS_DEFAULT_PROFILES_FILE, "
     "FASTRTPS_DEFAULT_PROFILES_FILE on Humble), whose shared-memory segment holds a whole image"
 )
+PROFILED_HINT = "look at its driver's rate, and at the load and the network between its machine and this one"
+"""Where the profile is there already, or another middleware."""
 RING_HINT = "look at the node that writes the ring, for its handles are small and seldom lost on the way"
 _SLOW = 0.8
 
@@ -20,16 +23,23 @@ _SLOW = 0.8
 class StreamMonitor:
     """Arrivals of one stream.
 
-    expected_hz: its rate by the contract. name, hint: for the warning; the hint is what to do. window_s: time
-    over which the rate is measured.
+    expected_hz: its rate by the contract. name, hint, topic: for the warning; the hint is what to do when too
+    little comes. window_s: time over which the rate is measured.
     """
 
-    def __init__(self, expected_hz: float, name: str = "stream", hint: str = "", window_s: float = 2.0):
+    def __init__(
+        self,
+        expected_hz: float,
+        name: str = "stream",
+        hint: str = "",
+        window_s: float = 2.0,
+        topic: str = "",
+    ):
         if not (expected_hz > 0 and window_s > 0):
             raise ValueError(f"expected_hz = {expected_hz} and window_s = {window_s} must be above zero")
         self.name, self.expected_hz = name, expected_hz
         self.drops = 0
-        self._hint, self._window_ns = hint, round(window_s * 1e9)
+        self._hint, self._topic, self._window_ns = hint, topic, round(window_s * 1e9)
         self._arrivals: deque[int] = deque()
         self._since_ns: int | None = None
         self._stamp_ns: int | None = None
@@ -62,6 +72,10 @@ class StreamMonitor:
             return None
         if rate_hz >= _SLOW * self.expected_hz:
             return None
+        if not rate_hz:
+            where = f" on {self._topic}" if self._topic else ""
+            silent_s = self._window_ns * 1e-9
+            return f"{self.name} has sent nothing{where} for {silent_s:g} s: look at its driver and topic"
         sentence = f"{self.name} arrives at {rate_hz:.1f} Hz instead of {self.expected_hz:g} Hz"
         return f"{sentence}: {self._hint}" if self._hint else sentence
 
