@@ -8,11 +8,11 @@ from builders import make_checkpoint, make_config
 
 from vla_accel_ros.models.config import GemmaConfig
 
-SLOW_STEPS = 40
+SLOW_STEPS = 20
 """Steps of denoising with which a chunk takes some half a second of one core."""
 
 
 def make_slow_model(folder: Path) -> Path:
     """Its checkpoint folder; give inference denoise_steps = SLOW_STEPS, or fewer for a faster one."""
-    expert = GemmaConfig(width=256, depth=2, mlp=1024, heads=4, kv_heads=1, head_dim=8)
+    expert = GemmaConfig(width=512, depth=2, mlp=2048, heads=4, kv_heads=1, head_dim=8)
     return make_checkpoint(folder / "slow_policy", make_config(horizon=50, expert=expert))
