@@ -20,6 +20,7 @@ _JTC = (
     "interpolation_method",
     "interpolate_from_desired_state",
     "allow_partial_joints_goal",
+    "allow_trajectory_replacement",
 )
 _FORWARD = ("joints", "interface_name")
 _SERVO_NODE = "moveit_servo"
@@ -98,6 +99,12 @@ def _trajectory(controller: Controller, values: Mapping[str, object], sender: Se
             "measured state, so that hand-overs jerk"
         )
         found.append((warning, what, "set our parameter stamp to now, or that of the controller to true"))
+    if values.get("allow_trajectory_replacement") is True:
+        what = (
+            "allow_trajectory_replacement is true, so that a trajectory begins when it arrives, not when it "
+            "is stamped: at each one the joints step back by what they moved meanwhile"
+        )
+        found.append((error, what, "set it to false in the controller's parameters"))
     return found + _tight(values, sender)
 
 

@@ -2,8 +2,9 @@
 
 The demo and the tests are only worth something if the simulated robot is as strict as a real one: what Jazzy
 and Kilted refuse by default is refused here, with the reason; a new trajectory replaces the old one at once
-(nothing is blended for the sender); after the last point the arm holds. Two parameters carry the controller's
-own names. Stateless in time: asking twice for the same instant gives the same command.
+(nothing is blended for the sender); after the last point the arm holds. Parameters carry the controller's own
+names and Kilted's defaults; two came after it. Stateless in time: asking twice for the same instant gives the
+same command.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ class JointTrajectoryController:
         state.
     allow_nonzero_velocity_at_trajectory_end: take trajectories that end in motion (the default of Humble
         only).
+    positions_upsampling: give points without velocities those of a cubic spline at rest at both ends.
+    allow_trajectory_replacement: while one is executed, keep it until the new one's stamp; a stamp that is
+        past counts as the time of arrival.
+    update_s: period of its updates. A real controller stamps the last command, which is the one for now, with
+        the update before, so that what starts from it steps by one update's motion.
     """
 
     def __init__(
@@ -38,10 +44,16 @@ class JointTrajectoryController:
         *,
         interpolate_from_desired_state: bool = True,
         allow_nonzero_velocity_at_trajectory_end: bool = False,
+        positions_upsampling: bool = False,
+        allow_trajectory_replacement: bool = False,
+        update_s: float = 0.0,
     ) -> None:
         self.joints = tuple(joints)
         self.interpolate_from_desired_state = interpolate_from_desired_state
         self.allow_nonzero_velocity_at_trajectory_end = allow_nonzero_velocity_at_trajectory_end
+        self.positions_upsampling = positions_upsampling
+        self.allow_trajectory_replacement = allow_trajectory_replacement
+        self._update_ns = round(update_s * 1e9)
         self.start(np.zeros(len(self.joints)))
 
     def start(self, position: np.ndarray, epoch_ns: int = 0) -> None:
@@ -49,13 +61,14 @@ class JointTrajectoryController:
 
         position: [D] rad. epoch_ns: the ROS clock at the simulator's time zero, for `commands`.
         """
-        self.epoch_ns = epoch_ns
+        self.epoch_ns = self.began_ns = epoch_ns
         self._start: MotionState | None = None
         self._active = Trajectory(self.joints, np.array([epoch_ns]), np.asarray(position, float)[None])
 
     def slip(self, by_ns: int) -> None:
         """The ROS clock was set while simulated time stood: what is being executed goes on where it was."""
         self.epoch_ns += by_ns
+        self.began_ns += by_ns
         self._active = replace(self._active, times_ns=self._active.times_ns + by_ns)
         if self._start is not None:
             self._start = replace(self._start, stamp_ns=self._start.stamp_ns + by_ns)
@@ -85,26 +98,53 @@ class JointTrajectoryController:
             trajectory = Trajectory(tuple(joint_names), start_ns + offsets, positions, velocities)
         except (TypeError, ValueError) as error:
             raise Rejected(f"{str(error).rstrip('.')}.") from error
-        self.accept(trajectory, now_ns, measured)
+        self.accept(trajectory, now_ns, measured, start_ns)
 
-    def accept(self, trajectory: Trajectory, now_ns: int, measured: MotionState | None = None) -> None:
+    def accept(
+        self,
+        trajectory: Trajectory,
+        now_ns: int,
+        measured: MotionState | None = None,
+        stamp_ns: int | None = None,
+    ) -> None:
         """Replace the active trajectory by this one, as of now_ns.
 
         A trajectory that began in the past is joined where it is now; one that begins later is approached
         from the state at receipt. measured: where the joints are, needed when interpolate_from_desired_state
-        is off.
+        is off. stamp_ns: when it begins; with its first point by default.
         Raises Rejected for other joints than the controller's, an end in the past, or a last point in motion.
         """
         self._check(trajectory, now_ns)
         if self.interpolate_from_desired_state:
-            start = self.desired(now_ns)
+            start = replace(self.desired(now_ns), stamp_ns=now_ns - self._update_ns)
         elif measured is None:
             raise Rejected(
                 "interpolate_from_desired_state is false and no measured state was given: give one."
             )
         else:
             start = MotionState(now_ns, measured.position, measured.velocity)
-        self._active, self._start = trajectory.select(self.joints), start
+        trajectory = trajectory.select(self.joints)
+        if self.positions_upsampling and trajectory.velocities is None and len(trajectory) > 1:
+            trajectory = replace(trajectory, velocities=spline_velocities(trajectory))
+        stamp_ns = trajectory.start_ns if stamp_ns is None else stamp_ns
+        if self.allow_trajectory_replacement and len(self._active) > 1:
+            trajectory, stamp_ns = self._continued(trajectory, stamp_ns, now_ns), now_ns
+        self._active, self._start, self.began_ns = trajectory, start, stamp_ns
+
+    def _continued(self, trajectory: Trajectory, stamp_ns: int, now_ns: int) -> Trajectory:
+        """The trajectory behind what is left of the active one until its stamp."""
+        if stamp_ns <= now_ns:
+            return replace(trajectory, times_ns=trajectory.times_ns + (now_ns - stamp_ns))
+        old = self._active.times_ns
+        kept = np.unique(np.append(old[(old > now_ns) & (old < stamp_ns)], stamp_ns))
+        kept = kept[kept < trajectory.start_ns]
+        positions, velocities = self._active.sample(kept, self._start)
+        return Trajectory(
+            self.joints,
+            np.append(kept, trajectory.times_ns),
+            np.concatenate([positions, trajectory.positions]),
+            None if trajectory.velocities is None else np.concatenate([velocities, trajectory.velocities]),
+        )
 
     def _check(self, trajectory: Trajectory, now_ns: int) -> None:
         names, own = trajectory.joints, self.joints
@@ -138,6 +178,23 @@ class JointTrajectoryController:
         SimRobot.advance."""
         times_ns = self.epoch_ns + np.round(np.asarray(times_s) * 1e9).astype(np.int64)
         return self._active.sample(times_ns, self._start)
+
+
+def spline_velocities(trajectory: Trajectory) -> np.ndarray:
+    """Velocities, float64 [N, D], of the cubic spline through N >= 2 points that is at rest at both ends.
+
+    Between the ends the acceleration is continuous: with h the time to the next point and p the positions,
+    v[i-1] / h[i-1] + 2 v[i] (1 / h[i-1] + 1 / h[i]) + v[i+1] / h[i]
+    = 3 (p[i] - p[i-1]) / h[i-1]^2 + 3 (p[i+1] - p[i]) / h[i]^2.
+    """
+    p, h = trajectory.positions, np.diff(trajectory.times_ns) * 1e-9
+    system, right = np.eye(len(p)), np.zeros_like(p)
+    inner = np.arange(1, len(p) - 1)
+    system[inner, inner - 1], system[inner, inner + 1] = 1 / h[:-1], 1 / h[1:]
+    system[inner, inner] = 2 / h[:-1] + 2 / h[1:]
+    slope = 3 * np.diff(p, axis=0) / np.square(h)[:, None]
+    right[inner] = slope[:-1] + slope[1:]
+    return np.linalg.solve(system, right)
 
 
 class ArmControllers:

@@ -2,7 +2,7 @@
 
 Two joints should follow a 0.5 Hz reference (peaks 1.57 rad/s, 4.9 rad/s^2). Chunks of 30 Hz knots come at
 10 Hz, 100 ms after their observation, and err by 10 mrad (normal, one error a chunk and joint); a message
-takes 3 ms to the controller. The controller is the simulated arm's, which samples as
+takes 3 ms to the controller, or what a row says. The controller is the simulated arm's, which samples as
 joint_trajectory_controller does: a new trajectory replaces the old one and starts from the commanded or the
 measured state (motors lag by 20 ms), as its parameter interpolate_from_desired_state says. It is sampled at
 500 Hz.
@@ -26,8 +26,9 @@ LIMITS = JointLimits(*np.array([[-3.0, -3.0], [3.0, 3.0], [50.0, 50.0], [1e5, 1e
 STEP_DT_S = 1 / 30
 _S = 1_000_000_000
 _BEGIN = _S  # a stamp of zero would mean "on arrival"
-_TICK, _PERIOD, _LATENCY, _TRANSPORT = _S // 500, _S // 10, _S // 10, 3_000_000
+_TICK, _PERIOD, _LATENCY = _S // 500, _S // 10, _S // 10
 _POINTS_EVERY = 17  # ticks between two points of a style that sends single ones: 30 Hz
+_DELAY_S = 0.003
 _MOTOR_LAG_S = 0.02
 _ERROR = 0.01
 _SETTLING_S = 1
@@ -53,9 +54,21 @@ def reference(t_s: np.ndarray | float) -> np.ndarray:
     return np.stack([0.5 * np.sin(np.pi * t_s), 0.5 * np.cos(np.pi * t_s)], axis=-1)
 
 
-def measure(style: str, from_desired: bool, seconds: int = 5, seed: int = 0) -> Smoothness:
-    """Run one style against one setting of interpolate_from_desired_state."""
-    commanded = _play(STYLES[style](JOINTS, LIMITS, reference(_BEGIN / _S)), from_desired, seconds, seed)
+def measure(
+    style: str, from_desired: bool, seconds: int = 5, seed: int = 0, delay_s: float = _DELAY_S, **jtc: bool
+) -> Smoothness:
+    """Run one style against one setting of interpolate_from_desired_state, and other parameters of the
+    controller."""
+    sender = STYLES[style](JOINTS, LIMITS, reference(_BEGIN / _S))
+    controller = JointTrajectoryController(
+        JOINTS, interpolate_from_desired_state=from_desired, update_s=_TICK / _S, **jtc
+    )
+    commanded = play(sender, controller, delay_s, seconds, seed)
+    return smoothness(style, from_desired, commanded)
+
+
+def smoothness(style: str, from_desired: bool, commanded: np.ndarray) -> Smoothness:
+    """What is smooth about commanded positions [ticks, 2]."""
     settled = commanded[_SETTLING_S * _S // _TICK :]
     dt_s = _TICK / _S
     asked = reference((_BEGIN + np.arange(len(commanded)) * _TICK) / _S)[-len(settled) :]
@@ -88,10 +101,11 @@ def lines(rows: Iterable[Smoothness]) -> Iterable[str]:
         )
 
 
-def _play(style: Style, from_desired: bool, seconds: int, seed: int) -> np.ndarray:
-    """The commanded positions [ticks, 2] of one run."""
+def play(
+    style: Style, controller: JointTrajectoryController, delay_s: float, seconds: int, seed: int
+) -> np.ndarray:
+    """The commanded positions [ticks, 2] of one run, in which a message takes delay_s to the controller."""
     rng = np.random.default_rng(seed)
-    controller = JointTrajectoryController(JOINTS, interpolate_from_desired_state=from_desired)
     controller.start(reference(_BEGIN / _S))
     measured, speed = reference(_BEGIN / _S), np.zeros(2)
     computing: list[tuple[int, Chunk]] = []
@@ -106,7 +120,7 @@ def _play(style: Style, from_desired: bool, seconds: int, seed: int) -> np.ndarr
             sent.append(style.take(computing.pop(0)[1], now))
         if tick % _POINTS_EVERY == 0:
             sent.append(style.tick(now))
-        travelling += [(now + _TRANSPORT, message) for message in sent if message is not None]
+        travelling += [(now + round(delay_s * _S), message) for message in sent if message is not None]
         while travelling and travelling[0][0] <= now:
             message = travelling.pop(0)[1]
             state = MotionState(now, measured, speed)
