@@ -84,6 +84,15 @@ def test_a_chunk_takes_over_as_late_as_the_trajectory_node_says():
     assert loop.chunking.delay_steps(0.1) == 2
 
 
+def test_a_slower_way_to_the_controllers_needs_no_new_beginning():
+    loop = Loop(delivery_s=0.02)
+    loop.guiding.told(RUNNING)
+    loop.act()
+    assert loop.guiding.told(replace(RUNNING, lead_s=0.2))
+    assert loop.counted() == {"guided": 2}
+    assert loop.chunking.delay_s == pytest.approx(0.04 + 0.2 + 0.02)
+
+
 def test_always_guides_for_an_executor_that_tells_nothing_and_never_guides_for_none():
     assert Loop("always").counted() == {"first": 1, "guided": 1}
     loop = Loop("never")

@@ -7,7 +7,7 @@ trajectory node tells both, and how late a chunk takes over there. Without its w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from vla_accel_ros.control.rtc import RealTimeChunking
@@ -61,10 +61,13 @@ class Guiding:
 
     def told(self, execution: Execution) -> bool:
         """Take what the other side tells of itself; returns whether that is something else than before."""
-        if execution == self._told:
+        before, self._told = self._told, execution
+        if execution == before:
             return False
-        self._told = execution
-        self.restart()
+        if before is not None and execution == replace(before, lead_s=execution.lead_s) and not self.why_not:
+            self.chunking.lead(execution.lead_s)
+        else:
+            self.restart()
         return True
 
     @property

@@ -154,6 +154,11 @@ class RealTimeChunking:
             self._paused, self._previous, self._age = "", None, self._age + 1
             self._delivery_s = self.settings.delivery_s + lead_s
 
+    def lead(self, lead_s: float) -> None:
+        """Chunks change the motion this long after their delivery from now on; see `resume`."""
+        with self._lock:
+            self._delivery_s = self.settings.delivery_s + lead_s
+
     def _agreement(self, previous: Chunk, stamp_ns: int) -> Agreement:
         """What a chunk observed at stamp_ns must agree with."""
         delay = self.delay_steps(previous.step_dt_s)

@@ -6,6 +6,8 @@ with nothing that was never executed.
 
 from __future__ import annotations
 
+import math
+
 from rclpy.lifecycle import LifecyclePublisher
 
 from vla_accel_msgs.msg import Motion
@@ -21,12 +23,21 @@ STATES = {
 _WORDS = {number: word for word, number in STATES.items()}
 
 
-class MotionTopic:
-    """Tells of changes. mode, lead_s: of the trajectory buffer."""
+# Told in steps, rounded up: an exact figure would be another one all the time.
+_LEAD_STEP_S = 0.01
 
-    def __init__(self, publisher: LifecyclePublisher, mode: str, lead_s: float) -> None:
+
+class MotionTopic:
+    """Tells of changes. mode: of the trajectory buffer."""
+
+    def __init__(self, publisher: LifecyclePublisher, mode: str) -> None:
         self._publisher = publisher
-        self._message = Motion(mode=mode, lead_s=lead_s)
+        self._message = Motion(mode=mode)
+        self._lead_s = 0.0
+
+    def keep(self, kept_s: float) -> None:
+        """How much of the old motion a new chunk keeps; told with the next `tell`."""
+        self._lead_s = math.ceil(kept_s / _LEAD_STEP_S - 1e-6) * _LEAD_STEP_S
 
     def begin(self) -> None:
         """The commanded motion begins anew; told with the next `tell`."""
@@ -36,7 +47,8 @@ class MotionTopic:
     def tell(self, state: str, reasons: tuple[str, ...], now_ns: int) -> None:
         """The present state, one of STATES, and why it does not run; said only when it is another."""
         message = self._message
-        if message.state != STATES[state]:
+        if (message.state, message.lead_s) != (STATES[state], self._lead_s):
+            message.lead_s = self._lead_s
             message.state, message.reasons = STATES[state], list(reasons)
             convert.set_stamp(message.header.stamp, now_ns)
             self._publisher.publish(message)

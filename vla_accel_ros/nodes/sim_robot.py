@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import time
 from array import array
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
@@ -29,7 +30,7 @@ from trajectory_msgs.msg import JointTrajectory
 from vla_accel_msgs.msg import GroundTruth
 from vla_accel_msgs.srv import ResetScene
 from vla_accel_ros.control.trajectory import MotionState
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import controller_state, convert, qos
 from vla_accel_ros.nodes.camera_output import CameraOutput, Outputs
 from vla_accel_ros.nodes.declare import declare, value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, Reporter, status
@@ -41,6 +42,7 @@ from vla_accel_ros.sim.robot import CAMERAS, SimRobot
 from vla_accel_ros.sim.tasks import FAMILIES, Task, tasks
 
 _CATCH_UP_S = 1.0
+_STATE_HZ = 50.0  # of controller_state: Humble's default
 
 
 class SimRobotNode(Node):
@@ -51,6 +53,7 @@ class SimRobotNode(Node):
         declare(self, SIM_ROBOT)
         self._size = (value(self, "image_height"), value(self, "image_width"))
         self._robot = SimRobot(self._size)
+        self._delayed: deque[tuple[int, str, JointTrajectory]] = deque()  # (due, controller, command)
         self._controllers = ArmControllers()
         self._robot.render(CAMERAS[0])  # a missing OpenGL ends the process here, with its fix
         self._reset(choose_task(value(self, "task"), value(self, "seed")), value(self, "seed"))
@@ -68,10 +71,21 @@ class SimRobotNode(Node):
         self.create_timer(1.0 / value(self, "joint_hz"), self._send_joints)
         self.create_timer(1.0 / value(self, "camera_hz"), self._send_images)
         self.create_timer(1.0 / value(self, "ground_truth_hz"), self._send_truth)
+        if self._states:
+            self.create_timer(1.0 / _STATE_HZ, self._send_states)
 
     def _publish(self) -> None:
         self._joints_pub = self.create_publisher(JointState, "joint_states", qos.SENSOR)
         self._truth_pub = self.create_publisher(GroundTruth, "ground_truth", qos.REPORT)
+        kind = controller_state.state_type()
+        self._states = {
+            name: (
+                self.create_publisher(kind, f"{name}/controller_state", qos.REPORT),
+                kind(joint_names=list(controller.joints), speed_scaling_factor=1.0),
+            )
+            for name, controller in self._controllers.controllers.items()
+            if kind is not None
+        }
 
     def _listen(self) -> None:
         for name in self._controllers.controllers:
@@ -98,10 +112,19 @@ class SimRobotNode(Node):
         self._epoch_ns = self._now_ns() - round(self._robot.time_s * 1e9)
         self._controllers.start(self._robot.state(), self._epoch_ns)
         self._window, self._busy_s = (self._now_ns(), self._robot.time_s), 0.0
+        self._delayed.clear()
 
     def _advance(self) -> int:
         """Run physics up to the present; returns the stamp of the simulated instant."""
-        behind_s = (self._now_ns() - self._epoch_ns) * 1e-9 - self._robot.time_s
+        now_ns = self._now_ns()
+        while self._delayed and self._delayed[0][0] <= now_ns:
+            due_ns, name, message = self._delayed.popleft()
+            self._run_to(due_ns)
+            self._execute(name, message, due_ns)
+        return self._run_to(now_ns)
+
+    def _run_to(self, now_ns: int) -> int:
+        behind_s = (now_ns - self._epoch_ns) * 1e-9 - self._robot.time_s
         if not -0.01 <= behind_s <= _CATCH_UP_S:
             slipped_ns = round(behind_s * 1e9)
             self._epoch_ns += slipped_ns
@@ -153,13 +176,33 @@ class SimRobotNode(Node):
         message.poses = [_pose(*numbers) for numbers in poses.values()]
         self._truth_pub.publish(message)
 
+    def _send_states(self) -> None:
+        if not any(publisher.get_subscription_count() for publisher, _ in self._states.values()):
+            return
+        stamp_ns = self._advance()
+        for name, (publisher, message) in self._states.items():
+            controller = self._controllers[name]
+            desired, measured = controller.desired(stamp_ns), self._measured(name, stamp_ns)
+            controller_state.fill(message, controller.began_ns, desired, measured)
+            publisher.publish(message)
+
     def _on_trajectory(self, name: str, message: JointTrajectory) -> None:
-        stamp_ns, now_ns = self._advance(), self._now_ns()
-        controller = self._controllers[name]
-        columns = [JOINTS.index(joint) for joint in controller.joints]
-        measured = MotionState(stamp_ns, self._robot.state()[columns], self._robot.velocity()[columns])
+        self._advance()
+        delay_s = value(self, "command_delay_s")
+        if delay_s > 0.0 or self._delayed:
+            self._delayed.append((self._now_ns() + round(delay_s * 1e9), name, message))
+        else:
+            self._execute(name, message, self._now_ns())
+
+    def _measured(self, name: str, stamp_ns: int) -> MotionState:
+        columns = [JOINTS.index(joint) for joint in self._controllers[name].joints]
+        return MotionState(stamp_ns, self._robot.state()[columns], self._robot.velocity()[columns])
+
+    def _execute(self, name: str, message: JointTrajectory, now_ns: int) -> None:
+        stamp_ns = self._epoch_ns + round(self._robot.time_s * 1e9)
         try:
-            controller.accept(convert.trajectory_from_message(message, now_ns), now_ns, measured)
+            trajectory = convert.trajectory_from_message(message, now_ns)
+            self._controllers[name].accept(trajectory, now_ns, self._measured(name, stamp_ns))
         except ValueError as refusal:
             self._rejected += 1
             self.get_logger().warning(f"{name} rejects a trajectory: {refusal}", throttle_duration_sec=1.0)

@@ -64,7 +64,7 @@ class TrajectoryNode(ManagedNode):
         contract = self._contract = Contract.load(value(self, "contract") or demo_contract())
         self._reporter.hardware_id = contract.robot
         motion = self.output(MotionMessage, "motion", qos.LATCHED)
-        self._motion = MotionTopic(motion, value(self, "mode"), 2.0 * value(self, "lead_s"))
+        self._motion = MotionTopic(motion, value(self, "mode"))
         self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
         self._outputs = Outputs(self, contract)
         self._begin(contract)
@@ -137,7 +137,7 @@ class TrajectoryNode(ManagedNode):
             JointLimits.of(joints),
             value(self, "mode"),
             blend_s=value(self, "blend_s"),
-            lead_s=value(self, "lead_s"),
+            lead_s=self._outputs.lead_s(),
             execution_horizon=value(self, "execution_horizon") or None,
             max_age_s=contract.chunk.max_age_s,
         )
@@ -184,12 +184,14 @@ class TrajectoryNode(ManagedNode):
     def _watch(self) -> None:
         change, stop = self._follower.step(self.now_ns())
         self._outputs.send(stop)
+        self._follower.buffer.lead_s = self._outputs.lead_s()
         if change is not None:
             self._tell(change)
         self._standing.poll()
         self._home.poll()
         safety = self._follower.safety
         lent = self._standing.lent and safety.state is Motion.HOLDING
+        self._motion.keep(self._follower.buffer.kept_s)
         self._motion.tell("released" if lent else safety.state.value, safety.reasons, self.now_ns())
 
     def _tell(self, change: Change) -> None:

@@ -60,6 +60,15 @@ class Adapter(ABC):
     def close(self) -> None:
         """Leave the controller alone, at deactivation: what was sent has arrived when this returns."""
 
+    def lead_s(self, now_ns: int) -> float:
+        """How long a trajectory takes to the controller, as far as is known; asked at the watchdog's rate."""
+        return 0.0
+
+    @property
+    def trouble(self) -> str:
+        """A sentence when the controller does not get what it is sent in time, else empty."""
+        return ""
+
     def values(self) -> dict[str, object]:
         """Numbers for diagnostics."""
         return {}

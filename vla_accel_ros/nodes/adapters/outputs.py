@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus
 
+from vla_accel_ros.control.delivery import Delivery
 from vla_accel_ros.control.limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.control.twist import TwistBuffer
@@ -21,7 +22,7 @@ from vla_accel_ros.nodes.adapters.forward_command import ForwardCommandAdapter
 from vla_accel_ros.nodes.adapters.joint_trajectory import JointTrajectoryAdapter
 from vla_accel_ros.nodes.adapters.servo import ServoJointAdapter, ServoTwistAdapter
 from vla_accel_ros.nodes.declare import value
-from vla_accel_ros.nodes.diagnostics import OK, status
+from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.sensing.contract import Contract, Controller
 
@@ -37,6 +38,7 @@ class Outputs:
 
     def __init__(self, node: ManagedNode, contract: Contract) -> None:
         self._node, self._names = node, contract.joint_names
+        self._least_s = value(node, "lead_s")
         self.twist = _twist(node, contract)
         self.adapters = [
             _adapter(node, contract, controller, self.twist) for controller in contract.controllers
@@ -75,6 +77,16 @@ class Outputs:
             for sentence in adapter.open():
                 self._node.get_logger().warning(f"{adapter.controller.topic}: {sentence}")
 
+    def lead_s(self) -> float:
+        """How much of the old motion to keep until the slowest controller has the new one; a warning when
+        that is more than may be."""
+        now_ns = self._node.now_ns()
+        lead_s = max([self._least_s, *(adapter.lead_s(now_ns) for adapter in self.adapters)])
+        slow = [f"{a.controller.topic}: {a.trouble}" for a in self.adapters if a.trouble]
+        if slow:
+            self._node.get_logger().warning("; ".join(slow), throttle_duration_sec=10.0)
+        return lead_s
+
     def rest(self) -> None:
         """The robot is at rest, and held."""
         for adapter in self.adapters:
@@ -98,11 +110,12 @@ class Outputs:
 
     def statuses(self) -> list[DiagnosticStatus]:
         """A line of diagnostics for each controller that has something to tell."""
-        return [
-            status(f"{adapter.controller.topic} stream", OK, adapter.controller.kind, values)
-            for adapter in self.adapters
-            if (values := adapter.values())
-        ]
+        lines = []
+        for adapter in self.adapters:
+            if values := adapter.values():
+                level, what = (WARN, adapter.trouble) if adapter.trouble else (OK, adapter.controller.kind)
+                lines.append(status(f"{adapter.controller.topic} stream", level, what, values))
+        return lines
 
     def _tick(self, adapter: Adapter) -> None:
         adapter.tick(self._node.now_ns())
@@ -128,7 +141,8 @@ def _adapter(
     joints = {joint.name: joint for joint in contract.joints}
     limits = JointLimits.of(joints[name] for name in controller.joints)
     if controller.kind == "joint_trajectory":
-        return JointTrajectoryAdapter(node, controller, value(node, "stamp"))
+        delivery = Delivery(value(node, "lead_s"), value(node, "lead_max_s"))
+        return JointTrajectoryAdapter(node, controller, value(node, "stamp"), delivery)
     if controller.kind == "forward_command":
         return ForwardCommandAdapter(node, controller, limits)
     if controller.kind == "servo_joint":

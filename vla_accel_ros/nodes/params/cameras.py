@@ -56,6 +56,13 @@ SIM_ROBOT = (
         "",
         "Cameras to silence, comma separated (live): shows what the stack does when one stops.",
     ),
+    Parameter(
+        "command_delay_s",
+        0.0,
+        "How much later the controllers get a trajectory [s] (live): shows what a slow network does.",
+        0.0,
+        2.0,
+    ),
 )
 
 CAMERA = (

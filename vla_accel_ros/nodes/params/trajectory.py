@@ -18,7 +18,15 @@ TRAJECTORY = (
     Parameter(
         "lead_s",
         0.03,
-        "How long a trajectory may take to reach its controller; twice that of the old motion is kept [s].",
+        "How long a trajectory is expected to take to its controller [s]; twice that of the old motion is "
+        "kept. Measured deliveries raise it.",
+        0.0,
+        0.5,
+    ),
+    Parameter(
+        "lead_max_s",
+        0.15,
+        "The most that measured deliveries raise lead_s to [s]; slower ones are warned of.",
         0.0,
         0.5,
     ),

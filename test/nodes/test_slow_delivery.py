@@ -1,0 +1,103 @@
+"""A slow way to the controllers: what the trajectory node finds out, what it does, what the arm executes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from calling import set_parameter
+from chunks import Policy
+from control_msgs.msg import JointTrajectoryControllerState
+
+from vla_accel_msgs.msg import Motion
+from vla_accel_ros.nodes import convert, qos
+
+ARM = "arm_controller/joint_trajectory"
+
+
+class Executed:
+    """What the arm's controller says that it executes."""
+
+    def __init__(self, operator) -> None:
+        self.states: list[tuple[int, np.ndarray, np.ndarray]] = []
+        operator.node.create_subscription(
+            JointTrajectoryControllerState, "arm_controller/controller_state", self._add, qos.REPORT
+        )
+
+    def _add(self, message: JointTrajectoryControllerState) -> None:
+        point = message.reference
+        stamp_ns = convert.stamp_ns(message.header.stamp)
+        self.states.append((stamp_ns, np.array(point.positions), np.array(point.velocities)))
+
+    def hardest(self, since_ns: int) -> float:
+        """The least |acceleration| [rad/s^2] with which a motion could have had all these states.
+
+        From one state to the next, h later, a velocity changes by at most a h, and a position is off the mean
+        of both velocities by at most a h^2 / 4.
+        """
+        states = [state for state in self.states if state[0] >= since_ns]
+        worst = 0.0
+        for (t0, p0, v0), (t1, p1, v1) in pairwise(states):
+            h = (t1 - t0) * 1e-9
+            off = np.abs(p1 - p0 - h * (v0 + v1) / 2)
+            worst = max(worst, float((np.abs(v1 - v0) / h).max()), float((4 * off / h**2).max()))
+        return worst
+
+
+@pytest.fixture
+def moving(start, operator):
+    """The simulated arm under a trajectory node of 30 ms, sent to and fro by chunks."""
+    start("sim_robot")
+    node = start("trajectory", autostart=True)
+    executed, policy = Executed(operator), Policy(operator)
+    begin = operator.wait(lambda: operator.measured, 30.0, "joint state").positions
+    swing = np.array([0.3, 0.2, -0.2, 0.2, -0.3, 0.1])
+
+    def drives(condition):
+        def ticking():
+            policy.goal = begin + swing * np.sin(operator.now_ns() * 1e-9)
+            policy.tick(operator.now_ns())
+            return condition()
+
+        return ticking
+
+    operator.wait(drives(lambda: len(operator.sent) > 20), 30.0, "motion")
+    return node, executed, drives
+
+
+def values(operator) -> dict[str, str]:
+    line = operator.diagnostics.get(f"trajectory: {ARM} stream")
+    return {} if line is None else {pair.key: pair.value for pair in line.values}
+
+
+def lead_ms(operator) -> float:
+    return float(values(operator).get("lead [ms]", 0.0))
+
+
+def test_a_slow_way_is_measured_by_what_the_controller_executes(moving, operator):
+    node, executed, drives = moving
+    told: list[Motion] = []
+    operator.node.create_subscription(Motion, "motion", told.append, qos.LATCHED)
+    operator.wait(drives(lambda: values(operator).get("measured by") == "controller_state"), 30.0, "source")
+    assert set_parameter(operator, "sim_robot", "command_delay_s", 0.09).successful
+    operator.wait(drives(lambda: lead_ms(operator) >= 90.0), 30.0, "lead of a slow way")
+    assert "until it is executed" not in node.log
+    begin_ns = operator.now_ns()
+    operator.wait(drives(lambda: operator.now_ns() > begin_ns + 4_000_000_000), 30.0, "motion on a slow way")
+    assert executed.hardest(begin_ns) < 30.0
+    assert told[-1].lead_s >= 0.18, "inference guides chunks by it"
+
+
+def test_a_way_that_is_slower_than_the_bound_is_warned_of(moving, operator):
+    node, _, drives = moving
+    assert set_parameter(operator, "sim_robot", "command_delay_s", 0.3).successful
+    sentence = "arm_controller/joint_trajectory: a trajectory takes 0."
+    operator.wait(drives(lambda: sentence in node.log), 30.0, "warning")
+    operator.wait(drives(lambda: lead_ms(operator) == 150.0), 30.0, "lead at its bound")
+
+    def warned():
+        line = operator.diagnostics[f"trajectory: {ARM} stream"]
+        return "more than lead_max_s = 0.150 s" in line.message and line.level == b"\x01"
+
+    operator.wait(drives(warned), 30.0, "diagnostics")

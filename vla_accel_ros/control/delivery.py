@@ -1,0 +1,150 @@
+"""How long a trajectory takes to its controller, and how much of the old motion is therefore kept in it.
+
+A trajectory that arrives behind the part of the old motion that it repeats makes the joints jump. So delivery
+is measured, from the decision to the execution. The best source is the controller: since Humble, the state of
+a joint_trajectory_controller tells when the trajectory that it executes began (stamp - time_from_start),
+which is the stamp of one of those that were sent. A state with an older one says that the next is not there
+yet, so a late delivery counts before it has arrived. Where no state is recognised, the middleware's
+acknowledgement counts: it sees a slow network and a stalled process, not what the controller does with the
+message. `lead_s` follows the 99th percentile: up at once, down slowly, for a host that was busy once will be
+again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import NamedTuple
+
+WINDOW = 256
+"""Deliveries that count: 25 s of chunks at 10 Hz."""
+LOST_S = 2.0
+"""What was not executed by then never will be."""
+
+_FALL_PER_S = 0.01
+_LOOK_S = 0.02  # from one look at the controller to the next; what changed did so at any time between
+_SAME_NS = 5_000_000  # Humble stamps its state a little later than the time that it is of
+_SILENT_NS = 2_000_000_000
+_MOST = 64
+
+
+class _Sent(NamedTuple):
+    stamp_ns: int
+    decided_ns: int
+    published_ns: int
+
+
+class Delivery:
+    """The delivery to one controller. One thread at a time; times are nanoseconds of the ROS clock.
+
+    lead_s: expected, and the least that is kept. lead_max_s: the most; beyond it `trouble` says so.
+
+    Attributes for diagnostics: `lead_s` (adapted) and `lost` (trajectories that were never executed).
+    """
+
+    def __init__(self, lead_s: float, lead_max_s: float) -> None:
+        self._least_s, self._most_s = lead_s, max(lead_s, lead_max_s)
+        self._took_s: deque[float] = deque(maxlen=WINDOW)
+        self.lead_s, self.lost = lead_s, 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Wait for nothing that was sent before: at activation, and when the clock has jumped."""
+        self._unseen: deque[_Sent] = deque(maxlen=_MOST)  # by the controller, oldest first
+        self._unacknowledged: _Sent | None = None  # the oldest
+        self._executed_ns: int | None = None  # stamp of the last that was executed
+        self._state_ns: int | None = None  # of the newest state that was recognised
+        self._looked_ns: int | None = None
+        self._stepped_ns: int | None = None
+        self._late_s = 0.0
+
+    def sent(self, stamp_ns: int, decided_ns: int, published_ns: int) -> None:
+        """A trajectory was sent. stamp_ns: of its message's header."""
+        sent = _Sent(stamp_ns, decided_ns, published_ns)
+        self._unseen.append(sent)
+        if self._unacknowledged is None:
+            self._unacknowledged, self._looked_ns = sent, published_ns
+
+    def executing(self, began_ns: int, state_ns: int) -> None:
+        """The controller's state: at state_ns it executed the trajectory that began at began_ns."""
+        last_ns = self._state_ns
+        if last_ns is not None and state_ns <= last_ns:
+            return
+        found = min(self._unseen, key=lambda sent: abs(sent.stamp_ns - began_ns), default=None)
+        if found is not None and _same(found.stamp_ns, began_ns):
+            while True:  # a controller takes the newest it has; what it never executed came as late at least
+                sent = self._unseen.popleft()
+                self._note(sent, sent.published_ns if last_ns is None else last_ns, state_ns)
+                if sent is found:
+                    break
+            self._executed_ns = found.stamp_ns
+        elif self._executed_ns is None or not _same(self._executed_ns, began_ns):
+            return  # a motion of others, or the controller's own hold
+        while self._unseen and (state_ns - self._unseen[0].decided_ns) * 1e-9 > LOST_S:
+            self._unseen.popleft()
+            self.lost += 1
+        late_ns = state_ns - self._unseen[0].decided_ns if self._unseen else 0
+        self._state_ns, self._late_s = state_ns, max(late_ns * 1e-9, 0.0)
+
+    @property
+    def awaits_acknowledgement(self) -> bool:
+        """Whether something was sent that the middleware has not had acknowledged yet."""
+        return self._unacknowledged is not None
+
+    def acknowledged(self, done: bool, now_ns: int) -> None:
+        """Whether all that was sent is acknowledged by now; it counts where the controller tells nothing."""
+        sent, looked_ns = self._unacknowledged, self._looked_ns
+        if sent is None or looked_ns is None:
+            return
+        silent = self._state_ns is None or now_ns - self._state_ns > _SILENT_NS
+        if silent:
+            self._late_s = 0.0 if done else max((now_ns - sent.decided_ns) * 1e-9, 0.0)
+            if done:
+                self._note(sent, looked_ns, now_ns)
+        self._unacknowledged, self._looked_ns = (None, None) if done else (sent, now_ns)
+
+    @property
+    def p99_s(self) -> float:
+        """99th percentile of the last deliveries, and what is late now if that is more."""
+        took = sorted(self._took_s) or [0.0]
+        return max(took[math.ceil(0.99 * len(took)) - 1], self._late_s)
+
+    @property
+    def count(self) -> int:
+        """How many deliveries p99_s is of."""
+        return len(self._took_s)
+
+    @property
+    def source(self) -> str:
+        """What it is measured by."""
+        return "acknowledgement" if self._state_ns is None else "controller_state"
+
+    def step(self, now_ns: int) -> float:
+        """Adapt; returns lead_s."""
+        wanted = min(max(self.p99_s, self._least_s), self._most_s)
+        passed_s = 0.0 if self._stepped_ns is None else max(now_ns - self._stepped_ns, 0) * 1e-9
+        self._stepped_ns = now_ns
+        self.lead_s = max(wanted, self.lead_s - _FALL_PER_S * passed_s)
+        return self.lead_s
+
+    @property
+    def trouble(self) -> str:
+        """A sentence when delivery takes longer than the motion is made for, else empty."""
+        p99_s = self.p99_s
+        if p99_s <= self._most_s:
+            return ""
+        return (
+            f"a trajectory takes {p99_s:.3f} s until it is executed (p99 of {self.count}, by {self.source}), "
+            f"more than lead_max_s = {self._most_s:.3f} s: joints may jerk when it arrives. Look for a busy "
+            "host, a slow network or a controller that refuses it, or raise lead_max_s"
+        )
+
+    def _note(self, sent: _Sent, earliest_ns: int, latest_ns: int) -> None:
+        """One delivery, after earliest_ns and not after latest_ns."""
+        earliest_s = (max(earliest_ns, sent.published_ns) - sent.decided_ns) * 1e-9
+        latest_s = (latest_ns - sent.decided_ns) * 1e-9
+        self._took_s.append(max(min(latest_s, earliest_s + _LOOK_S), 0.0))
+
+
+def _same(a_ns: int, b_ns: int) -> bool:
+    return abs(a_ns - b_ns) <= _SAME_NS
