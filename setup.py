@@ -61,6 +61,7 @@ setup(
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),
         (f"share/{NAME}", ["package.xml"]),
+        ("bin", ["scripts/vla"]),  # colcon puts bin/ on PATH; pip's own script takes its place there
         *share("launch"),
         *share("config"),
     ],
