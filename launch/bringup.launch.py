@@ -5,13 +5,21 @@ is remapped here. The nodes are started again when they die, and configure and a
 `autostart` is false.
 """
 
+import os
+
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
-from launch.actions import DeclareLaunchArgument, OpaqueFunction
+from launch.actions import DeclareLaunchArgument, LogInfo, OpaqueFunction
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import LifecycleNode
 from launch_ros.parameter_descriptions import ParameterValue
 
-from vla_accel_ros.nodes.environment import additional_environment, share_path
+from vla_accel_ros.nodes.environment import (
+    additional_environment,
+    discovery_environment,
+    enclave,
+    share_path,
+    who_may_command,
+)
 
 RESPAWN_DELAY_S = 2.0
 
@@ -31,6 +39,12 @@ def generate_launch_description() -> LaunchDescription:
             "fastdds_profile",
             "",
             "Fast DDS profile (XML). Empty: the one in your environment, else the package's.",
+        ),
+        (
+            "network",
+            "",
+            "From where the nodes can be found and commanded: localhost or subnet. Empty: as in your "
+            "environment, else subnet.",
         ),
         ("autostart", "true", "Configure and activate the nodes; false leaves that to a lifecycle manager."),
         ("respawn", "true", f"Start a node again {RESPAWN_DELAY_S:.0f} s after it died."),
@@ -64,7 +78,10 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
 
     shared = {"autostart": yes("autostart"), "use_sim_time": yes("use_sim_time"), **text("contract")}
 
-    environment = additional_environment(profile=given("fastdds_profile"))
+    environment = {
+        **additional_environment(profile=given("fastdds_profile")),
+        **discovery_environment(given("network")),
+    }
     if given("state_dir"):
         environment["XDG_STATE_HOME"] = given("state_dir")
 
@@ -75,7 +92,12 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
             name=name,
             namespace=LaunchConfiguration("namespace"),
             parameters=[LaunchConfiguration("params_file"), parameters],
-            ros_arguments=["--log-level", LaunchConfiguration("log_level")],
+            ros_arguments=[
+                "--log-level",
+                LaunchConfiguration("log_level"),
+                "--enclave",
+                enclave(given("namespace"), name),
+            ],
             additional_env=environment,
             respawn=LaunchConfiguration("respawn"),
             respawn_delay=RESPAWN_DELAY_S,
@@ -83,7 +105,8 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
             emulate_tty=True,
         )
 
-    started = [
+    started: list[LaunchDescriptionEntity] = [
+        LogInfo(msg=who_may_command({**os.environ, **environment})),
         node(
             "inference",
             {**shared, **text("model"), **flag("fast"), **text("precision"), **number("staggered")},

@@ -3,13 +3,21 @@
 Include it once for each camera, with a `name` of its own for the node. Started again when it dies.
 """
 
+import os
+
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
-from launch.actions import DeclareLaunchArgument, OpaqueFunction
+from launch.actions import DeclareLaunchArgument, LogInfo, OpaqueFunction
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
 
-from vla_accel_ros.nodes.environment import additional_environment, share_path
+from vla_accel_ros.nodes.environment import (
+    additional_environment,
+    discovery_environment,
+    enclave,
+    share_path,
+    who_may_command,
+)
 
 RESPAWN_DELAY_S = 2.0
 OVER_THE_FILE = ("camera", "source", "camera_info")
@@ -29,6 +37,12 @@ def generate_launch_description() -> LaunchDescription:
             "",
             "Fast DDS profile (XML). Empty: the one in your environment, else the package's.",
         ),
+        (
+            "network",
+            "",
+            "From where the nodes can be found and commanded: localhost or subnet. Empty: as in your "
+            "environment, else subnet.",
+        ),
         ("respawn", "true", f"Start the node again {RESPAWN_DELAY_S:.0f} s after it died."),
     ]
     declared = [
@@ -42,7 +56,10 @@ def camera(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     def given(name: str) -> str:
         return LaunchConfiguration(name).perform(context)
 
+    reach = discovery_environment(given("network"))
+    environment = {**additional_environment(profile=given("fastdds_profile")), **reach}
     return [
+        LogInfo(msg=who_may_command({**os.environ, **environment})),
         Node(
             package="vla_accel_ros",
             executable="camera",
@@ -52,11 +69,16 @@ def camera(context: LaunchContext) -> list[LaunchDescriptionEntity]:
                 LaunchConfiguration("params_file"),
                 {name: ParameterValue(given(name), value_type=str) for name in OVER_THE_FILE if given(name)},
             ],
-            ros_arguments=["--log-level", LaunchConfiguration("log_level")],
-            additional_env=additional_environment(profile=given("fastdds_profile")),
+            ros_arguments=[
+                "--log-level",
+                LaunchConfiguration("log_level"),
+                "--enclave",
+                enclave(given("namespace"), given("name")),
+            ],
+            additional_env=environment,
             respawn=LaunchConfiguration("respawn"),
             respawn_delay=RESPAWN_DELAY_S,
             output="screen",
             emulate_tty=True,
-        )
+        ),
     ]

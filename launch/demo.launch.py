@@ -1,15 +1,47 @@
-"""The simulated robot, driven by the bundled policy. `vla demo` does the same without ros2 launch."""
+"""The simulated robot, driven by the bundled policy. `vla demo` does the same without ros2 launch.
+
+It begins with an instruction, given by `vla say` once inference runs, which tells what becomes of it and what
+may be typed next. Only this machine can command it, unless `network` says otherwise.
+"""
+
+import sys
 
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
-from launch.actions import DeclareLaunchArgument, IncludeLaunchDescription, OpaqueFunction
+from launch.actions import (
+    DeclareLaunchArgument,
+    ExecuteProcess,
+    IncludeLaunchDescription,
+    LogInfo,
+    OpaqueFunction,
+    RegisterEventHandler,
+)
+from launch.event_handlers import OnProcessExit
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
-from vla_accel_ros.nodes.environment import additional_environment, demo_contract, passing_state, share_path
+from vla_accel_ros.nodes.environment import (
+    additional_environment,
+    demo_contract,
+    discovery_environment,
+    enclave,
+    passing_state,
+    share_path,
+)
 
 RECORDING = ("record", "record_dir")
-PASSED_ON = ("namespace", "params_file", "model", "mode", "log_level", "fastdds_profile", *RECORDING)
+PASSED_ON = (
+    "namespace",
+    "params_file",
+    "model",
+    "mode",
+    "log_level",
+    "fastdds_profile",
+    "network",
+    *RECORDING,
+)
+PATIENCE_S = 120
+"""For inference to load, on a slow machine."""
 
 
 def generate_launch_description() -> LaunchDescription:
@@ -22,6 +54,7 @@ def generate_launch_description() -> LaunchDescription:
         ),
         ("sim_params_file", str(share_path("config/sim.yaml")), "Parameters of the simulated robot (YAML)."),
         ("model", "", "Checkpoint folder. Empty: the bundled demo policy."),
+        ("instruction", "reach the red block", "What the arm is told first. Empty: nothing; it waits."),
         ("mode", "", "How chunks follow each other: block, async, blend or rtc. Empty: as in params_file."),
         ("record", "false", "Also start the node recorder, which writes everything into a bag."),
         ("record_dir", "", "Folder of the bags. Empty: as in params_file, else bags in the present folder."),
@@ -30,6 +63,11 @@ def generate_launch_description() -> LaunchDescription:
             "fastdds_profile",
             "",
             "Fast DDS profile (XML). Empty: the one in your environment, else the package's.",
+        ),
+        (
+            "network",
+            "localhost",
+            "From where the nodes can be found and commanded: localhost or subnet.",
         ),
     ]
     declared = [
@@ -44,11 +82,13 @@ def generate_launch_description() -> LaunchDescription:
             *((name, LaunchConfiguration(name)) for name in PASSED_ON),
         ],
     )
-    return LaunchDescription([*declared, OpaqueFunction(function=robot), bringup])
+    return LaunchDescription(
+        [*declared, OpaqueFunction(function=robot), bringup, OpaqueFunction(function=operator)]
+    )
 
 
 def robot(context: LaunchContext) -> list[LaunchDescriptionEntity]:
-    profile = LaunchConfiguration("fastdds_profile").perform(context)
+    namespace = LaunchConfiguration("namespace").perform(context)
     return [
         Node(
             package="vla_accel_ros",
@@ -56,9 +96,53 @@ def robot(context: LaunchContext) -> list[LaunchDescriptionEntity]:
             name="sim_robot",
             namespace=LaunchConfiguration("namespace"),
             parameters=[LaunchConfiguration("sim_params_file")],
-            ros_arguments=["--log-level", LaunchConfiguration("log_level")],
-            additional_env=additional_environment(profile=profile),
+            ros_arguments=[
+                "--log-level",
+                LaunchConfiguration("log_level"),
+                "--enclave",
+                enclave(namespace, "sim_robot"),
+            ],
+            additional_env=environment(context),
             output="screen",
             emulate_tty=True,
         )
     ]
+
+
+def operator(context: LaunchContext) -> list[LaunchDescriptionEntity]:
+    """Who gives the first instruction, and what is told when that is done."""
+    given, option = LaunchConfiguration("instruction").perform(context), ""
+    if namespace := LaunchConfiguration("namespace").perform(context):
+        option = f" --namespace {namespace}"
+    services = "/".join(["", *filter(None, namespace.split("/")), "trajectory"])
+    hint = LogInfo(
+        msg="next, in another terminal with this workspace sourced:\n"
+        f'  vla say "put the red block on the yellow pad"{option}\n'
+        f'  vla ask "what do you see?"{option}\n'
+        f"  ros2 service call {services}/hold std_srvs/srv/Trigger"
+    )
+    if not given:
+        return [hint]
+    say = ExecuteProcess(
+        name="say",
+        cmd=[
+            sys.executable,
+            "-m",
+            "vla_accel_ros.tools.cli",
+            "say",
+            given,
+            f"--timeout={PATIENCE_S}",
+            f"--namespace={namespace}",
+        ],
+        additional_env=environment(context),
+        output="screen",
+    )
+    return [say, RegisterEventHandler(OnProcessExit(target_action=say, on_exit=[hint]))]
+
+
+def environment(context: LaunchContext) -> dict[str, str]:
+    """What the processes get that bringup does not start."""
+    return {
+        **additional_environment(profile=LaunchConfiguration("fastdds_profile").perform(context)),
+        **discovery_environment(LaunchConfiguration("network").perform(context)),
+    }

@@ -64,6 +64,30 @@ class IncludeLaunchDescription:
 
 
 @dataclass(frozen=True)
+class LogInfo:
+    msg: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecuteProcess:
+    cmd: list[str]
+    name: str
+    additional_env: dict[str, str] = field(default_factory=dict)
+    output: str = "log"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnProcessExit:
+    target_action: ExecuteProcess
+    on_exit: list
+
+
+@dataclass(frozen=True)
+class RegisterEventHandler:
+    event_handler: OnProcessExit
+
+
+@dataclass(frozen=True)
 class LaunchDescription:
     entities: list
 
@@ -100,9 +124,13 @@ MODULES: dict[str, dict[str, object]] = {
     },
     "launch.actions": {
         "DeclareLaunchArgument": DeclareLaunchArgument,
+        "ExecuteProcess": ExecuteProcess,
         "IncludeLaunchDescription": IncludeLaunchDescription,
+        "LogInfo": LogInfo,
         "OpaqueFunction": OpaqueFunction,
+        "RegisterEventHandler": RegisterEventHandler,
     },
+    "launch.event_handlers": {"OnProcessExit": OnProcessExit},
     "launch.launch_description_sources": {"PythonLaunchDescriptionSource": PythonLaunchDescriptionSource},
     "launch.substitutions": {"LaunchConfiguration": LaunchConfiguration},
     "launch_ros": {},
@@ -155,14 +183,20 @@ def declared(path: Path) -> dict[str, DeclareLaunchArgument]:
 
 
 def start(path: Path, **arguments: str) -> list[Started]:
-    """What `ros2 launch` would start, with these arguments and else the defaults."""
+    """The nodes that `ros2 launch` would start, with these arguments and else the defaults."""
+    return [entity for entity in everything(path, **arguments) if isinstance(entity, Started)]
+
+
+def everything(path: Path, **arguments: str) -> list:
+    """The nodes, and besides them the processes, handlers of events and lines of the log, as they stand in
+    the launch file."""
     unknown = arguments.keys() - declared(path).keys()
     if unknown:
         raise TypeError(f"{path.name} does not declare {', '.join(sorted(unknown))}")
     return list(_carry_out(load(path), dict(arguments)))
 
 
-def _carry_out(entities: list, context: dict[str, str]) -> Iterable[Started]:
+def _carry_out(entities: list, context: dict[str, str]) -> Iterable[Any]:
     for entity in entities:
         if isinstance(entity, DeclareLaunchArgument):
             context.setdefault(entity.name, entity.default_value)
@@ -170,7 +204,9 @@ def _carry_out(entities: list, context: dict[str, str]) -> Iterable[Started]:
             yield from _carry_out(entity.function(context), context)
         elif isinstance(entity, IncludeLaunchDescription):
             passed = {name: resolve(value, context) for name, value in entity.launch_arguments}
-            yield from start(Path(entity.source.location), **passed)
+            yield from everything(Path(entity.source.location), **passed)
+        elif not isinstance(entity, Node):
+            yield entity
         else:
             yield _started(entity, context)
 

@@ -11,6 +11,7 @@ import stand_in
 import yaml
 
 from vla_accel_ros.nodes.params.tables import NODES
+from vla_accel_ros.sim.tasks import Task
 
 ROOT = Path(__file__).resolve().parents[2]
 BRINGUP = ROOT / "launch" / "bringup.launch.py"
@@ -22,7 +23,7 @@ PARAMETER_FILES = tuple(ROOT / "config" / name for name in ("params.yaml", "sim.
 EVERY_NODES = {"use_sim_time"}
 # What the launch arguments are for, and the parameter files therefore leave out.
 LAUNCH_ARGUMENTS = {"autostart", "contract", "model"}
-NUMBERS = {"staggered": "3"}
+OTHERS = {"staggered": "3", "network": "subnet"}
 
 
 @pytest.fixture(autouse=True)
@@ -69,21 +70,23 @@ def test_bringup_starts_the_two_lifecycle_nodes_and_demo_adds_the_robot() -> Non
 
 @pytest.mark.parametrize("path", [BRINGUP, DEMO, CAMERA], ids=lambda path: path.name)
 def test_every_argument_is_described_and_changes_what_is_started(path: Path) -> None:
-    usual, recording = stand_in.start(path), {} if path == CAMERA else {"record": "true"}
+    usual, recording = stand_in.everything(path), {} if path == CAMERA else {"record": "true"}
     for name, argument in stand_in.declared(path).items():
         assert argument.description.endswith(".")
-        other = "false" if argument.default_value == "true" else NUMBERS.get(name, "true")
+        other = "false" if argument.default_value == "true" else OTHERS.get(name, "true")
         among, before = (
-            (recording, stand_in.start(path, **recording)) if name == "record_dir" else ({}, usual)
+            (recording, stand_in.everything(path, **recording)) if name == "record_dir" else ({}, usual)
         )
-        assert stand_in.start(path, **among, **{name: other}) != before, f"{path.name}: {name} does nothing"
+        assert stand_in.everything(path, **among, **{name: other}) != before, (
+            f"{path.name}: {name} does nothing"
+        )
 
 
 @pytest.mark.parametrize("path", [BRINGUP, DEMO, CAMERA], ids=lambda path: path.name)
 def test_one_namespace_and_one_log_level_for_all_nodes(path: Path) -> None:
     for node in stand_in.start(path, namespace="arm1", log_level="debug"):
         assert node.namespace == "arm1"
-        assert node.ros_arguments == ("--log-level", "debug")
+        assert node.ros_arguments == ("--log-level", "debug", "--enclave", f"/arm1/{node.name}")
 
 
 def test_nodes_start_by_themselves_and_again_after_they_died() -> None:
@@ -138,6 +141,69 @@ def test_what_a_person_held_survives_restarts_in_the_users_folder_but_not_from_d
     assert Path(folder).stat().st_mode & 0o777 == 0o700 and "XDG_STATE_HOME" not in robot.environment
 
 
+REACH = ("ROS_AUTOMATIC_DISCOVERY_RANGE", "ROS_LOCALHOST_ONLY")
+
+
+def reach(path: Path, **arguments: str) -> set[tuple[str | None, ...]]:
+    """How far everything that is started says it can be found."""
+    started = stand_in.everything(path, **arguments)
+    environments = [each.environment for each in started if isinstance(each, stand_in.Started)]
+    environments += [each.additional_env for each in started if isinstance(each, stand_in.ExecuteProcess)]
+    return {tuple(environment.get(name) for name in REACH) for environment in environments}
+
+
+def told(path: Path, **arguments: str) -> list[str]:
+    return [each.msg for each in stand_in.everything(path, **arguments) if isinstance(each, stand_in.LogInfo)]
+
+
+def test_a_demo_is_on_this_machine_only_and_a_robot_where_the_shell_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in (*REACH, "ROS_SECURITY_ENABLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ROS_DOMAIN_ID", "7")
+    assert reach(DEMO) == {("LOCALHOST", None)}
+    assert reach(DEMO, network="subnet") == {("SUBNET", None)}
+    anyone = "(subnet): anyone, without a key may command these nodes"
+    for path in (BRINGUP, CAMERA):
+        assert reach(path) == {(None, None)}
+        assert reach(path, network="localhost") == {("LOCALHOST", None)}
+        assert told(path) == [f"network: ROS domain 7 on this machine and its network {anyone}"]
+    (line,) = told(DEMO, instruction="reach the red block")
+    assert "domain 7 on this machine only (localhost): anyone" in line
+    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    assert "on this machine only (localhost)" in told(BRINGUP)[0]
+    monkeypatch.setenv("ROS_LOCALHOST_ONLY", "1")
+    assert reach(BRINGUP, network="subnet") == {("SUBNET", "0")}
+    monkeypatch.setenv("ROS_SECURITY_ENABLE", "true")
+    assert "anyone (ROS_SECURITY_STRATEGY is not Enforce) may" in told(BRINGUP)[0]
+    monkeypatch.setenv("ROS_SECURITY_STRATEGY", "Enforce")
+    assert "who has a key of the keystore may command" in told(BRINGUP)[0]
+
+
+def test_humble_has_a_variable_of_its_own_for_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROS_DISTRO", "humble")
+    assert reach(DEMO) == {(None, "1")}
+    assert reach(BRINGUP, network="subnet") == {(None, "0")}
+    with pytest.raises(ValueError, match="network is 'world': give localhost or subnet"):
+        stand_in.start(BRINGUP, network="world")
+
+
+def test_the_demo_is_told_something_and_tells_what_to_type_next() -> None:
+    started = stand_in.everything(DEMO, namespace="arm1")
+    (say,) = [each for each in started if isinstance(each, stand_in.ExecuteProcess)]
+    subcommand, words, *options = say.cmd[3:]
+    assert (subcommand, Task.parse(words).family) == ("say", "reach") and "--namespace=arm1" in options
+    (handler,) = [each for each in started if isinstance(each, stand_in.RegisterEventHandler)]
+    (hint,) = handler.event_handler.on_exit
+    assert handler.event_handler.target_action == say
+    assert 'vla say "put the red block on the yellow pad" --namespace arm1' in hint.msg
+    assert "ros2 service call /arm1/trajectory/hold std_srvs/srv/Trigger" in hint.msg
+    silent = stand_in.everything(DEMO, instruction="")
+    assert not [each for each in silent if isinstance(each, stand_in.ExecuteProcess)]
+    assert 'vla say "' in told(DEMO, instruction="")[-1]
+
+
 def test_demo_runs_the_contract_of_the_simulated_arm() -> None:
     _, *driving = stand_in.start(DEMO)
     for node in driving:
@@ -155,7 +221,8 @@ def test_allocator_and_fast_dds_are_set_for_camera_images(
     if distribution:
         monkeypatch.setenv("ROS_DISTRO", distribution)
     for node in stand_in.start(path):
-        node.environment.pop("XDG_STATE_HOME", None)
+        for name in ("XDG_STATE_HOME", *REACH):
+            node.environment.pop(name, None)
         assert node.environment == {
             "MALLOC_MMAP_THRESHOLD_": str(64 * 1024**2),
             "MALLOC_TRIM_THRESHOLD_": str(256 * 1024**2),

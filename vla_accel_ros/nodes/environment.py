@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+NETWORKS = ("localhost", "subnet")
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(64 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
 
 PROFILES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
@@ -83,6 +84,48 @@ def additional_environment(current: Mapping[str, str] = os.environ, profile: str
     variable = "FASTRTPS_DEFAULT_PROFILES_FILE" if older else "FASTDDS_DEFAULT_PROFILES_FILE"
     wanted = {**MALLOC, variable: profile or str(fastdds_profile())}
     return {name: value for name, value in wanted.items() if name not in current or value == profile}
+
+
+def discovery_environment(network: str, current: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables that let a process be found from this machine only (`localhost`), or from its whole
+    network (`subnet`); none for "", with which the caller's own hold. Raises ValueError for another word."""
+    if not network:
+        return {}
+    if network not in NETWORKS:
+        raise ValueError(f"network is {network!r}: give {' or '.join(NETWORKS)}")
+    older = "1" if network == "localhost" else "0"
+    if current.get("ROS_DISTRO") == "humble":
+        return {"ROS_LOCALHOST_ONLY": older}
+    # Later distributions warn of the older variable, and follow it before the newer one.
+    both = {"ROS_LOCALHOST_ONLY": "0"} if current.get("ROS_LOCALHOST_ONLY", "0") != "0" else {}
+    return {**both, "ROS_AUTOMATIC_DISCOVERY_RANGE": network.upper()}
+
+
+def who_may_command(environment: Mapping[str, str]) -> str:
+    """One line for a log: from where the nodes of a process with this environment can be commanded."""
+    newer = environment.get("ROS_AUTOMATIC_DISCOVERY_RANGE", "SUBNET").upper()
+    if environment.get("ROS_DISTRO") == "humble":
+        newer = "SUBNET"
+    reach = "LOCALHOST" if environment.get("ROS_LOCALHOST_ONLY", "0") != "0" else newer
+    domain = environment.get("ROS_DOMAIN_ID") or "0"
+    if environment.get("ROS_SECURITY_ENABLE") == "true":
+        enforced = environment.get("ROS_SECURITY_STRATEGY") == "Enforce"
+        keys = (
+            "who has a key of the keystore" if enforced else "anyone (ROS_SECURITY_STRATEGY is not Enforce)"
+        )
+    else:
+        keys = "anyone, without a key"
+    where = {
+        "LOCALHOST": "on this machine only",
+        "OFF": "in the same process or by static peers only",
+        "SUBNET": "on this machine and its network",
+    }.get(reach, "as the middleware's own settings say")
+    return f"network: ROS domain {domain} {where} ({reach.lower()}): {keys} may command these nodes"
+
+
+def enclave(namespace: str, node: str) -> str:
+    """The SROS2 enclave of a node: its full name. Without ROS_SECURITY_ENABLE it means nothing."""
+    return "/".join(["", *filter(None, namespace.split("/")), node])
 
 
 def process_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

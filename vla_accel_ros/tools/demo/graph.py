@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from typing import IO
 
-from vla_accel_ros.nodes.environment import additional_environment
+from vla_accel_ros.nodes.environment import additional_environment, discovery_environment
 from vla_accel_ros.private_files import open_private, private_folder
 
 # Domains up to 101 keep their ports below Linux' ephemeral range; 0 is everybody's default.
@@ -50,13 +50,8 @@ def claim_domain() -> tuple[int, IO[str]]:
 def graph_environment(domain: int, current: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The whole environment of a process in that graph: Fast DDS profile and allocator included."""
     kept = {name: value for name, value in current.items() if name not in OTHER_GRAPHS}
-    wanted = {**additional_environment(kept), "ROS_DOMAIN_ID": str(domain)}
-    # Humble knows the older variable only, and its successors warn of it.
-    if kept.get("ROS_DISTRO") == "humble":
-        wanted["ROS_LOCALHOST_ONLY"] = "1"
-    else:
-        wanted["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
-    return {**kept, **wanted}
+    own = {"ROS_DOMAIN_ID": str(domain), **discovery_environment("localhost", kept)}
+    return {**kept, **additional_environment(kept), **own}
 
 
 def enter(environment: Mapping[str, str]) -> None:

@@ -121,7 +121,7 @@ class Moments:
                 self._observed[key] = message
             elif entry.type == CHUNK:
                 self._chunks.setdefault(key, []).append(_chunk(message))
-            elif message.finished:
+            elif message.finished and not getattr(message, "refused", False):
                 self._texts.setdefault(key, []).append((message.prompt, message.text))
         if not self.sessions:
             raise ValueError(
