@@ -6,10 +6,14 @@ its limits a joint comes to rest inside them, since enforced motion always keeps
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from vla_accel_ros.control.limits import JointLimits
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
+
+if TYPE_CHECKING:  # what is led within limits brakes in the end
+    from vla_accel_ros.control.limits import JointLimits
 
 
 def brake(joints: tuple[str, ...], state: MotionState, limits: JointLimits) -> Trajectory:

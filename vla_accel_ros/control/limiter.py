@@ -3,7 +3,8 @@
 Each step to the next knot is the asked cubic if that is within limits, else a constant acceleration that
 closes in on the asked path without overshooting it and never leaves room too short to brake before a position
 limit. Constant acceleration between knots is exactly what cubic sampling of (position, velocity) knots gives,
-so the bound holds everywhere between them.
+so the bound holds everywhere between them. This is the plain form, for a stream of single steps; leading.py
+makes the same steps along a whole path, faster.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ if TYPE_CHECKING:  # limits are enforced by steps of this limiter
 
 TOLERANCE = 1e-6
 """Of speeds and accelerations, relative."""
+POSITION_TOLERANCE = 1e-9
+LEAST_ROOM = 1e-10
+CLOSING = 0.5
+"""Share of the acceleration limit with which a joint slows down as it comes back to the asked path."""
 
 
 def extremes(
@@ -46,58 +51,55 @@ def extremes(
 
 
 def step_towards(
-    p: np.ndarray, v: np.ndarray, goal_p: np.ndarray, goal_v: np.ndarray, h: float, limits: JointLimits
+    p: np.ndarray,
+    v: np.ndarray,
+    goal_p: np.ndarray,
+    goal_v: np.ndarray,
+    h: float,
+    limits: JointLimits,
+    longest_s: float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """One step of h seconds from (p, v), float64 [D] each, towards where the goal is then.
 
-    Returns position and velocity [D] after it, and bool [D] where that is the goal itself.
+    The goal is `attainable`. longest_s: the longest of the steps that follow, when they are longer than this.
+    Returns position and velocity [D] after the step, and bool [D] where that is the goal itself.
     """
-    velocity = _next_velocity(p, v, goal_p, goal_v, h, limits)
-    reached = within(p, v, goal_p, goal_v, h, limits)
+    velocity = _next_velocity(p, v, goal_p, goal_v, h, limits, braking(limits, max(h, longest_s)))
+    reached = reachable(p, v, goal_p, goal_v, h, limits)
     position = np.where(reached, goal_p, p + h * (v + velocity) / 2)
     return position, np.where(reached, goal_v, velocity), reached
 
 
-def _next_velocity(
-    p: np.ndarray, v: np.ndarray, goal_p: np.ndarray, goal_v: np.ndarray, h: float, limits: JointLimits
-) -> np.ndarray:
-    """Velocity [D] at the next knot that closes in on the goal there; the acceleration on the way is
-    constant."""
-    top = limits.acceleration
-    room = goal_p - p - h * (v + goal_v) / 2
-    closing = np.copysign(_stoppable(np.abs(room), top / 2, h), room)
-    velocity = np.clip(goal_v + closing, -limits.velocity, limits.velocity)
-    velocity = np.minimum(velocity, _brakeable(limits.upper - p, v, top, h))
-    velocity = np.maximum(velocity, -_brakeable(p - limits.lower, -v, top, h))
-    return np.clip(velocity, v - top * h, v + top * h)
+def braking(limits: JointLimits, longest_s: float) -> np.ndarray:
+    """Deceleration [D] that room before a position limit is kept for.
 
-
-def _stoppable(room: np.ndarray, top: np.ndarray, h: float) -> np.ndarray:
-    """Greatest velocity after a step h from which equal steps of deceleration <= top end exactly after
-    `room`.
-
-    With u = velocity / (top h) and n = ceil(u) steps to stop, u (1 + n) = 2 room / (top h^2). room >= 0.
+    In a step a joint may have to brake and turn back, at one acceleration to the end of the step. So that it
+    is not too fast then, neither for its velocity limit nor for the other position limit, it keeps more room
+    when steps are long.
     """
-    r = 2.0 * room / (top * h * h)
-    n = np.maximum(np.ceil(np.sqrt(r + 1.0)) - 1.0, 1.0)
-    return top * h * np.minimum(n, r / (1.0 + n))
+    turn = np.minimum(limits.velocity, (limits.upper - limits.lower) / (2.0 * longest_s))
+    return np.minimum(limits.acceleration, turn / longest_s)
 
 
-def _brakeable(room: np.ndarray, v: np.ndarray, top: np.ndarray, h: float) -> np.ndarray:
-    """Greatest velocity after a step h such that braking with `top` still stops within `room` of where we
-    are.
-
-    When the stop itself falls into this step, the joint brakes through it and turns, so that its peak is
-    inside.
-    """
-    slack = 1e-10
-    ahead = room - h * v / 2
-    going = -top * h / 2 + np.sqrt(np.square(top * h / 2) + 2.0 * top * np.maximum(ahead, 0.0))
-    turning = v - v * v * h / (2.0 * (np.maximum(room, 0.0) + slack))
-    return np.where(room <= 0.0, 0.0, np.where(ahead >= 0.0, going, turning))
+def turning_s(limits: JointLimits) -> np.ndarray:
+    """The longest step [D] for which `braking` is the whole acceleration."""
+    width = limits.upper - limits.lower
+    return np.minimum(limits.velocity / limits.acceleration, np.sqrt(width / (2.0 * limits.acceleration)))
 
 
-def within(
+def attainable(
+    asked_p: np.ndarray, asked_v: np.ndarray, limits: JointLimits, longest_s: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The nearest position and velocity [..., D] that are within limits, and can brake within them by steps
+    of longest_s."""
+    p = np.clip(asked_p, limits.lower, limits.upper)
+    top = 2.0 * braking(limits, longest_s)
+    up = np.minimum(np.sqrt(top * (limits.upper - p)), limits.velocity)
+    down = np.minimum(np.sqrt(top * (p - limits.lower)), limits.velocity)
+    return p, np.where(p == asked_p, np.clip(asked_v, -down, up), 0.0)
+
+
+def reachable(
     p: np.ndarray,
     v: np.ndarray,
     goal_p: np.ndarray,
@@ -105,11 +107,58 @@ def within(
     h: float | np.ndarray,
     limits: JointLimits,
 ) -> np.ndarray:
-    """bool [..., D]: the cubic from (p, v) to the goal in one step keeps all limits and can brake from
-    there."""
-    lowest, highest, fastest, hardest = extremes(p, v, goal_p, goal_v, h)
-    good = (fastest <= limits.velocity * (1 + TOLERANCE)) & (hardest <= limits.acceleration * (1 + TOLERANCE))
-    return good & (beyond(lowest, highest, goal_p, goal_v, limits) <= 0)
+    """bool [..., D]: the cubic from (p, v) to an attainable goal in one step keeps all limits.
+
+    Exact for the acceleration, which is greatest at an end. Velocity and position stay between the
+    control points of their Bezier curves, so they are within limits if those are; of cubics that only just
+    keep them some are refused.
+    """
+    middle = 3.0 * (goal_p - p) / h - v - goal_v
+    hardest = np.maximum(np.abs(middle - v), np.abs(middle - goal_v)) * 2.0 / h
+    early, late = p + h / 3 * v, goal_p - h / 3 * goal_v
+    low = np.minimum(early, late) >= limits.lower - POSITION_TOLERANCE
+    high = np.maximum(early, late) <= limits.upper + POSITION_TOLERANCE
+    slow = np.abs(middle) <= limits.velocity * (1 + TOLERANCE)
+    return (hardest <= limits.acceleration * (1 + TOLERANCE)) & slow & low & high
+
+
+def _next_velocity(
+    p: np.ndarray,
+    v: np.ndarray,
+    goal_p: np.ndarray,
+    goal_v: np.ndarray,
+    h: float,
+    limits: JointLimits,
+    braking: np.ndarray,
+) -> np.ndarray:
+    """Velocity [D] at the next knot that closes in on the goal there; the acceleration on the way is
+    constant."""
+    top = limits.acceleration
+    room = goal_p - p - h * (v + goal_v) / 2
+    closing = np.minimum(stoppable(np.abs(room), CLOSING * top, h), np.abs(room) / h)
+    velocity = goal_v + np.copysign(closing, room)
+    velocity = np.minimum(velocity, _brakeable(limits.upper - p, v, braking, h))
+    velocity = np.maximum(velocity, -_brakeable(p - limits.lower, -v, braking, h))
+    velocity = np.clip(velocity, -limits.velocity, limits.velocity)
+    return np.clip(velocity, v - top * h, v + top * h)
+
+
+def stoppable(room: np.ndarray, top: np.ndarray, h: float) -> np.ndarray:
+    """Greatest velocity u after a step h from which a deceleration `top` ends within `room` >= 0, which is
+    what would be left if u were 0: h u / 2 + u^2 / (2 top) = room."""
+    return np.sqrt(np.square(top * h / 2) + 2.0 * top * room) - top * h / 2
+
+
+def _brakeable(room: np.ndarray, v: np.ndarray, top: np.ndarray, h: float) -> np.ndarray:
+    """Greatest velocity after a step h such that braking with `top` still stops within `room` of where we
+    are.
+
+    When the stop itself falls into this step, the joint brakes through it and turns, so that its peak is
+    inside; beyond the limit it moves no further out.
+    """
+    ahead = room - h * v / 2
+    turning = np.minimum(v * ahead / np.maximum(room, LEAST_ROOM), 0.0)
+    return np.where(ahead < 0.0, turning, stoppable(np.maximum(ahead, 0.0), top, h))
 
 
 def beyond(
@@ -121,7 +170,7 @@ def beyond(
     over = np.maximum(np.maximum(highest, end_p + brake) - limits.upper, 0.0)
     under = np.maximum(limits.lower - np.minimum(lowest, end_p + brake), 0.0)
     out = np.maximum(over, under)
-    return np.where(out <= 1e-9, 0.0, out)
+    return np.where(out <= POSITION_TOLERANCE, 0.0, out)
 
 
 def _inside(s: np.ndarray, duration_s: np.ndarray | float) -> np.ndarray:

@@ -1,24 +1,25 @@
 """Joint limits, enforced on the path that the controller will sample and not only on its points.
 
 A policy's chunk may jump. Cutting positions or velocities point by point leaves accelerations no motor can
-follow, so a joint that breaks a limit is led by a second-order limiter (limiter.py) from where it is, until
+follow, so a joint that breaks a limit is led by a second-order limiter (leading.py) from where it is, until
 it follows what is asked, or is at rest where it was asked to be. Joints within limits pass unchanged, bit for
 bit.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from vla_accel_ros.control.limiter import TOLERANCE, beyond, extremes, step_towards, within
+from vla_accel_ros.control.leading import lead
+from vla_accel_ros.control.limiter import TOLERANCE, beyond, extremes, turning_s
 from vla_accel_ros.control.trajectory import MotionState, Trajectory, knot_velocities
 
-_CHASE_S = 20.0
+MOST_SPLIT = 96
+_MS = 1_000_000
 
 
 class _Limited(Protocol):
@@ -87,8 +88,12 @@ class LimitReport:
     @property
     def limited(self) -> tuple[str, ...]:
         """Names of the joints that were not sent as asked."""
-        over = (self.position > 0) | (np.maximum(self.velocity, self.acceleration) > 1.0 + TOLERANCE)
-        return tuple(name for name, is_over in zip(self.joints, over) if is_over)
+        return tuple(name for name, over in zip(self.joints, self.over) if over)
+
+    @property
+    def over(self) -> np.ndarray:
+        """bool [D]: joints that were not sent as asked."""
+        return (self.position > 0) | (np.maximum(self.velocity, self.acceleration) > 1.0 + TOLERANCE)
 
     def __str__(self) -> str:
         if not self.limited:
@@ -108,8 +113,10 @@ def enforce(
 
     start: the state before the first point; its stamp must be earlier. Without velocities the trajectory gets
     central differences and a zero-velocity end. A joint that lags at the last point goes on after it until it
-    is at rest where it was asked to be, so the result may have more points. A start already beyond a limit is
-    brought back, not jumped. Raises ValueError when the start is not before the first point.
+    is at rest where it was asked to be, for LONGEST_CHASE_S at most, and then brakes; so the result may have
+    more points, but no more than max(N, MOST_SPLIT) + MOST_CHASE + 2 D. An end in motion is the end. A start
+    already beyond a limit is brought back, not jumped. Raises ValueError when the start is not before the
+    first point.
     """
     if start.stamp_ns >= trajectory.start_ns:
         raise ValueError(
@@ -123,67 +130,56 @@ def enforce(
         asked_v = knot_velocities(times, asked_p, first=v_start)
     else:
         asked_v = np.concatenate([v_start[None], trajectory.velocities])
-    h, v_end = np.diff(times) * 1e-9, asked_v[-1]
-    lowest, highest, fastest, hardest = (
-        x.max(axis=0) if i else x.min(axis=0)
-        for i, x in enumerate(extremes(asked_p[:-1], asked_v[:-1], asked_p[1:], asked_v[1:], h[:, None]))
+    h = np.diff(times) * 1e-9
+    lowest, highest, fastest, hardest = extremes(
+        asked_p[:-1], asked_v[:-1], asked_p[1:], asked_v[1:], h[:, None]
     )
     report = LimitReport(
         trajectory.joints,
-        beyond(lowest, highest, asked_p[-1], asked_v[-1], limits),
-        fastest / limits.velocity,
-        hardest / limits.acceleration,
+        beyond(lowest.min(axis=0), highest.max(axis=0), asked_p[-1], asked_v[-1], limits),
+        fastest.max(axis=0) / limits.velocity,
+        hardest.max(axis=0) / limits.acceleration,
         np.zeros(len(trajectory.joints)),
     )
-    over = np.array([name in report.limited for name in trajectory.joints])
+    over = report.over
     if not over.any():
         return Trajectory(trajectory.joints, trajectory.times_ns, trajectory.positions, asked_v[1:]), report
-    pieces = math.ceil(h.max() * (limits.acceleration / limits.velocity)[over].max())
-    fine = _split(times, pieces)
-    asked_p, asked_v = Trajectory(trajectory.joints, times, asked_p, asked_v).sample(fine)
-    asked_v[-1] = v_end
-    led_p, led_v = _lead(asked_p[:, over], asked_v[:, over], np.diff(fine) * 1e-9, limits.select(over))
+    stop_s = (np.abs(v_start) / limits.acceleration)[over]
+    fine = _split(times, float(turning_s(limits)[over].min()), stop_s)
+    if len(fine) > len(times):
+        v_end = asked_v[-1]
+        asked_p, asked_v = Trajectory(trajectory.joints, times, asked_p, asked_v).sample(fine)
+        asked_v[-1] = v_end
+    led = np.flatnonzero(over)
+    sent_times, led_p, led_v = lead(
+        asked_p[:, led], asked_v[:, led], fine, limits.select(led), not asked_v[-1].any()
+    )
     chase = len(led_p) - len(fine)
-    report.deviation[over] = np.abs(led_p[: len(fine)] - asked_p[:, over]).max(axis=0)
+    report.deviation[led] = np.abs(led_p[: len(fine)] - asked_p[:, led]).max(axis=0)
     positions = np.concatenate([asked_p, np.repeat(asked_p[-1:], chase, axis=0)])
     velocities = np.concatenate([asked_v, np.zeros((chase, len(over)))])
-    positions[:, over], velocities[:, over] = led_p, led_v
-    after = fine[-1] + np.arange(1, chase + 1) * np.diff(fine).max()
-    sent_times = np.concatenate([fine, after])
+    positions[:, led], velocities[:, led] = led_p, led_v
     return Trajectory(trajectory.joints, sent_times[1:], positions[1:], velocities[1:]), report
 
 
-def _split(times: np.ndarray, pieces: int) -> np.ndarray:
-    """Times with every interval cut into `pieces`: no step may turn full speed into full reverse."""
-    parts = np.arange(pieces) * np.diff(times)[:, None] // pieces
-    return np.append((times[:-1, None] + parts).ravel(), times[-1])
+def _split(times: np.ndarray, longest_s: float, stop_s: np.ndarray) -> np.ndarray:
+    """Times with intervals longer than longest_s cut.
 
-
-def _lead(
-    asked_p: np.ndarray, asked_v: np.ndarray, h: np.ndarray, limits: JointLimits
-) -> tuple[np.ndarray, np.ndarray]:
-    """Lead joints along knots [N + 1, D] with steps h [N], and by M steps of the longest h to rest.
-
-    Returns positions and velocities [N + 1 + M, D].
+    The work is bounded: no more than MOST_SPLIT intervals are made. Where that is too few, the joints still
+    can stop as they start: there are knots at the times stop_s [D] that they take for it.
     """
-    outside = (asked_p < limits.lower) | (asked_p > limits.upper)
-    goal_p = np.clip(asked_p, limits.lower, limits.upper)
-    goal_v = np.where(outside, 0.0, np.clip(asked_v, -limits.velocity, limits.velocity))
-    clean = np.all(within(goal_p[:-1], goal_v[:-1], goal_p[1:], goal_v[1:], h[:, None], limits), axis=1)
-    p, v = [asked_p[0]], [asked_v[0]]
-    last = len(h)
-    chase = 0 if goal_v[-1].any() else math.ceil(_CHASE_S / h.max())
-    for k in range(last + chase):
-        now, then = min(k, last), min(k + 1, last)
-        step = h[k] if k < last else h.max()
-        there = np.array_equal(p[-1], goal_p[now]) and np.array_equal(v[-1], goal_v[now])
-        if there and k >= last:
-            break
-        if there and clean[k]:
-            p.append(goal_p[then])
-            v.append(goal_v[then])
-            continue
-        position, velocity, _ = step_towards(p[-1], v[-1], goal_p[then], goal_v[then], step, limits)
-        p.append(position)
-        v.append(velocity)
-    return np.array(p), np.array(v)
+    gaps = np.diff(times)
+    most = max(1, MOST_SPLIT // len(gaps))
+    wanted = np.ceil(gaps * 1e-9 / longest_s)
+    cuts = np.clip(wanted, 1, most).astype(np.int64)
+    if cuts.max() > 1:
+        part = np.arange(cuts.sum()) - np.repeat(np.cumsum(cuts) - cuts, cuts)
+        starts, parts = np.repeat(times[:-1], cuts), part * np.repeat(gaps, cuts) // np.repeat(cuts, cuts)
+        times = np.append(starts + parts, times[-1])
+    if wanted.max() <= most:
+        return times
+    stops = times[0] + np.unique(np.ceil(stop_s * 1e3)).astype(np.int64) * _MS
+    stops = stops[stops < times[-1]]
+    after = np.searchsorted(times, stops, side="right")
+    apart = (stops - times[after - 1] >= _MS // 2) & (times[after] - stops >= _MS // 2)
+    return np.insert(times, after[apart], stops[apart])
