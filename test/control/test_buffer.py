@@ -224,7 +224,7 @@ def test_an_older_chunk_is_dropped_and_counted():
             make_chunk(np.zeros((4, 3)), step_dt_s=np.nan),
             "chunk has step_dt_s nan: it must be at least 0.001 s",
         ),
-        (make_chunk(np.zeros((513, 3))), "chunk has 513 actions: send at most 512"),
+        (make_chunk(np.zeros((257, 3))), "chunk has 257 actions: send at most 256"),
         (make_chunk(np.zeros((61, 3)), step_dt_s=1.0), "chunk asks for 61 s of motion: send at most 60 s"),
         (
             make_chunk(np.zeros((4, 3)), stamp_ns=9 * S),

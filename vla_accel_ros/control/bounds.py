@@ -7,7 +7,7 @@ takes chunks in asks here first, before it looks at a single number of them.
 
 from __future__ import annotations
 
-MOST_ACTIONS = 512
+MOST_ACTIONS = 256
 MOST_JOINTS = 256
 LONGEST_S = 60.0
 SHORTEST_STEP_S = 1e-3

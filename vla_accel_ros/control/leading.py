@@ -109,7 +109,7 @@ def _walk(
     p, v = np.empty(goal_p.shape), np.empty(goal_p.shape)
     p[0], v[0] = p0, v0
     clean = reachable(goal_p[:-1], goal_v[:-1], goal_p[1:], goal_v[1:], h[:, None], limits)
-    all_clean = clean.all(axis=1).tolist()
+    all_clean: list[bool] = np.logical_and.reduce(clean, axis=1).tolist()
     step = _stepper(goal_p, goal_v, h, clean, limits)
     on = (p[0] == goal_p[0]) & (v[0] == goal_v[0])
     k = 0
