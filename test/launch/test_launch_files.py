@@ -10,6 +10,7 @@ import pytest
 import stand_in
 import yaml
 
+from vla_accel_ros.nodes.environment import this_process
 from vla_accel_ros.nodes.params.tables import NODES
 from vla_accel_ros.sim.tasks import Task
 
@@ -227,6 +228,7 @@ def test_allocator_and_fast_dds_are_set_for_camera_images(
             "MALLOC_MMAP_THRESHOLD_": str(64 * 1024**2),
             "MALLOC_TRIM_THRESHOLD_": str(256 * 1024**2),
             f"{variable}_DEFAULT_PROFILES_FILE": str(ROOT / "config" / "fastdds.xml"),
+            "VLA_LAUNCHER": this_process(),
         }
 
 

@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class NodeProcess:
-    """One node in its own process. parameters: name -> value, as on a command line. remaps: from -> to."""
+    """One node in its own process. parameters: name -> value, as on a command line. remaps: from -> to.
+    program: a file to run instead of the node's module."""
 
     def __init__(
         self,
@@ -29,17 +30,19 @@ class NodeProcess:
         folder: Path,
         namespace: str = "",
         remaps: Mapping[str, str] | None = None,
+        program: Path | None = None,
         **parameters: object,
     ) -> None:
         self.node, self.namespace, self.parameters = node, namespace, parameters
-        self._remaps = remaps or {}
+        self._remaps, self._program = remaps or {}, program
         self.left: set[Path] = set()
         self._log = folder / f"{namespace.strip('/') or 'root'}-{node}.log"
         self.start()
 
     def start(self) -> None:
         """Start it, again after it ended."""
-        command = [sys.executable, "-m", f"vla_accel_ros.nodes.{self.node}", "--ros-args"]
+        what = ["-m", f"vla_accel_ros.nodes.{self.node}"] if self._program is None else [str(self._program)]
+        command = [sys.executable, *what, "--ros-args"]
         if self.namespace:
             command += ["-r", f"__ns:=/{self.namespace.strip('/')}"]
         for name, other in self._remaps.items():

@@ -49,6 +49,21 @@ class Options:
         return given
 
 
+def device_fault(error: BaseException) -> bool:
+    """Whether the GPU refuses every call of this process since what raised this.
+
+    So it does after a fault in a kernel (an illegal address, a failed assertion), and not when it is out of
+    memory. Call it while nothing is being captured.
+    """
+    if not (isinstance(error, RuntimeError) and torch.cuda.is_initialized()):
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
+
+
 def find_device(device: str | torch.device) -> torch.device:
     """The device of that name. Raises ValueError if it is no device or not there."""
     try:

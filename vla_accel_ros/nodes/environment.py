@@ -1,9 +1,12 @@
-"""What a process needs around it before it may start: the allocator's thresholds and the Fast DDS profile.
+"""What a process needs around it before it may start: the allocator's thresholds, the Fast DDS profile, and
+whom to end with.
 
-Both are read when a process starts, so a node cannot set them for itself; launch files, the demo and the
+These are read when a process starts, so a node cannot set them for itself; launch files, the demo and the
 tests start the nodes with `process_environment()`. Without the malloc thresholds every image costs page
 faults (12 % of a core become 31 % at 720p); with the stock Fast DDS shared-memory segment (549 KB) most
-images larger than that are lost. No rclpy here: launch files import it.
+images larger than that are lost. Who is killed (`ros2 launch` by SIGTERM, too) ends nobody that it started,
+and an arm would go on; so each node is told which process launched it, and ends with that. One that is
+started by hand is told nothing and goes on without its shell. No rclpy here: launch files import it.
 """
 
 from __future__ import annotations
@@ -18,6 +21,10 @@ from functools import cache
 from pathlib import Path
 
 NETWORKS = ("localhost", "subnet")
+
+LAUNCHER = "VLA_LAUNCHER"
+"""Names the process with which a node ends; see this_process."""
+
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(64 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
 
 PROFILES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
@@ -75,7 +82,8 @@ def passing_state() -> Path:
 
 
 def additional_environment(current: Mapping[str, str] = os.environ, profile: str = "") -> dict[str, str]:
-    """The variables to add for a node process; those the user has already set are left alone.
+    """The variables to add for a node process that ends with this one; those the user has already set are
+    left alone.
 
     profile: a Fast DDS profile that goes over both the user's variable and the package's file.
     """
@@ -83,7 +91,36 @@ def additional_environment(current: Mapping[str, str] = os.environ, profile: str
     older = current.get("ROS_DISTRO") in ("humble", "iron", "jazzy")
     variable = "FASTRTPS_DEFAULT_PROFILES_FILE" if older else "FASTDDS_DEFAULT_PROFILES_FILE"
     wanted = {**MALLOC, variable: profile or str(fastdds_profile())}
-    return {name: value for name, value in wanted.items() if name not in current or value == profile}
+    added = {name: value for name, value in wanted.items() if name not in current or value == profile}
+    return {**added, LAUNCHER: this_process()}
+
+
+def this_process() -> str:
+    """This process, as no other is ever named: its number may be another's later."""
+    return f"{os.getpid()}:{_began(os.getpid())}"
+
+
+def is_running(process: str) -> bool:
+    """Whether a process, as it named itself by `this_process`, has not ended."""
+    number, _, began = process.partition(":")
+    if began:
+        return _began(int(number)) == began
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # another user's
+    return True
+
+
+def _began(number: int) -> str:
+    """When a process began, by the kernel's clock; empty when it has ended, and where there is no /proc."""
+    try:
+        state, *fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if state in "ZX" else fields[18]
 
 
 def discovery_environment(network: str, current: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -32,10 +32,12 @@ from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.session import session_of
 from vla_accel_ros.engine.speaking import Text
 from vla_accel_ros.engine.types import Chunk, Observation
+from vla_accel_ros.models.options import device_fault
 from vla_accel_ros.models.progress import Meter
 from vla_accel_ros.nodes import convert, inference_status, qos
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
+from vla_accel_ros.nodes.ending import fatal
 from vla_accel_ros.nodes.environment import demo_contract, demo_model, lacks_profile
 from vla_accel_ros.nodes.graph import GraphCheck
 from vla_accel_ros.nodes.inputs import InputsTopic
@@ -128,6 +130,9 @@ class InferenceNode(ManagedNode):
 
     def release(self) -> None:
         self._contract = self._loops = None
+
+    def hopeless(self, error: Exception) -> str:
+        return "the GPU refuses every call of this process" if device_fault(error) else ""
 
     def clock_jumped(self) -> None:
         if self._contract is not None:
@@ -253,6 +258,9 @@ class InferenceNode(ManagedNode):
     def _on_error(self, loop: str, error: Exception) -> None:
         self._errors += 1
         self._inputs.failed = f"the {loop} loop fails: {error}"
+        if why := self.hopeless(error):
+            fatal(f"{loop} loop: {why}", error)
+            return
         trace = "".join(traceback.format_exception(error))
         self.get_logger().error(f"{loop} loop: {error}\n{trace}", throttle_duration_sec=1.0)
 

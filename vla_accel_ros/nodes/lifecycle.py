@@ -27,13 +27,14 @@ from std_msgs.msg import String
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clock_watch import ClockWatch
 from vla_accel_ros.nodes.declare import declare, value
+from vla_accel_ros.nodes.ending import fatal
 from vla_accel_ros.nodes.params.parameter import Parameter
 
 _REFUSALS = (ValueError, TypeError, OSError)
 
 
 class ManagedNode(LifecycleNode):
-    """Base of the lifecycle nodes; subclasses override the six hooks below."""
+    """Base of the lifecycle nodes; subclasses override the seven hooks below."""
 
     def __init__(self, name: str, table: Iterable[Parameter]) -> None:
         super().__init__(name)
@@ -65,6 +66,10 @@ class ManagedNode(LifecycleNode):
 
     def finish(self) -> None:
         """The node was shut down, cleanly, and will do nothing any more."""
+
+    def hopeless(self, error: Exception) -> str:
+        """Why no transition can mend what raised this, empty when one may; the process ends for it."""
+        return ""
 
     def clock_jumped(self) -> None:
         """ROS time went back, or more than a second forward: forget everything that carries a stamp.
@@ -193,6 +198,8 @@ class ManagedNode(LifecycleNode):
         except Exception as error:
             self.trouble = f"cannot {what}: {type(error).__name__}: {error}"
             self.get_logger().error(f"{self.trouble}\n{traceback.format_exc()}")
+            if why := self.hopeless(error):
+                fatal(why)
             return TransitionCallbackReturn.ERROR
         self.trouble = ""
         return TransitionCallbackReturn.SUCCESS

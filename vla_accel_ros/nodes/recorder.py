@@ -37,7 +37,7 @@ from vla_accel_ros.sensing.recording import Recording
 from vla_accel_ros.sensing.ring_reader import RingReader
 
 _LOOK_S = 0.1
-# A process that was asked to end is broken off after PATIENCE_S of nodes/process.py.
+# A process that was asked to end is broken off after PATIENCE_S of nodes/ending.py.
 _PATIENCE_S = 0.7
 
 

@@ -26,7 +26,7 @@ from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.sensing.contract import Contract, Controller
 
-# A process that was asked to end is broken off after PATIENCE_S of nodes/process.py.
+# A process that was asked to end is broken off after PATIENCE_S of nodes/ending.py.
 _LONGEST_STOP_S = 1.2
 
 

@@ -1,7 +1,7 @@
 """The demo's nodes as processes: started as launch files start them, ended without leaving anything behind.
 
 Each is a session of its own, so that Ctrl-C in the terminal reaches only the demo, which then ends them; if
-the demo itself is killed, the kernel ends them. A node's shared-memory files outlive a process that was
+the demo itself is killed, they end with it. A node's shared-memory files outlive a process that was
 killed, so those that our processes had mapped are remembered, and deleted at the end unless somebody else
 has them mapped.
 """
@@ -9,7 +9,6 @@ has them mapped.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -20,12 +19,6 @@ from pathlib import Path
 
 END_S = 2.0
 LOG_LINES = 12
-_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
-_libc = ctypes.CDLL(None)
-
-
-def _die_with_the_demo() -> None:
-    _libc.prctl(_DEATH_SIGNAL, signal.SIGTERM)
 
 
 class NodeProcess:
@@ -38,7 +31,7 @@ class NodeProcess:
         log.write_text("")
 
     def start(self) -> None:
-        """Start it, again after it ended. Only from the main thread: the kernel ends it with its starter."""
+        """Start it, again after it ended."""
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
                 self._command,
@@ -47,7 +40,6 @@ class NodeProcess:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_die_with_the_demo,
             )
         self.starts += 1
         self.mark()

@@ -1,0 +1,65 @@
+"""A stand-in for `ros2 launch`: a process that starts the nodes of a launch file, and what becomes of it.
+
+    python launcher.py <launch file> <where to write process ids> [name:=value ...]
+
+As the launch system does, it starts them by its own thread, reads their output through a pipe and passes
+SIGINT on. SIGTERM and SIGKILL just end it, and nobody else: that is the point.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+
+import stand_in
+
+
+def main(path: str, ids: str, *arguments: str) -> int:
+    for name, contents in stand_in.MODULES.items():
+        module = ModuleType(name)
+        vars(module).update(contents)
+        sys.modules[name] = module
+    nodes = stand_in.start(Path(path), **dict(argument.split(":=", 1) for argument in arguments))
+    started: list[subprocess.Popen] = []
+    thread = threading.Thread(target=lambda: started.extend(map(start, nodes)))
+    thread.start()
+    thread.join()  # and ends: what is tied to a thread of the launcher would end with it
+    for process in started:
+        threading.Thread(target=copy, args=(process,), daemon=True).start()
+    signal.signal(signal.SIGINT, lambda *_: [process.send_signal(signal.SIGINT) for process in started])
+    written = Path(f"{ids}.new")
+    written.write_text(json.dumps({node.name: process.pid for node, process in zip(nodes, started)}))
+    written.rename(ids)
+    return max(process.wait() for process in started)
+
+
+def start(node: stand_in.Started) -> subprocess.Popen:
+    command = [sys.executable, "-m", f"vla_accel_ros.nodes.{node.executable}", "--ros-args"]
+    command += ["-r", f"__node:={node.name}", *node.ros_arguments]
+    for file in node.files:
+        command += ["--params-file", str(file)]
+    for name, value in node.parameters.items():
+        command += ["-p", f"{name}:={str(value).lower() if isinstance(value, bool) else value}"]
+    return subprocess.Popen(
+        command,
+        env={**os.environ, **node.environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def copy(process: subprocess.Popen) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        sys.stdout.write(line.decode(errors="replace"))
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(*sys.argv[1:]))

@@ -1,0 +1,58 @@
+"""The nodes with a fault each, as programs: `python faulty.py --ros-args ... -p autostart:=true`.
+
+The instruction says which fault of inference happens and when; ~/resume is the trajectory node's.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from std_msgs.msg import String
+from std_srvs.srv import Trigger
+
+from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.nodes.inference import InferenceNode
+from vla_accel_ros.nodes.process import run
+from vla_accel_ros.nodes.trajectory import TrajectoryNode
+
+PANIC, EXIT, THREAD, STICKY = "panic in a loop", "exit in a callback", "panic in a thread", "sticky error"
+ASSERTION = "CUDA error: device-side assert triggered"
+
+
+class PanicException(BaseException):
+    """As a library in Rust raises one: no Exception."""
+
+
+class FaultyInference(InferenceNode):
+    """Its GPU is lost when an error says so, as torch asks a real one."""
+
+    def _observe(self) -> Observation | None:
+        if self._ingest.instruction == PANIC:
+            raise PanicException("called `Option::unwrap()` on a `None` value")
+        if self._ingest.instruction == STICKY:
+            raise RuntimeError(ASSERTION)
+        return super()._observe()
+
+    def hopeless(self, error: Exception) -> str:
+        return "the GPU is lost" if str(error) == ASSERTION else super().hopeless(error)
+
+    def _on_instruction(self, message: String) -> None:
+        super()._on_instruction(message)
+        if message.data == EXIT:
+            raise SystemExit(0)
+        if message.data == THREAD:
+            threading.Thread(target=_panic, name="of a library").start()
+
+
+class FaultyTrajectory(TrajectoryNode):
+    async def _on_resume(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        raise PanicException("a panic in a callback")
+
+
+def _panic() -> None:
+    raise PanicException("a panic in a thread")
+
+
+if __name__ == "__main__":
+    raise SystemExit(run(FaultyTrajectory if os.environ.get("FAULTY") == "trajectory" else FaultyInference))

@@ -1,0 +1,65 @@
+"""A node that can no longer do its work ends, with a status and a reason, and the arm has stopped before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import faulty
+import numpy as np
+import pytest
+from stack import Stack, commanded_acceleration, set_going, wait_for_motion, wait_for_rest
+from std_srvs.srv import Trigger
+
+from vla_accel_ros.nodes.operator import Operator
+
+PROGRAM = Path(faulty.__file__)
+S = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (faulty.PANIC, "the thread 'vision' died: this process ends"),
+        (faulty.THREAD, "the thread 'of a library' died: this process ends"),
+        (faulty.EXIT, "a callback failed: this process ends"),
+        (faulty.STICKY, "vision loop: the GPU is lost: this process ends"),
+    ],
+)
+def test_inference_ends_with_a_reason_and_the_next_one_goes_on(start, tmp_path, operator, fault, reason):
+    stack = Stack(start, tmp_path, inference={"program": PROGRAM})
+    set_going(operator)
+    begun_ns = operator.now_ns()
+    operator.instruct(fault)
+    assert stack.inference.process.wait(30.0) == 1
+    assert reason in stack.inference.log
+    assert (faulty.ASSERTION if fault == faulty.STICKY else "Exit" if fault == faulty.EXIT else "Panic") in (
+        stack.inference.log
+    )
+    wait_for_rest(operator)
+    assert commanded_acceleration(operator, begun_ns).max() <= 1.02
+    operator.instruct("reach the red block")
+    stack.inference.start()
+    wait_for_motion(operator)
+
+
+def test_a_panic_in_a_callback_of_trajectory_stops_the_arm_first(start, tmp_path, operator, monkeypatch):
+    monkeypatch.setenv("FAULTY", "trajectory")
+    stack = Stack(start, tmp_path, program=PROGRAM)
+    set_going(operator)
+    begun_ns = operator.now_ns()
+    client = operator.node.create_client(Trigger, "trajectory/resume")
+    assert client.wait_for_service(30.0)
+    client.call_async(Trigger.Request())
+    assert stack.trajectory.process.wait(30.0) == 1
+    assert "PanicException: a panic in a callback" in stack.trajectory.log
+    assert "a callback failed: this process ends" in stack.trajectory.log
+    assert_ends_at_rest(operator)
+    assert commanded_acceleration(operator, begun_ns).max() <= 1.02
+
+
+def assert_ends_at_rest(operator: Operator) -> None:
+    """What each controller was sent last is a stop, and not the rest of a chunk."""
+    wait_for_rest(operator)
+    for controller in operator.contract.controllers:
+        last = [s.trajectory for s in operator.sent if s.trajectory.joints == tuple(controller.joints)][-1]
+        assert not np.any(last.sample(last.start_ns + 3 * S // 10)[1])
