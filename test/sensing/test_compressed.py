@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import cv2
 import numpy as np
 import pytest
+from bombs import black_png, jpeg_of_scans, jpeg_that_claims, refused
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -102,7 +105,7 @@ def huge(data: bytes) -> bytes:
         (PNG[:40], "is damaged"),
         (PNG[:20], "which is neither jpeg nor png: have the driver publish one of these"),
         (PNG[:500] + bytes([PNG[500] ^ 1]) + PNG[501:], "is damaged: the png does not decode"),
-        (huge(JPEG), "says it is 65500 x 65500: at most 67108864 pixels are decoded"),
+        (huge(JPEG), "says it is 65500 x 65500: at most 33177600 pixels are decoded; if the camera sends"),
         (code(".bmp"), "which is neither jpeg nor png"),
         (b"", "which is neither jpeg nor png"),
         (b"\xff\xd8", "without its end"),
@@ -112,6 +115,52 @@ def huge(data: bytes) -> bytes:
 def test_what_cannot_be_decoded_is_refused_in_one_sentence(data, sentence):
     with pytest.raises(ValueError, match=sentence):
         decode(view(data))
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: jpeg_that_claims(4096, 8100), "is 4096 x 8100, which no jpeg of 6.. bytes can hold"),
+        (lambda: black_png(4320, 7680)[:3000] + bytes(20), "is 4320 x 7680, which no png of 3020 bytes can"),
+        (lambda: jpeg_of_scans(1080, 1920, 1000), "of 1080 x 1920 has 1010 scans, at most 32 are decoded"),
+        (lambda: jpeg_of_scans(480, 640, 23), "has 33 scans"),
+    ],
+    ids=["pixels", "png", "scans", "a scan too many"],
+)
+def test_a_few_bytes_that_ask_for_much_are_refused_before_they_get_it(make, sentence):
+    data = make()
+    found = refused(lambda: decode(view(data)))
+    assert re.search(sentence, found.sentence), found
+    assert found.peak_mb < 20
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: jpeg_of_scans(480, 640, 22),
+        lambda: jpeg_of_scans(2160, 3840, 0),
+        lambda: black_png(2160, 3840),
+        lambda: code(".jpg", np.zeros((1000, 1040, 3), np.uint8), cv2.IMWRITE_JPEG_OPTIMIZE, 1),
+    ],
+    ids=["32 scans", "4K progressive", "4K png", "lens cap"],
+)
+def test_what_a_camera_may_send_with_its_cap_on_is_decoded(make):
+    assert not decode(view(make())).any()
+
+
+def test_a_camera_has_a_bound_of_its_own():
+    data = view(code(".png", np.zeros((11, 10, 3), np.uint8)))
+    assert decode(data, 110).shape == (11, 10, 3)
+    with pytest.raises(ValueError, match="says it is 11 x 10: at most 109 pixels are decoded"):
+        decode(data, 109)
+
+
+def test_jpegs_that_no_camera_sends_are_refused():
+    at = JPEG.index(b"\xff\xc0")
+    for kind, components in ((0xC3, 3), (0xC9, 3), (0xC0, 2), (0xC0, 255)):
+        odd = JPEG[: at + 1] + bytes([kind]) + JPEG[at + 2 : at + 9] + bytes([components]) + JPEG[at + 10 :]
+        with pytest.raises(ValueError, match=f"of kind {kind:02X} with {components} components, which no"):
+            decode(view(odd))
 
 
 @given(st.sampled_from([JPEG, PNG]), st.integers(0, 10_000), st.integers(1, 255), st.integers(0, 40))

@@ -2,9 +2,10 @@
 
 OpenCV decodes; what it would do silently is decided here first, from the picture's own header, because the
 bytes come from the network: 16-bit PNG would lose half its bits, a JPEG that was cut short would be filled up
-with grey, and a header that claims a gigapixel would be given the memory. PNG carries checksums, so a damaged
-one is always refused; in a JPEG only broken structure can be seen. The pixels are taken as they are stored,
-as cv_bridge does: no EXIF rotation.
+with grey, a header that claims more pixels than its bytes can hold would be given the memory, and each of ten
+thousand scans would go over all pixels. PNG carries checksums, so a damaged one is always refused; in a JPEG
+only broken structure can be seen. The pixels are taken as they are stored, as cv_bridge does: no EXIF
+rotation.
 """
 
 from __future__ import annotations
@@ -18,7 +19,18 @@ from vla_accel_ros.sensing.cdr import CompressedView
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8"
-_MOST_PIXELS = 1 << 26
+MOST_PIXELS = 7680 * 4320
+"""An 8K camera's; who knows the camera says less. OpenCV takes 6 bytes a pixel, 193 MB for this."""
+_MOST_SCANS = 32
+"""Of a JPEG. Progressive ones have 10; each goes over all pixels, 30 ms at 8K even if it is 12 bytes long."""
+_FEW_PIXELS = 1 << 20
+"""Whatever their file's size, these are decoded: 6 MB."""
+_PIXELS_A_BYTE = {"jpeg": 512, "png": 8256}
+"""What cannot be exceeded: 8 x 8 pixels of a JPEG take a bit at least, and deflate makes at most 1032 bytes
+of one, of 8 pixels each."""
+_JPEG_KINDS = {0xC0: "baseline", 0xC1: "extended", 0xC2: "progressive"}
+_COMPONENTS = (1, 3, 4)
+_SCAN = b"\xff\xda"
 _STANDALONE = (0x01, *range(0xD0, 0xD8))
 _NO_FRAME = (0xC4, 0xC8, 0xCC)  # between the frame headers C0 to CF, but none
 _READ = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
@@ -26,18 +38,20 @@ _READ = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
 
 @dataclass(frozen=True)
 class Header:
-    """What a picture says of itself. bits: of one number."""
+    """What a picture says of itself. bits: of one number. scans: how often its data go over the pixels."""
 
     kind: str
     height: int
     width: int
     bits: int
+    scans: int = 1
 
 
-def decode(view: CompressedView) -> np.ndarray:
+def decode(view: CompressedView, most_pixels: int = MOST_PIXELS) -> np.ndarray:
     """The picture as OpenCV has it, uint8 [height, width, 3], BGR; `write_bgr` puts it where it is wanted.
 
-    Raises ValueError, one sentence, for what is neither JPEG nor PNG, is not 8-bit, is damaged or too large.
+    most_pixels: what its camera can send. Raises ValueError, one sentence, for what is neither JPEG nor PNG,
+    is not 8-bit, is damaged or too large; nothing is decoded then.
     """
     header = read_header(view)
     size = f"{header.height} x {header.width}"
@@ -46,8 +60,7 @@ def decode(view: CompressedView) -> np.ndarray:
             f"compressed image is a {header.bits}-bit {header.kind}, not 8-bit colour: have the driver "
             "publish 8-bit jpeg or png"
         )
-    if not 0 < header.height * header.width <= _MOST_PIXELS:
-        raise ValueError(f"compressed image says it is {size}: at most {_MOST_PIXELS} pixels are decoded")
+    _check_size(header, len(view.data), most_pixels)
     try:
         picture = cv2.imdecode(view.data, _READ)
     except cv2.error as error:
@@ -55,6 +68,26 @@ def decode(view: CompressedView) -> np.ndarray:
     if picture is None or picture.shape != (header.height, header.width, 3):
         raise ValueError(f"compressed image of {size} is damaged: the {header.kind} does not decode")
     return picture
+
+
+def _check_size(header: Header, file_bytes: int, most_pixels: int) -> None:
+    """Raise ValueError for a picture that is not to be given memory."""
+    size, pixels = f"{header.height} x {header.width}", header.height * header.width
+    if not 0 < pixels <= most_pixels:
+        raise ValueError(
+            f"compressed image says it is {size}: at most {most_pixels} pixels are decoded; if the camera "
+            "sends so many, raise its max_pixels in the contract"
+        )
+    if pixels > max(_FEW_PIXELS, _PIXELS_A_BYTE[header.kind] * file_bytes):
+        raise ValueError(
+            f"compressed image says it is {size}, which no {header.kind} of {file_bytes} bytes can hold: it "
+            "is damaged, or made to harm"
+        )
+    if header.scans > _MOST_SCANS:
+        raise ValueError(
+            f"compressed image of {size} has {header.scans} scans, at most {_MOST_SCANS} are decoded: have "
+            "the driver publish baseline jpeg"
+        )
 
 
 def write_bgr(picture: np.ndarray, out: np.ndarray) -> None:
@@ -100,7 +133,14 @@ def _jpeg_header(data: np.ndarray) -> Header:
             at += 2
         elif 0xC0 <= marker <= 0xCF and marker not in _NO_FRAME:
             bits, h1, h0, w1, w0 = (int(byte) for byte in data[at + 4 : at + 9])
-            return Header("jpeg", h1 << 8 | h0, w1 << 8 | w0, bits)
+            components = int(data[at + 9])
+            if marker not in _JPEG_KINDS or components not in _COMPONENTS:
+                raise ValueError(
+                    f"compressed image is a jpeg of kind {marker:02X} with {components} components, which no "
+                    "camera sends: have the driver publish baseline jpeg"
+                )
+            # In coded data FF is followed by other bytes than DA: none is missed; a thumbnail's are counted.
+            return Header("jpeg", h1 << 8 | h0, w1 << 8 | w0, bits, data.tobytes().count(_SCAN))
         else:
             at += 2 + length
     raise ValueError(f"compressed image of {len(data)} bytes is a jpeg without a frame header: it is damaged")

@@ -37,18 +37,25 @@ class Stream:
     max_age_s: float
 
 
+MAX_PIXELS = 3840 * 2160
+"""A 4K camera's, the most that a robot's usually sends."""
+_MOST_PIXELS = 7680 * 4320
+
+
 @dataclass(frozen=True)
 class Camera(Stream):
     """A camera stream. name: ours. image: the policy's name of it (`base_0_rgb`, ...).
 
     transport: what travels on `topic`, sensor_msgs/Image (raw), sensor_msgs/CompressedImage (compressed) or
-    vla_accel_msgs/FrameHandle (ring). info: topic of the sensor_msgs/CameraInfo, empty for none.
+    vla_accel_msgs/FrameHandle (ring). info: topic of the sensor_msgs/CameraInfo, empty for none. max_pixels:
+    a compressed picture that says it has more is not decoded.
     """
 
     name: str
     image: str
     transport: str = "raw"
     info: str = ""
+    max_pixels: int = MAX_PIXELS
 
 
 @dataclass(frozen=True)
@@ -139,9 +146,17 @@ def read_camera(name: str, fields: Fields) -> Camera:
         image=fields.text("image", NAME, NAME_FORM),
         transport=fields.choice("transport", TRANSPORTS, "raw"),
         info=fields.text("info", _TOPIC, _TOPIC_FORM, default=""),
+        max_pixels=_pixels(fields),
     )
     fields.close()
     return camera
+
+
+def _pixels(fields: Fields) -> int:
+    pixels = fields.number("max_pixels", above=0, default=MAX_PIXELS)
+    if pixels > _MOST_PIXELS:
+        fields.refuse("max_pixels", pixels, f"is more than {_MOST_PIXELS}, an 8K camera's", "lower it")
+    return int(pixels) if math.isfinite(pixels) else MAX_PIXELS
 
 
 def read_joint(fields: Fields, robot: RobotLimits, twist: bool) -> Joint:

@@ -65,6 +65,7 @@ class Ingest:
         self._synchroniser = Synchroniser(contract, self._frames, self._joints)
         self.sets = WholeSets({camera.name: camera.rate_hz for camera in contract.cameras})
         self._info: dict[str, tuple[int, int]] = {}
+        self._most_pixels = {camera.name: camera.max_pixels for camera in contract.cameras}
         self.instruction = ""
         self._max_age_s = min(camera.max_age_s for camera in contract.cameras)
         self._observed_ns = 0
@@ -105,7 +106,7 @@ class Ingest:
         """A serialized sensor_msgs/CompressedImage, jpeg or png. Raises ValueError as image does."""
         with self._refusing(camera, now_ns):
             view = compressed_view(message)
-            picture = decode(view)
+            picture = decode(view, self._most_pixels[camera])
             with self._pool.write(camera, view.stamp_ns, *picture.shape[:2]) as slot:
                 if slot is not None:
                     write_bgr(picture, slot)
