@@ -107,3 +107,15 @@ def test_after_a_pause_they_start_from_rest():
     servo.now += S // 2
     velocity = servo.jog.tick(servo.now)
     assert (np.abs(velocity) <= LIMITS.acceleration * 2 * PERIOD / S).all()
+
+
+@pytest.mark.parametrize("set_s", [-0.015, 0.015, 0.5])
+def test_a_clock_that_is_set_changes_velocities_within_limits(set_s):
+    servo = Servo()
+    follow(servo, horizon=30)
+    for tick in range(60):
+        steady = START + (tick + 1) * PERIOD
+        velocity = servo.jog.tick(steady + round(set_s * S) * (tick >= 20), steady)
+        servo.velocities.append(velocity)
+    assert np.abs(servo.velocities[19]).max() > 0.3
+    assert_within_limits(servo)

@@ -186,3 +186,23 @@ def test_it_takes_its_own_joints_of_a_trajectory_over_more():
 def test_limits_of_other_joints_are_refused():
     with pytest.raises(ValueError, match="give one per joint"):
         CommandStream(("a",), JointLimits([0, 0], [1, 1], [1, 1], [1, 1]), PERIOD_S)
+
+
+@pytest.mark.parametrize("set_s", [-0.3, -0.015, -0.004, 0.004, 0.02, 0.4])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_clock_that_is_set_makes_no_leap_and_the_path_is_caught_up_with(set_s, stopped):
+    """Positions are judged in the time that passes; `stopped`: the set was noticed half a period before."""
+    stream, buffer = make_stream(), make_buffer()
+    chunk = make_ramp([2.0, -1.0, 0.3], stamp_ns=START, horizon=60, step_dt_s=0.02, start=[-0.9, 0.5, 0.0])
+    stream.follow(buffer.update(chunk, START), START)
+    states, offset = [], 0
+    for tick in range(200):
+        steady = START + (tick + 1) * 10 * MS
+        if tick == 40:
+            offset = round(set_s * S)
+            if stopped:
+                stream.stop(steady - 5 * MS + offset, steady - 5 * MS)
+        states.append(stream.tick(steady + offset, steady))
+    assert np.abs(states[39].velocity).max() > 1.0
+    assert_smooth(states)
+    assert stream.at_rest(START + 2 * S + offset) and not states[-1].velocity.any()

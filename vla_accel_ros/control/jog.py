@@ -46,22 +46,25 @@ class JogStream:
         self.path.follow(trajectory, now_ns)
         self._pulling = True
 
-    def stop(self, now_ns: int) -> None:
+    def stop(self, now_ns: int, steady_ns: int | None = None) -> None:
         """Brake from what was commanded last, because the path's times mean nothing now."""
-        self.path.stop(now_ns)
-        self._tick_ns = now_ns
+        self.path.stop(now_ns, steady_ns)
+        if steady_ns is None:
+            self._tick_ns = now_ns
 
     def rest(self) -> None:
         """Pull no more: come to rest where the trajectory does, until the next one."""
         self._pulling = False
 
-    def tick(self, now_ns: int) -> np.ndarray | None:
-        """Velocities, float64 [D], to command now; None before the first trajectory."""
-        state = self.path.tick(now_ns)
+    def tick(self, now_ns: int, steady_ns: int | None = None) -> np.ndarray | None:
+        """Velocities, float64 [D], to command now; None before the first trajectory. steady_ns: see
+        CommandStream."""
+        state = self.path.tick(now_ns, steady_ns)
         if state is None or state.velocity is None:
             return None
-        passed_s = self._longest_s if self._tick_ns is None else (now_ns - self._tick_ns) * 1e-9
-        self._tick_ns = now_ns
+        tick_ns = now_ns if steady_ns is None else steady_ns
+        passed_s = self._longest_s if self._tick_ns is None else (tick_ns - self._tick_ns) * 1e-9
+        self._tick_ns = tick_ns
         if passed_s > STOOD_S:
             self._velocity = np.zeros_like(state.velocity)
         wanted = state.velocity + self._pull(state.position, now_ns)

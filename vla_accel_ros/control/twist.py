@@ -87,17 +87,23 @@ class TwistBuffer:
         if self._rows is not None:
             self._rows, self._end_ns = np.zeros((1, 6)), 0
 
-    def restart(self, now_ns: int) -> None:
+    def restart(self, now_ns: int, steady_ns: int | None = None) -> None:
         """Come to a stand in whatever time it is now: the clock has jumped."""
         self.stop()
-        self._newest, self._tick_ns = None, now_ns
+        self._newest = None
+        if steady_ns is None:
+            self._tick_ns = now_ns
 
-    def tick(self, now_ns: int) -> np.ndarray | None:
-        """Linear and angular velocity, float64 [6], to command now; None before the first chunk."""
+    def tick(self, now_ns: int, steady_ns: int | None = None) -> np.ndarray | None:
+        """Linear and angular velocity, float64 [6], to command now; None before the first chunk.
+
+        steady_ns: the present by a clock that nobody sets, None where the other is such a one.
+        """
         if self._rows is None:
             return None
-        passed_s = self._longest_s if self._tick_ns is None else (now_ns - self._tick_ns) * 1e-9
-        self._tick_ns = now_ns
+        tick_ns = now_ns if steady_ns is None else steady_ns
+        passed_s = self._longest_s if self._tick_ns is None else (tick_ns - self._tick_ns) * 1e-9
+        self._tick_ns = tick_ns
         if passed_s > _STOOD_S:
             self._velocity = np.zeros(6)
         change = (self._wanted(now_ns) - self._velocity).reshape(2, 3)

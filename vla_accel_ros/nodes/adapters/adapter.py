@@ -8,12 +8,14 @@ motion.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 import numpy as np
 
 from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.sensing.contract import Controller
 
 # What most controllers have no need of does nothing, on purpose.
@@ -72,6 +74,11 @@ class Adapter(ABC):
     def values(self) -> dict[str, object]:
         """Numbers for diagnostics."""
         return {}
+
+
+def steady_ns(node: ManagedNode) -> int | None:
+    """The present by a clock that nobody sets; None where time is simulated, and motion goes by that."""
+    return None if node.get_clock().ros_time_is_active else time.monotonic_ns()
 
 
 def positions_of(names: tuple[str, ...], positions: np.ndarray) -> dict[str, float]:

@@ -14,7 +14,7 @@ from vla_accel_ros.control.limits import JointLimits
 from vla_accel_ros.control.stream import CommandStream
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.adapters.adapter import Adapter
+from vla_accel_ros.nodes.adapters.adapter import Adapter, steady_ns
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.sensing.contract import Controller
 
@@ -24,6 +24,7 @@ class ForwardCommandAdapter(Adapter):
 
     def __init__(self, node: ManagedNode, controller: Controller, limits: JointLimits) -> None:
         super().__init__(controller)
+        self._node = node
         self._publisher = node.output(Float64MultiArray, controller.topic, qos.COMMAND)
         self._message = Float64MultiArray()
         self._stream = CommandStream(controller.joints, limits, 1.0 / controller.rate_hz)
@@ -35,10 +36,10 @@ class ForwardCommandAdapter(Adapter):
         self._stream.forget()
 
     def stop(self, braking: Trajectory | None, now_ns: int) -> None:
-        self._stream.stop(now_ns)
+        self._stream.stop(now_ns, steady_ns(self._node))
 
     def tick(self, now_ns: int) -> None:
-        state = self._stream.tick(now_ns)
+        state = self._stream.tick(now_ns, steady_ns(self._node))
         if state is not None:
             self._message.data = array("d", state.position.tobytes())
             self._publisher.publish(self._message)

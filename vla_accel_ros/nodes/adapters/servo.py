@@ -24,7 +24,7 @@ from vla_accel_ros.control.limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.control.twist import TwistBuffer
 from vla_accel_ros.nodes import convert, qos
-from vla_accel_ros.nodes.adapters.adapter import Adapter
+from vla_accel_ros.nodes.adapters.adapter import Adapter, steady_ns
 from vla_accel_ros.nodes.asking import Asking
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.nodes.optional import interface
@@ -137,7 +137,7 @@ class ServoJointAdapter(ServoAdapter):
         self._jog.felt(here, self._node.now_ns())
 
     def stop(self, braking: Trajectory | None, now_ns: int) -> None:
-        self._jog.stop(now_ns)
+        self._jog.stop(now_ns, steady_ns(self._node))
 
     def rest(self) -> None:
         super().rest()
@@ -150,7 +150,7 @@ class ServoJointAdapter(ServoAdapter):
         return {name: self._jog.path.counts[name] for name in ("late", "joined")}
 
     def _next(self, now_ns: int) -> np.ndarray | None:
-        return self._jog.tick(now_ns)
+        return self._jog.tick(now_ns, steady_ns(self._node))
 
     def _fill(self, velocity: np.ndarray) -> None:
         self._message.velocities = array("d", velocity.tobytes())
@@ -171,7 +171,7 @@ class ServoTwistAdapter(ServoAdapter):
         """Nothing: the hand moves by the buffer alone."""
 
     def stop(self, braking: Trajectory | None, now_ns: int) -> None:
-        self._buffer.restart(now_ns)
+        self._buffer.restart(now_ns, steady_ns(self._node))
 
     def at_rest(self, now_ns: int) -> bool:
         return self._buffer.at_rest(now_ns)
@@ -183,7 +183,7 @@ class ServoTwistAdapter(ServoAdapter):
         accepted = self._buffer.counts["accepted"]
         if accepted != self._accepted:
             self._accepted, self._resting = accepted, False
-        return self._buffer.tick(now_ns)
+        return self._buffer.tick(now_ns, steady_ns(self._node))
 
     def _fill(self, velocity: np.ndarray) -> None:
         linear, angular = self._message.twist.linear, self._message.twist.angular
