@@ -1,0 +1,153 @@
+"""What became of one fault: stop, peaks of what controllers executed, words, and how the robot went on."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+from std_srvs.srv import Trigger
+
+from faulting.cases import Case
+from faulting.robot import Robot, Stalled
+from vla_accel_msgs.msg import Motion
+from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.trajectory import MotionState
+from vla_accel_ros.sim.executed import PERIOD_NS, TrajectoryController
+
+S = 1_000_000_000
+
+
+@dataclass
+class Row:
+    """One line of the table. stop_s: from the fault until the joints stood, None when they never did.
+    position, velocity, acceleration: peak of the executed path, 1 at the limit (position: 1 + share of the
+    range beyond). resumed_s: from the mend until they moved by themselves, None when they did not. person:
+    what a person had to call, "" for nothing. said: what `motion` told.
+    """
+
+    name: str
+    title: str
+    stop_s: float | None = None
+    position: float = 0.0
+    velocity: float = 0.0
+    acceleration: float = 0.0
+    said: list[str] = field(default_factory=list)
+    resumed_s: float | None = None
+    person: str = ""
+    note: str = ""
+
+    def as_dict(self) -> dict[str, object]:
+        """Rounded, for JSON."""
+        return {k: round(v, 3) if isinstance(v, float) else v for k, v in asdict(self).items()}
+
+
+def measure(robot: Robot, case: Case, seed: int) -> Row:
+    """Make the fault, mend it, and see what becomes of the robot. Raises Stalled when it did not move."""
+    robot.set_going(seed)
+    robot.poll(robot.under_way, 30.0, "motion at speed")
+    row = Row(case.name, case.title)
+    told = len(robot.operator.motions)
+    robot.began_ns, robot.orphans = time.monotonic_ns(), None
+    case.begin(robot)
+    began_ns = robot.began_ns
+    _wait_until(began_ns + round(case.lasts_s * S))
+    case.end(robot)
+    mended_ns = time.monotonic_ns()
+    rest_ns = _until(lambda: robot.rested_at_ns(began_ns), min(3.0, case.patience_s) + 0.5)
+    if rest_ns is not None:
+        row.stop_s = (rest_ns - began_ns) * 1e-9
+    if case.stack == "launched":
+        row.note = f"{len(robot.orphans or [])} nodes were left" if robot.orphans else "no node was left"
+        row.person = "start it again"
+    elif rest_ns is not None:
+        _goes_on(robot, case, row, rest_ns, mended_ns)
+    else:
+        row.resumed_s = 0.0
+    ended_ns = time.monotonic_ns()
+    row.said = said(robot.operator.motions[told:])
+    row.position, row.velocity, row.acceleration = peaks(robot, began_ns - S // 2, ended_ns)
+    return row
+
+
+def _goes_on(robot: Robot, case: Case, row: Row, rest_ns: int, mended_ns: int) -> None:
+    moved_ns = _until(lambda: robot.moved_at_ns(rest_ns + S // 5), case.patience_s)
+    if moved_ns is not None:
+        row.resumed_s = (moved_ns - mended_ns) * 1e-9
+        return
+    for name in case.orders:
+        answer = robot.asked(lambda name=name: _called(robot, name))
+        row.person = ", ".join(filter(None, (row.person, f"~/{name.rpartition('/')[2]}")))
+        if answer is None:
+            row.note = f"{name} did not answer"
+    if not robot.moves_within(10.0):
+        row.note = "; ".join(
+            filter(None, (row.note, f"does not move after it: {'; '.join(robot.reasons())}"))
+        )
+
+
+def _called(robot: Robot, name: str) -> str:
+    answer = robot.operator.call(Trigger, name, Trigger.Request(), 5.0)
+    return str(answer.message)
+
+
+def said(motions: list[Motion]) -> list[str]:
+    """The reasons in the order in which they were told, each once; numbers that only count are left out."""
+    seen: dict[str, str] = {}
+    for motion in motions:
+        for reason in motion.reasons:
+            seen.setdefault(re.sub(r"[\d.]+", "#", reason), reason)
+    return list(seen.values())
+
+
+def peaks(robot: Robot, since_ns: int, until_ns: int) -> tuple[float, float, float]:
+    """Of all controllers, over the limits: (position, velocity, acceleration)."""
+    joints = {joint.name: joint for joint in robot.contract.joints}
+    worst = np.zeros(3)
+    for controller in robot.contract.controllers:
+        sent = [one for one in robot.relay.sent if one[1] == controller.topic and one[0] < until_ns]
+        before = [one for one in sent if one[0] < since_ns][-3:]
+        played = [*before, *(one for one in sent if one[0] >= since_ns)]
+        if not played:
+            continue
+        first_ns, _, first = played[0]
+        where = first.select(controller.joints).sample(first_ns)[0]
+        model = TrajectoryController(controller.joints, where, from_desired=True)
+        model.starts[0] = first_ns - PERIOD_NS
+        for t_ns, _, trajectory in played:
+            share = trajectory.select(controller.joints)
+            model.accept(share, t_ns, MotionState(t_ns, where))
+        limits = JointLimits.of(joints[name] for name in controller.joints)
+        times, positions = model.path(until_ns)
+        keep = times >= max(since_ns, first_ns + 2 * PERIOD_NS)
+        found = _peaks(positions[keep], limits)
+        worst = np.maximum(worst, found)
+    return float(worst[0]), float(worst[1]), float(worst[2])
+
+
+def _peaks(positions: np.ndarray, limits: JointLimits) -> np.ndarray:
+    if len(positions) < 3:
+        return np.zeros(3)
+    dt_s = PERIOD_NS * 1e-9
+    beyond = np.maximum(positions - limits.upper, limits.lower - positions) / (limits.upper - limits.lower)
+    speed = np.abs(np.diff(positions, axis=0)) / dt_s / limits.velocity
+    change = np.abs(np.diff(positions, n=2, axis=0)) / dt_s**2 / limits.acceleration
+    return np.array([1.0 + max(beyond.max(), 0.0), speed.max(), change.max()])
+
+
+def _wait_until(t_ns: int) -> None:
+    time.sleep(max(0.0, (t_ns - time.monotonic_ns()) * 1e-9))
+
+
+def _until(condition: object, timeout_s: float) -> int | None:
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until:
+        value = condition()  # type: ignore[operator]
+        if value is not None:
+            return value
+        time.sleep(0.02)
+    return None
+
+
+__all__ = ["Row", "Stalled", "measure"]

@@ -1,0 +1,166 @@
+"""Everything between the simulated robot and the nodes passes through here, and may be spoilt on the way.
+
+The robot's topics are renamed to `robot/...` and those of inference's chunks to `model/...`; the relay passes
+each message on under its own name. So a fault is at one place and nothing else changes: no node knows that it
+is not real. What reached the controllers and where the joints truly were is written down in steady time, for
+ROS time may be set.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+import numpy as np
+import rclpy
+from rclpy.clock import Clock as RosClock
+from rclpy.clock import ClockType
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.parameter import Parameter
+from rclpy.serialization import deserialize_message, serialize_message
+from rclpy.signals import SignalHandlerOptions
+from rosgraph_msgs.msg import Clock
+from sensor_msgs.msg import Image, JointState
+from trajectory_msgs.msg import JointTrajectory
+
+from vla_accel_msgs.msg import ActionChunk
+from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.sensing.contract import Contract
+
+ROBOT, MODEL = "robot/", "model/"
+
+
+class Relay:
+    """Passes the topics of one robot on. sim_time: also publish /clock. A context manager.
+
+    What is spoilt, as attributes that may be set at any time: `cameras` (name -> "silent", "repeats" or
+    "freezes"), `joints` ("silent" or "freezes"), `offset` (joint -> rad), `chunk` (what becomes of each),
+    `late_s` (commands), `clock_ns` (what /clock says) and `clock_stands`.
+    """
+
+    def __init__(self, contract: Contract, sim_time: bool = False) -> None:
+        self.contract = contract
+        self.cameras: dict[str, str] = {}
+        self.joints, self.offset, self.late_s = "", dict[str, float](), 0.0
+        self.chunk: Callable[[ActionChunk], ActionChunk] | None = None
+        self.sent: list[tuple[int, str, Trajectory]] = []
+        self.states: list[tuple[int, np.ndarray, np.ndarray]] = []
+        self._last: dict[str, bytes] = {}
+        self._context = rclpy.Context()
+        rclpy.init(context=self._context, signal_handler_options=SignalHandlerOptions.NO)
+        self.node = rclpy.create_node("relay", context=self._context)
+        self._pass_on()
+        self.clock_ns, self.clock_stands, self._ticked_ns = 1000 * 10**9, False, time.monotonic_ns()
+        if sim_time:
+            self._clock = self.node.create_publisher(Clock, "/clock", 10)
+            self.node.create_timer(0.01, self._tick, clock=RosClock(clock_type=ClockType.STEADY_TIME))
+            self.node.set_parameters([Parameter("use_sim_time", value=True)])
+        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self.node)
+        self._thread = threading.Thread(target=self._spin, daemon=True)
+
+    def __enter__(self) -> Relay:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._executor.shutdown()
+        self._thread.join()
+        self.node.destroy_node()
+        self._context.try_shutdown()
+
+    def well(self) -> None:
+        """Spoil nothing."""
+        self.cameras, self.joints, self.offset = {}, "", {}
+        self.chunk, self.late_s, self.clock_stands = None, 0.0, False
+
+    def renamed(self, node: str) -> dict[str, str]:
+        """The remaps that a node is started with."""
+        if node == "inference":
+            return {"action_chunk": f"{MODEL}action_chunk"}
+        if node != "sim_robot":
+            return {}
+        topics = [self.contract.joint_states.topic]
+        topics += [camera.topic for camera in self.contract.cameras]
+        topics += [controller.topic for controller in self.contract.controllers]
+        return {topic: f"{ROBOT}{topic}" for topic in topics}
+
+    def _pass_on(self) -> None:
+        node, contract = self.node, self.contract
+        for camera in contract.cameras:
+            out = node.create_publisher(Image, camera.topic, qos.SENSOR)
+            given = partial(self._on_image, camera.name, out)
+            node.create_subscription(Image, f"{ROBOT}{camera.topic}", given, qos.SENSOR, raw=True)
+        self._joints_out = node.create_publisher(JointState, contract.joint_states.topic, qos.SENSOR)
+        topic = f"{ROBOT}{contract.joint_states.topic}"
+        node.create_subscription(JointState, topic, self._on_joints, qos.SENSOR)
+        self._chunks_out = node.create_publisher(ActionChunk, "action_chunk", qos.COMMAND)
+        node.create_subscription(ActionChunk, f"{MODEL}action_chunk", self._on_chunk, qos.COMMAND)
+        for controller in contract.controllers:
+            out = node.create_publisher(JointTrajectory, f"{ROBOT}{controller.topic}", qos.COMMAND)
+            given = partial(self._on_command, controller.topic, out)
+            node.create_subscription(JointTrajectory, controller.topic, given, qos.REPORT)
+
+    def _on_image(self, name: str, out: object, data: bytes) -> None:
+        how = self.cameras.get(name, "")
+        if how == "silent":
+            return
+        if not how or name not in self._last:
+            self._last[name] = data
+        elif how == "freezes":
+            old, new = (deserialize_message(d, Image) for d in (self._last[name], data))
+            old.header.stamp = new.header.stamp
+            data = serialize_message(old)
+        else:
+            data = self._last[name]
+        out.publish(data)
+
+    def _on_joints(self, message: JointState) -> None:
+        order = [message.name.index(name) for name in self.contract.joint_names]
+        position, velocity = (np.array(x)[order] for x in (message.position, message.velocity))
+        self.states.append((time.monotonic_ns(), position, velocity))
+        if self.joints == "silent":
+            return
+        if self.joints == "freezes":
+            message.position, message.velocity = self._frozen, [0.0] * len(self._frozen)
+        else:
+            self._frozen = list(message.position)
+        for name, away in self.offset.items():
+            message.position[message.name.index(name)] += away
+        self._joints_out.publish(message)
+
+    def _on_chunk(self, message: ActionChunk) -> None:
+        spoil = self.chunk
+        self._chunks_out.publish(message if spoil is None else spoil(message))
+
+    def _on_command(self, topic: str, out: object, message: JointTrajectory) -> None:
+        if self.late_s:
+            threading.Timer(self.late_s, self._deliver, (topic, out, message)).start()
+        else:
+            self._deliver(topic, out, message)
+
+    def _deliver(self, topic: str, out: object, message: JointTrajectory) -> None:
+        now_ns, steady_ns = self.node.get_clock().now().nanoseconds, time.monotonic_ns()
+        with suppress(ValueError):
+            trajectory = convert.trajectory_from_message(message, now_ns)
+            times = trajectory.times_ns + (steady_ns - now_ns)
+            moved = Trajectory(trajectory.joints, times, trajectory.positions, trajectory.velocities)
+            self.sent.append((steady_ns, topic, moved))
+        out.publish(message)
+
+    def _tick(self) -> None:
+        steady_ns = time.monotonic_ns()
+        if not self.clock_stands:
+            self.clock_ns += steady_ns - self._ticked_ns
+        self._ticked_ns = steady_ns
+        message = Clock()
+        convert.set_stamp(message.clock, self.clock_ns)
+        self._clock.publish(message)
+
+    def _spin(self) -> None:
+        with suppress(ExternalShutdownException):
+            self._executor.spin()

@@ -1,0 +1,276 @@
+"""What the trajectory node does between its inputs and its controllers, without ROS and with time given.
+
+It composes the modules as nodes/trajectory.py, standing.py, release.py and home.py do: one clock watch before
+every input, the joint history, the follower, the streams, the holds that survive a restart. Everything that
+decides about motion is the package's own; only topics, services and messages are missing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from vla_accel_ros.control.braking import brake
+from vla_accel_ros.control.buffer import TrajectoryBuffer
+from vla_accel_ros.control.follower import ChunkFollower
+from vla_accel_ros.control.jog import JogStream
+from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.moves import move
+from vla_accel_ros.control.stream import CommandStream
+from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.control.twist import TwistBuffer
+from vla_accel_ros.control.watchdog import Motion, Safety, Watchdog
+from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.nodes.clock_watch import ClockWatch
+from vla_accel_ros.sensing.joints import JointHistory
+
+OPERATOR, RELEASED, HOMING = "held by the operator", "released to others", "going home"
+AT_HOME, RESTARTED = "at home", "restarted after a crash"
+PASSING = (HOMING,)
+
+
+@dataclass(frozen=True)
+class Robot:
+    """What the node is configured with. kind: of the controller; ages in seconds."""
+
+    kind: str
+    joints: tuple[str, ...]
+    limits: JointLimits
+    home: np.ndarray
+    period_s: float
+    chunk_age_s: float = 0.8
+    joints_age_s: float = 0.3
+    linear: float = 0.5
+    angular: float = 1.0
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Those of the trajectory node that a restart may change."""
+
+    mode: str = "blend"
+    blend_s: float = 0.2
+    lead_s: float = 0.03
+    execution_horizon: int | None = None
+
+
+@dataclass
+class TrajectoryLogic:
+    """One process of the node. send: gets (trajectory, whether its times count from its arrival).
+
+    holds: what a process before this one left.
+    """
+
+    robot: Robot
+    parameters: Parameters
+    clock_ns: Callable[[], int]
+    steady_ns: Callable[[], int]
+    send: Callable[[Trajectory, bool], None]
+    holds: dict[str, None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        robot, options = self.robot, self.parameters
+        self.refused, self.counts = 0, Counter[str]()
+        self.twist = None
+        if robot.kind == "servo_twist":
+            self.twist = TwistBuffer(
+                "second", robot.linear, robot.angular, robot.period_s, options.mode, options.execution_horizon
+            )
+        self.stream: CommandStream | JogStream | None = None
+        if robot.kind == "forward_command":
+            self.stream = CommandStream(robot.joints, robot.limits, robot.period_s)
+        elif robot.kind == "servo_joint":
+            self.stream = JogStream(robot.joints, robot.limits, robot.period_s, gain=2.0)
+        self._clock = ClockWatch(self.clock_ns, self.steady_ns)
+        self._move: Trajectory | None = None
+        self._begin()
+
+    def joints(self, position: np.ndarray, stamp_ns: int) -> None:
+        """A joint state has come."""
+        now_ns = self._now()
+        try:
+            self._joints.add(self.robot.joints, position, stamp_ns)
+        except ValueError:
+            self.refused += 1
+            return
+        newest_ns = self._joints.newest_ns
+        if newest_ns is None or newest_ns == self._felt_ns:
+            return
+        self._felt_ns = newest_ns
+        newest = self._joints.newest()
+        if isinstance(self.stream, JogStream):
+            self.stream.felt(newest, now_ns)
+        if self.follower.felt(newest, newest_ns, now_ns) and not self.lent:
+            self._forget()
+            self._send(self.follower.stop(now_ns))
+
+    def chunk(self, chunk: Chunk) -> None:
+        """A chunk has come."""
+        now_ns = self._now()
+        try:
+            self._send(self.follower.follow(chunk, now_ns))
+        except ValueError:
+            self.refused += 1
+
+    def watch(self) -> None:
+        """The watchdog's timer."""
+        now_ns = self._now()
+        change, stop = self.follower.step(now_ns)
+        self._send(stop)
+        if change is not None and change.after is Motion.HOLDING and isinstance(self.stream, JogStream):
+            self.stream.rest()
+        if self._move is not None and now_ns >= self._move.end_ns:
+            self._move = None
+        if HOMING in self.holds:
+            self._home(now_ns)
+        if RELEASED in self.holds and not self.silent and self._stands(now_ns):
+            self._forget()
+            self.silent = True
+
+    def tick(self) -> np.ndarray | None:
+        """The stream's timer: what is commanded now."""
+        now_ns = self._now()
+        if self.twist is not None:
+            return self.twist.tick(now_ns, self.steady_ns())
+        assert self.stream is not None
+        command = self.stream.tick(now_ns, self.steady_ns())
+        return command.position if isinstance(command, MotionState) else command
+
+    def hold(self) -> None:
+        """~/hold, which cancels ~/home."""
+        self._now()
+        self._hold(OPERATOR)
+        self._cancel()
+
+    def resume(self) -> None:
+        """~/resume."""
+        self._now()
+        for reason in [h for h in self.holds if h not in PASSING and h != RELEASED]:
+            self._take_back(reason)
+
+    def release(self) -> None:
+        """~/release."""
+        self._now()
+        self._cancel()
+        self._hold(RELEASED)
+
+    def reclaim(self) -> None:
+        """~/reclaim, once released."""
+        if self.silent:
+            self._go_on(RELEASED, self._now())
+            self.silent = False
+
+    def home(self) -> None:
+        """~/home."""
+        now_ns = self._now()
+        late = any(late.name == "joint_states" for late in self.follower.safety.watchdog.late(now_ns))
+        refused = set(self.holds) - {AT_HOME, RESTARTED} or late or self._joints.newest_ns is None
+        if not refused and self.twist is None:
+            self._hold(AT_HOME)
+            self._hold(HOMING)
+            self._went = False
+
+    @property
+    def lent(self) -> bool:
+        """Whether something else than chunks moves the robot."""
+        return RELEASED in self.holds or HOMING in self.holds
+
+    @property
+    def running(self) -> bool:
+        """Whether chunks may move the robot."""
+        return self.follower.safety.state is Motion.RUNNING
+
+    def _now(self) -> int:
+        if self._clock.jump_ns():
+            self._clock_jumped(self.clock_ns())
+        return self.clock_ns()
+
+    def _clock_jumped(self, now_ns: int) -> None:
+        braking = self.follower.stop_in_new_time(now_ns)
+        self._begin()
+        if self.stream is not None:
+            self.stream.stop(now_ns, self.steady_ns())
+        elif braking is not None:
+            self.send(braking, True)
+        if self.twist is not None:
+            self.twist.restart(now_ns, self.steady_ns())
+        limits = self.robot.limits
+        self._brakes_until_ns = now_ns + round(float((limits.velocity / limits.acceleration).max()) * 1e9)
+        self._cancel(jumped=True)
+
+    def _begin(self) -> None:
+        robot, options = self.robot, self.parameters
+        buffer = TrajectoryBuffer(
+            robot.joints,
+            robot.limits,
+            options.mode,
+            blend_s=options.blend_s,
+            lead_s=options.lead_s,
+            execution_horizon=options.execution_horizon,
+            max_age_s=robot.chunk_age_s,
+        )
+        ages = {"joint_states": robot.joints_age_s, "chunk": robot.chunk_age_s}
+        self.follower = ChunkFollower(buffer, Safety(Watchdog(ages)), (), robot.chunk_age_s, self.twist)
+        self._joints, self._felt_ns = JointHistory(robot.joints), 0
+        self._brakes_until_ns, self.silent = 0, False
+        for reason in self.holds:
+            self.follower.safety.hold(reason)
+
+    def _send(self, trajectory: Trajectory | None) -> None:
+        if trajectory is None:
+            return
+        if self.stream is not None:
+            self.stream.follow(trajectory, self.clock_ns())
+        else:
+            self.send(trajectory, False)
+
+    def _forget(self) -> None:
+        if self.stream is not None:
+            self.stream.forget()
+        if self.twist is not None:
+            self.twist.forget()
+
+    def _hold(self, reason: str) -> None:
+        self.holds[reason] = None
+        self.follower.safety.hold(reason)
+
+    def _take_back(self, reason: str) -> None:
+        self.holds.pop(reason, None)
+        self.follower.safety.resume(reason)
+
+    def _go_on(self, reason: str, now_ns: int) -> None:
+        self.follower.begin_anew(now_ns)
+        self._forget()
+        self._take_back(reason)
+
+    def _stands(self, now_ns: int) -> bool:
+        return self.follower.safety.state is Motion.HOLDING and now_ns >= self._brakes_until_ns
+
+    def _home(self, now_ns: int) -> None:
+        if not self._stands(now_ns) or self._move is not None:
+            return
+        if self._went:
+            self._go_on(HOMING, now_ns)
+            return
+        self._forget()
+        self._went = True
+        if self._joints.newest_ns is not None:
+            here = self._joints.newest()
+            self._move = move(self.robot.joints, here, self.robot.home, self.robot.limits, 0.3, now_ns)
+            self._send(self._move)
+
+    def _cancel(self, jumped: bool = False) -> None:
+        going, self._move = self._move, None
+        if going is not None:
+            now_ns = self.clock_ns()
+            if jumped:
+                return
+            state = MotionState(now_ns, *going.sample(now_ns))
+            braking = brake(self.robot.joints, state, self.robot.limits)
+            self._brakes_until_ns = braking.end_ns
+            self._send(braking)
+        if HOMING in self.holds:
+            self._went = True

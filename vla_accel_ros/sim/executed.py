@@ -1,0 +1,169 @@
+"""What controllers do with what they were sent, at 500 Hz, and whether that keeps the contract's limits.
+
+A joint_trajectory_controller replaces the active trajectory by each that arrives, joins in the middle what
+has begun already, approaches what begins later from its state, and refuses what has ended or ends in motion.
+Its setpoint is sampled every 2 ms; the second difference of positions is their acceleration, so a step of
+position or velocity at a hand-over counts as acceleration over one control period. Positions and velocities
+that are streamed are judged tick by tick: a tick later than two periods counts as one after two, and after a
+pause in which a robot has come to a stand the joints begin from rest. Time is steady; what ROS time does is
+converted by the caller.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.stream import STOOD_S
+from vla_accel_ros.control.trajectory import MotionState, Trajectory
+
+PERIOD_NS = 2_000_000
+TOLERANCE = 1e-3
+_ROUNDING = 1e-7
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A limit that was exceeded. by: over the limit, 1 is at it. at_s: of the episode."""
+
+    what: str
+    at_s: float
+    by: float
+    joint: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.what} of joint {self.joint} at {self.at_s:.3f} s: {self.by:.4g} x what is allowed"
+
+
+class TrajectoryController:
+    """A joint_trajectory_controller. from_desired: its parameter interpolate_from_desired_state."""
+
+    def __init__(self, joints: tuple[str, ...], position: np.ndarray, from_desired: bool) -> None:
+        self.joints, self.from_desired = joints, from_desired
+        self.starts: list[int] = []
+        self.pieces: list[tuple[Trajectory, MotionState | None]] = []
+        self.spared: list[tuple[int, int]] = []
+        self.rejected: list[str] = []
+        self.hold(position, 0)
+
+    def hold(self, position: np.ndarray, t_ns: int) -> None:
+        """Stand here from now on, whatever was: it is activated."""
+        self._take(t_ns, Trajectory(self.joints, np.array([t_ns]), position[None]), None)
+        self.spare(t_ns)
+
+    def spare(self, t_ns: int, until_ns: int = 0) -> None:
+        """The setpoint moves by itself or for others here, which is not judged."""
+        self.spared.append((t_ns - 2 * PERIOD_NS, max(t_ns, until_ns) + 2 * PERIOD_NS))
+
+    def shift(self, by_ns: int, t_ns: int) -> None:
+        """Its own clock is set: what it executes is elsewhere in time."""
+        active, start = self.pieces[-1]
+        moved = None if start is None else replace(start, stamp_ns=start.stamp_ns - by_ns)
+        self._take(t_ns, replace(active, times_ns=active.times_ns - by_ns), moved)
+        self.spare(t_ns)
+
+    def accept(self, trajectory: Trajectory, t_ns: int, measured: MotionState) -> bool:
+        """Take a trajectory; False when a real controller would refuse it."""
+        if trajectory.end_ns < t_ns:
+            return False
+        if trajectory.velocities is not None and trajectory.velocities[-1].any():
+            self.rejected.append(f"an end in motion at {t_ns * 1e-9:.3f} s")
+            return False
+        if not self.from_desired and trajectory.start_ns > t_ns:
+            self.spare(t_ns)  # it steps to the measured joints by itself
+        start = self.state(t_ns) if self.from_desired else replace(measured, stamp_ns=t_ns)
+        self._take(t_ns, trajectory, start)
+        return True
+
+    def state(self, t_ns: int) -> MotionState:
+        """The setpoint at a time."""
+        trajectory, start = self.pieces[bisect_right(self.starts, t_ns) - 1]
+        return MotionState(t_ns, *trajectory.sample(t_ns, start))
+
+    def path(self, until_ns: int) -> tuple[np.ndarray, np.ndarray]:
+        """Times [N] every 2 ms, and positions [N, D]."""
+        edges = np.array([*self.starts, until_ns])
+        edges = -(-edges // PERIOD_NS) * PERIOD_NS
+        parts = [
+            (times, trajectory.sample(times, start)[0])
+            for (trajectory, start), begin, end in zip(self.pieces, edges[:-1], edges[1:])
+            if len(times := np.arange(begin, end, PERIOD_NS))
+        ]
+        return np.concatenate([t for t, _ in parts]), np.concatenate([p for _, p in parts])
+
+    def _take(self, t_ns: int, trajectory: Trajectory, start: MotionState | None) -> None:
+        self.starts.append(t_ns)
+        self.pieces.append((trajectory, start))
+
+
+def judge_path(
+    times: np.ndarray, positions: np.ndarray, limits: JointLimits, spared: list[tuple[int, int]]
+) -> list[Broken]:
+    """The worst that a setpoint sampled every 2 ms does to each limit."""
+    dt_s = PERIOD_NS * 1e-9
+    free = np.ones(len(times), bool)
+    for begin, end in spared:
+        free[np.searchsorted(times, begin) : np.searchsorted(times, end)] = False
+    speed = np.abs(np.diff(positions, axis=0)) / dt_s / limits.velocity
+    change = np.abs(np.diff(positions, n=2, axis=0)) / dt_s**2 / limits.acceleration
+    speed[~(free[1:] & free[:-1])] = 0.0
+    change[~(free[2:] & free[1:-1] & free[:-2])] = 0.0
+    return [
+        *_worst("position", times, 1.0 + _beyond(positions, limits)),
+        *_worst("velocity", times[1:], speed),
+        *_worst("acceleration", times[1:-1], change),
+    ]
+
+
+def judge_positions(
+    ticks: list[tuple[int, np.ndarray]], limits: JointLimits, longest_s: float
+) -> list[Broken]:
+    """The worst that streamed positions do to each limit; ticks: (time, [D]), no two at one time."""
+    if len(ticks) < 3:
+        return []
+    times, positions = np.array([t for t, _ in ticks]), np.array([p for _, p in ticks])
+    gaps_s = np.diff(times) * 1e-9
+    effective_s = np.minimum(gaps_s, longest_s)[:, None]
+    speeds = np.diff(positions, axis=0) / effective_s
+    before = np.where(gaps_s[1:, None] > STOOD_S, 0.0, speeds[:-1])
+    change = np.abs(speeds[1:] - before) - _ROUNDING / effective_s[1:]
+    change /= (effective_s[1:] + effective_s[:-1]) / 2 * limits.acceleration
+    return [
+        *_worst("position", times, 1.0 + _beyond(positions, limits)),
+        *_worst("velocity", times[1:], np.abs(speeds) / limits.velocity),
+        *_worst("acceleration", times[2:], change),
+    ]
+
+
+def judge_velocities(
+    ticks: list[tuple[int, np.ndarray]], velocity: np.ndarray, acceleration: np.ndarray, longest_s: float
+) -> list[Broken]:
+    """The worst that streamed velocities do; ticks: (time, [D])."""
+    if len(ticks) < 2:
+        return []
+    times, speeds = np.array([t for t, _ in ticks]), np.array([v for _, v in ticks])
+    gaps_s = np.diff(times) * 1e-9
+    before = np.where(gaps_s[:, None] > STOOD_S, 0.0, speeds[:-1])
+    change = np.abs(speeds[1:] - before) - _ROUNDING
+    change /= np.minimum(gaps_s, longest_s)[:, None] * acceleration
+    return [
+        *_worst("velocity", times, np.abs(speeds) / velocity),
+        *_worst("acceleration", times[1:], change),
+    ]
+
+
+def _beyond(positions: np.ndarray, limits: JointLimits) -> np.ndarray:
+    """How far outside, as a share of the range."""
+    out = np.maximum(positions - limits.upper, limits.lower - positions)
+    return np.maximum(out, 0.0) / (limits.upper - limits.lower)
+
+
+def _worst(what: str, times: np.ndarray, shares: np.ndarray) -> list[Broken]:
+    if not shares.size:
+        return []
+    row, column = np.unravel_index(np.argmax(shares), shares.shape)
+    by = float(shares[row, column])
+    return [Broken(what, float(times[row]) * 1e-9, by, int(column))] if by > 1.0 + TOLERANCE else []
