@@ -8,9 +8,10 @@ by itself when the watchdog would have stopped it; it is sent the plan further w
 Kept is twice the time that a message takes at most (`lead_s`): a new path repeats the old one to the letter
 until then and begins in the (near) past, so that a controller joins it in the middle, whenever it arrives
 within that time and whatever it interpolates from. Behind it come the chunk's actions that are at least one
-step ahead. Modes: `blend` crosses from the old plan to the new over blend_s; `async` takes the new at once;
-so does `rtc`, whose chunks agree with the old path already (control/rtc.py); `block` executes a chunk to its
-execution horizon, and then one that was observed after that.
+step ahead. Modes: `blend` crosses from the old plan to the new over blend_s; `async` takes the new as soon as
+chunks that differ by 0.01 rad allow without a jerk, in 0.1 s; so does `rtc`, whose chunks agree with the old
+path already (control/rtc.py); `block` executes a chunk to its execution horizon, and then one that was
+observed after that.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ Mode = Literal["block", "async", "blend", "rtc"]
 MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")
 
 _AHEAD_S = 0.1
+_CROSSING_S = 0.1
 SET_BACK_NS = 20_000_000
 """A clock that is set back by no more goes on as if it had not been; by more, it is another time."""
 
@@ -79,7 +81,7 @@ class TrajectoryBuffer:
         self.counts: Counter[str] = Counter()
         self.latency_s: float | None = None
         self.report: LimitReport | None = None
-        self._blend_ns = round(blend_s * 1e9) if mode == "blend" else 0
+        self._blend_ns = round((blend_s if mode == "blend" else _CROSSING_S) * 1e9)
         self._max_age_ns = round(max_age_s * 1e9) if math.isfinite(max_age_s) else None
         self._path: Trajectory | None = None
         self._forget()
