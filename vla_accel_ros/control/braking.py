@@ -23,6 +23,8 @@ def brake(joints: tuple[str, ...], state: MotionState, limits: JointLimits) -> T
     Stops last whole microseconds, rounded up where there is room. Without velocity it is at rest already.
     """
     v0 = np.zeros_like(state.position) if state.velocity is None else state.velocity
+    if not v0.any():
+        return Trajectory(joints, np.array([state.stamp_ns]), state.position[None], v0[None])
     stop_s = np.ceil(np.abs(v0) / limits.acceleration * 1e6) * 1e-6
     room = np.where(v0 > 0, limits.upper - state.position, state.position - limits.lower)
     tight = (room > 0) & (np.abs(v0) * stop_s > 2 * room)

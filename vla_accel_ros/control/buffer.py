@@ -25,7 +25,7 @@ import numpy as np
 
 from vla_accel_ros.control.bounds import check_chunk_size
 from vla_accel_ros.control.braking import brake
-from vla_accel_ros.control.limiter import extremes
+from vla_accel_ros.control.limiter import hardest
 from vla_accel_ros.control.limits import JointLimits, LimitReport, enforce
 from vla_accel_ros.control.trajectory import MotionState, Trajectory, check_finite, knot_velocities
 from vla_accel_ros.engine.types import Chunk
@@ -240,9 +240,9 @@ class TrajectoryBuffer:
     def _end_at_rest(self, times: np.ndarray, positions: np.ndarray, velocities: np.ndarray) -> Trajectory:
         """Rest at the last action where a joint can brake on the way to it, else brake after it."""
         v, h = velocities[-2], (times[-1] - times[-2]) * 1e-9
-        *_, hardest = extremes(positions[-2], v, positions[-1], np.zeros_like(v), h)
+        needed = hardest(positions[-2], v, positions[-1], np.zeros_like(v), h)
         fastest = np.clip(velocities[-1], -self.limits.velocity, self.limits.velocity)
-        velocities[-1] = np.where(hardest <= self.limits.acceleration, 0.0, fastest)
+        velocities[-1] = np.where(needed <= self.limits.acceleration, 0.0, fastest)
         tail = brake(self.joints, MotionState(int(times[-1]), positions[-1], velocities[-1]), self.limits)
         return Trajectory(
             self.joints,

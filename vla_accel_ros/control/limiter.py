@@ -34,7 +34,7 @@ def extremes(
     step = (p1 - p0) / duration_s
     c2 = (3.0 * step - 2.0 * v0 - v1) / duration_s
     c3 = (v0 + v1 - 2.0 * step) / np.square(duration_s)
-    acceleration = np.maximum(np.abs(2.0 * c2), np.abs(2.0 * c2 + 6.0 * c3 * duration_s))
+    acceleration = hardest(p0, v0, p1, v1, duration_s)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         crest = -c2 / (3.0 * c3)
         root = np.sqrt(np.maximum(c2 * c2 - 3.0 * c3 * v0, 0.0))
@@ -48,6 +48,14 @@ def extremes(
         p = p0 + s * (v0 + s * (c2 + s * c3))
         lowest, highest = np.minimum(lowest, p), np.maximum(highest, p)
     return lowest, highest, velocity, acceleration
+
+
+def hardest(
+    p0: np.ndarray, v0: np.ndarray, p1: np.ndarray, v1: np.ndarray, duration_s: np.ndarray | float
+) -> np.ndarray:
+    """Greatest |acceleration| [..., D] of cubic Hermite segments, which is at one of their ends."""
+    middle = 3.0 * (p1 - p0) / duration_s - v0 - v1
+    return np.maximum(np.abs(middle - v0), np.abs(middle - v1)) * 2.0 / duration_s
 
 
 def step_towards(
@@ -114,12 +122,11 @@ def reachable(
     keep them some are refused.
     """
     middle = 3.0 * (goal_p - p) / h - v - goal_v
-    hardest = np.maximum(np.abs(middle - v), np.abs(middle - goal_v)) * 2.0 / h
     early, late = p + h / 3 * v, goal_p - h / 3 * goal_v
     low = np.minimum(early, late) >= limits.lower - POSITION_TOLERANCE
     high = np.maximum(early, late) <= limits.upper + POSITION_TOLERANCE
     slow = np.abs(middle) <= limits.velocity * (1 + TOLERANCE)
-    return (hardest <= limits.acceleration * (1 + TOLERANCE)) & slow & low & high
+    return (hardest(p, v, goal_p, goal_v, h) <= limits.acceleration * (1 + TOLERANCE)) & slow & low & high
 
 
 def _next_velocity(

@@ -107,6 +107,8 @@ class Trajectory:
         Returns (position, velocity), float64 [D] each, or [M, D] for M times. After the last point the
         velocity is zero; on a linear segment it is the segment's slope.
         """
+        if start is None and self.velocities is not None:
+            return self._sample_cubic(np.asarray(t_ns)) if np.ndim(t_ns) else self._sample_one(int(t_ns))
         t = np.atleast_1d(np.asarray(t_ns, dtype=np.int64))
         if start is not None and start.stamp_ns >= self.start_ns:
             start = None
@@ -125,6 +127,31 @@ class Trajectory:
             position[cubic], velocity[cubic] = _cubic(times, positions, velocities, i[cubic], t[cubic])
         position[linear], velocity[linear] = _linear(times, positions, i[linear], t[linear])
         return (position, velocity) if np.ndim(t_ns) else (position[0], velocity[0])
+
+    def _sample_one(self, t_ns: int) -> tuple[np.ndarray, np.ndarray]:
+        assert self.velocities is not None
+        times = self.times_ns
+        if not times[0] <= t_ns < times[-1]:
+            return self.positions[-1 if t_ns >= times[0] else 0].copy(), np.zeros(len(self.joints))
+        i = int(np.searchsorted(times, t_ns, side="right")) - 1
+        duration_s, s = int(times[i + 1] - times[i]) * 1e-9, (t_ns - int(times[i])) * 1e-9
+        return _hermite(
+            *(self.positions[i], self.velocities[i], self.positions[i + 1], self.velocities[i + 1]),
+            *(duration_s, s),
+        )
+
+    def _sample_cubic(self, t_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        assert self.velocities is not None
+        t, times = t_ns.astype(np.int64), self.times_ns
+        if len(times) == 1:
+            return np.repeat(self.positions, len(t), axis=0), np.zeros((len(t), len(self.joints)))
+        i = np.minimum(np.maximum(np.searchsorted(times, t, side="right") - 1, 0), len(times) - 2)
+        position, velocity = _cubic(times, self.positions, self.velocities, i, np.maximum(t, times[0]))
+        ended = t >= times[-1]
+        if ended.any():
+            position[ended] = self.positions[-1]
+        velocity[ended | (t < times[0])] = 0.0
+        return position, velocity
 
     def select(self, joints: tuple[str, ...]) -> Trajectory:
         """The same motion of some of the joints, in the given order (one controller's share of it)."""
@@ -224,8 +251,18 @@ def _cubic(
 ) -> tuple[np.ndarray, np.ndarray]:
     duration = ((times[i + 1] - times[i]) * 1e-9)[:, None]
     s = ((t - times[i]) * 1e-9)[:, None]
-    p0, v0, v1 = positions[i], velocities[i], velocities[i + 1]
-    step = (positions[i + 1] - p0) / duration
+    return _hermite(positions[i], velocities[i], positions[i + 1], velocities[i + 1], duration, s)
+
+
+def _hermite(
+    p0: np.ndarray,
+    v0: np.ndarray,
+    p1: np.ndarray,
+    v1: np.ndarray,
+    duration: np.ndarray | float,
+    s: np.ndarray | float,
+) -> tuple[np.ndarray, np.ndarray]:
+    step = (p1 - p0) / duration
     c2 = (3.0 * step - 2.0 * v0 - v1) / duration
     c3 = (v0 + v1 - 2.0 * step) / duration**2
     return p0 + s * (v0 + s * (c2 + s * c3)), v0 + s * (2.0 * c2 + s * 3.0 * c3)
