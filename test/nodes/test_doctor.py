@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 import rclpy
 from builders import make_checkpoint, make_config
+from calling import call, change, state
 from drivers import Drivers, Fault
+from lifecycle_msgs.msg import State, Transition
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import CompressedImage
+from stack import Stack, set_going, wait_for_motion, wait_for_rest
+from std_srvs.srv import Trigger
 
 from vla_accel_ros.nodes.environment import demo_contract, demo_model
 from vla_accel_ros.tools.cli import main
 
 S = 1_000_000_000
 Report = list[tuple[str, str, str]]
+
+
+@pytest.fixture
+def verdict(capsys, ros_domain):
+    """verdict(): the exit status, and "about: what -> mend" of every reason for which it could not move."""
+
+    def verdict() -> tuple[int, list[str]]:
+        capsys.readouterr()
+        status = main(["doctor", "--json", "--seconds", "1"])
+        told = json.loads(capsys.readouterr().out)
+        assert told["could_move"] == (not told["why_not"])
+        return status, [f"{f['about']}: {f['what']} -> {f['mend']}" for f in told["why_not"]]
+
+    return verdict
 
 
 @pytest.fixture
@@ -61,6 +80,70 @@ def test_a_healthy_robot_is_well(start, operator, doctor):
     told(report, "machine", "ok", "3 of our nodes on this machine")
 
 
+def test_whether_the_robot_could_move_from_its_start_to_a_motion(start, operator, verdict, tmp_path):
+    start("sim_robot")
+    operator.wait(lambda: operator.measured, 30.0, "joint state")
+    status, (trajectory, inference) = verdict()
+    assert status == 1
+    assert trajectory == "/trajectory: does not run -> ros2 launch vla_accel_ros bringup.launch.py"
+    assert inference.startswith("/inference: does not run")
+
+    model = make_checkpoint(tmp_path / "policy", make_config(horizon=32))
+    start("trajectory", lead_s=0.1)
+    start("inference", model=str(model), denoise_steps=2, language_hz=0.0)
+    both = ("trajectory", "inference")
+    assert [state(operator, node) for node in both] == [State.PRIMARY_STATE_UNCONFIGURED] * 2
+    status, (trajectory, inference) = verdict()
+    assert status == 1 and trajectory.startswith("/trajectory: is unconfigured -> ros2 lifecycle set /traj")
+    assert inference.endswith("lifecycle set /inference configure && ros2 lifecycle set /inference activate")
+
+    assert all(
+        change(operator, node, Transition.TRANSITION_CONFIGURE) for node in ("trajectory", "inference")
+    )
+    assert change(operator, "trajectory", Transition.TRANSITION_ACTIVATE)
+    status, (inference, *_) = verdict()
+    assert status == 1
+    assert inference == "/inference: is inactive -> ros2 lifecycle set /inference activate"
+
+    assert change(operator, "inference", Transition.TRANSITION_ACTIVATE)
+    status, (inference,) = verdict()
+    assert status == 1 and inference.startswith("/inference: has no instruction yet -> vla say")
+
+    set_going(operator)
+    assert verdict() == (0, [])
+
+
+def test_whether_the_robot_could_move_when_something_keeps_it(start, operator, verdict, tmp_path):
+    stack = Stack(start, tmp_path)
+    set_going(operator)
+    operator.hold()
+    wait_for_rest(operator)
+    status, (held,) = verdict()
+    assert status == 1 and held.startswith("/trajectory: held by the operator -> ~/resume: ros2 service call")
+    operator.resume()
+    wait_for_motion(operator)
+
+    operator.stop_cameras("wrist")
+    wait_for_rest(operator)
+    status, reasons = verdict()
+    assert status == 1 and any("camera wrist" in reason or "camera/wrist" in reason for reason in reasons)
+    operator.stop_cameras()
+    wait_for_motion(operator)
+
+    for process in (stack.inference.process, stack.trajectory.process):
+        process.send_signal(signal.SIGSTOP)
+        status, reasons = verdict()
+        process.send_signal(signal.SIGCONT)
+        assert status == 1
+        assert any(f"hangs: process {process.pid} was stopped by a signal" in reason for reason in reasons)
+        assert any(f"kill -9 {process.pid}" in reason for reason in reasons)
+
+    answer = call(operator, Trigger, "trajectory/release", Trigger.Request())
+    assert answer.success, answer.message
+    status, reasons = verdict()
+    assert status == 1 and any("~/reclaim: ros2 service call /trajectory/reclaim" in r for r in reasons)
+
+
 def test_wrong_types_missing_joints_and_slow_cameras(doctor, contract):
     cameras = {"front": Fault(type=CompressedImage), "wrist": Fault(rate_hz=12.0)}
     joints = ("shoulder_pan", "shoulder_lift", "elbow", "wrist_flex", "wrist_roll", "gripper")
@@ -76,7 +159,7 @@ def test_wrong_types_missing_joints_and_slow_cameras(doctor, contract):
         report, "graph", "warning", "nobody listens to /arm_controller/joint_trajectory; start its controller"
     )
     told(report, "streams", "error", "camera/front: nothing arrived on camera/front/image_raw")
-    told(report, "streams", "warning", "camera/wrist: arrives at ", "instead of 30; start the node with")
+    told(report, "streams", "warning", "camera/wrist: arrives at ", "instead of 30; look at its driver")
     told(
         report,
         "streams",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -93,19 +94,22 @@ def test_shared_memory_that_is_short_or_holds_stock_segments():
 def test_our_nodes_are_found_by_their_command_lines(tmp_path):
     for pid, command in {
         1: "python3\0-m\0vla_accel_ros.nodes.inference\0--ros-args\0",
-        12: "/usr/bin/python3\0/ws/install/vla_accel_ros/lib/vla_accel_ros/trajectory\0--ros-args\0",
+        12: "python3\0/ws/install/vla_accel_ros/lib/vla_accel_ros/trajectory\0-r\0__ns:=/arms/left\0",
         3: "python3\0-m\0vla_accel_ros.tools.cli\0doctor\0",
         4: "vim\0/home/me/vla_accel_ros/README.md\0",
         5: "",
     }.items():
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "cmdline").write_bytes(command.encode())
+        numbers = " ".join(["1"] * 10 + ["150", "50"] + ["0"] * 20)
+        state = "T" if pid == 12 else "S"
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a ) name) {state} {numbers}")
         (tmp_path / str(pid) / "environ").write_bytes(b"ROS_DOMAIN_ID=4\0EMPTY=\0ODD\0TEXT=a=b\0")
     (tmp_path / "99").mkdir()
-    environment = {"ROS_DOMAIN_ID": "4", "EMPTY": "", "TEXT": "a=b"}
+    environment, tick = {"ROS_DOMAIN_ID": "4", "EMPTY": "", "TEXT": "a=b"}, os.sysconf("SC_CLK_TCK")
     assert processes(tmp_path) == [
-        Process(1, "inference", environment),
-        Process(12, "trajectory", environment),
+        Process(1, "inference", environment, "/", stopped=False, cpu_s=200 / tick),
+        Process(12, "trajectory", environment, "/arms/left/", stopped=True, cpu_s=200 / tick),
     ]
 
 
@@ -193,8 +197,16 @@ def test_the_gpu_of_this_machine_is_looked_at():
 
 def test_the_table_has_the_worst_first_and_the_mend_below(capsys):
     found = {"streams": [ok("a", "fine"), warning("b", "slow", "hurry"), error("", "[gone]", "find it")]}
-    report.show(found, Console(width=60, force_terminal=False))
-    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+    why_not = [error("/trajectory", "held by the operator", "~/resume"), error("/a", "b", "c")]
+    report.show(why_not, found, Console(width=60, force_terminal=False))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == [
+        "could this robot move now? no, because /trajectory: held by the operator",
+        "-> ~/resume",
+        "and because /a: b",
+        "-> c",
+    ]
+    assert [line.split() for line in lines[4:]] == [
         ["streams", "error", "[gone]"],
         ["->", "find", "it"],
         ["warning", "b:", "slow"],
@@ -204,7 +216,16 @@ def test_the_table_has_the_worst_first_and_the_mend_below(capsys):
     ]
 
 
+def test_a_robot_that_could_move_is_told_so_first(capsys):
+    report.show([], {"streams": [ok("a", "fine")]}, Console(width=60, force_terminal=False))
+    assert capsys.readouterr().out.splitlines()[0] == "could this robot move now? yes"
+
+
 def test_json_has_everything():
     found = {"streams": [warning("b", "slow", "hurry")]}
     entry = {"section": "streams", "level": WARNING, "about": "b", "what": "slow", "mend": "hurry"}
-    assert json.loads(report.as_json(found)) == {"errors": 0, "warnings": 1, "findings": [entry]}
+    counts = {"errors": 0, "warnings": 1, "findings": [entry]}
+    assert json.loads(report.as_json([], found)) == {"could_move": True, "why_not": [], **counts}
+    reason = {"level": ERROR, "about": "/inference", "what": "hangs", "mend": "kill -9 7"}
+    told = json.loads(report.as_json([error("/inference", "hangs", "kill -9 7")], found))
+    assert told == {"could_move": False, "why_not": [reason], **counts}

@@ -129,6 +129,13 @@ def test_a_camera_that_is_not_well(contract, arrivals, level, sentence):
     assert found[0][0] == level and found[0][1].startswith(sentence)
 
 
+def test_the_profile_is_no_mend_where_it_is_there(contract):
+    (finding,) = [
+        f for f in judge(contract, watched(contract, camera_front=stream(20)), False) if f.level != OK
+    ]
+    assert "instead of 30; look at its driver's rate" in str(finding) and "Fast DDS" not in str(finding)
+
+
 def test_simulated_time_everywhere_is_well(contract):
     simulated = {name: stream(30, start_ns=5 * S) for name in ("camera_front", "camera_wrist")}
     assert faults(contract, watched(contract, **simulated, joint_states=stream(100, start_ns=5 * S))) == []

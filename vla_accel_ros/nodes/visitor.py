@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -23,12 +24,14 @@ from rclpy.qos import QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
 
-from vla_accel_msgs.msg import FrameHandle
+from vla_accel_msgs.msg import FrameHandle, Motion
+from vla_accel_msgs.msg import Inputs as InputsMessage
 from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.asking import ask_again, spinning
 from vla_accel_ros.nodes.controllers import ControllerCheck
 from vla_accel_ros.nodes.graph import look
-from vla_accel_ros.nodes.qos import REPORT
+from vla_accel_ros.nodes.motion import execution
+from vla_accel_ros.nodes.qos import LATCHED, REPORT
 from vla_accel_ros.sensing.arrivals import Arrival, Watched
 from vla_accel_ros.sensing.cdr import compressed_view, image_view
 from vla_accel_ros.sensing.contract import Camera, Contract
@@ -36,6 +39,7 @@ from vla_accel_ros.sensing.controller_check import Sender
 from vla_accel_ros.sensing.findings import Finding
 from vla_accel_ros.sensing.graph_check import Wanted
 from vla_accel_ros.sensing.ingest import Ingest
+from vla_accel_ros.sensing.inputs import Inputs
 
 ANSWER_S = 2.0
 DISCOVERY_S = 5.0
@@ -56,6 +60,12 @@ class Visitor:
         self._executor.add_node(self.node)
         self._diagnostics: dict[str, DiagnosticStatus] = {}
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, REPORT)
+        self.motion: tuple[str, tuple[str, ...]] | None = None
+        """The state of motion that the trajectory node told last, and its reasons; None: nothing heard."""
+        self.inputs: Inputs | None = None
+        """What the inference node told last of what it receives; None: nothing heard."""
+        self.node.create_subscription(Motion, "motion", self._on_motion, LATCHED)
+        self.node.create_subscription(InputsMessage, "inputs", self._on_inputs, REPORT)
 
     def __enter__(self) -> Visitor:
         return self
@@ -104,9 +114,14 @@ class Visitor:
         """Judge topics as the graph is now."""
         return look(self.node, wanted)
 
-    def publishers(self, topic: str) -> int:
-        """How many publish a topic, by its full name."""
-        return self.node.count_publishers(topic)
+    def publishers(self, topic: str) -> list[str]:
+        """Full names of the nodes that publish a topic, one for every publisher."""
+        there = self.node.get_publishers_info_by_topic(self.node.resolve_topic_name(topic))
+        return sorted(f"{end.node_namespace.rstrip('/')}/{end.node_name}" for end in there)
+
+    def subscriptions(self, topic: str) -> int:
+        """How many listen to a topic."""
+        return self.node.count_subscribers(self.node.resolve_topic_name(topic))
 
     def controllers(self, contract: Contract, sender: Sender) -> dict[str, list[Finding] | None]:
         """What is wrong with each controller's parameters by topic; None: it does not answer."""
@@ -209,6 +224,13 @@ class Visitor:
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         self._diagnostics.update({line.name: line for line in message.status})
+
+    def _on_motion(self, message: Motion) -> None:
+        self.motion = execution(message).state, tuple(message.reasons)
+
+    def _on_inputs(self, message: InputsMessage) -> None:
+        with suppress(ValueError):
+            self.inputs = convert.inputs_from_message(message)
 
     def _nodes(self) -> list[str]:
         found = [

@@ -1,4 +1,5 @@
-"""`vla doctor`: the subcommand. Status 0 when there is no error among the findings, 1 when there is."""
+"""`vla doctor`: the subcommand. Status 0 when the robot could move now and there is no error among the
+findings, else 1."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from vla_accel_ros.tools.options import subcommand
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
     parser = subcommand(
-        subparsers, "doctor", "say what is wrong with a running robot, and what mends it", run
+        subparsers, "doctor", "say whether a robot could move now, why not, and what mends it", run
     )
     add = parser.add_argument
     add("--contract", type=Path, metavar="FILE", help="of the robot (default: the running nodes')")
@@ -24,7 +25,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Examine, print; 1 when there is an error."""
+    """Examine, print; 1 when the robot could not move or there is an error."""
     if not 0.5 <= arguments.seconds <= 600.0:
         raise ValueError(f"--seconds is {arguments.seconds:g}: give 0.5 to 600")
     if arguments.domain is not None:
@@ -40,9 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     question = Question(arguments.contract, arguments.model, arguments.namespace, arguments.seconds)
     with Console(stderr=True).status("") as progress:
-        found = examine(question, lambda what: progress.update(f"{what} ..."))
+        seen = examine(question, lambda what: progress.update(f"{what} ..."))
     if arguments.json:
-        print(report.as_json(found))
+        print(report.as_json(seen.why_not, seen.found))
     else:
-        report.show(found, Console())
-    return 1 if report.count(found, ERROR) else 0
+        report.show(seen.why_not, seen.found, Console())
+    return 1 if seen.why_not or report.count(seen.found, ERROR) else 0

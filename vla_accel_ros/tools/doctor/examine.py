@@ -1,13 +1,15 @@
 """The examination: every check once, in the order in which faults hide each other.
 
 Who runs is asked first, since the nodes say which contract and model count; then the contract, the graph,
-the streams, the controllers, the machine. A check whose subject is missing is left out, never guessed.
+the streams, the controllers, the machine. A check whose subject is missing is left out, never guessed. Of it
+all comes the verdict, whether the robot could move now (verdict.py).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from vla_accel_ros.nodes import diagnostics
-from vla_accel_ros.nodes.environment import demo_contract, demo_model
+from vla_accel_ros.nodes.environment import demo_contract, demo_model, lacks_profile
 from vla_accel_ros.nodes.visitor import Visitor
 from vla_accel_ros.sensing import model_check
 from vla_accel_ros.sensing.contract import Contract
@@ -23,6 +25,7 @@ from vla_accel_ros.sensing.controller_check import Sender
 from vla_accel_ros.sensing.findings import Finding, error, ok, warning
 from vla_accel_ros.sensing.graph_check import inputs, outputs
 from vla_accel_ros.tools.doctor import gpu, machine, streams
+from vla_accel_ros.tools.doctor.verdict import Node, Robot, Running, why_not
 
 NODES = ("inference", "trajectory")
 _ASKED = {
@@ -42,17 +45,28 @@ class Question:
     seconds: float
 
 
-def examine(question: Question, tell: Callable[[str], object]) -> dict[str, list[Finding]]:
-    """Findings by section. tell: hears what is being done."""
+@dataclass(frozen=True)
+class Examined:
+    """why_not: the reasons for which the robot could not move now, none when it could. found: findings by
+    section."""
+
+    why_not: list[Finding]
+    found: dict[str, list[Finding]]
+
+
+def examine(question: Question, tell: Callable[[str], object]) -> Examined:
+    """The verdict and all findings. tell: hears what is being done."""
     found: dict[str, list[Finding]] = {}
     with Visitor(question.namespace) as visitor:
+        processes, began_s = machine.processes(), time.monotonic()
         tell("looking for nodes")
         there = visitor.discover([visitor.name(node) for node in NODES])
         running = {node: visitor.name(node) for node in NODES if visitor.name(node) in there}
         asked = {
             node: visitor.parameters(running[node], _ASKED[node]) if node in running else {} for node in NODES
         }
-        found["nodes"] = _nodes(visitor, there, running)
+        states = {node: visitor.state(name) for node, name in running.items()}
+        found["nodes"] = _nodes(visitor, there, running, states)
         found["clock"] = _clock(visitor, asked)
         contract, found["contract"] = _contract(question, asked)
         image_bytes = 0
@@ -61,22 +75,77 @@ def examine(question: Question, tell: Callable[[str], object]) -> dict[str, list
             seen = visitor.watch(contract, question.seconds)
             found["graph"] = visitor.look([*inputs(contract), *outputs(contract)])
             image_bytes = max((a.size for several in seen.arrivals.values() for a in several), default=0)
-            found["streams"] = streams.judge(contract, seen)
+            found["streams"] = streams.judge(contract, seen, _lacks_profile(processes))
             found["controllers"] = _controllers(visitor, contract, asked["trajectory"])
         found["nodes"] += _diagnostics(visitor.diagnostics())
         tell("looking at the model and the machine")
         model, found["model"] = _model(question, asked, contract)
-        environment = machine.processes()
+        now = machine.processes()
         memory = machine.shared_memory()
-        found["machine"] = machine.judge(visitor.rmw, os.environ, environment, memory, image_bytes)
+        found["machine"] = machine.judge(visitor.rmw, os.environ, now, memory, image_bytes)
+        loads = _loads(processes, now, time.monotonic() - began_s)
+        nodes = {node: _node(visitor, node, states.get(node), now, loads) for node in NODES}
+        unheard, others = _commands(visitor, contract)
+        robot = Robot(
+            nodes["inference"], nodes["trajectory"], visitor.motion, visitor.inputs, unheard, others
+        )
     inference = asked["inference"]
     found["gpu"] = gpu.judge(
         gpu.look(), inference.get("device", "auto"), inference.get("dtype", "float32"), _weights(model)
     )
-    return found
+    return Examined(why_not(robot), found)
 
 
-def _nodes(visitor: Visitor, there: list[str], running: dict[str, str]) -> list[Finding]:
+def _node(
+    visitor: Visitor,
+    node: str,
+    state: str | None,
+    processes: Sequence[machine.Process],
+    loads: Mapping[int, float],
+) -> Node:
+    name = visitor.name(node)
+    domain, namespace = machine.domain(os.environ), name.removesuffix(node)
+    its = [
+        Running(process.pid, process.stopped, loads.get(process.pid, 0.0))
+        for process in processes
+        if (process.node, process.namespace, machine.domain(process.environment)) == (node, namespace, domain)
+    ]
+    said = [line for about, line in visitor.diagnostics().items() if about.startswith(f"{node}: ")]
+    trouble = "; ".join(line.message for line in said if line.level == diagnostics.ERROR)
+    return Node(name, state, trouble, its)
+
+
+def _loads(
+    before: Sequence[machine.Process], now: Sequence[machine.Process], seconds: float
+) -> dict[int, float]:
+    """Cores that each process used between two looks."""
+    used = {process.pid: process.cpu_s for process in before}
+    return {p.pid: (p.cpu_s - used.get(p.pid, 0.0)) / max(seconds, 0.1) for p in now}
+
+
+def _lacks_profile(processes: Sequence[machine.Process]) -> bool:
+    """Whether a node of ours here, or without one this process, lacks the Fast DDS profile."""
+    return any(map(lacks_profile, [process.environment for process in processes] or [os.environ]))
+
+
+def _commands(visitor: Visitor, contract: Contract | None) -> tuple[list[str], dict[str, list[str]]]:
+    """Command topics that nobody listens to, and who publishes what is ours alone, by topic."""
+    topics = [] if contract is None else [controller.topic for controller in contract.controllers]
+    ours = {"action_chunk": visitor.name("inference")}
+    ours |= dict.fromkeys(topics, visitor.name("trajectory"))
+    others: dict[str, list[str]] = {}
+    for topic, owner in ours.items():
+        there = visitor.publishers(topic)
+        if owner in there:
+            there.remove(owner)
+        if there:
+            others[topic] = there
+    return [topic for topic in topics if not visitor.subscriptions(topic)], others
+
+
+def _nodes(
+    visitor: Visitor, there: list[str], running: dict[str, str], states: Mapping[str, str]
+) -> list[Finding]:
     if not there:
         domain = os.environ.get("ROS_DOMAIN_ID", "0")
         what = f"no node but this one is in the graph of ROS_DOMAIN_ID {domain}"
@@ -90,9 +159,9 @@ def _nodes(visitor: Visitor, there: list[str], running: dict[str, str]) -> list[
             mend = f"ros2 launch vla_accel_ros bringup.launch.py{known}"
             found.append(warning(visitor.name(node), "does not run", mend))
             continue
-        state = visitor.state(running[node])
+        state = states[node]
         if not state:
-            found.append(error(running[node], "does not answer", "it hangs, or has died: start it again"))
+            found.append(error(running[node], "does not answer", "see above"))
         elif state != "active":
             mend = f"read its log, then: ros2 lifecycle set {running[node]} configure, and activate"
             found.append(warning(running[node], f"is {state}", mend))
@@ -118,8 +187,8 @@ def _clock(visitor: Visitor, asked: dict[str, dict[str, Any]]) -> list[Finding]:
         names = ", ".join(node for node, wanted in wants.items() if not wanted)
         what = f"/clock is published but use_sim_time is false in {names}"
         found.append(warning("use_sim_time", what, "give every node the same use_sim_time"))
-    if sources > 1:
-        found.append(warning("/clock", f"has {sources} publishers", "stop all but one"))
+    if len(sources) > 1:
+        found.append(warning("/clock", f"has {len(sources)} publishers", "stop all but one"))
     return found or [ok("use_sim_time", "time comes from /clock" if simulated else "time is this machine's")]
 
 

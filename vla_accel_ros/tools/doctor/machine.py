@@ -15,23 +15,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vla_accel_ros.nodes.environment import MALLOC
+from vla_accel_ros.nodes.environment import MALLOC, PROFILES
 from vla_accel_ros.nodes.params.tables import NODES
 from vla_accel_ros.sensing.findings import Finding, error, ok, warning
 
 STOCK_SEGMENT = 1 << 20
-_PROFILES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
 _DEFAULTS = {"ROS_DOMAIN_ID": "0", "RMW_IMPLEMENTATION": ""}
 _LAUNCH = "start it with our launch files, which set it, or see the README"
 
 
 @dataclass(frozen=True)
 class Process:
-    """A running node of ours: its process and the environment it was started with."""
+    """A running node of ours: its process and the environment it was started with.
+
+    namespace: with slashes at both ends. stopped: by a signal. cpu_s: processor time it has used.
+    """
 
     pid: int
     node: str
     environment: Mapping[str, str]
+    namespace: str = "/"
+    stopped: bool = False
+    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,9 @@ def processes(proc: Path = Path("/proc")) -> list[Process]:
             if node:
                 entries = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
                 environment = dict(entry.split("=", 1) for entry in entries if "=" in entry)
-                found.append(Process(int(folder.name), node, environment))
+                stopped, cpu_s = _stat((folder / "stat").read_text())
+                pid, namespace = int(folder.name), _namespace(words)
+                found.append(Process(pid, node, environment, namespace, stopped, cpu_s))
         except OSError:
             continue  # it has ended, or is another user's
     return found
@@ -74,22 +81,27 @@ def judge(
 ) -> list[Finding]:
     """Environment and shared memory. own: this process's environment. image_bytes: of the largest image that
     was seen, 0 for none."""
-    domain = _variable("ROS_DOMAIN_ID", own)
-    here = [process for process in running if _variable("ROS_DOMAIN_ID", process.environment) == domain]
-    found = [ok("environment", f"{rmw}, ROS_DOMAIN_ID {domain}, {len(here)} of our nodes on this machine")]
+    mine = domain(own)
+    here = [process for process in running if domain(process.environment) == mine]
+    found = [ok("environment", f"{rmw}, ROS_DOMAIN_ID {mine}, {len(here)} of our nodes on this machine")]
     for process in here:
         found += [*_middleware(process, own), *_allocator(process)]
         if rmw.startswith("rmw_fastrtps"):
             found += _profile(process, image_bytes)
     if not here:
-        found.append(_elsewhere(running, domain))
+        found.append(_elsewhere(running, mine))
     return found + (_memory(memory, image_bytes) if rmw.startswith("rmw_fastrtps") else [])
 
 
-def _elsewhere(running: Sequence[Process], domain: str) -> Finding:
-    others = sorted({_variable("ROS_DOMAIN_ID", process.environment) for process in running})
+def domain(environment: Mapping[str, str]) -> str:
+    """The ROS domain of a process with this environment."""
+    return _variable("ROS_DOMAIN_ID", environment)
+
+
+def _elsewhere(running: Sequence[Process], mine: str) -> Finding:
+    others = sorted({domain(process.environment) for process in running})
     if others:
-        what = f"our nodes on this machine are in ROS_DOMAIN_ID {', '.join(others)}, this shell in {domain}"
+        what = f"our nodes on this machine are in ROS_DOMAIN_ID {', '.join(others)}, this shell in {mine}"
         return warning("environment", what, f"export ROS_DOMAIN_ID={others[0]}, or give --domain")
     what = "none of our nodes is to be seen on this machine, so that their environment is not known"
     return warning("environment", what, "run vla doctor where they run, as the user who started them")
@@ -116,7 +128,7 @@ def _allocator(process: Process) -> list[Finding]:
 
 
 def _profile(process: Process, image_bytes: int) -> list[Finding]:
-    given = [process.environment[name] for name in _PROFILES if process.environment.get(name)]
+    given = [process.environment[name] for name in PROFILES if process.environment.get(name)]
     if not given:
         what = "runs without a Fast DDS profile, whose stock segment of 549 KB loses larger images"
         return [warning(_about(process), what, _LAUNCH)]
@@ -159,6 +171,18 @@ def _node(words: Sequence[str]) -> str:
         if name in NODES:
             return name
     return ""
+
+
+def _namespace(words: Sequence[str]) -> str:
+    given = [word.partition(":=")[2] for word in words if re.match(r"(.*:)?__ns:=", word)]
+    inside = given[0].strip("/") if given else ""
+    return f"/{inside}/" if inside else "/"
+
+
+def _stat(text: str) -> tuple[bool, float]:
+    """Whether a process is stopped, and its processor time, by its /proc/PID/stat."""
+    fields = text.rpartition(")")[2].split()
+    return fields[0] in "Tt", (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _is_locked(path: Path) -> bool:

@@ -1,8 +1,12 @@
-"""Prints the findings: a table for people, JSON for programs. Findings that are well take one line each."""
+"""Prints the verdict and the findings: a table for people, JSON for programs.
+
+Findings that are well take one line each.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from rich.console import Console
@@ -19,17 +23,29 @@ def count(found: dict[str, list[Finding]], level: str) -> int:
     return sum(finding.level == level for findings in found.values() for finding in findings)
 
 
-def as_json(found: dict[str, list[Finding]]) -> str:
-    """{"errors": n, "warnings": n, "findings": [{"section", "level", "about", "what", "mend"}, ...]}."""
+QUESTION = "could this robot move now?"
+
+
+def as_json(why_not: Sequence[Finding], found: dict[str, list[Finding]]) -> str:
+    """{"could_move": bool, "why_not": [{"level", "about", "what", "mend"}, ...], "errors": n, "warnings": n,
+    "findings": [{"section", "level", "about", "what", "mend"}, ...]}."""
     findings = [
         {"section": section, **asdict(finding)} for section, findings in found.items() for finding in findings
     ]
     counts = {"errors": count(found, ERROR), "warnings": count(found, WARNING)}
-    return json.dumps({**counts, "findings": findings}, indent=1)
+    verdict = {"could_move": not why_not, "why_not": [asdict(finding) for finding in why_not]}
+    return json.dumps({**verdict, **counts, "findings": findings}, indent=1)
 
 
-def show(found: dict[str, list[Finding]], console: Console) -> None:
-    """The table, worst first within a section, and a line that sums it up."""
+def show(why_not: Sequence[Finding], found: dict[str, list[Finding]], console: Console) -> None:
+    """The verdict with its reasons; the table, worst first within a section; and a line that sums it up."""
+    if not why_not:
+        console.print(Text(f"{QUESTION} yes", style=_MARKS[OK][1]))
+    for i, finding in enumerate(why_not):
+        begin = "and" if i else f"{QUESTION} no,"
+        words = f"{begin} because {finding.about}: {finding.what}"
+        console.print(Text(words, style=_MARKS[ERROR][1]), soft_wrap=True)
+        console.print(Text(f"-> {finding.mend}", style="cyan"), soft_wrap=True)
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     for section, findings in found.items():
         order = (ERROR, WARNING, OK)

@@ -15,7 +15,7 @@ import numpy as np
 from vla_accel_ros.sensing.arrivals import Arrival, Watched
 from vla_accel_ros.sensing.contract import Contract, Stream
 from vla_accel_ros.sensing.findings import Finding, error, ok, warning
-from vla_accel_ros.sensing.rates import IMAGE_HINT, RING_HINT
+from vla_accel_ros.sensing.rates import IMAGE_HINT, PROFILED_HINT, RING_HINT
 
 SLOW, FAST = 0.8, 1.5
 AHEAD_S = 0.02
@@ -26,11 +26,15 @@ _SLACK = 0.05
 _SYNCHRONISE = "synchronise the clocks of the machines (chrony or PTP), or have the driver stamp at capture"
 
 
-def judge(contract: Contract, seen: Watched) -> list[Finding]:
-    """Everything that can be said of the streams; an OK for each one that is well."""
+def judge(contract: Contract, seen: Watched, lacks_profile: bool = True) -> list[Finding]:
+    """Everything that can be said of the streams; an OK for each one that is well.
+
+    lacks_profile: of Fast DDS, in a node of the robot.
+    """
+    image_hint = IMAGE_HINT if lacks_profile else PROFILED_HINT
     found: list[Finding] = []
     for camera in contract.cameras:
-        hint = RING_HINT if camera.transport == "ring" else IMAGE_HINT
+        hint = RING_HINT if camera.transport == "ring" else image_hint
         found += _stream(f"camera/{camera.name}", camera, seen, hint)
     driver = "raise the rate of its broadcaster, or lower rate_hz in the contract"
     found += _stream("joint_states", contract.joint_states, seen, driver)

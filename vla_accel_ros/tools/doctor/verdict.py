@@ -1,0 +1,142 @@
+"""Could this robot move now, and if not, why not, and what mends each reason.
+
+What keeps a robot from moving lies in a chain: the processes, their lifecycle states, what inference lacks
+for a chunk, what the trajectory node holds for, and who else commands or listens. A cause hides what follows
+from it: of a node that does not answer nothing else is asked. Facts come in as plain data; nothing here reads
+a clock or the graph.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from vla_accel_ros.sensing.findings import Finding, error
+from vla_accel_ros.sensing.inputs import Inputs
+
+BUSY = 0.2
+"""Share of a core from which on a process that does not answer is at work."""
+_BY_ITSELF = re.compile(r"(camera/\S+|joint_states|chunk|inputs|inference)\b")
+
+
+@dataclass(frozen=True)
+class Running:
+    """A process on this machine. stopped: by a signal. load: cores it used while it was watched."""
+
+    pid: int
+    stopped: bool = False
+    load: float = 0.0
+
+
+@dataclass(frozen=True)
+class Node:
+    """One of our nodes. name: in the graph. state: of its lifecycle, empty: it does not answer; None: it is
+    not in the graph. trouble: what it says of itself. processes: those that could be it."""
+
+    name: str
+    state: str | None
+    trouble: str = ""
+    processes: Sequence[Running] = ()
+
+
+@dataclass(frozen=True)
+class Robot:
+    """What was seen of a robot.
+
+    motion: the state that trajectory told last (`running`, ...) and its reasons; None: it told nothing.
+    inputs: what inference told last. unheard: command topics that nobody listens to. others: who publishes a
+    topic that is one node's alone, by topic.
+    """
+
+    inference: Node
+    trajectory: Node
+    motion: tuple[str, Sequence[str]] | None = None
+    inputs: Inputs | None = None
+    unheard: Sequence[str] = ()
+    others: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def why_not(robot: Robot) -> list[Finding]:
+    """Every reason for which it could not move; empty when it could."""
+    found = [*_of_node(robot.trajectory), *_of_node(robot.inference)]
+    if robot.inference.state == "active":
+        found += _of_inputs(robot.inference.name, robot.inputs)
+    if robot.trajectory.state == "active":
+        found += _of_motion(robot, bool(found))
+    for topic in robot.unheard:
+        found.append(error(topic, "nobody listens to it", "start its controller, or mend the contract"))
+    for topic, others in robot.others.items():
+        found.append(error(topic, f"is also published by {', '.join(others)}", "stop all but ours"))
+    return found
+
+
+def _of_node(node: Node) -> list[Finding]:
+    if node.state == "active":
+        return []
+    if node.state:
+        what = f"is {node.state}" + (f": {node.trouble}" if node.trouble else "")
+        steps = {"unconfigured": ("configure", "activate"), "inactive": ("activate",)}.get(node.state, ())
+        mend = " && ".join(f"ros2 lifecycle set {node.name} {step}" for step in steps) or "start it again"
+        return [error(node.name, what, mend)]
+    if not node.processes and node.state is None:
+        return [error(node.name, "does not run", "ros2 launch vla_accel_ros bringup.launch.py")]
+    if not node.processes:
+        what = "hangs, or has died just now: it is in the graph and does not answer"
+        return [error(node.name, what, "end its process on the machine where it runs, and start it again")]
+    return [_of_process(node, process) for process in node.processes]
+
+
+def _of_process(node: Node, process: Running) -> Finding:
+    pid = process.pid
+    silent = "does not answer" if node.state == "" else "is not in the graph"
+    if process.stopped:
+        what = f"hangs: process {pid} was stopped by a signal"
+        return error(node.name, what, f"kill -CONT {pid} lets it go on; end it: kill -9 {pid}")
+    if process.load > BUSY:
+        what = f"{silent}, but process {pid} works ({process.load:.1f} of a core)"
+        mend = f"wait while it starts or loads its model; if it never ends, end it: kill -9 {pid}"
+        return error(node.name, what, mend)
+    return error(node.name, f"hangs: process {pid} {silent} and does nothing", f"end it: kill -9 {pid}")
+
+
+def _of_inputs(name: str, inputs: Inputs | None) -> list[Finding]:
+    if inputs is None:
+        mend = "has it another namespace or version? else start it again"
+        return [error(name, "is active but says nothing on the topic inputs", mend)]
+    if not inputs.waiting_for:
+        return []
+    what, _, mend = inputs.waiting_for.partition(": ")
+    if what.startswith("no instruction"):
+        return [error(name, "has no instruction yet", 'vla say "..."')]
+    problems = "; ".join(f"{stream}: {problem}" for stream, problem in inputs.problems.items())
+    return [error(name, f"makes no chunks: {what}", problems or mend or "see the streams below")]
+
+
+def _of_motion(robot: Robot, known: bool) -> list[Finding]:
+    """known: a cause was found already, of which a late input is only the consequence."""
+    name = robot.trajectory.name
+    if robot.motion is None:
+        return [error(name, "is active but tells no motion", f"end it and start it again: it is not {name}")]
+    state, reasons = robot.motion
+    if state == "running":
+        return []
+    found = [_of_reason(robot, reason) for reason in reasons]
+    if known:
+        found = [finding for finding, reason in zip(found, reasons) if not _BY_ITSELF.match(reason)]
+    if not found and not known:
+        found = [error(name, f"is {state} without a reason", "it may be settling: ask once more")]
+    return found
+
+
+def _of_reason(robot: Robot, reason: str) -> Finding:
+    name = robot.trajectory.name
+    late = _BY_ITSELF.match(reason)
+    problems = robot.inputs.problems if robot.inputs is not None else {}
+    if late:
+        mend = problems.get(late[1], "it goes on by itself once this comes again; see the streams below")
+        return error(name, reason, mend)
+    if reason.startswith("the model makes"):
+        return error(name, reason, "raise chunk.max_age_s, or make the model faster")
+    service = "reclaim" if "~/reclaim" in reason else "resume"
+    return error(name, reason, f"~/{service}: ros2 service call {name}/{service} std_srvs/srv/Trigger")
