@@ -43,8 +43,8 @@ def show(why_not: Sequence[Finding], found: dict[str, list[Finding]], console: C
         console.print(Text(f"{QUESTION} yes", style=_MARKS[OK][1]))
     for i, finding in enumerate(why_not):
         begin = "and" if i else f"{QUESTION} no,"
-        words = f"{begin} because {finding.about}: {finding.what}"
-        console.print(Text(words, style=_MARKS[ERROR][1]), soft_wrap=True)
+        because = f"{begin} because {finding.about}: {finding.what}"
+        console.print(Text(because, style=_MARKS[ERROR][1]), soft_wrap=True)
         console.print(Text(f"-> {finding.mend}", style="cyan"), soft_wrap=True)
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     for section, findings in found.items():
