@@ -1,9 +1,10 @@
-"""How chunks are handed over: styles on a reference, modes and masks on the bundled policy.
+"""How chunks are handed over: styles on a reference, late messages, modes and masks on the bundled policy.
 
     python bench/handover.py [--seeds N] [--family reach|place|follow] [--processes N] [--styles-only]
 
-Three tables in simulation time: they depend on the weights, the seeds and the code, not on the speed of the
-machine. Prints them as Markdown and writes bench/results/handover.json.
+Tables in simulation time: they depend on the weights, the seeds and the code, not on the speed of the
+machine. Prints them as Markdown and writes bench/results/handover.json, where `parts` says of each part where
+and when it was measured.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vla_accel_ros.tools.handover import scene
+from vla_accel_ros.tools.handover import delays, scene
 from vla_accel_ros.tools.options import chosen_contract, chosen_model, contract_option, model_option
 from vla_accel_ros.tools.provenance import provenance
 
@@ -29,15 +30,36 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20, help="episodes a cell (default: %(default)s)")
     parser.add_argument("--family", default="reach", help="of tasks (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=1, help="that play episodes (default: %(default)s)")
-    parser.add_argument("--styles-only", action="store_true", help="leave the policy out, write nothing")
+    parser.add_argument(
+        "--styles-only", action="store_true", help="leave the policy out, and what was written of it as it is"
+    )
     model_option(parser)
     contract_option(parser)
     arguments = parser.parse_args()
+    write("styles", styles())
+    if not arguments.styles_only:
+        write("policy", on_policy(arguments))
+
+
+def styles() -> dict[str, Any]:
+    """What needs no policy."""
     print("peak acceleration etc. with interpolate_from_desired_state true / false\n")
-    styles = scene.table()
-    print("\n".join(scene.lines(styles)))
-    if arguments.styles_only:
-        return
+    rows = {
+        "styles": scene.table(),
+        "styles_positions_upsampling": scene.table(positions_upsampling=True),
+    }
+    for title, table in rows.items():
+        print("\n".join([f"{title}:", *scene.lines(table), ""]))
+    late = delays.table()
+    print("\n".join(delays.lines(late)), flush=True)
+    return {
+        **{title: [asdict(row) for row in table] for title, table in rows.items()},
+        "delays": [asdict(row) for row in late],
+    }
+
+
+def on_policy(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What is played with the bundled policy."""
     from vla_accel_ros.tools.handover import masks, modes
 
     plan = modes.Plan(
@@ -48,14 +70,13 @@ def main() -> None:
     cells = modes.play(plan, arguments.processes)
     rows = modes.summary(cells)
     print("\n" + "\n".join(modes.lines(rows)))
-    document: dict[str, Any] = {
-        "styles": [asdict(row) for row in styles],
-        "modes": rows,
-        "masks": kept,
-        "plan": plan.as_dict(),
-        **provenance(),
-        "episodes": modes.as_json(cells),
-    }
+    return {"modes": rows, "masks": kept, "plan": plan.as_dict(), "episodes": modes.as_json(cells)}
+
+
+def write(part: str, measured: dict[str, Any]) -> None:
+    """Put a part in place of the one that was written before."""
+    document: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {"parts": {}}
+    document = {"parts": {**document.pop("parts"), part: provenance()}, **document, **measured}
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps(document, indent=1) + "\n")
 

@@ -82,7 +82,7 @@ def test_a_controller_that_does_what_it_is_sent_is_not_found_fault_with(controll
             WARNING,
             "less than two periods of our 50 Hz",
         ),
-        (JTC, {"allow_trajectory_replacement": True}, {}, ERROR, "the joints step back"),
+        (JTC, {"allow_trajectory_replacement": True}, {}, ERROR, "the joints step by what"),
         (SERVO, {"moveit_servo.incoming_command_timeout": 0.0}, {}, WARNING, "moves on if we fall silent"),
     ],
 )

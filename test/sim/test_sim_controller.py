@@ -243,3 +243,37 @@ def test_the_robot_is_driven_at_every_physics_step(robot: SimRobot) -> None:
     np.testing.assert_array_equal(robot.target_velocity, expected[1][0])
     robot.advance(1.4, controllers)
     np.testing.assert_allclose(robot.state(), goal, atol=5e-3)
+
+
+def test_upsampled_positions_go_through_all_points_and_rest_at_both_ends():
+    two = controller(positions_upsampling=True)
+    send(two, [0.0, 0.1, 0.3, 0.4], [[0, 0], [0.1, 0.2], [0.3, 0.1], [0.2, 0.0]])
+    for t_s, point in ((0.1, [0.1, 0.2]), (0.3, [0.3, 0.1]), (0.4, [0.2, 0.0])):
+        assert two.desired(NOW + round(t_s * S)).position == pytest.approx(point)
+    times = NOW + np.arange(1, 399) * S // 1000
+    speeds = np.array([two.desired(t).velocity for t in times])
+    assert np.abs(speeds[[0, -1]]).max() < 0.2 < np.abs(speeds).max()
+    accelerations = np.diff(speeds, axis=0) * 1000
+    assert np.abs(np.diff(accelerations, axis=0)).max() < 2.0, "continuous also from one segment to the next"
+
+
+def test_replacement_lets_a_late_trajectory_begin_when_it_arrives_and_keeps_the_old_until_a_later_stamp():
+    """What ros2_controllers does by default in releases after Kilted: a delivery that takes 10 ms longer is a step."""
+    plain, replacing = controller(), controller(allow_trajectory_replacement=True)
+    for two in (plain, replacing):
+        send(two, [0.0, 1.0], [[0, 0], [1, 1]], [[1, 1], [0, 0]], stamp_ns=NOW)
+        two_ns, before = NOW + 100 * S // 1000, two.desired(NOW + 100 * S // 1000).position
+        again = two.active
+        two.accept(
+            Trajectory(("a", "b"), again.times_ns, again.positions, again.velocities), two_ns, None, NOW
+        )
+        step = np.abs(two.desired(two_ns).position - before).max()
+        assert step > 0.09 if two is replacing else step < 1e-12
+    assert (plain.began_ns, replacing.began_ns) == (NOW, NOW + S // 10)
+    replacing = controller(allow_trajectory_replacement=True)
+    send(replacing, [0.0, 1.0], [[0, 0], [1, 1]], [[1, 1], [0, 0]], stamp_ns=NOW)
+    later_ns = NOW + S // 2
+    old = replacing.desired(later_ns).position
+    send(replacing, [0.1, 1.0], [[0, 0], [0, 0]], [[0, 0], [0, 0]], stamp_ns=later_ns, now_ns=NOW + S // 4)
+    assert replacing.desired(later_ns).position == pytest.approx(old)
+    assert replacing.desired(later_ns + S // 10).position == pytest.approx([0.0, 0.0])

@@ -102,7 +102,7 @@ def _trajectory(controller: Controller, values: Mapping[str, object], sender: Se
     if values.get("allow_trajectory_replacement") is True:
         what = (
             "allow_trajectory_replacement is true, so that a trajectory begins when it arrives, not when it "
-            "is stamped: at each one the joints step back by what they moved meanwhile"
+            "is stamped, and the joints step by what they move in the difference between two deliveries"
         )
         found.append((error, what, "set it to false in the controller's parameters"))
     return found + _tight(values, sender)

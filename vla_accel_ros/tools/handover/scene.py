@@ -24,11 +24,12 @@ from vla_accel_ros.tools.handover.styles import STYLES, Message, Style
 JOINTS = ("pan", "lift")
 LIMITS = JointLimits(*np.array([[-3.0, -3.0], [3.0, 3.0], [50.0, 50.0], [1e5, 1e5]]))
 STEP_DT_S = 1 / 30
+BEGIN_S = 1  # a stamp of zero would mean "on arrival"
 _S = 1_000_000_000
-_BEGIN = _S  # a stamp of zero would mean "on arrival"
+_BEGIN = BEGIN_S * _S
 _TICK, _PERIOD, _LATENCY = _S // 500, _S // 10, _S // 10
 _POINTS_EVERY = 17  # ticks between two points of a style that sends single ones: 30 Hz
-_DELAY_S = 0.003
+DELAY_S = 0.003
 _MOTOR_LAG_S = 0.02
 _ERROR = 0.01
 _SETTLING_S = 1
@@ -54,22 +55,27 @@ def reference(t_s: np.ndarray | float) -> np.ndarray:
     return np.stack([0.5 * np.sin(np.pi * t_s), 0.5 * np.cos(np.pi * t_s)], axis=-1)
 
 
-def measure(
-    style: str, from_desired: bool, seconds: int = 5, seed: int = 0, delay_s: float = _DELAY_S, **jtc: bool
-) -> Smoothness:
-    """Run one style against one setting of interpolate_from_desired_state, and other parameters of the
-    controller."""
-    sender = STYLES[style](JOINTS, LIMITS, reference(_BEGIN / _S))
-    controller = JointTrajectoryController(
-        JOINTS, interpolate_from_desired_state=from_desired, update_s=_TICK / _S, **jtc
+def controller(from_desired: bool, **parameters: bool) -> JointTrajectoryController:
+    """One with this setting of interpolate_from_desired_state, and other parameters of its own."""
+    return JointTrajectoryController(
+        JOINTS, interpolate_from_desired_state=from_desired, update_s=_TICK / _S, **parameters
     )
-    commanded = play(sender, controller, delay_s, seconds, seed)
+
+
+def measure(
+    style: str, from_desired: bool, seconds: int = 5, seed: int = 0, **parameters: bool
+) -> Smoothness:
+    """Run one style against one controller."""
+    sender = STYLES[style](JOINTS, LIMITS, reference(BEGIN_S))
+    commanded = play(sender, controller(from_desired, **parameters), DELAY_S, seconds, seed)
     return smoothness(style, from_desired, commanded)
 
 
-def smoothness(style: str, from_desired: bool, commanded: np.ndarray) -> Smoothness:
-    """What is smooth about commanded positions [ticks, 2]."""
-    settled = commanded[_SETTLING_S * _S // _TICK :]
+def smoothness(
+    style: str, from_desired: bool, commanded: np.ndarray, settling_s: int = _SETTLING_S
+) -> Smoothness:
+    """How smooth commanded positions [ticks, 2] are after settling_s."""
+    settled = commanded[settling_s * _S // _TICK :]
     dt_s = _TICK / _S
     asked = reference((_BEGIN + np.arange(len(commanded)) * _TICK) / _S)[-len(settled) :]
     return Smoothness(
@@ -81,9 +87,9 @@ def smoothness(style: str, from_desired: bool, commanded: np.ndarray) -> Smoothn
     )
 
 
-def table() -> list[Smoothness]:
-    """Every style with both settings."""
-    return [measure(style, from_desired) for style in STYLES for from_desired in (True, False)]
+def table(**parameters: bool) -> list[Smoothness]:
+    """Every style with both settings, and other parameters of the controller."""
+    return [measure(style, flag, **parameters) for style in STYLES for flag in (True, False)]
 
 
 def lines(rows: Iterable[Smoothness]) -> Iterable[str]:
@@ -106,8 +112,8 @@ def play(
 ) -> np.ndarray:
     """The commanded positions [ticks, 2] of one run, in which a message takes delay_s to the controller."""
     rng = np.random.default_rng(seed)
-    controller.start(reference(_BEGIN / _S))
-    measured, speed = reference(_BEGIN / _S), np.zeros(2)
+    controller.start(reference(BEGIN_S))
+    measured, speed = reference(BEGIN_S), np.zeros(2)
     computing: list[tuple[int, Chunk]] = []
     travelling: list[tuple[int, Message]] = []
     path = []

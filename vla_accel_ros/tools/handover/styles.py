@@ -42,7 +42,7 @@ class _Whole:
     """Every chunk as it comes, stamped when it was observed."""
 
     def take(self, chunk: Chunk, now_ns: int) -> Message | None:
-        return _message(_trajectory(chunk, 0, False))
+        return message(_trajectory(chunk, 0, False))
 
     def tick(self, now_ns: int) -> Message | None:
         return None
@@ -74,7 +74,7 @@ class _Future:
         self._velocities = velocities
 
     def take(self, chunk: Chunk, now_ns: int) -> Message | None:
-        return _message(_trajectory(chunk, now_ns + round(chunk.step_dt_s * 1e9), self._velocities))
+        return message(_trajectory(chunk, now_ns + round(chunk.step_dt_s * 1e9), self._velocities))
 
     def tick(self, now_ns: int) -> Message | None:
         return None
@@ -97,12 +97,10 @@ class _Buffered:
     def take(self, chunk: Chunk, now_ns: int) -> Message | None:
         sent = self._buffer.update(chunk, now_ns)
         if sent is None or self._committed:
-            return None if sent is None else _message(sent)
+            return None if sent is None else message(sent)
         assert self._buffer.committed_until_ns is not None and sent.velocities is not None
         new = sent.times_ns > self._buffer.committed_until_ns
-        return _message(
-            Trajectory(sent.joints, sent.times_ns[new], sent.positions[new], sent.velocities[new])
-        )
+        return message(Trajectory(sent.joints, sent.times_ns[new], sent.positions[new], sent.velocities[new]))
 
     def tick(self, now_ns: int) -> Message | None:
         return None
@@ -117,7 +115,8 @@ def _trajectory(chunk: Chunk, from_ns: int, velocities: bool) -> Trajectory:
     return Trajectory(names, times, positions, knot_velocities(times, positions) if velocities else None)
 
 
-def _message(trajectory: Trajectory) -> Message:
+def message(trajectory: Trajectory) -> Message:
+    """A trajectory as it is published."""
     times = (trajectory.times_ns - trajectory.start_ns).tolist()
     return Message(trajectory.start_ns, times, trajectory.positions, trajectory.velocities)
 
