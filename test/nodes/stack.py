@@ -91,6 +91,17 @@ def wait_until_ns(operator: Operator, stamp_ns: int) -> None:
     operator.wait(lambda: operator.measured.stamp_ns >= stamp_ns, 30.0, "joint state of a later time")
 
 
+def assert_ends_at_rest(operator: Operator) -> None:
+    """What each controller was sent last is a stop, and not the rest of a chunk.
+
+    A stop begins after what delivery may take, twice lead_max_s.
+    """
+    for controller in operator.contract.controllers:
+        last = [s.trajectory for s in operator.sent if s.trajectory.joints == tuple(controller.joints)][-1]
+        _, velocity = last.sample(last.start_ns + 500_000_000)
+        assert not velocity.any()
+
+
 def speed(state: Joints) -> float:
     """Greatest |velocity| of the joints, rad/s."""
     return float(np.abs(state.velocities).max())

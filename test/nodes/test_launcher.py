@@ -17,12 +17,11 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from builders import make_checkpoint, make_config
 from calling import state
 from running import ROOT, until
-from stack import commanded_acceleration, set_going, wait_for_rest, wait_until_ns
+from stack import assert_ends_at_rest, commanded_acceleration, set_going, wait_for_rest, wait_until_ns
 
 from vla_accel_ros.nodes.environment import is_running, this_process
 from vla_accel_ros.nodes.operator import Operator
@@ -102,13 +101,6 @@ def test_the_nodes_of_a_launcher_that_ends_stop_the_arm_and_end(
     (state,) = (tmp_path / "state" / "vla_accel_ros").glob("*trajectory.json")
     assert json.loads(state.read_text())["clean"]
     assert "broken off" not in (tmp_path / "launcher.log").read_text()
-
-
-def assert_ends_at_rest(operator: Operator) -> None:
-    """What each controller was sent last is a stop, and not the rest of a chunk."""
-    for controller in operator.contract.controllers:
-        last = [s.trajectory for s in operator.sent if s.trajectory.joints == tuple(controller.joints)][-1]
-        assert not np.any(last.sample(last.start_ns + 3 * S // 10)[1])
 
 
 def test_a_node_that_is_started_by_hand_outlives_who_started_it_and_its_terminal(tmp_path, operator):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -9,14 +10,17 @@ from pathlib import Path
 import pytest
 import rclpy
 from builders import make_checkpoint
-from calling import change, set_parameter, state
+from calling import call, change, set_parameter, state
 from lifecycle_msgs.msg import State, Transition
+from rcl_interfaces.srv import GetParameters
 from std_msgs.msg import String
 
 from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.operator import Operator
+from vla_accel_ros.nodes.params.parameter import Parameter
+from vla_accel_ros.nodes.params.tables import NODES
 
 CONFIGURE, ACTIVATE = Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE
 DEACTIVATE, CLEANUP = Transition.TRANSITION_DEACTIVATE, Transition.TRANSITION_CLEANUP
@@ -100,6 +104,60 @@ def test_parameters_are_validated_while_the_node_runs(start, operator):
     assert not set_parameter(operator, "trajectory", "blend_s", 99.0).successful
     assert not set_parameter(operator, "trajectory", "autostart", True).successful
     assert set_parameter(operator, "trajectory", "mode", "async").successful
+
+
+def test_a_parameter_is_what_the_node_does_at_any_time(start, operator):
+    told: list[dict] = []
+    operator.node.create_subscription(
+        String, "parameters", lambda m: told.append(json.loads(m.data)["parameters"]), qos.LATCHED
+    )
+    start("trajectory", autostart=True, check_controllers=False)
+
+    def asked() -> str:
+        request = GetParameters.Request(names=["mode"])
+        return call(operator, GetParameters, "trajectory/get_parameters", request).values[0].string_value
+
+    def done() -> str:
+        return operator.wait(lambda: operator.motions, 30.0, "motion")[-1].mode
+
+    operator.wait(lambda: operator.motions and told, 30.0, "active node")
+    for transition in (None, DEACTIVATE, ACTIVATE):  # in each of these states it would not be read
+        assert transition is None or change(operator, "trajectory", transition)
+        refused = set_parameter(operator, "trajectory", "mode", "async")
+        assert not refused.successful and refused.reason == (
+            "parameter 'mode' is read when the node is configured, as 'blend': deactivate, clean up, set it, "
+            "configure"
+        )
+        assert set_parameter(operator, "trajectory", "mode", "blend").successful  # as it is
+        assert asked() == done() == told[-1]["mode"] == "blend"
+    assert change(operator, "trajectory", DEACTIVATE) and change(operator, "trajectory", CLEANUP)
+    assert set_parameter(operator, "trajectory", "mode", "async").successful
+    assert change(operator, "trajectory", CONFIGURE) and change(operator, "trajectory", ACTIVATE)
+    operator.wait(lambda: done() == told[-1]["mode"] == "async", 30.0, "the other mode")
+    assert asked() == "async"
+
+
+def test_all_parameters_of_a_configured_node_are_what_it_was_configured_with(start, operator, tmp_path):
+    model = make_checkpoint(tmp_path / "model")
+    start("trajectory")
+    start("inference", model=str(model))
+    for node in ("trajectory", "inference"):
+        assert change(operator, node, CONFIGURE)
+        for parameter in NODES[node]:
+            other = another(parameter)
+            assert not set_parameter(operator, node, parameter.name, other).successful, parameter.name
+
+
+def another(parameter: Parameter) -> object:
+    """A value that it may have, and has not by default."""
+    default = parameter.default
+    if isinstance(default, bool):
+        return not default
+    if isinstance(default, str):
+        return next((choice for choice in parameter.choices if choice != default), "another")
+    return (
+        parameter.maximum if default != parameter.maximum and parameter.maximum is not None else default + 1
+    )
 
 
 def test_a_publisher_with_a_qos_that_does_not_fit_is_told(start, operator):

@@ -38,6 +38,11 @@ def test_names_are_unique_and_described(node):
     assert all(parameter.description.endswith((".", "].")) for parameter in NODES[node])
 
 
+@pytest.mark.parametrize("node", ["sim_robot", "camera"])
+def test_a_node_without_a_lifecycle_changes_nothing_but_what_is_live(node):
+    assert {parameter.name for parameter in NODES[node] if parameter.read_only == parameter.live} == set()
+
+
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [

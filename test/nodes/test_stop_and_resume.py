@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from stack import (
     Stack,
+    assert_ends_at_rest,
     at_rest_from_ns,
     between,
     commanded_acceleration,
@@ -125,9 +126,7 @@ def test_ending_the_trajectory_node_stops_the_arm_first(stack, operator):
     stack.trajectory.process.send_signal(signal.SIGINT)
     assert stack.trajectory.process.wait(15.0) == 0
     wait_for_rest(operator)
-    last = max(operator.sent, key=lambda s: s.received_ns).trajectory
-    _, velocity = last.sample(last.start_ns + 3 * S // 10)
-    assert not velocity.any()  # a stop, and not the rest of a chunk
+    assert_ends_at_rest(operator)
     assert (at_rest_from_ns(operator, ended_ns) - ended_ns) * 1e-9 < STOP_S + SLACK_S + 0.5
 
 

@@ -1,12 +1,14 @@
 """Turns the parameter tables into declared ROS parameters with descriptors and ranges, and reads them back.
 
 rclpy enforces types, ranges and read-only by itself; choices it cannot express, so a callback refuses those.
+It also refuses a change that would be told by `ros2 param get` and done by nobody: a lifecycle node reads its
+parameters when it is configured.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor, SetParametersResult
@@ -17,18 +19,28 @@ from vla_accel_ros.nodes.params.parameter import Parameter
 _INT_MAX = 2**62
 
 
-def declare(node: Node, table: Iterable[Parameter]) -> None:
-    """Declare every parameter of the table; raises rclpy's error for a value of a wrong type or range."""
+def declare(node: Node, table: Iterable[Parameter], settable: Callable[[], bool] = lambda: False) -> None:
+    """Declare every parameter of the table; raises rclpy's error for a value of a wrong type or range.
+
+    settable: whether a change of one that is not live would be read.
+    """
     by_name = {parameter.name: parameter for parameter in table}
     for parameter in by_name.values():
-        value = node.declare_parameter(parameter.name, parameter.default, _descriptor(parameter)).value
-        parameter.check(value)
+        declared = node.declare_parameter(parameter.name, parameter.default, _descriptor(parameter))
+        parameter.check(declared.value)
 
     def check(changes: list) -> SetParametersResult:
         try:
             for change in changes:
-                if change.name in by_name:
-                    by_name[change.name].check(change.value)
+                parameter = by_name.get(change.name)
+                if parameter is None:
+                    continue
+                parameter.check(change.value)
+                if not (parameter.live or settable() or change.value == value(node, change.name)):
+                    raise ValueError(
+                        f"parameter {change.name!r} is read when the node is configured, as "
+                        f"{value(node, change.name)!r}: deactivate, clean up, set it, configure"
+                    )
         except (TypeError, ValueError) as error:
             return SetParametersResult(successful=False, reason=str(error))
         return SetParametersResult(successful=True)

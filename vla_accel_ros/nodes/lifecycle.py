@@ -38,7 +38,7 @@ class ManagedNode(LifecycleNode):
 
     def __init__(self, name: str, table: Iterable[Parameter]) -> None:
         super().__init__(name)
-        declare(self, table)
+        declare(self, table, lambda: self._state_machine.current_state[1] == "unconfigured")
         self.active = False
         self._closing: list[Callable[[], object]] = []
         self.trouble = ""  # the sentence of the last refused or failed transition, for diagnostics

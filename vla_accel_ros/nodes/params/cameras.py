@@ -55,6 +55,7 @@ SIM_ROBOT = (
         "stopped_cameras",
         "",
         "Cameras to silence, comma separated (live): shows what the stack does when one stops.",
+        live=True,
     ),
     Parameter(
         "command_delay_s",
@@ -62,6 +63,7 @@ SIM_ROBOT = (
         "How much later the controllers get a trajectory [s] (live): shows what a slow network does.",
         0.0,
         2.0,
+        live=True,
     ),
 )
 

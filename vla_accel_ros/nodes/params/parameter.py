@@ -2,8 +2,8 @@
 
 The tables beside this module are the one place a parameter is written down. The nodes declare from them
 (nodes/declare.py), the tests check launch and parameter files against them, and none imports rclpy so that
-both can. Lifecycle nodes read their parameters in on_configure, so a change needs a deactivate - cleanup -
-configure - activate round unless the description says "live".
+both can. Lifecycle nodes read their parameters in on_configure, and refuse a change from then until cleanup;
+those of other nodes cannot change at all, unless they are live.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Parameter:
     """One declared parameter.
 
     minimum, maximum: inclusive range of a number, None for none. choices: the allowed strings, empty for any.
-    read_only: cannot change after the node has started.
+    read_only: cannot change after the node has started. live: a change takes effect at once.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Parameter:
     maximum: float | None = None
     choices: tuple[str, ...] = ()
     read_only: bool = False
+    live: bool = False
 
     def __post_init__(self) -> None:
         self.check(self.default)
