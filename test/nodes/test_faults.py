@@ -30,7 +30,7 @@ S = 1_000_000_000
     ],
 )
 def test_inference_ends_with_a_reason_and_the_next_one_goes_on(start, tmp_path, operator, fault, reason):
-    stack = Stack(start, tmp_path, inference={"program": PROGRAM})
+    stack = Stack(start, tmp_path, inference={"program": PROGRAM, "after_restart": "forget"})
     set_going(operator)
     begun_ns = operator.now_ns()
     operator.instruct(fault)

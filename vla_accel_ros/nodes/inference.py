@@ -41,6 +41,7 @@ from vla_accel_ros.nodes.ending import fatal
 from vla_accel_ros.nodes.environment import demo_contract, demo_model, lacks_profile
 from vla_accel_ros.nodes.graph import GraphCheck
 from vla_accel_ros.nodes.inputs import InputsTopic
+from vla_accel_ros.nodes.instruction import Instruction
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.nodes.loading import Load
 from vla_accel_ros.nodes.motion import execution
@@ -61,6 +62,7 @@ class InferenceNode(ManagedNode):
         super().__init__("inference", INFERENCE)
         self._contract: Contract | None = None
         self._loops: InferenceLoops | None = None
+        self._instruction = Instruction(self)
         self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
@@ -70,6 +72,8 @@ class InferenceNode(ManagedNode):
         engine = self._load(load, contract)
         image_hint = IMAGE_HINT if lacks_profile() else PROFILED_HINT
         self._ingest = Ingest(contract, image_hint, page_lock=engine.policy.device.type == "cuda")
+        self._instruction.restore(value(self, "after_restart") == "keep")
+        self._ingest.instruct(self._instruction.text, self._instruction.missing)
         self._newest_chunk_ns: int | None = None
         self._errors = 0
         pace = {
@@ -130,6 +134,9 @@ class InferenceNode(ManagedNode):
 
     def release(self) -> None:
         self._contract = self._loops = None
+
+    def finish(self) -> None:
+        self._instruction.finish()
 
     def hopeless(self, error: Exception) -> str:
         return "the GPU refuses every call of this process" if device_fault(error) else ""
@@ -209,6 +216,7 @@ class InferenceNode(ManagedNode):
 
     def _on_instruction(self, message: String) -> None:
         self._ingest.instruction = message.data
+        self._instruction.told(message.data)
         self.get_logger().info(f"instruction: {message.data!r}")
 
     def _on_question(self, message: String) -> None:

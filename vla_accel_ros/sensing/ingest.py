@@ -92,6 +92,10 @@ class Ingest:
             states = self._contract.joint_states
             self.monitors["joint_states"] = StreamMonitor(states.rate_hz, "joint_states", topic=states.topic)
 
+    def instruct(self, text: str, missing: str) -> None:
+        """What to do, and what to say where that is empty."""
+        self.instruction, self._synchroniser.no_instruction = text, missing
+
     def image(self, camera: str, message: bytes, now_ns: int) -> None:
         """A serialized sensor_msgs/Image. Raises ValueError, one sentence, for one that cannot be used."""
         with self._refusing(camera, now_ns):

@@ -13,8 +13,9 @@ from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sensing.frames import FramePool, FrameSource, Lease, NotReady
 from vla_accel_ros.sensing.joints import JointHistory
 
-__all__ = ["NOTHING_NEW", "NotReady", "Synchroniser"]
+__all__ = ["NOTHING_NEW", "NO_INSTRUCTION", "NotReady", "Synchroniser"]
 
+NO_INSTRUCTION = "no instruction yet: publish one on the instruction topic"
 NOTHING_NEW = NotReady("no new frame since the last observation")
 _JUMP_NS = 500_000_000
 
@@ -23,6 +24,7 @@ class Synchroniser:
     """Makes observations by a contract from `frames` and `joints`, which the subscriptions fill.
 
     frames: where the images are; a FramePool of the contract's cameras when None. One thread observes.
+    Attribute `no_instruction`: what is said where there is none.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Synchroniser:
         self.joints = JointHistory(contract.joint_names) if joints is None else joints
         self._lease: Lease | None = None
         self._stamps: tuple[int, ...] | None = None
+        self.no_instruction = NO_INSTRUCTION
 
     def observe(self, instruction: str, now_ns: int) -> Observation | NotReady:
         """The newest observation, or why there is none; NOTHING_NEW when it was had already.
@@ -43,7 +46,7 @@ class Synchroniser:
         policy's units.
         """
         if not instruction.strip():
-            return NotReady("no instruction yet: publish one on the instruction topic")
+            return NotReady(self.no_instruction)
         lease = self.frames.newest_set(self._names, self.contract.max_skew_s)
         if isinstance(lease, NotReady):
             return lease

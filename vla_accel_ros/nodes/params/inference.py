@@ -8,6 +8,13 @@ INFERENCE = (
     AUTOSTART,
     CONTRACT,
     Parameter(
+        "after_restart",
+        "keep",
+        "The instruction after a process that did not end cleanly: keep goes on with it, forget waits for "
+        "another. After a clean end it is always forgotten.",
+        choices=("keep", "forget"),
+    ),
+    Parameter(
         "model",
         "",
         "Checkpoint folder of openpi (PyTorch or JAX), lerobot, OpenVLA or ours; `vla inspect` tells what it "
