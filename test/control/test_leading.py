@@ -47,12 +47,12 @@ def adversarial_state(rng: np.random.Generator, limits: JointLimits) -> tuple[np
     return p, limits.velocity * rng.choice([-2.0, -1.0, -0.3, 0.0, 0.3, 1.0, 2.0], joints)
 
 
-def plain_walk(p, v, goal_p, goal_v, h, limits):
+def plain_walk(p, v, goal_p, goal_v, h, longest, limits):
     """What leading does, by the limiter's plain steps."""
     on = (p == goal_p[0]) & (v == goal_v[0])
     for k, h_s in enumerate(h):
         clean = reachable(goal_p[k], goal_v[k], goal_p[k + 1], goal_v[k + 1], h_s, limits)
-        p, v, reached = step_towards(p, v, goal_p[k + 1], goal_v[k + 1], h_s, limits, max(h))
+        p, v, reached = step_towards(p, v, goal_p[k + 1], goal_v[k + 1], h_s, limits, longest[k])
         on = reached | (on & clean)
         p, v = np.where(on, goal_p[k + 1], p), np.where(on, goal_v[k + 1], v)
         yield p, v
@@ -62,13 +62,13 @@ def plain_lead(times, asked_p, asked_v, limits):
     h = np.diff(times) * 1e-9
     goal_p, goal_v = attainable(asked_p, asked_v, limits, h.max())
     path = [(asked_p[0], asked_v[0])]
-    path += plain_walk(*path[0], goal_p, goal_v, h, limits)
+    path += plain_walk(*path[0], goal_p, goal_v, h, [h.max()] * len(h), limits)
     end, still = goal_p[-1], np.zeros_like(goal_v[-1])
     if not (path[-1][0] == end).all() or path[-1][1].any():
         steps = chase_s(*path[-1], end, h.max(), limits)
         steps = np.round(steps * 1e9) * 1e-9
         goals = [end] * (len(steps) + 1), [still] * (len(steps) + 1)
-        for state in plain_walk(*path[-1], *goals, steps, limits):
+        for state in plain_walk(*path[-1], *goals, steps, [*steps[1:], 0.0], limits):
             path.append(state)
             if (state[0] == end).all() and not state[1].any():
                 break

@@ -29,7 +29,7 @@ def brake(joints: tuple[str, ...], state: MotionState, limits: JointLimits) -> T
     room = np.where(v0 > 0, limits.upper - state.position, state.position - limits.lower)
     tight = (room > 0) & (np.abs(v0) * stop_s > 2 * room)
     stop_s[tight] = np.maximum(np.floor(2 * room[tight] / np.abs(v0[tight]) * 1e6), 1.0) * 1e-6
-    t = np.unique(np.append(stop_s, 0.0))[:, None]
+    t = np.array(sorted({0.0, *stop_s.tolist()}))[:, None]
     slowing = np.divide(v0, stop_s, out=np.zeros_like(v0), where=stop_s > 0)
     moved = np.minimum(t, stop_s)
     positions = state.position + moved * (v0 - slowing * moved / 2)

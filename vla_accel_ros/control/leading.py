@@ -30,10 +30,10 @@ from vla_accel_ros.control.trajectory import MotionState
 if TYPE_CHECKING:  # limits are enforced by leading joints
     from vla_accel_ros.control.limits import JointLimits
 
-MOST_CHASE = 32
+MOST_CHASE = 28
 """Steps after the last knot that is asked; a joint that is not at its goal then, brakes."""
 LONGEST_CHASE_S = 20.0
-_AIMED_CHASE = 24
+_AIMED_CHASE = 16
 
 _Step = Callable[[int, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
@@ -82,7 +82,7 @@ def chase_s(
     peak = np.minimum(limits.velocity, np.sqrt(way / ramps)) + 1e-12
     need_s = min(float((stop_s + way / peak + peak * ramps).max()), LONGEST_CHASE_S / 2)
     # By such steps a joint at full speed can still brake with all that it has, also while they grow so fast.
-    first_s = min(step_s, float(turning_s(limits).min()) / 2)
+    first_s = min(max(step_s, need_s / 8), float(turning_s(limits).min()) / 2)
     low, high = 1.0, 1.25
     if first_s * _AIMED_CHASE < need_s:
         for _ in range(20):  # growth whose steps sum up to what is needed
@@ -105,12 +105,13 @@ def _walk(
     to_rest: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Positions and velocities [N + 1, D] of joints that start at p0, v0 and are led to attainable goals
-    [N + 1, D] by steps h [N]. to_rest: end when all are at their goal, which is at rest."""
+    [N + 1, D] by steps h [N]. to_rest: end when all are at their goal, which is at rest; the steps grow."""
     p, v = np.empty(goal_p.shape), np.empty(goal_p.shape)
     p[0], v[0] = p0, v0
     clean = reachable(goal_p[:-1], goal_v[:-1], goal_p[1:], goal_v[1:], h[:, None], limits)
     all_clean: list[bool] = np.logical_and.reduce(clean, axis=1).tolist()
-    step = _stepper(goal_p, goal_v, h, clean, limits)
+    longest = np.append(h[1:], h[-1]) if to_rest else np.full(len(h), h.max())
+    step = _stepper(goal_p, goal_v, h, longest, clean, limits)
     on = (p[0] == goal_p[0]) & (v[0] == goal_v[0])
     k = 0
     while k < len(h):
@@ -129,18 +130,23 @@ def _walk(
 
 
 def _stepper(
-    goal_p: np.ndarray, goal_v: np.ndarray, h: np.ndarray, clean: np.ndarray, limits: JointLimits
+    goal_p: np.ndarray,
+    goal_v: np.ndarray,
+    h: np.ndarray,
+    longest: np.ndarray,
+    clean: np.ndarray,
+    limits: JointLimits,
 ) -> _Step:
     """limiter.step_towards for step k: from p, v to p_next, v_next [D], which it writes.
 
-    on [D]: joints that are at their goal; returns those that are after it.
+    longest [N]: longest_s of each step. on [D]: joints that are at their goal; returns those that are so then.
     """
     d = goal_p.shape[1]
     lower, upper, fastest, slowest = limits.lower, limits.upper, limits.velocity, -limits.velocity
     middle, half = _middle(limits)
     goal_p, goal_v, h = goal_p[1:], goal_v[1:], np.repeat(h[:, None], d, axis=1)
-    top, guard = limits.acceleration, braking(limits, h.max())
-    tops = np.stack([guard, guard, CLOSING * top])
+    top, guard = limits.acceleration, braking(limits, longest[:, None])
+    tops = np.stack([guard, guard, np.broadcast_to(CLOSING * top, guard.shape)], axis=1)
     double, lag = 2.0 * tops, tops * (h / 2)[:, None]
     # A cubic is within limits if (its speed in the middle) - (at the ends), that speed, and where its
     # tangents lead to, are no more than these.
@@ -151,7 +157,7 @@ def _stepper(
     rows = list(
         zip(
             *(goal_p, goal_v, clean, h / 2, h / 3, 3 / h, 1 / h, top * h),
-            *(goal_p - h / 2 * goal_v, 3 / h * goal_p - goal_v, lag, np.square(lag), most),
+            *(goal_p - h / 2 * goal_v, 3 / h * goal_p - goal_v, double, lag, np.square(lag), most),
         )
     )
     ahead, stop, cubic = np.empty((3, d)), np.empty((3, d)), np.empty((4, d))
@@ -166,7 +172,9 @@ def _stepper(
     def step(
         k: int, p: np.ndarray, v: np.ndarray, on: np.ndarray, p_next: np.ndarray, v_next: np.ndarray
     ) -> np.ndarray:
-        goal_p, goal_v, clean, half_s, third_s, triple, per_s, change, rest, ease, lag, lag2, most = rows[k]
+        goal_p, goal_v, clean, half_s, third_s, triple, per_s, change, rest, ease, double, lag, lag2, most = (
+            rows[k]
+        )
         multiply(v, half_s, still)
         add(still, p, still)  # where it is after a step to a stand
         subtract(upper, still, up)

@@ -50,6 +50,20 @@ def extremes(
     return lowest, highest, velocity, acceleration
 
 
+def hull(
+    p0: np.ndarray, v0: np.ndarray, p1: np.ndarray, v1: np.ndarray, duration_s: np.ndarray | float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Bounds of what `extremes` gives, by the control points of the Bezier curves, for a third of the work;
+    the acceleration is exact."""
+    third = duration_s / 3.0
+    middle = (p1 - p0) / third - v0 - v1
+    early, late = p0 + third * v0, p1 - third * v1
+    acceleration = np.maximum(np.abs(middle - v0), np.abs(middle - v1)) * (2.0 / duration_s)
+    velocity = np.maximum(np.maximum(np.abs(v0), np.abs(v1)), np.abs(middle))
+    lowest, highest = np.minimum(np.minimum(p0, p1), early), np.maximum(np.maximum(p0, p1), early)
+    return np.minimum(lowest, late), np.maximum(highest, late), velocity, acceleration
+
+
 def hardest(
     p0: np.ndarray, v0: np.ndarray, p1: np.ndarray, v1: np.ndarray, duration_s: np.ndarray | float
 ) -> np.ndarray:
@@ -78,8 +92,8 @@ def step_towards(
     return position, np.where(reached, goal_v, velocity), reached
 
 
-def braking(limits: JointLimits, longest_s: float) -> np.ndarray:
-    """Deceleration [D] that room before a position limit is kept for.
+def braking(limits: JointLimits, longest_s: float | np.ndarray) -> np.ndarray:
+    """Deceleration [..., D] that room before a position limit is kept for.
 
     In a step a joint may have to brake and turn back, at one acceleration to the end of the step. So that it
     is not too fast then, neither for its velocity limit nor for the other position limit, it keeps more room

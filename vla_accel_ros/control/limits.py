@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from vla_accel_ros.control.leading import lead
-from vla_accel_ros.control.limiter import TOLERANCE, beyond, extremes, turning_s
+from vla_accel_ros.control.limiter import TOLERANCE, beyond, extremes, hull, turning_s
 from vla_accel_ros.control.trajectory import MotionState, Trajectory, knot_velocities
 
 MOST_SPLIT = 96
@@ -75,8 +75,8 @@ class LimitReport:
     """What was asked beyond the limits, float64 [D] each.
 
     position: how far beyond a position limit (rad or m). velocity, acceleration: the greatest asked over its
-    limit, 1.0 or less when within. deviation: greatest distance between the asked and the sent position at
-    the asked times.
+    limit, 1.0 or less when within; when all are, the velocity is an upper bound. deviation: greatest distance
+    between the asked and the sent position at the asked times.
     """
 
     joints: tuple[str, ...]
@@ -131,16 +131,7 @@ def enforce(
     else:
         asked_v = np.concatenate([v_start[None], trajectory.velocities])
     h = np.diff(times) * 1e-9
-    lowest, highest, fastest, hardest = extremes(
-        asked_p[:-1], asked_v[:-1], asked_p[1:], asked_v[1:], h[:, None]
-    )
-    report = LimitReport(
-        trajectory.joints,
-        beyond(lowest.min(axis=0), highest.max(axis=0), asked_p[-1], asked_v[-1], limits),
-        fastest.max(axis=0) / limits.velocity,
-        hardest.max(axis=0) / limits.acceleration,
-        np.zeros(len(trajectory.joints)),
-    )
+    report = _report(trajectory.joints, asked_p, asked_v, h, limits)
     over = report.over
     if not over.any():
         return Trajectory(trajectory.joints, trajectory.times_ns, trajectory.positions, asked_v[1:]), report
@@ -160,6 +151,24 @@ def enforce(
     velocities = np.concatenate([asked_v, np.zeros((chase, len(over)))])
     positions[:, led], velocities[:, led] = led_p, led_v
     return Trajectory(trajectory.joints, sent_times[1:], positions[1:], velocities[1:]), report
+
+
+def _report(
+    joints: tuple[str, ...], p: np.ndarray, v: np.ndarray, h: np.ndarray, limits: JointLimits
+) -> LimitReport:
+    """What knots [N + 1, D] ask for; exactly only if that may be beyond limits."""
+    for measure in (hull, extremes):
+        lowest, highest, fastest, hardest = measure(p[:-1], v[:-1], p[1:], v[1:], h[:, None])
+        report = LimitReport(
+            joints,
+            beyond(lowest.min(axis=0), highest.max(axis=0), p[-1], v[-1], limits),
+            fastest.max(axis=0) / limits.velocity,
+            hardest.max(axis=0) / limits.acceleration,
+            np.zeros(len(joints)),
+        )
+        if not report.over.any():
+            break
+    return report
 
 
 def _split(times: np.ndarray, longest_s: float, stop_s: np.ndarray) -> np.ndarray:

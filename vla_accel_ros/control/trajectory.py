@@ -160,7 +160,7 @@ class Trajectory:
             raise ValueError(f"trajectory has no joint {missing[0]!r}: it has {', '.join(self.joints)}")
         columns = [self.joints.index(name) for name in joints]
         velocities = None if self.velocities is None else self.velocities[:, columns]
-        return Trajectory(tuple(joints), self.times_ns, self.positions[:, columns], velocities)
+        return _trusted(tuple(joints), self.times_ns, self.positions[:, columns], velocities)
 
     @property
     def speeds(self) -> np.ndarray:
@@ -176,7 +176,7 @@ class Trajectory:
             return self
         left = self.times_ns > t_ns
         position, velocity = self.sample(t_ns)
-        return Trajectory(
+        return _trusted(
             self.joints,
             np.append(t_ns, self.times_ns[left]),
             np.concatenate([position[None], self.positions[left]]),
@@ -186,7 +186,7 @@ class Trajectory:
     def then(self, after: Trajectory) -> Trajectory:
         """This motion up to where another of the same joints begins, and then that one."""
         head = self.times_ns < after.start_ns
-        return Trajectory(
+        return _trusted(
             self.joints,
             np.concatenate([self.times_ns[head], after.times_ns]),
             np.concatenate([self.positions[head], after.positions]),
@@ -266,6 +266,20 @@ def _hermite(
     c2 = (3.0 * step - 2.0 * v0 - v1) / duration
     c3 = (v0 + v1 - 2.0 * step) / duration**2
     return p0 + s * (v0 + s * (c2 + s * c3)), v0 + s * (2.0 * c2 + s * 3.0 * c3)
+
+
+def _trusted(
+    joints: tuple[str, ...], times_ns: np.ndarray, positions: np.ndarray, velocities: np.ndarray | None
+) -> Trajectory:
+    """A trajectory of arrays that are taken from others, and so need neither a copy nor a check."""
+    trajectory = object.__new__(Trajectory)
+    object.__setattr__(trajectory, "joints", joints)
+    _freeze(trajectory, "times_ns", times_ns)
+    _freeze(trajectory, "positions", positions)
+    object.__setattr__(trajectory, "velocities", None)
+    if velocities is not None:
+        _freeze(trajectory, "velocities", velocities)
+    return trajectory
 
 
 def _freeze(owner: Trajectory, name: str, array: np.ndarray) -> None:
