@@ -11,6 +11,7 @@ from motion import JOINTS, LIMITS, S, assert_within_limits, make_chunk, make_ram
 
 from vla_accel_ros.control.buffer import MODES, TrajectoryBuffer
 from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.trajectory import MotionState
 
 MS = S // 1000
 WIDE = JointLimits([-100] * 3, [100] * 3, [100] * 3, [1e6] * 3)
@@ -138,10 +139,13 @@ def test_a_path_that_took_longer_to_compute_than_a_message_may_take_is_not_sent(
 
 def test_a_point_to_go_to_is_all_that_is_sent_and_what_goes_on_begins_there():
     buffer, there = make_buffer(), np.array([0.4, -0.3, 0.1])
-    sent = buffer.go_to(there, 100 * MS, 500 * MS)
-    assert len(sent) == 1 and sent.end_ns == 500 * MS and not sent.velocities.any()
-    after = buffer.update(make_ramp(0.0, stamp_ns=520 * MS), now_ns=550 * MS)
-    np.testing.assert_array_equal(after.sample(550 * MS), [there, np.zeros(3)])
+    sent = buffer.go_to(there, np.array([0.4, 0.3, 0.1]), 100 * MS)
+    assert len(sent) == 1 and not sent.velocities.any()
+    for setpoint in (np.zeros(3), there):
+        at_rest = MotionState(110 * MS, setpoint, np.zeros(3))
+        assert_within_limits(sent, start=at_rest)
+    after = buffer.update(make_ramp(0.0, stamp_ns=sent.end_ns), now_ns=sent.end_ns + 50 * MS)
+    np.testing.assert_array_equal(after.sample(after.start_ns), [there, np.zeros(3)])
 
 
 def test_blend_crosses_from_old_to_new_over_its_time():

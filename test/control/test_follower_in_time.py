@@ -27,7 +27,7 @@ def test_joints_of_the_time_before_the_clock_went_back_do_not_delay_the_beginnin
     for late_ms in (0, 10, 20):
         robot.follower.felt(HOME, robot.now + round(ahead_s * S) + late_ms * MS, robot.now)
     robot.placed = HOME + 0.01
-    robot.run(1.0, goal=0.3)
+    robot.run(1.4, goal=0.3)
     assert robot.states == [Motion.RUNNING]
     np.testing.assert_allclose(robot.sent[0].positions[0], robot.placed)
 

@@ -8,6 +8,7 @@ from motion import make_chunk
 
 from vla_accel_ros.control.buffer import TrajectoryBuffer
 from vla_accel_ros.control.follower import ChunkFollower
+from vla_accel_ros.control.following_error import FollowingError
 from vla_accel_ros.control.limits import JointLimits
 from vla_accel_ros.control.twist import TwistBuffer
 from vla_accel_ros.control.watchdog import Motion, Safety, Watchdog
@@ -23,8 +24,11 @@ class Robot:
     def __init__(self, joints: tuple[str, ...]) -> None:
         limits = JointLimits(*(np.full(len(joints), x) for x in (0.0, 1.0, 2.0, 20.0)))
         self.twist = TwistBuffer("second", 0.5, 1.0, 0.02)
+        unwatched = FollowingError(np.full(len(joints), np.inf), np.zeros(len(joints)))
         safety = Safety(Watchdog({"joint_states": 0.3, "chunk": 0.5}))
-        self.follower = ChunkFollower(TrajectoryBuffer(joints, limits), safety, (), 0.5, self.twist)
+        self.follower = ChunkFollower(
+            TrajectoryBuffer(joints, limits), safety, (), 0.5, self.twist, unwatched
+        )
         self.joints, self.now, self.request = joints, START, 0
         self.velocities: list[np.ndarray] = []
         self.sent = []

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 from builders import JOINTS
+from rclpy.publisher import Publisher
 from sensor_msgs.msg import JointState
 
 from vla_accel_msgs.msg import ActionChunk
@@ -27,7 +28,7 @@ class Policy:
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
         self._publisher = operator.node.create_publisher(ActionChunk, "action_chunk", qos.COMMAND)
-        self._joints = operator.node.create_publisher(JointState, "joint_states", qos.SENSOR)
+        self._joints: Publisher | None = None  # made when the test is the robot
         self._request, self._sent_ns, self._felt_ns = 0, 0, 0
         self.goal = np.zeros(JOINTS)
         self.poison: float | None = None
@@ -42,6 +43,8 @@ class Policy:
             convert.set_stamp(message.header.stamp, now_ns)
             if self.change is not None:
                 self.change(message)
+            if self._joints is None:
+                self._joints = self._operator.node.create_publisher(JointState, "joint_states", qos.SENSOR)
             self._joints.publish(message)
         if abs(now_ns - self._sent_ns) >= S // 10:
             self._sent_ns = now_ns

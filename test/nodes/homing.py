@@ -12,6 +12,7 @@ from std_srvs.srv import Trigger
 
 from vla_accel_ros.control.braking import brake
 from vla_accel_ros.control.buffer import TrajectoryBuffer
+from vla_accel_ros.control.delivery import Delivery
 from vla_accel_ros.control.follower import ChunkFollower
 from vla_accel_ros.control.limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
@@ -49,7 +50,10 @@ class Node:
         return self.now
 
     def output(self, kind: type, topic: str, profile: object) -> Any:
-        return SimpleNamespace(publish=self._hear)
+        return SimpleNamespace(publish=self._hear, get_subscription_count=lambda: 0)
+
+    def get_clock(self) -> Any:
+        return SimpleNamespace(ros_time_is_active=True)
 
 
 class Robot:
@@ -80,7 +84,9 @@ class Robot:
         self._controller = JointTrajectoryController(NAMES)
         self._controller.start(self.position, self.node.now)
         if kind == "joint_trajectory":
-            self._adapter = JointTrajectoryAdapter(self.node, contract.controllers[0], "now")
+            self._adapter = JointTrajectoryAdapter(
+                self.node, contract.controllers[0], "zero", Delivery(0.03, 0.1)
+            )
         else:
             self._adapter = ForwardCommandAdapter(self.node, contract.controllers[0], self.limits)
         self._outputs = SimpleNamespace(begin=self._adapter.begin, open=lambda: None)

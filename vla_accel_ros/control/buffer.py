@@ -35,6 +35,7 @@ MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")
 
 _AHEAD_S = 0.1
 _CROSSING_S = 0.1
+_SHORTEST_S = 0.1
 SET_BACK_NS = 20_000_000
 """A clock that is set back by no more goes on as if it had not been; by more, it is another time."""
 
@@ -130,7 +131,7 @@ class TrajectoryBuffer:
         of the chunk, the motion that was sent goes on.
         """
         try:
-            self._check(chunk, now_ns)
+            self.check(chunk, now_ns)
         except ValueError:
             self.counts["refused"] += 1
             raise
@@ -181,17 +182,23 @@ class TrajectoryBuffer:
         self._plan = self._kept(now_ns, commit_ns, stop)
         return self._send(now_ns, commit_ns, None)
 
-    def go_to(self, position: np.ndarray, now_ns: int, end_ns: int) -> Trajectory:
-        """Rest at float64 [D] positions from end_ns on, whatever is commanded until then, and hold there.
+    def go_to(self, position: np.ndarray, away: np.ndarray, now_ns: int) -> Trajectory:
+        """Come to rest at float64 [D] positions, and hold there; away [D]: from how far off, at most.
 
-        The trajectory has this one point, so that a controller goes there from wherever it is, at once.
+        The trajectory is one point in the future, so that a controller goes there from wherever it is: from
+        rest to rest, by one cubic, within the limits of speed and acceleration, also when it comes late.
         """
+        limits = self.limits
+        speed_s, push_s = 1.5 * away / limits.velocity, np.sqrt(6.0 * away / limits.acceleration)
+        longest_s = max(float(np.maximum(speed_s, push_s).max(initial=0.0)), _SHORTEST_S)
+        end_ns = now_ns + math.ceil((longest_s + self.kept_s) * 1e3) * 1_000_000
         self.reset(position)
         self._now_ns, self._committed_ns = now_ns, end_ns
         rest = np.zeros((1, len(self.joints)))
         return Trajectory(self.joints, np.array([end_ns]), np.reshape(position, (1, -1)), rest)
 
-    def _check(self, chunk: Chunk, now_ns: int) -> None:
+    def check(self, chunk: Chunk, now_ns: int) -> None:
+        """Raises ValueError for a chunk that is wrong; see `update`."""
         actions = np.asarray(chunk.actions)
         if actions.ndim != 2 or actions.shape[0] < 1 or actions.shape[1] != len(self.joints):
             raise ValueError(

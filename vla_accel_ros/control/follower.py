@@ -2,47 +2,57 @@
 
 Composes the trajectory buffer and the safety state machine with the measured joints. While it runs, each
 chunk becomes a trajectory; when an input is late it sends one stop and then nothing until everything is
-fresh again. The commanded path, not the measured one, is what motion continues from, unless the robot was
-moved by others: measured joints that leap further than any motor could drive them, and stay there, mean
-another start (a simulator's reset, a homed encoder); a single wrong sample does not. Chunks that were
-observed before a leap are void. At the beginning nothing is known of what the controllers still execute (of a
-process before this one, or of the time before a clock jump): it waits until the joints stand.
+fresh again. Motion goes on from where it was commanded to be. Measured joints that disagree are never taken
+for a new start while it moves: a leap (leap.py) or a following error is a fault, the robot brakes along the
+commanded path and is held until somebody resumes. Where joints are elsewhere after a hold, after a fault and
+at the beginning, it waits until they stand and then *joins*: one slow segment to where they are, within
+limits wherever the controller's setpoint is, before any chunk is followed. Chunks that make no sense are
+refused and are not fresh; chunks of before a leap are void. Cameras are watched by what inference tells of
+them; by the stamps of chunks where it tells nothing (a producer of chunks that is not ours).
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from vla_accel_ros.control.buffer import TrajectoryBuffer
+from vla_accel_ros.control.following_error import FollowingError, usual
+from vla_accel_ros.control.leap import LeapWatch
+from vla_accel_ros.control.sense import nonsense
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.control.twist import TwistBuffer
-from vla_accel_ros.control.watchdog import Change, Motion, Safety
+from vla_accel_ros.control.watchdog import CHUNK, INFERENCE, Change, Motion, Safety
 from vla_accel_ros.engine.loop import LoopStats
 from vla_accel_ros.engine.types import Chunk
 
-_LEAP_OF_RANGE = 0.02
-_LEAP_SAMPLES = 5
+JOINT_STATES = "joint_states"
+INFERENCE_S = 0.6
+"""Inference that has told nothing for this long is late."""
 _MOVED_OF_RANGE = 0.05
 _PARKED_NS = 50_000_000
 _AGES = 512
 _STILL_OF_RANGE = 0.01
 _STAND_NS = 200_000_000
+_RESTART_NS = 200_000_000
 MOVING = "the joints are moving, and not by this node"
+BEGINNING = "beginning anew from where the joints are"
+JOINING = "going to where the joints are"
 
 
 class ChunkFollower:
     """Turns chunks and joint states into trajectories to send. One thread at a time; time is given.
 
     cameras: names under which the watchdog watches the images; a chunk's stamp is the age of its oldest
-    image.
+    image. max_age_s: an older image behind a trajectory is a miss. twist: takes the first six columns of each
+    chunk, and the buffer those after them; all are the buffer's when None. following: of the buffer's joints;
+    what is usual when None. Joints that it does not watch may be asked to go from end to end at once.
 
-    max_age_s: an older image behind a trajectory is a miss. twist: takes the first six columns of each chunk,
-    and the buffer those after them; all are the buffer's when None.
-
-    Attributes for diagnostics: `counts` of what was not sent, beside the buffer's own.
+    Attributes for diagnostics: `counts` of what was not sent, beside the buffer's own; `faults`, sentences of
+    what `resume` takes back.
     """
 
     def __init__(
@@ -52,11 +62,16 @@ class ChunkFollower:
         cameras: tuple[str, ...],
         max_age_s: float,
         twist: TwistBuffer | None = None,
+        following: FollowingError | None = None,
     ) -> None:
         self.buffer, self.safety, self._twist = buffer, safety, twist
         self.counts: Counter[str] = Counter()
+        self.faults: dict[str, None] = {}
         limits = buffer.limits
-        self._range, self._speed = limits.upper - limits.lower, limits.velocity
+        self._range, self._usual = limits.upper - limits.lower, usual(limits.velocity)
+        self._following = following or FollowingError.of(limits)
+        self._flips = np.isinf(self._following.rad)
+        self._leaps = LeapWatch(limits)
         self._cameras, self._max_age_s = cameras, max_age_s
         self._ages: deque[tuple[int, float]] = deque(maxlen=_AGES)  # (sent at, age of the image [s])
         self._sent = self._misses = 0
@@ -66,14 +81,19 @@ class ChunkFollower:
         """Start over from the next joint state: at activation, and when the clock has jumped."""
         self._measured: np.ndarray | None = None
         self._parked: np.ndarray | None = None
+        self._elsewhere = np.zeros(len(self._range), bool)  # joints that are to be joined whatever they say
         self._stayed = _MOVED_OF_RANGE
         self._felt_ns = 0
-        self._leaping = 0
+        self._leaps.forget()
+        self._following.forget()
         self._valid_from_ns: int | None = None
-        self._rest_ns = 0
+        self._rest_ns = self._joined_ns = 0
         self._ready = self._begun = False
         self._spot: tuple[np.ndarray, int] | None = None  # (where the joints stand, since when)
         self._stepped_ns = 0
+        self._waiting: Chunk | None = None
+        self._version = self._version_ns = 0
+        self._newest_ns: int | None = None  # stamp of the newest chunk
 
     def begin_anew(self, now_ns: int) -> None:
         """Start over from the next joint state, by chunks that are observed from now on: others have moved
@@ -82,57 +102,99 @@ class ChunkFollower:
         self.forget()
         self._valid_from_ns = now_ns
 
-    def felt(self, position: np.ndarray, stamp_ns: int, now_ns: int) -> bool:
-        """Take measured joints, float64 [D]; True when they say that the robot was moved by others.
+    def felt(self, position: np.ndarray, stamp_ns: int, now_ns: int) -> str:
+        """Take measured joints, float64 [D]; the sentence of a fault that they show, else empty.
 
         Those of a time to come are late and nothing else: they were under way when the clock was set back,
         and what begins with them would begin then.
         """
-        self.safety.watchdog.seen("joint_states", stamp_ns)
-        if self.safety.watchdog.ahead("joint_states", now_ns):
-            return False
+        self.safety.watchdog.seen(JOINT_STATES, stamp_ns)
+        if self.safety.watchdog.ahead(JOINT_STATES, now_ns):
+            return ""
         if self._spot is None or (np.abs(position - self._spot[0]) > _STILL_OF_RANGE * self._range).any():
             self._spot = (position, stamp_ns)
         if self._measured is None:
             self._settle(position, stamp_ns)
-            return False
+            return ""
         if stamp_ns == self._felt_ns:
-            return False  # the same sample again
-        elapsed_s = max((stamp_ns - self._felt_ns) * 1e-9, 1e-3)
+            return ""  # the same sample again
         self._felt_ns = stamp_ns
-        reachable = 2.0 * self._speed * elapsed_s + _LEAP_OF_RANGE * self._range
-        if (np.abs(position - self._measured) <= reachable).all():
-            self._measured, self._leaping = position, 0
-            return False
-        self._leaping += 1
-        if self._leaping < _LEAP_SAMPLES:
-            return False
-        self.counts["leaps"] += 1
-        self._valid_from_ns = stamp_ns
-        self._settle(position, stamp_ns)
-        return True
+        was_lasting = self._leaps.lasting
+        leap = self._leaps.take(position, stamp_ns)
+        if not self._begun or self.faults:  # nothing is commanded from here: wherever they stand then
+            if self._leaps.lasting:
+                self._settle(position, stamp_ns)
+            self._measured = position
+            return ""
+        if leap is not None:
+            self.counts["leaps"] += 1
+            self._leaps.begin(position, stamp_ns)
+            self._measured = position
+            name = self.buffer.joints[leap.joint]
+            return self._fault(
+                f"{name} jumped by {leap.by:+.2f} rad: look at its encoder or driver; ~/resume goes on from "
+                "where the joints stand",
+                leap.joint,
+                stamp_ns,
+            )
+        if self._leaps.lasting:
+            return ""
+        if was_lasting:
+            self.counts["glitches"] += 1
+            self._valid_from_ns = stamp_ns
+        self._measured = position
+        return self._compare(position, stamp_ns)
 
-    def follow(self, chunk: Chunk, now_ns: int) -> Trajectory | None:
+    def told(
+        self,
+        stamps_ns: Mapping[str, int],
+        now_ns: int,
+        problems: Mapping[str, str] | None = None,
+        waiting_for: str = "",
+    ) -> None:
+        """Take what inference tells of its inputs: the newest stamp of each stream, what is wrong with which,
+        and why it makes no chunks. From now on it is watched itself."""
+        watchdog = self.safety.watchdog
+        if not watchdog.watches(INFERENCE):
+            watchdog.watch(INFERENCE, INFERENCE_S)
+        watchdog.seen(INFERENCE, now_ns)
+        for name in self._cameras:
+            if name in stamps_ns:
+                watchdog.seen(name, stamps_ns[name])
+            if problems and problems.get(name):
+                watchdog.note(name, problems[name])
+        if waiting_for:
+            watchdog.note(CHUNK, f"inference waits: {waiting_for}")
+
+    def refused(self, why: str) -> None:
+        """A chunk was refused: it is not fresh, and the next stop says why."""
+        self.counts["refused"] += 1
+        self.safety.watchdog.note(CHUNK, f"chunks are refused: {why}")
+
+    def follow(
+        self, chunk: Chunk, now_ns: int, clock_ns: Callable[[], int] | None = None
+    ) -> Trajectory | None:
         """The trajectory to send for a chunk in ROS units; None when it is not to move the robot.
 
-        Raises ValueError for a chunk that is wrong; see TrajectoryBuffer.update.
+        clock_ns: see TrajectoryBuffer.update. Raises ValueError for a chunk that is wrong or makes no sense.
         """
+        try:
+            self._check(chunk, now_ns)
+        except ValueError as refusal:
+            self.refused(str(refusal))
+            raise
         void = self._valid_from_ns is not None and chunk.stamp_ns < self._valid_from_ns
         self.counts["before_leap"] += void
-        trajectory, moves = None, False
-        if self.safety.state is Motion.RUNNING and self._ready and not (self._leaping or void):
-            trajectory, moves = self._take(chunk, now_ns)
+        slow, trajectory = self.buffer.counts["slow"], None
+        if void or self._leaps.lasting:
+            self._waiting = None
+        elif self.safety.state is Motion.RUNNING and self._begun:
+            trajectory = self._move(chunk, now_ns, clock_ns)
+        else:
+            self._waiting = chunk
         # Only now: a refused chunk must not keep the robot moving.
-        for name in ("chunk", *self._cameras):
-            self.safety.watchdog.seen(name, chunk.stamp_ns)
-        if not moves:
-            return None
-        self._sent, self._begun = self._sent + 1, True
-        age_s = (now_ns - chunk.stamp_ns) * 1e-9
-        self._ages.append((now_ns, age_s))
-        self._misses += age_s > self._max_age_s
-        if trajectory is not None:
-            self._rest_ns = trajectory.end_ns
+        if self.buffer.counts["slow"] == slow:
+            self._fresh(chunk)
         return trajectory
 
     @property
@@ -141,34 +203,39 @@ class ChunkFollower:
         return self._spot is not None and self._felt_ns - self._spot[1] >= _STAND_NS
 
     def step(self, now_ns: int) -> tuple[Change | None, Trajectory | None]:
-        """Check the ages; a change of what is allowed, and the stop to send when there is one."""
+        """Check the ages; a change of what is allowed, and what to send, if anything."""
         self._stepped_ns = now_ns
-        if self._stands():
-            self.safety.resume(MOVING)
-        else:
-            self.safety.hold(MOVING)
+        join = self._join(now_ns)
         still = self._twist is None or self._twist.at_rest(now_ns)
         change = self.safety.step(now_ns, at_rest=still and now_ns >= self._rest_ns)
-        if any(late.name == "joint_states" for late in self.safety.watchdog.late(now_ns)):
+        if any(late.name == JOINT_STATES for late in self.safety.watchdog.late(now_ns)):
             self._stayed = _STILL_OF_RANGE  # nobody saw what became of them meanwhile
         if change is None:
-            return None, None
+            return None, join
         if change.after is Motion.STOPPING:
             return change, self.stop(now_ns)
         if change.after is Motion.HOLDING:
             # Of joints that fell silent before they were to be at rest nobody knows where they stopped.
             seen = self._felt_ns >= self._rest_ns - _PARKED_NS
             self._parked, self._stayed = self._measured if seen else None, _MOVED_OF_RANGE
-        if change.after is Motion.RUNNING:
-            self._resume()
-        return change, None
+            self._following.forget()
+            return change, join
+        waiting, self._waiting = self._waiting, None
+        return change, None if waiting is None else self._move(waiting, now_ns)
+
+    def resume(self) -> None:
+        """Take the faults back: go on from where the joints stand."""
+        for fault in self.faults:
+            self.safety.resume(fault)
+        self.faults.clear()
 
     def stop(self, now_ns: int) -> Trajectory | None:
-        """The stop to send now; None when nothing was ever commanded or it is at rest already. The hand stops
-        by itself."""
+        """The stop to send now; None when nothing was ever commanded, or it is at rest already or comes to
+        rest by itself soon. The hand stops by itself."""
+        self._waiting = None
         if self._twist is not None:
             self._twist.stop()
-        if not self._ready or now_ns >= self._rest_ns:
+        if not self._ready or now_ns >= self._rest_ns or now_ns < self._joined_ns:
             return None
         trajectory = self.buffer.stop(now_ns)
         self._rest_ns = trajectory.end_ns
@@ -180,6 +247,9 @@ class ChunkFollower:
         was_ns = self._stepped_ns
         if not self._ready or was_ns >= self._rest_ns:
             return None
+        if was_ns < self._joined_ns:  # on the way, by whatever path: to the same place, from now on
+            position, _ = self.buffer.reference(was_ns)
+            return self.buffer.go_to(position, self._usual, now_ns)
         return self.buffer.stop(now_ns, was_ns)
 
     def stats(self, now_ns: int) -> LoopStats:
@@ -201,40 +271,138 @@ class ChunkFollower:
             misses=self._misses,
         )
 
-    def _take(self, chunk: Chunk, now_ns: int) -> tuple[Trajectory | None, bool]:
-        """The trajectory of a chunk, and whether it moves anything."""
+    def _check(self, chunk: Chunk, now_ns: int) -> None:
+        """Raises ValueError for a chunk that is wrong, makes no sense, or is older than one before it claims.
+
+        Versions begin anew with a process: a lower one is believed when no higher one has come for a moment.
+        """
+        joints = chunk if self._twist is None else self._joints_of(chunk)
+        self.buffer.check(joints, now_ns)
+        why = nonsense(joints.actions, chunk.step_dt_s, self.buffer.joints, self.buffer.limits, self._flips)
+        if why:
+            raise ValueError(f"chunk {chunk.request_id}: {why}")
+        if not self._is_newest(chunk):
+            return
+        if chunk.kv_version < self._version and 0 <= now_ns - self._version_ns < _RESTART_NS:
+            raise ValueError(
+                f"chunk {chunk.request_id} has version {chunk.kv_version}, after {self._version}: is there a "
+                "second publisher of chunks?"
+            )
+        self._version, self._version_ns = chunk.kv_version, now_ns
+
+    def _is_newest(self, chunk: Chunk) -> bool:
+        return self._newest_ns is None or chunk.stamp_ns >= self._newest_ns
+
+    def _fresh(self, chunk: Chunk) -> None:
+        if self._is_newest(chunk):
+            self._newest_ns, watchdog = chunk.stamp_ns, self.safety.watchdog
+            for name in (CHUNK, *(() if watchdog.watches(INFERENCE) else self._cameras)):
+                watchdog.seen(name, chunk.stamp_ns)
+
+    def _move(
+        self, chunk: Chunk, now_ns: int, clock_ns: Callable[[], int] | None = None
+    ) -> Trajectory | None:
+        """The trajectory of a chunk that may move the robot."""
         if self._twist is None:
-            trajectory = self.buffer.update(chunk, now_ns)
-            return trajectory, trajectory is not None
-        joints = replace(chunk, actions=np.asarray(chunk.actions)[:, 6:])
-        trajectory = self.buffer.update(joints, now_ns)
-        return trajectory, self._twist.update(chunk, now_ns) or trajectory is not None
+            trajectory = self.buffer.update(chunk, now_ns, clock_ns)
+            moves = trajectory is not None
+        else:
+            trajectory = self.buffer.update(self._joints_of(chunk), now_ns, clock_ns)
+            moves = self._twist.update(chunk, now_ns) or trajectory is not None
+        if moves:
+            self._sent += 1
+            age_s = (now_ns - chunk.stamp_ns) * 1e-9
+            self._ages.append((now_ns, age_s))
+            self._misses += age_s > self._max_age_s
+        if trajectory is not None:
+            self._rest_ns = trajectory.end_ns
+        return trajectory
+
+    def _joints_of(self, chunk: Chunk) -> Chunk:
+        return replace(chunk, actions=np.asarray(chunk.actions)[:, 6:])
+
+    def _compare(self, position: np.ndarray, stamp_ns: int) -> str:
+        """The sentence of a following error, else empty. A robot that is held may be moved by others."""
+        if self.safety.state is Motion.HOLDING or not self._begun:
+            self._following.forget()
+            return ""
+        commanded, _ = self.buffer.reference(stamp_ns)
+        joint = self._following.take(commanded, position, stamp_ns)
+        if joint is None:
+            return ""
+        self.counts["following_errors"] += 1
+        self._following.forget()
+        return self._fault(
+            f"{self.buffer.joints[joint]} does not follow: commanded {commanded[joint]:.2f}, measured "
+            f"{position[joint]:.2f} rad: is its drive on and its way clear? ~/resume goes on from where the "
+            "joints stand",
+            joint,
+            stamp_ns,
+        )
+
+    def _fault(self, sentence: str, joint: int, stamp_ns: int) -> str:
+        self.faults[sentence] = None
+        self.safety.hold(sentence)
+        self._elsewhere[joint] = True
+        self._valid_from_ns = stamp_ns
+        return sentence
 
     def _settle(self, position: np.ndarray, stamp_ns: int) -> None:
-        self.buffer.reset(position)
-        self._measured, self._felt_ns, self._leaping = position, stamp_ns, 0
-        # What was sent before is executed until a stop, or the next trajectory, comes in its place.
-        self._rest_ns, self._ready = max(self._rest_ns, stamp_ns), True
+        """Begin with these joints; where something was commanded before, only look at them."""
+        self._leaps.begin(position, stamp_ns)
+        self._measured, self._felt_ns = position, stamp_ns
+        if not self._begun:
+            self.buffer.reset(position)
+            # What was sent before is executed until a stop, or the next trajectory, comes in its place.
+            self._rest_ns, self._ready = max(self._rest_ns, stamp_ns), True
 
-    def _stands(self) -> bool:
-        """Whether it may begin: the joints have stood for a moment, or are moved by this."""
-        return self._begun or self._spot is None or self.joints_stand
+    def _join(self, now_ns: int) -> Trajectory | None:
+        """Before it goes on: a way to where the joints are, where that is not where they were left.
 
-    def _resume(self) -> None:
-        """Go on from the commanded position, and from the measured one in joints that moved while held.
-
-        At the beginning, and when joints were silent as the hold began, from the measured one; when they were
-        silent while it lasted, less counts as moved.
-        What counts is the difference to the measured position when the hold began: a gripper around a block
-        never is where it is commanded to be, and must not be opened for that.
+        Wherever a controller's setpoint is, where it was commanded to be or reset to the measured joints, it
+        gets there from rest to rest within limits. Nothing of a chunk is followed before.
         """
-        if self._measured is None:
-            return
+        for reason in (BEGINNING, JOINING, MOVING):
+            self.safety.resume(reason)
+        if now_ns < self._joined_ns:
+            self.safety.hold(JOINING)
+            return None
+        if self.safety.state is not Motion.HOLDING or not self._ready or self._measured is None:
+            if not self._begun:
+                self.safety.hold(BEGINNING)
+            return None
+        moved = self._moved(self._measured)
+        if not moved.any():
+            self._begun = True
+            return None
+        if any(late.name == JOINT_STATES for late in self.safety.watchdog.late(now_ns)):
+            return None
+        if not self.joints_stand or self._leaps.lasting:
+            self.safety.hold(MOVING)
+            return None
+        if not self.safety.clear(now_ns):
+            return None
+        commanded, _ = self.buffer.reference(self._rest_ns)
+        limits = self.buffer.limits
+        goal = np.clip(np.where(moved, self._measured, commanded), limits.lower, limits.upper)
+        way = np.maximum(np.abs(goal - commanded), np.abs(goal - self._measured))
+        join = self.buffer.go_to(goal, np.where(moved, np.maximum(way, self._usual), 0.0), now_ns)
+        self.counts["joins"] += 1
+        self._rest_ns = join.end_ns
+        self._joined_ns = join.end_ns + round(self.buffer.kept_s * 1e9)
+        self._begun, self._parked, self._stayed = True, self._measured, _MOVED_OF_RANGE
+        self._elsewhere[:] = False
+        self.safety.hold(JOINING)
+        return join
+
+    def _moved(self, measured: np.ndarray) -> np.ndarray:
+        """Which joints are not where they were left, bool [D]: all at the beginning, and when nobody saw
+        where they came to rest.
+
+        What counts is the difference to the measured position when the hold began: a gripper around a block
+        never is where it is commanded to be, and must not be opened for that. When joints were silent while
+        the hold lasted, less counts as moved.
+        """
         if not self._begun or self._parked is None:
-            self.buffer.reset(self._measured)
-            return
-        moved = np.abs(self._measured - self._parked) > self._stayed * self._range
-        if moved.any():
-            self.counts["moved_while_held"] += 1
-            commanded, _ = self.buffer.reference(self._rest_ns)
-            self.buffer.reset(np.where(moved, self._measured, commanded))
+            return np.ones(len(self._range), bool)
+        return self._elsewhere | (np.abs(measured - self._parked) > self._stayed * self._range)

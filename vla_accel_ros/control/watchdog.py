@@ -4,31 +4,49 @@ Every input that motion depends on has an age limit, by its own stamp: a frame t
 taken a second ago is a second old. When one is late the robot stops and holds, and goes on by itself when all
 have been fresh for a moment; a hold, an operator's or for any other reason, stays until it is taken back. A
 stamp further in the future than the limit counts as late too, so that after a clock has jumped back nothing
-moves before fresh stamps arrive. Time is given, never read.
+moves before fresh stamps arrive. What a person reads is the cause: when inference is silent, the cameras it
+told of are not to blame, and a chunk that is late because a camera is, is left out. Time is given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+
+INFERENCE, CHUNK, CAMERA = "inference", "chunk", "camera/"
+QUIET_S = 0.25
+"""After this much silence of inference, which tells ten times a second, what it tells of is not to blame."""
 
 
 @dataclass(frozen=True)
 class Late:
-    """An input beyond its limit. age_s: None if it was never seen, negative if its stamp is in the future."""
+    """An input beyond its limit. age_s: None if it was never seen, negative if its stamp is in the future.
+    note: what is known of it beside that."""
 
     name: str
     age_s: float | None
     limit_s: float
+    note: str = ""
 
     def __str__(self) -> str:
+        return f"{self._sentence()}; {self.note}" if self.note else self._sentence()
+
+    @property
+    def cause(self) -> str:
+        """What of it does not change from moment to moment."""
+        kind = "never" if self.age_s is None else "ahead" if self.age_s < 0 else "old"
+        return f"{self.name} {kind} {self.note}"
+
+    def _sentence(self) -> str:
         if self.age_s is None:
             return f"{self.name} has not come yet"
         if self.age_s < 0:
             return (
                 f"{self.name} is stamped {-self.age_s:.2f} s in the future, the clock was set back or differs"
             )
+        if self.name == INFERENCE:
+            return f"inference has said nothing for {self.age_s:.2f} s: is it running?"
         return f"{self.name} is {self.age_s:.2f} s old, the limit is {self.limit_s:.2f} s"
 
 
@@ -36,17 +54,32 @@ class Watchdog:
     """Knows the last stamp of each input. limits_s: name -> greatest age in seconds (Contract.max_ages_s)."""
 
     def __init__(self, limits_s: Mapping[str, float]):
-        wrong = [name for name, limit in limits_s.items() if not limit > 0]
-        if wrong:
-            raise ValueError(f"age limit of {wrong[0]} is {limits_s[wrong[0]]}: give seconds above zero")
-        self._limits_s = dict(limits_s)
+        self._limits_s: dict[str, float] = {}
         self._stamps_ns: dict[str, int] = {}
+        self._notes: dict[str, str] = {}
+        for name, limit_s in limits_s.items():
+            self.watch(name, limit_s)
+
+    def watch(self, name: str, limit_s: float) -> None:
+        """Watch this input from now on, too."""
+        if not limit_s > 0:
+            raise ValueError(f"age limit of {name} is {limit_s}: give seconds above zero")
+        self._limits_s[name] = limit_s
+
+    def watches(self, name: str) -> bool:
+        """Whether this input is watched."""
+        return name in self._limits_s
 
     def seen(self, name: str, stamp_ns: int) -> None:
         """An input arrived; the last to arrive counts, not the largest. KeyError for a name not watched."""
-        if name not in self._limits_s:
-            raise KeyError(f"{name} is not watched: the watchdog knows {', '.join(self._limits_s)}")
+        self._known(name)
         self._stamps_ns[name] = stamp_ns
+        self._notes.pop(name, None)
+
+    def note(self, name: str, why: str) -> None:
+        """What is known of why an input does not come, until it comes; it is told with its age."""
+        self._known(name)
+        self._notes[name] = why
 
     def age_s(self, name: str, now_ns: int) -> float | None:
         """Age of an input by its stamp, None when it was never seen."""
@@ -61,7 +94,30 @@ class Watchdog:
     def late(self, now_ns: int) -> list[Late]:
         """The inputs that are beyond their limits, in the order they were given."""
         ages = ((name, self.age_s(name, now_ns), limit) for name, limit in self._limits_s.items())
-        return [Late(name, age, limit) for name, age, limit in ages if age is None or abs(age) > limit]
+        return [
+            Late(name, age, limit, self._notes.get(name, ""))
+            for name, age, limit in ages
+            if age is None or abs(age) > limit
+        ]
+
+    def causes(self, now_ns: int) -> list[Late]:
+        """The inputs that are late, without those that are so because of another; empty when none is late."""
+        late = self.late(now_ns)
+        cameras = [one for one in late if one.name.startswith(CAMERA)]
+        told = [one for one in late if one.name == CHUNK or one in cameras]
+        others = [one for one in late if one not in told and one.name != INFERENCE]
+        silent_s = self.age_s(INFERENCE, now_ns)
+        if silent_s is None:  # cameras are known by the stamps of chunks
+            if cameras and self._notes.get(CHUNK) and CHUNK in self._limits_s:
+                return [replace(cameras[0], name=CHUNK, note=self._notes[CHUNK]), *others]
+            return late
+        if len(told) + len(others) < len(late) or (told and silent_s > QUIET_S):
+            return [Late(INFERENCE, silent_s, self._limits_s[INFERENCE]), *others]
+        return [one for one in late if one.name != CHUNK or one.note or not cameras]
+
+    def _known(self, name: str) -> None:
+        if name not in self._limits_s:
+            raise KeyError(f"{name} is not watched: the watchdog knows {', '.join(self._limits_s)}")
 
 
 class Motion(Enum):
@@ -82,6 +138,8 @@ class Change:
 
 
 OPERATOR = "held by the operator"
+BRAKING = "coming to rest; everything is fresh again"
+SETTLING = "everything is fresh; going on in a moment"
 
 
 class Safety:
@@ -89,12 +147,16 @@ class Safety:
 
     settle_s: how long everything must have been fresh before it runs again, so that an input at the edge of
     its limit does not make the robot stutter.
+
+    Attributes: `reasons`, sentences, none only while it runs; `causes`, what of them does not change from
+    moment to moment.
     """
 
-    def __init__(self, watchdog: Watchdog, settle_s: float = 0.2):
+    def __init__(self, watchdog: Watchdog, settle_s: float = 0.1):
         self.watchdog = watchdog
         self.state = Motion.HOLDING
         self.reasons: tuple[str, ...] = ()
+        self.causes: tuple[str, ...] = ()
         self._settle_ns = round(settle_s * 1e9)
         self._fresh_since_ns: int | None = None
         self._holds: dict[str, None] = {}
@@ -107,23 +169,31 @@ class Safety:
         """Take a hold back; it runs when there is none and the inputs are fresh."""
         self._holds.pop(reason, None)
 
+    def clear(self, now_ns: int) -> bool:
+        """Whether nobody holds it and nothing is late."""
+        return not self._holds and not self.watchdog.late(now_ns)
+
     def step(self, now_ns: int, at_rest: bool) -> Change | None:
         """Look at the inputs; a change if what is allowed has changed, at most one a step.
 
         at_rest: the commanded motion has ended. On a change to STOPPING, send a stop.
         """
-        late = [str(late) for late in self.watchdog.late(now_ns)]
-        self.reasons = (*self._holds, *late)
-        if self.reasons:
+        why = {hold: hold for hold in self._holds}
+        why |= {late.cause: str(late) for late in self.watchdog.causes(now_ns)}
+        if why:
             self._fresh_since_ns = None
         elif self._fresh_since_ns is None or self._fresh_since_ns > now_ns:
             self._fresh_since_ns = now_ns
-        before, self.state = self.state, self._next(now_ns, at_rest)
+        before, self.state = self.state, self._next(now_ns, at_rest, bool(why))
+        if not why and self.state is not Motion.RUNNING:
+            sentence = BRAKING if self.state is Motion.STOPPING else SETTLING
+            why = {sentence: sentence}
+        self.causes, self.reasons = tuple(why), tuple(why.values())
         return None if self.state is before else Change(before, self.state, self.reasons)
 
-    def _next(self, now_ns: int, at_rest: bool) -> Motion:
+    def _next(self, now_ns: int, at_rest: bool, blocked: bool) -> Motion:
         if self.state is Motion.RUNNING:
-            return Motion.STOPPING if self.reasons else Motion.RUNNING
+            return Motion.STOPPING if blocked else Motion.RUNNING
         if self.state is Motion.STOPPING:
             return Motion.HOLDING if at_rest else Motion.STOPPING
         settled = self._fresh_since_ns is not None and now_ns - self._fresh_since_ns >= self._settle_ns

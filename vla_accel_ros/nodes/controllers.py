@@ -36,13 +36,13 @@ class ControllerCheck:
         self,
         node: Node,
         controllers: tuple[Controller, ...],
-        sender: Sender = Sender(),
+        sender: Sender | None = None,
         manager: str = "controller_manager",
         on_error: Callable[[str], object] = lambda _: None,
     ) -> None:
         self.found: dict[str, list[Finding]] = {}
         self._node, self._controllers, self._manager = node, controllers, manager
-        self._sender = sender
+        self._sender = sender or Sender()
         self._on_error = on_error
         self._asking: dict[tuple[str, str], _Conversation] = {}
         self._values: dict[str, dict[str, object]] = {}

@@ -238,7 +238,9 @@ class TrajectoryMessage:
         self._message = JointTrajectory(joint_names=list(joints))
         self._points: list[JointTrajectoryPoint] = []
 
-    def fill(self, trajectory: Trajectory, on_arrival_ns: int | None = None) -> JointTrajectory:
+    def fill(
+        self, trajectory: Trajectory, on_arrival_ns: int | None = None, now_ns: int | None = None
+    ) -> JointTrajectory:
         """The message for this controller's share of the motion; valid until the next call.
 
         Its first point is at time_from_start 0: the motion begins on what is commanded already, so a
@@ -246,10 +248,12 @@ class TrajectoryMessage:
         KEEP_S holds its end until then: a controller refuses what has ended, and a stop is short.
 
         on_arrival_ns: the present that becomes the controller's own when the message arrives, whatever its
-        clock says by then; what comes later is approached from the state it has.
+        clock says by then; what comes later is approached from the state it has. now_ns: the present, from
+        which a motion that begins later is approached.
         """
         share = self._kept(trajectory.select(self._joints))
-        start_ns = share.start_ns if on_arrival_ns is None else on_arrival_ns
+        start_ns = share.start_ns if now_ns is None else min(share.start_ns, now_ns)
+        start_ns = start_ns if on_arrival_ns is None else on_arrival_ns
         while len(self._points) < len(share):
             self._points.append(JointTrajectoryPoint())
         for i, point in enumerate(self._points[: len(share)]):

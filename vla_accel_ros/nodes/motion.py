@@ -1,7 +1,8 @@
 """The latched topic `motion`: the trajectory node tells what it does with chunks, inference guides by it.
 
 Told when it changes and not at a rate: what counts is that a chunk computed after the word was out agrees
-with nothing that was never executed.
+with nothing that was never executed. While the robot does not run it always says why, and again when the
+causes are others.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class MotionTopic:
     def __init__(self, publisher: LifecyclePublisher, mode: str) -> None:
         self._publisher = publisher
         self._message = Motion(mode=mode)
-        self._lead_s = 0.0
+        self._lead_s, self._causes = 0.0, tuple[str, ...]()
 
     def keep(self, kept_s: float) -> None:
         """How much of the old motion a new chunk keeps; told with the next `tell`."""
@@ -44,11 +45,16 @@ class MotionTopic:
         self._message.beginning += 1
         self._message.state = 0
 
-    def tell(self, state: str, reasons: tuple[str, ...], now_ns: int) -> None:
-        """The present state, one of STATES, and why it does not run; said only when it is another."""
-        message = self._message
-        if (message.state, message.lead_s) != (STATES[state], self._lead_s):
-            message.lead_s = self._lead_s
+    def tell(
+        self, state: str, reasons: tuple[str, ...], now_ns: int, causes: tuple[str, ...] | None = None
+    ) -> None:
+        """The present state, one of STATES, and why it does not run; said only when it is another.
+
+        causes: what of the reasons does not change from moment to moment (Safety.causes); None: all.
+        """
+        message, causes = self._message, reasons if causes is None else causes
+        if (message.state, message.lead_s, self._causes) != (STATES[state], self._lead_s, causes):
+            message.lead_s, self._causes = self._lead_s, causes
             message.state, message.reasons = STATES[state], list(reasons)
             convert.set_stamp(message.header.stamp, now_ns)
             self._publisher.publish(message)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from vla_accel_ros.control.follower import ChunkFollower
 from vla_accel_ros.control.watchdog import Motion
 from vla_accel_ros.nodes.controllers import ControllerCheck
-from vla_accel_ros.nodes.diagnostics import OK, WARN, status
+from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, status
 from vla_accel_ros.sensing.contract import Contract
 
 
-def motion_line(follower: ChunkFollower, contract: Contract, refused: int, now_ns: int) -> DiagnosticStatus:
-    """What the robot does and why not, ages of the inputs, what became of chunks. refused: wrong chunks."""
+def motion_line(
+    follower: ChunkFollower, contract: Contract, faults: Collection[str], now_ns: int
+) -> DiagnosticStatus:
+    """What the robot does and why not, ages of the inputs, what became of chunks. faults: an error, each."""
     safety, buffer = follower.safety, follower.buffer
     running = safety.state is Motion.RUNNING
     stats = follower.stats(now_ns)
@@ -22,13 +26,12 @@ def motion_line(follower: ChunkFollower, contract: Contract, refused: int, now_n
         "image_to_trajectory p50 [ms]": stats.p50_s * 1e3,
         "image_to_trajectory p99 [ms]": stats.p99_s * 1e3,
         "trajectories": stats.runs,
-        "chunks refused": refused,
         **{f"chunks {why}": count for why, count in (buffer.counts + follower.counts).items()},
         "limits": str(buffer.report) if buffer.report is not None else "nothing sent yet",
     }
     return status(
         "motion",
-        OK if running else WARN,
+        OK if running else ERROR if faults else WARN,
         "running" if running else f"{safety.state.value}: {'; '.join(safety.reasons) or 'settling'}",
         values,
     )

@@ -5,7 +5,8 @@ Physics is run up to the present whenever something is published or received, so
 instants. A process that was not scheduled for a moment catches up, as a real arm would have moved on; after
 more than a second, and where the clock jumps, time slips instead (the real-time factor falls) and the
 controllers go on with what they execute, as those of an arm do whose own clock nobody sets. The instruction
-topic only tells the scoring what was asked. A plain node: a robot has no lifecycle of ours.
+topic only tells the scoring what was asked. A reset is announced to the trajectory node, which takes a robot
+that is suddenly elsewhere for a broken one. A plain node: a robot has no lifecycle of ours.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from geometry_msgs.msg import Point, Pose, Quaternion
 from rcl_interfaces.msg import ParameterType, ParameterValue
 from rcl_interfaces.srv import GetParameters
 from rclpy.node import Node
+from rclpy.task import Future
 from sensor_msgs.msg import CameraInfo, JointState
 from std_msgs.msg import String
+from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_msgs.msg import GroundTruth
@@ -42,6 +45,7 @@ from vla_accel_ros.sim.robot import CAMERAS, SimRobot
 from vla_accel_ros.sim.tasks import FAMILIES, Task, tasks
 
 _CATCH_UP_S = 1.0
+_DEAF_S = 1.0
 _STATE_HZ = 50.0  # of controller_state: Humble's default
 
 
@@ -54,6 +58,9 @@ class SimRobotNode(Node):
         self._size = (value(self, "image_height"), value(self, "image_width"))
         self._robot = SimRobot(self._size)
         self._delayed: deque[tuple[int, str, JointTrajectory]] = deque()  # (due, controller, command)
+        self._announcing: Future | None = None
+        self._announce = self.create_client(Trigger, "trajectory/reset")
+        self._deaf_until_s = 0.0
         self._controllers = ArmControllers()
         self._robot.render(CAMERAS[0])  # a missing OpenGL ends the process here, with its fix
         self._reset(choose_task(value(self, "task"), value(self, "seed")), value(self, "seed"))
@@ -188,6 +195,11 @@ class SimRobotNode(Node):
 
     def _on_trajectory(self, name: str, message: JointTrajectory) -> None:
         self._advance()
+        if self._announcing is not None:
+            # What was decided before the reset would lead the arm back.
+            if not self._announcing.done() and time.monotonic() < self._deaf_until_s:
+                return
+            self._announcing = None
         delay_s = value(self, "command_delay_s")
         if delay_s > 0.0 or self._delayed:
             self._delayed.append((self._now_ns() + round(delay_s * 1e9), name, message))
@@ -236,6 +248,9 @@ class SimRobotNode(Node):
             response.message = str(refusal)
             return response
         self._reset(task, request.seed)
+        if self._announce.service_is_ready():
+            self._announcing = self._announce.call_async(Trigger.Request())
+            self._deaf_until_s = time.monotonic() + _DEAF_S
         response.accepted, response.instruction = True, task.instruction
         return response
 

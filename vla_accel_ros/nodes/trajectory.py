@@ -1,9 +1,11 @@
 """The lifecycle node between chunks and controllers: action_chunk and joint_states in, commands out.
 
 Each chunk is joined to what is commanded, limited, split by controller and sent. A timer checks the ages of
-cameras (by the capture stamp of the chunks), joints and chunk against the contract; beyond a limit the arm
-is brought to a smooth stop and held, and goes on by itself when everything is fresh. ~/hold and ~/resume do
-the same by hand, ~/release and ~/reclaim lend the robot to others, ~/home moves it there and keeps it there.
+cameras (as inference tells them on `inputs`), joints and chunk against the contract; beyond a limit the arm
+is brought to a smooth stop and held, and goes on by itself when everything is fresh. Joints that leap or do
+not follow, and another publisher beside us, stop it until somebody resumes. ~/hold and ~/resume do the same
+by hand, ~/release and ~/reclaim lend the robot to others, ~/home moves it there and keeps it there; ~/reset
+says that the joints were put elsewhere, as a simulator does.
 These survive a restart in the node's state file, and after a crash the node comes up held. A node that is
 deactivated or ended stops the arm first. The age from image stamp to published trajectory is LoopStats
 "image_to_trajectory" on loop_stats: p50_s and p99_s over the last 512 trajectories, runs counts them, misses
@@ -15,14 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus
 from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
 
-from vla_accel_msgs.msg import ActionChunk, LoopStats
+from vla_accel_msgs.msg import ActionChunk, Inputs, LoopStats
 from vla_accel_msgs.msg import Motion as MotionMessage
 from vla_accel_ros.control.buffer import TrajectoryBuffer
 from vla_accel_ros.control.follower import ChunkFollower
+from vla_accel_ros.control.following_error import FollowingError
 from vla_accel_ros.control.limits import JointLimits
 from vla_accel_ros.control.state_file import StateFile
 from vla_accel_ros.control.watchdog import Change, Motion, Safety, Watchdog
@@ -40,6 +44,7 @@ from vla_accel_ros.nodes.motion_report import controller_lines, motion_line
 from vla_accel_ros.nodes.moves import Tolerances
 from vla_accel_ros.nodes.params.trajectory import TRAJECTORY
 from vla_accel_ros.nodes.process import run
+from vla_accel_ros.nodes.publishers import Publishers
 from vla_accel_ros.nodes.release import Release, say
 from vla_accel_ros.nodes.standing import OPERATOR, RELEASED, Standing
 from vla_accel_ros.sensing.contract import Contract
@@ -56,7 +61,10 @@ class TrajectoryNode(ManagedNode):
         self._contract: Contract | None = None
         state = StateFile(self.get_fully_qualified_name(), self.context.get_domain_id())
         self._standing = Standing(self, state)
-        self._wrong: list[str] = []
+        self._wrong: list[str] = []  # controllers
+        self._beside: tuple[str, ...] = ()  # publishers beside us, while they are there
+        self._faults: dict[str, None] = {}  # what ~/resume takes back, beside a hold
+        self._silent: set[str] = set()  # topics, since the last look at their publishers
         self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
@@ -76,11 +84,16 @@ class TrajectoryNode(ManagedNode):
         self._configure_moves(contract, manager)
         self.listen(ActionChunk, "action_chunk", self._on_chunk, qos.COMMAND)
         self.listen(JointState, contract.joint_states.topic, self._on_joints, qos.SENSOR)
+        self.listen(Inputs, "inputs", self._on_inputs, qos.REPORT)
         self.serve(Trigger, "~/hold", self._on_hold)
+        self.serve(Trigger, "~/reset", self._on_reset)
         self.serve(Trigger, "~/resume", self._on_resume)
         self.every(1.0 / value(self, "watchdog_hz"), self._watch)
         self._graph = GraphCheck(self, [states(contract), *outputs(contract)], [chunks(ours=False)])
         self._graph.refuse_wrong()
+        self._neighbours = Publishers(
+            self, contract.joint_states.topic, "action_chunk", [c.topic for c in contract.controllers]
+        )
         self.every(1.0, self._report)
 
     def _configure_moves(self, contract: Contract, manager: str) -> None:
@@ -97,11 +110,14 @@ class TrajectoryNode(ManagedNode):
 
     def activate(self) -> None:
         assert self._contract is not None
-        while self._wrong:
-            self._standing.resume(self._wrong.pop())
+        for sentence in (*self._wrong, *self._beside):
+            self._standing.resume(sentence)
+        self._wrong.clear()
+        self._beside = ()
         if value(self, "check_controllers"):
             self._check.refuse_wrong()
         self._begin(self._contract)
+        self._neighbours.begin()
         self._outputs.begin()
         if RELEASED not in self._standing.holds:
             self._outputs.open()
@@ -143,22 +159,38 @@ class TrajectoryNode(ManagedNode):
         )
         safety = Safety(Watchdog(contract.max_ages_s))
         cameras = tuple(f"camera/{camera.name}" for camera in contract.cameras)
-        self._follower = ChunkFollower(buffer, safety, cameras, contract.chunk.max_age_s, self._outputs.twist)
+        following = FollowingError(
+            *np.array([(f.rad, f.s) for f in (j.following for j in joints)]).reshape(-1, 2).T
+        )
+        self._follower = ChunkFollower(
+            buffer, safety, cameras, contract.chunk.max_age_s, self._outputs.twist, following
+        )
         self._columns = [contract.joint_names.index(name) for name in buffer.joints]
         self._joints, self._felt_ns = JointHistory(contract.joint_names), 0
         self._standing.over(self._follower, self._joints, self._outputs, self._motion)
-        self._refused = 0
 
     def _on_chunk(self, message: ActionChunk) -> None:
         if not self.active:
             return
         assert self._contract is not None
         try:
-            chunk = convert.chunk_from_message(message, self._contract.action_names)
-            self._outputs.send(self._follower.follow(chunk, self.now_ns()))
+            try:
+                chunk = convert.chunk_from_message(message, self._contract.action_names)
+            except ValueError as refusal:
+                self._follower.refused(str(refusal))
+                raise
+            self._outputs.send(self._follower.follow(chunk, self.now_ns(), self.now_ns))
         except ValueError as refusal:
-            self._refused += 1
             self.get_logger().error(f"chunk refused: {refusal}", throttle_duration_sec=1.0)
+
+    def _on_inputs(self, message: Inputs) -> None:
+        if self.active:
+            try:
+                told = convert.inputs_from_message(message)
+            except ValueError as refusal:
+                self.get_logger().error(f"inputs refused: {refusal}", throttle_duration_sec=1.0)
+                return
+            self._follower.told(told.stamps_ns, self.now_ns(), told.problems, told.waiting_for)
 
     def _on_joints(self, message: JointState) -> None:
         if not self.active:
@@ -167,6 +199,7 @@ class TrajectoryNode(ManagedNode):
             stamp_ns = convert.stamp_ns(message.header.stamp)
             self._joints.add(message.name, message.position, stamp_ns)
         except ValueError as refusal:
+            self._follower.safety.watchdog.note("joint_states", str(refusal))
             self.get_logger().error(f"joint_states refused: {refusal}", throttle_duration_sec=1.0)
             return
         newest_ns = self._joints.newest_ns
@@ -175,15 +208,24 @@ class TrajectoryNode(ManagedNode):
         self._felt_ns = newest_ns
         newest, now_ns = self._joints.newest(), self.now_ns()
         self._outputs.felt(newest)
-        if self._follower.felt(newest[self._columns], newest_ns, now_ns) and not self._standing.lent:
-            self.get_logger().warning("the joints were moved by others: going on from where they are")
-            self._outputs.begin()
-            self._outputs.send(self._follower.stop(now_ns))
-            self._motion.begin()
+        fault = self._follower.felt(newest[self._columns], newest_ns, now_ns)
+        if fault and self._standing.lent:
+            self._follower.resume()  # others move it; where it is then is found out when it comes back
+        elif fault:
+            self._fault(fault)
+            self._watch()
+
+    def _fault(self, sentence: str) -> None:
+        """Hold until somebody resumes."""
+        if sentence not in self._standing.holds:
+            self.get_logger().error(sentence)
+        self._faults[sentence] = None
+        self._standing.hold(sentence)
 
     def _watch(self) -> None:
         change, stop = self._follower.step(self.now_ns())
         self._outputs.send(stop)
+        self._note_silence()
         self._follower.buffer.lead_s = self._outputs.lead_s()
         if change is not None:
             self._tell(change)
@@ -192,7 +234,21 @@ class TrajectoryNode(ManagedNode):
         safety = self._follower.safety
         lent = self._standing.lent and safety.state is Motion.HOLDING
         self._motion.keep(self._follower.buffer.kept_s)
-        self._motion.tell("released" if lent else safety.state.value, safety.reasons, self.now_ns())
+        state = "released" if lent else safety.state.value
+        self._motion.tell(state, safety.reasons, self.now_ns(), safety.causes)
+
+    def _note_silence(self) -> None:
+        """Why the joints are late, if it is one of them; and which topics were silent."""
+        assert self._contract is not None
+        watchdog, states = self._follower.safety.watchdog, self._contract.joint_states
+        for late in watchdog.late(self.now_ns()):
+            if late.name == "joint_states":
+                self._silent.add(states.topic)
+                problem = self._joints.problem(self.now_ns(), states.max_age_s)
+                if problem and not late.note:
+                    watchdog.note("joint_states", problem)
+            elif late.name == "chunk":
+                self._silent.add("action_chunk")
 
     def _tell(self, change: Change) -> None:
         if change.after is Motion.STOPPING:
@@ -212,11 +268,22 @@ class TrajectoryNode(ManagedNode):
 
     async def _on_resume(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         self._standing.resume_all()
+        self._follower.resume()
+        self._faults.clear()
         await self._standing.kept()
         late = [str(late) for late in self._follower.safety.watchdog.late(self.now_ns())]
         held = "; ".join(self._standing.holds)
         words = f"going on when fresh: {'; '.join(late)}" if late else "going on"
         return say(response, True, f"still held: {held}" if held else words)
+
+    def _on_reset(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        if not self.active:
+            return say(response, True, "the trajectory node is not active")
+        # No stop: it would lead from where the joints were before.
+        self._follower.begin_anew(self.now_ns())
+        self._outputs.begin()
+        self._motion.begin()
+        return say(response, True, "beginning anew from where the joints are")
 
     async def _on_release(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         self._home.cancel("the controllers are released to others")
@@ -226,8 +293,23 @@ class TrajectoryNode(ManagedNode):
         self._wrong.append(sentence)
         self._standing.hold(sentence, passing=True)
 
+    def _look_beside(self) -> None:
+        """Whether somebody else publishes what only one should."""
+        found = self._neighbours.look(self._silent, self._standing.lent)
+        self._silent.clear()
+        for sentence in found.lasting:
+            self._fault(sentence)
+        for sentence in set(self._beside) - set(found.passing):
+            self._standing.resume(sentence)
+        for sentence in found.passing:
+            if sentence not in self._beside:
+                self.get_logger().error(sentence)
+            self._standing.hold(sentence, passing=True)
+        self._beside = found.passing
+
     def _report(self) -> None:
         self._graph.poll()
+        self._look_beside()
         if value(self, "check_controllers"):
             self._check.poll()
         now_ns = self.now_ns()
@@ -238,7 +320,8 @@ class TrajectoryNode(ManagedNode):
             return [status("motion", ERROR if self.trouble else OK, self.trouble or "not configured")]
         if not self.active:
             return [status("motion", ERROR if self.trouble else OK, self.trouble or "not active")]
-        motion = motion_line(self._follower, self._contract, self._refused, self.now_ns())
+        faults = [*self._faults, *self._beside]
+        motion = motion_line(self._follower, self._contract, faults, self.now_ns())
         return [
             motion,
             *controller_lines(self._check),

@@ -13,7 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from vla_accel_ros.control.bounds import LONGEST_STEP_S, SHORTEST_STEP_S
+from vla_accel_ros.control.following_error import LASTING_S, usual
 from vla_accel_ros.sensing.fields import Fields
 from vla_accel_ros.sensing.urdf import UrdfJoint
 
@@ -59,10 +62,20 @@ class Camera(Stream):
 
 
 @dataclass(frozen=True)
+class FollowingError:
+    """How far a joint may be from where it is commanded to be (rad or m; infinite: it is not watched), and
+    for how long further."""
+
+    rad: float
+    s: float
+
+
+@dataclass(frozen=True)
 class Joint:
     """One joint. Limits in ROS units (rad or m, s); policy value = scale * position + offset.
 
-    gain: the scale where `map` gives it; None where sign and unit do.
+    gain: the scale where `map` gives it; None where sign and unit do. following_error: None is what is usual
+    for its velocity.
     """
 
     name: str
@@ -75,6 +88,14 @@ class Joint:
     sign: int = 1
     offset: float = 0.0
     gain: float | None = None
+    following_error: FollowingError | None = None
+
+    @property
+    def following(self) -> FollowingError:
+        """The limits of its following error."""
+        if self.following_error is not None:
+            return self.following_error
+        return FollowingError(float(usual(np.array(self.velocity))), LASTING_S)
 
     @property
     def scale(self) -> float:
@@ -179,9 +200,21 @@ def read_joint(fields: Fields, robot: RobotLimits, twist: bool) -> Joint:
         acceleration = math.nan
     choices = ("absolute",) if twist else ("delta", "absolute")
     action = fields.choice("action", choices, "absolute") if twist else fields.choice("action", choices)
-    joint = Joint(name, lower, upper, velocity, acceleration, action, *_units(fields))
+    units, following = _units(fields), _following_error(fields)
     fields.close()
-    return joint
+    return Joint(name, lower, upper, velocity, acceleration, action, *units, following)
+
+
+def _following_error(fields: Fields) -> FollowingError | None:
+    """`off`, or the greatest distance and for how long more is borne; None where the file gives none."""
+    if fields.off("following_error"):
+        return FollowingError(math.inf, 0.0)
+    if not fields.has("following_error"):
+        return None
+    limits = fields.child("following_error")
+    found = FollowingError(limits.number("rad", above=0.0), limits.number("s", above=0.0, default=LASTING_S))
+    limits.close()
+    return found
 
 
 def _units(fields: Fields) -> tuple[str, int, float, float | None]:

@@ -151,6 +151,13 @@ class Fields:
             self.missing(key, "add it")
         return default
 
+    def off(self, key: str) -> bool:
+        """The key is there and says `off`, which YAML reads as false; it is taken then."""
+        if not self.has(key) or self._left[key] not in (False, "off"):
+            return False
+        self._left.pop(key)
+        return True
+
     def fine(self, key: str) -> bool:
         """No mistake was noted about this field, or anything below it."""
         at = self._at(key)

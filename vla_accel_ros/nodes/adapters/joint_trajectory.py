@@ -31,7 +31,7 @@ class JointTrajectoryAdapter(Adapter):
         self._state = ControllerState(node, controller) if stamp == "now" else None
 
     def send(self, trajectory: Trajectory, now_ns: int) -> None:
-        message = self._message.fill(trajectory)
+        message = self._message.fill(trajectory, now_ns=now_ns)
         self._publisher.publish(message)
         if self._publisher.get_subscription_count():
             decided_ns = min(trajectory.start_ns, now_ns)

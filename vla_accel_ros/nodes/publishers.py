@@ -1,0 +1,90 @@
+"""Who else publishes what only one should: joint states, chunks, and above all commands.
+
+Two who command one controller tear the robot between them, and two who tell its joints make them leap. A
+publisher that comes while the robot is active, on a topic that was not silent, is a second one: it stops the
+robot until a person resumes. One that comes after a silence took the place of another. At activation there
+may be ghosts, publishers of a process that died, which the middleware takes some 20 s to forget: beside us on
+a topic of commands, or two on that of chunks, they hold the robot for as long as they are there. Several
+drivers may share the joint states from the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from rclpy.node import Node
+
+Gid = tuple[int, ...]
+# The graph is discovered in the background: what the first looks find was there before.
+_LOOKS = 3
+
+
+@dataclass(frozen=True)
+class Found:
+    """lasting: sentences that need a person. passing: of what is there now, and goes by itself."""
+
+    lasting: tuple[str, ...] = ()
+    passing: tuple[str, ...] = ()
+
+
+class Publishers:
+    """Looks at the publishers of a node's topics, now and then.
+
+    states, chunks: topics it listens to. commands: topics on which it has one publisher itself.
+    """
+
+    def __init__(self, node: Node, states: str, chunks: str, commands: Collection[str]) -> None:
+        self._node, self._states, self._chunks, self._commands = node, states, chunks, commands
+        self.begin()
+
+    def begin(self) -> None:
+        """Those of the next looks were there before: at activation, and when we command again."""
+        self._looks = 0
+        self._known: dict[str, set[Gid]] = {}
+        self._doubtful: dict[str, set[Gid]] = {}
+
+    def look(self, silent: Collection[str], lent: bool) -> Found:
+        """silent: topics that were silent at some time since the last look. lent: others may command now."""
+        if lent:
+            self._known = {topic: gids for topic, gids in self._known.items() if topic not in self._commands}
+            self._doubtful.clear()
+        self._looks += 1
+        lasting, passing = [], []
+        for topic in (self._states, self._chunks, *(() if lent else self._commands)):
+            others, ours = self._others(topic), topic in self._commands
+            early = topic not in self._known or self._looks <= _LOOKS
+            before = self._known.get(topic, set())
+            new = set(others) - before
+            doubtful = self._doubtful.setdefault(topic, set())
+            if ours or (early and topic == self._chunks):
+                doubtful |= new
+            if new and not early and (ours or (before & set(others) and topic not in silent)):
+                lasting.append(_sentence(topic, [others[gid] for gid in new], "has appeared", ours))
+            doubtful &= set(others)
+            if len(doubtful) > (0 if ours else 1):
+                names = [others[gid] for gid in doubtful]
+                passing.append(_sentence(topic, names, "is there", ours))
+            self._known[topic] = set(others)
+        return Found(tuple(lasting), tuple(passing))
+
+    def _others(self, topic: str) -> dict[Gid, str]:
+        """Publishers of a topic that are not ours: id -> node. Of those of our name one is ours."""
+        node = self._node
+        own, found, named = node.get_fully_qualified_name(), dict[Gid, str](), list[Gid]()
+        for info in node.get_publishers_info_by_topic(node.resolve_topic_name(topic)):
+            name = f"{info.node_namespace.rstrip('/')}/{info.node_name}"
+            gid = tuple(info.endpoint_gid)
+            if name == own:
+                named.append(gid)
+            else:
+                found[gid] = name
+        if topic in self._commands:
+            named = sorted(named)[1:]
+        return found | dict.fromkeys(named, own)
+
+
+def _sentence(topic: str, names: Collection[str], verb: str, ours: bool) -> str:
+    who = ", ".join(sorted(set(names)))
+    what = "another publisher of commands" if ours else "a second publisher"
+    return f"{what} {verb} on {topic}: {who}; end it"
