@@ -120,7 +120,7 @@ def test_where_no_controller_tells_the_acknowledgement_counts():
         for later_ms in (20, 40, 60):
             delivery.acknowledged(False, i * S + later_ms * MS)
         delivery.acknowledged(True, i * S + 80 * MS)
-        assert not delivery.awaits_acknowledgement
+        assert not delivery.awaits_acknowledgement(i * S + 80 * MS)
     assert delivery.source == "acknowledgement" and delivery.p99_s == pytest.approx(0.08)
     delivery.sent(10 * S, 10 * S, 10 * S + MS)
     delivery.acknowledged(False, 10 * S + 400 * MS)
@@ -141,12 +141,13 @@ def test_a_process_that_stalls_between_decision_and_publishing_is_late_itself():
     assert delivery.step(S + 81 * MS) == pytest.approx(0.081)
 
 
-def test_the_controllers_word_is_worth_more_than_an_acknowledgement():
+def test_where_the_controller_tells_nobody_asks_for_acknowledgements_until_it_falls_silent():
     delivery = Delivery(0.03, 0.15)
     now_ns = run(delivery, 5, 10)
     delivery.sent(now_ns, now_ns, now_ns)
-    delivery.acknowledged(False, now_ns + 400 * MS)
-    assert not delivery.trouble
+    assert not delivery.awaits_acknowledgement(now_ns + 20 * MS)
+    delivery.sent(now_ns + 3 * S, now_ns + 3 * S, now_ns + 3 * S)
+    assert delivery.awaits_acknowledgement(now_ns + 3 * S)
 
 
 def test_after_a_clock_jump_it_waits_for_nothing_but_knows_what_it_learnt():

@@ -35,7 +35,7 @@ class Stack:
         model = make_checkpoint(folder / "random_policy", make_config(horizon=32))
         clock = {"use_sim_time": sim_time}
         self.robot = start("sim_robot", namespace, **clock)
-        # A busy machine may deliver a trajectory late; what is later than lead_s moves no longer smoothly.
+        # A busy machine may deliver a trajectory late; what is later than twice lead_s jerks.
         trajectory = {"lead_s": 0.1, **trajectory}
         self.trajectory = start("trajectory", namespace, autostart=True, **clock, **trajectory)
         self.inference = start(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -101,3 +105,43 @@ def test_a_way_that_is_slower_than_the_bound_is_warned_of(moving, operator):
         return "more than lead_max_s = 0.150 s" in line.message and line.level == b"\x01"
 
     operator.wait(drives(warned), 30.0, "diagnostics")
+
+
+LISTENER = """
+import rclpy
+from rclpy.node import Node
+from trajectory_msgs.msg import JointTrajectory
+from vla_accel_ros.nodes import qos
+rclpy.init()
+node = Node("listener")
+node.create_subscription(JointTrajectory, "arm_controller/joint_trajectory", lambda _: None, qos.COMMAND)
+rclpy.spin(node)
+"""
+
+
+@pytest.fixture
+def listener(operator):
+    """Another process that is sent what the arm's controller is."""
+    process = subprocess.Popen([sys.executable, "-c", LISTENER])
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+def test_without_a_state_a_process_that_stands_still_is_noticed_by_what_it_does_not_acknowledge(
+    start, operator, listener
+):
+    start("sim_robot")
+    # Stamped zero, the controller may have another clock, and its state says nothing.
+    node = start("trajectory", autostart=True, stamp="zero")
+    policy = Policy(operator)
+    policy.goal = operator.wait(lambda: operator.measured, 30.0, "joint state").positions + 0.1
+
+    def acknowledged():
+        return values(operator).get("measured by") == "acknowledgement"
+
+    operator.wait(policy.drives(acknowledged), 30.0, "acknowledgements")
+    assert operator.node.count_subscribers(ARM) >= 3, "the controller, the operator and the listener"
+    os.kill(listener, signal.SIGSTOP)
+    sentence = "by acknowledgement), more than lead_max_s = 0.150 s"
+    operator.wait(policy.drives(lambda: sentence in node.log), 30.0, "warning")

@@ -86,21 +86,20 @@ class Delivery:
         late_ns = state_ns - self._unseen[0].decided_ns if self._unseen else 0
         self._state_ns, self._late_s = state_ns, max(late_ns * 1e-9, 0.0)
 
-    @property
-    def awaits_acknowledgement(self) -> bool:
-        """Whether something was sent that the middleware has not had acknowledged yet."""
+    def awaits_acknowledgement(self, now_ns: int) -> bool:
+        """Whether to ask what the middleware has had acknowledged: the controller tells nothing."""
+        if self._state_ns is not None and now_ns - self._state_ns <= _SILENT_NS:
+            self._unacknowledged = None
         return self._unacknowledged is not None
 
     def acknowledged(self, done: bool, now_ns: int) -> None:
-        """Whether all that was sent is acknowledged by now; it counts where the controller tells nothing."""
+        """Whether all that was sent is acknowledged by now; see `awaits_acknowledgement`."""
         sent, looked_ns = self._unacknowledged, self._looked_ns
         if sent is None or looked_ns is None:
             return
-        silent = self._state_ns is None or now_ns - self._state_ns > _SILENT_NS
-        if silent:
-            self._late_s = 0.0 if done else max((now_ns - sent.decided_ns) * 1e-9, 0.0)
-            if done:
-                self._note(sent, looked_ns, now_ns)
+        if done:
+            self._note(sent, looked_ns, now_ns)
+        self._late_s = 0.0 if done else max((now_ns - sent.decided_ns) * 1e-9, 0.0)
         self._unacknowledged, self._looked_ns = (None, None) if done else (sent, now_ns)
 
     @property

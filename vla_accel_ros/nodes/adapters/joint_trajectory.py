@@ -50,7 +50,7 @@ class JointTrajectoryAdapter(Adapter):
         newest = self._state.newest() if self._state is not None else None
         if newest is not None:
             self._delivery.executing(*newest)
-        if self._delivery.awaits_acknowledgement:
+        if self._delivery.awaits_acknowledgement(now_ns):
             self._delivery.acknowledged(self._publisher.wait_for_all_acked(Duration()), now_ns)
         return self._delivery.step(now_ns)
 
