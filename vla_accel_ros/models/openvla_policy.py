@@ -8,6 +8,7 @@ When and how often it runs is the engine's business.
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -114,15 +115,17 @@ class OpenVLAPolicy:
         image = self._image(observation)
         return HostInputs((image,), tuple(observation.images), self.prompt(observation.instruction))
 
-    def prompt(self, instruction: str) -> list[int]:
-        """Token ids of the prompt, which ends with the lone space the network was trained to see there."""
+    def prompt(self, instruction: str, state: np.ndarray | None = None) -> list[int]:
+        """Token ids of the prompt, which ends with the lone space the network was trained to see there; the
+        network takes no state."""
         text, space = openvla_prompt(instruction), self.config.space_token
         tokens = self.tokenizer.encode(text, bos=True)
         if space is not None and tokens[-1] != space:
             tokens = [*tokens, space]
         if len(tokens) > self.config.max_prompt:
             raise ValueError(
-                f"the prompt {text!r} has {len(tokens)} tokens; the policy takes {self.config.max_prompt}, "
+                f"the prompt {reprlib.repr(text)} has {len(tokens)} tokens; the policy takes "
+                f"{self.config.max_prompt}, "
                 "so shorten the instruction."
             )
         return tokens

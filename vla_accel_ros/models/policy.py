@@ -8,6 +8,7 @@ state and action vectors, whose padding belongs to the network's shape.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -194,7 +195,7 @@ class Policy:
             tokens = self.tokenizer.encode(text, bos=True)
         if len(tokens) > self.config.max_prompt:
             raise ValueError(
-                f"the prompt of {instruction!r} has {len(tokens)} tokens; the policy takes "
+                f"the prompt of {reprlib.repr(instruction)} has {len(tokens)} tokens; the policy takes "
                 f"{self.config.max_prompt}, so shorten the instruction."
             )
         return tokens

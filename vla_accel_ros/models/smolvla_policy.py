@@ -6,6 +6,7 @@ prompt, and that the state is part of the prefix. It writes no text: the layers 
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -74,7 +75,8 @@ class SmolVLAPolicy(Policy):
         tokens = self.tokenizer.encode(text)
         if len(tokens) > self.config.max_prompt:
             raise ValueError(
-                f"the prompt {text!r} has {len(tokens)} tokens; the policy takes {self.config.max_prompt}, "
+                f"the prompt {reprlib.repr(text)} has {len(tokens)} tokens; the policy takes "
+                f"{self.config.max_prompt}, "
                 "so shorten the instruction."
             )
         return tokens

@@ -209,6 +209,13 @@ def text_to_message(text: Text) -> LanguageOutput:
     return message
 
 
+def refusal_to_message(question: str, reason: str, now_ns: int) -> LanguageOutput:
+    """The answer to a question that is not taken."""
+    message = LanguageOutput(prompt=question, text=reason, finished=True, refused=True)
+    set_stamp(message.header.stamp, now_ns)
+    return message
+
+
 def loop_stats(stats: loop.LoopStats, now_ns: int) -> LoopStats:
     """The statistics of a loop as a message."""
     message = LoopStats(

@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
@@ -71,6 +72,7 @@ class InferenceNode(ManagedNode):
         load = self._choices()
         engine = self._load(load, contract)
         image_hint = IMAGE_HINT if lacks_profile() else PROFILED_HINT
+        self._policy = engine.policy
         self._ingest = Ingest(contract, image_hint, page_lock=engine.policy.device.type == "cuda")
         self._instruction.restore(value(self, "after_restart") == "keep")
         self._ingest.instruct(self._instruction.text, self._instruction.missing)
@@ -215,8 +217,16 @@ class InferenceNode(ManagedNode):
         self._loops.forget()
 
     def _on_instruction(self, message: String) -> None:
-        self._ingest.instruction = message.data
+        try:
+            self._check_words(message.data)
+        except ValueError as error:  # nobody wants the one before any longer
+            refusal = f"the instruction is refused: {error}"
+            self._instruction.told("")
+            self._ingest.instruct("", refusal)
+            self.get_logger().error(refusal)
+            return
         self._instruction.told(message.data)
+        self._ingest.instruct(message.data, self._instruction.missing)
         self.get_logger().info(f"instruction: {message.data!r}")
 
     def _on_question(self, message: String) -> None:
@@ -224,12 +234,18 @@ class InferenceNode(ManagedNode):
         speaking = self._loops.speaking
         try:
             if speaking is None:
-                raise ValueError(f"the model answers nothing: {message.data!r} is not taken")
+                raise ValueError("the model answers nothing")
             if not self.active:
-                raise ValueError(f"the node is not active: {message.data!r} is not taken, activate it first")
+                raise ValueError("the node is not active: activate it first")
+            self._check_words(message.data)
             speaking.ask(message.data)
         except ValueError as error:
             self.get_logger().warning(f"question: {error}", throttle_duration_sec=1.0)
+            self._texts.publish(convert.refusal_to_message(message.data, str(error), self.now_ns()))
+
+    def _check_words(self, text: str) -> None:
+        """Raise ValueError for words that the policy cannot take, with their number of tokens."""
+        self._policy.prompt(text, np.zeros(self._policy.joints))
 
     def _on_cancel(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         speaking = None if self._loops is None else self._loops.speaking

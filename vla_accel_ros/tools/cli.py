@@ -11,14 +11,26 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from vla_accel_ros.tools import convert_model, eval_demo, inspect_model, train_demo, tune
+from vla_accel_ros.tools import convert_model, eval_demo, inspect_model, say, train_demo, tune
 from vla_accel_ros.tools.bench import command as bench
 from vla_accel_ros.tools.demo import command as demo
 from vla_accel_ros.tools.doctor import command as doctor
 from vla_accel_ros.tools.export import command as export
 from vla_accel_ros.tools.replay import command as replay
 
-SUBCOMMANDS = (demo, doctor, inspect_model, convert_model, replay, export, bench, tune, train_demo, eval_demo)
+SUBCOMMANDS = (
+    demo,
+    say,
+    doctor,
+    inspect_model,
+    convert_model,
+    replay,
+    export,
+    bench,
+    tune,
+    train_demo,
+    eval_demo,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,68 @@
+"""`vla say` and `vla ask`: talk to a running robot from a terminal, and hear what comes of it.
+
+Status 0: the robot follows the instruction, or has answered. Status 1: it does not, with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+
+from vla_accel_ros.tools.options import Run, subcommand
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add both subcommands."""
+    _register(subparsers, "say", "give a robot an instruction, and tell whether it moves", "INSTRUCTION", say)
+    _register(subparsers, "ask", "ask a robot something, and print its answer as it grows", "QUESTION", ask)
+
+
+def _register(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    what: str,
+    words: str,
+    run: Run,
+) -> None:
+    parser = subcommand(subparsers, name, what, run)
+    add = parser.add_argument
+    add("words", metavar=words, help="as one argument, in quotes")
+    add("--namespace", default="", metavar="NS", help="of the robot (default: none)")
+    add("--timeout", type=float, default=20.0, metavar="S", help="to wait at most (default: %(default)g s)")
+
+
+def _checked(arguments: argparse.Namespace) -> tuple[str, float]:
+    if not arguments.words.strip():
+        raise ValueError(f"the {arguments.subcommand} has no words: write them in quotes")
+    if not (0.0 < arguments.timeout < math.inf):
+        raise ValueError(f"--timeout is {arguments.timeout:g}: give seconds, more than 0")
+    return arguments.words, arguments.timeout
+
+
+def say(arguments: argparse.Namespace) -> int:
+    """Deliver the instruction, print what becomes of it."""
+    from vla_accel_ros.nodes.messenger import Messenger
+
+    words, timeout_s = _checked(arguments)
+    with Messenger(arguments.namespace) as messenger:
+        messenger.instruct(words, timeout_s)
+        print(f"inference has it: {words!r}", flush=True)
+        moves, what = messenger.outcome(timeout_s)
+    print(what, file=sys.stdout if moves else sys.stderr)
+    return 0 if moves else 1
+
+
+def ask(arguments: argparse.Namespace) -> int:
+    """Deliver the question, print the answer as it grows."""
+    from vla_accel_ros.nodes.messenger import Messenger
+
+    words, timeout_s = _checked(arguments)
+    try:
+        with Messenger(arguments.namespace) as messenger:
+            answered, text = messenger.ask(words, timeout_s, lambda piece: print(piece, end="", flush=True))
+    finally:
+        print()
+    if not answered:
+        print(f"the question is not taken: {text}", file=sys.stderr)
+    return 0 if answered else 1
