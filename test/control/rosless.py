@@ -103,9 +103,12 @@ class TrajectoryLogic:
         newest = self._joints.newest()
         if isinstance(self.stream, JogStream):
             self.stream.felt(newest, now_ns)
-        if self.follower.felt(newest, newest_ns, now_ns) and not self.lent:
-            self._forget()
-            self._send(self.follower.stop(now_ns))
+        fault = self.follower.felt(newest, newest_ns, now_ns)
+        if fault and self.lent:
+            self.follower.resume()
+        elif fault:
+            self._hold(fault)
+            self.watch()
 
     def chunk(self, chunk: Chunk) -> None:
         """A chunk has come."""
@@ -150,6 +153,7 @@ class TrajectoryLogic:
         self._now()
         for reason in [h for h in self.holds if h not in PASSING and h != RELEASED]:
             self._take_back(reason)
+        self.follower.resume()
 
     def release(self) -> None:
         """~/release."""

@@ -53,6 +53,53 @@ def test_late_inputs_say_why_in_a_sentence():
     )
 
 
+def make_told() -> Watchdog:
+    watchdog = make_watchdog()
+    watchdog.watch("inference", 0.6)
+    for name in ("camera/front", "chunk", "inference"):
+        watchdog.seen(name, 0)
+    return watchdog
+
+
+def test_a_silent_inference_is_the_cause_and_not_the_cameras_that_it_tells_of():
+    watchdog = make_told()
+    assert [str(one) for one in watchdog.causes(300 * MS)] == [
+        "inference has said nothing for 0.30 s: is it running?"
+    ]
+    assert [one.name for one in watchdog.late(300 * MS)] == ["camera/front"]
+    assert [one.name for one in watchdog.causes(900 * MS)] == ["inference"]
+
+
+def test_a_silent_camera_is_the_cause_and_not_the_chunk_that_it_keeps_from_coming():
+    watchdog = make_told()
+    watchdog.seen("inference", 880 * MS)
+    assert [one.name for one in watchdog.causes(900 * MS)] == ["camera/front"]
+    watchdog.seen("camera/front", 880 * MS)
+    watchdog.note("chunk", "inference waits: no instruction yet")
+    assert [str(one) for one in watchdog.causes(900 * MS)] == [
+        "chunk is 0.90 s old, the limit is 0.50 s; inference waits: no instruction yet"
+    ]
+
+
+def test_chunks_that_are_refused_are_the_cause_also_where_cameras_are_known_by_them():
+    watchdog = make_watchdog()
+    see_all(watchdog, 0)
+    watchdog.note("chunk", "chunks are refused: action 3 is nan")
+    (cause,) = watchdog.causes(300 * MS)
+    assert str(cause).startswith("chunk is 0.30 s old") and str(cause).endswith("refused: action 3 is nan")
+    see_all(watchdog, 290 * MS)
+    assert watchdog.causes(300 * MS) == []
+
+
+def test_a_cause_is_the_same_while_only_its_age_changes():
+    safety = make_running()
+    causes = set()
+    for now in range(300, 600, 20):
+        safety.step(now * MS, at_rest=True)
+        causes.add(safety.causes)
+    assert len(causes) == 2, "the camera, and later the chunk too"
+
+
 def test_names_and_limits_are_checked():
     with pytest.raises(KeyError, match="camera/top is not watched: the watchdog knows camera/front, chunk"):
         make_watchdog().seen("camera/top", 0)

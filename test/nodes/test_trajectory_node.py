@@ -44,7 +44,8 @@ def test_a_chunk_with_a_nan_is_refused_and_the_arm_stops(start, operator):
     policy.goal = operator.wait(lambda: operator.measured, 30.0, "joint state").positions + 0.2
     operator.wait(policy.drives(lambda: operator.sent), 30.0, "trajectory")
     policy.poison = float("nan")
-    operator.wait(policy.drives(lambda: "stopping: camera/front" in node.log), 30.0, "stop")
+    operator.wait(policy.drives(lambda: "stopping: chunk is" in node.log), 30.0, "stop")
+    assert any("chunks are refused: action_chunk" in r for m in operator.motions for r in m.reasons)
     assert "chunk refused: action_chunk" in node.log and "is no number to move to" in node.log
     operator.wait(policy.drives(lambda: "holding" in node.log), 30.0, "hold")
     count = len(operator.sent)
