@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from array import array
 from collections.abc import Callable
@@ -142,9 +143,14 @@ def main() -> None:
         parts = " | ".join(f"{row[part]['p50_ms']:.2f}" for part in ("parse", "update", "fill", "sum"))
         late = f"{row['sum']['p99_ms']:.2f} | {row['sum']['max_ms']:.2f}"
         print(f"| {chunk} | {row['step_ms']:g} | {row['points_sent']} | {parts} | {late} |")
-    RESULT.write_text(
-        json.dumps({"rows": rows, "chunks": arguments.chunks, "seed": SEED, **provenance()}, indent=1) + "\n"
-    )
+    document = {
+        "rows": rows,
+        "chunks": arguments.chunks,
+        "seed": SEED,
+        "load": os.getloadavg(),
+        **provenance(),
+    }
+    RESULT.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":
