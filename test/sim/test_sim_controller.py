@@ -258,7 +258,7 @@ def test_upsampled_positions_go_through_all_points_and_rest_at_both_ends():
 
 
 def test_replacement_lets_a_late_trajectory_begin_when_it_arrives_and_keeps_the_old_until_a_later_stamp():
-    """What ros2_controllers does by default in releases after Kilted: a delivery that takes 10 ms longer is a step."""
+    """Newer releases do so by default: a delivery that takes 10 ms longer is a step."""
     plain, replacing = controller(), controller(allow_trajectory_replacement=True)
     for two in (plain, replacing):
         send(two, [0.0, 1.0], [[0, 0], [1, 1]], [[1, 1], [0, 0]], stamp_ns=NOW)
