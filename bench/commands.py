@@ -107,7 +107,10 @@ def measure(rate_hz: float, seconds: float, folder: Path) -> dict[str, Any]:
         robot = Robot(operator, tuple(joints))
         log = (folder / "log.txt").open("ab")
         node = subprocess.Popen(
-            [*command, "-p", f"contract:='{path}'"], env=process_environment({}), stdout=log, stderr=log
+            [*command, "-p", f"contract:='{path}'"],
+            env=process_environment({"XDG_STATE_HOME": str(folder)}),
+            stdout=log,
+            stderr=log,
         )
         try:
             operator.wait(lambda: len(robot.received) > 2 * rate_hz, 60.0, "commands")

@@ -2,8 +2,8 @@
 
     python launcher.py <launch file> <where to write process ids> [name:=value ...]
 
-As the launch system does, it starts them by its own thread, reads their output through a pipe and passes
-SIGINT on. SIGTERM and SIGKILL just end it, and nobody else: that is the point.
+As the launch system does, it starts them by its own thread, gives each a terminal of its own (emulate_tty),
+reads what comes from there and passes SIGINT on. SIGTERM and SIGKILL just end it, and nobody else: that is the point.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -26,39 +27,37 @@ def main(path: str, ids: str, *arguments: str) -> int:
         vars(module).update(contents)
         sys.modules[name] = module
     nodes = stand_in.start(Path(path), **dict(argument.split(":=", 1) for argument in arguments))
-    started: list[subprocess.Popen] = []
+    started: list[tuple[subprocess.Popen, int]] = []
     thread = threading.Thread(target=lambda: started.extend(map(start, nodes)))
     thread.start()
     thread.join()  # and ends: what is tied to a thread of the launcher would end with it
-    for process in started:
-        threading.Thread(target=copy, args=(process,), daemon=True).start()
-    signal.signal(signal.SIGINT, lambda *_: [process.send_signal(signal.SIGINT) for process in started])
+    for _, terminal in started:
+        threading.Thread(target=copy, args=(terminal,), daemon=True).start()
+    signal.signal(signal.SIGINT, lambda *_: [process.send_signal(signal.SIGINT) for process, _ in started])
     written = Path(f"{ids}.new")
-    written.write_text(json.dumps({node.name: process.pid for node, process in zip(nodes, started)}))
+    written.write_text(json.dumps({node.name: process.pid for node, (process, _) in zip(nodes, started)}))
     written.rename(ids)
-    return max(process.wait() for process in started)
+    return max(process.wait() for process, _ in started)
 
 
-def start(node: stand_in.Started) -> subprocess.Popen:
+def start(node: stand_in.Started) -> tuple[subprocess.Popen, int]:
+    """The process, and its terminal's other end."""
     command = [sys.executable, "-m", f"vla_accel_ros.nodes.{node.executable}", "--ros-args"]
     command += ["-r", f"__node:={node.name}", *node.ros_arguments]
     for file in node.files:
         command += ["--params-file", str(file)]
     for name, value in node.parameters.items():
         command += ["-p", f"{name}:={str(value).lower() if isinstance(value, bool) else value}"]
-    return subprocess.Popen(
-        command,
-        env={**os.environ, **node.environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(command, env={**os.environ, **node.environment}, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    return process, ours
 
 
-def copy(process: subprocess.Popen) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        sys.stdout.write(line.decode(errors="replace"))
-        sys.stdout.flush()
+def copy(terminal: int) -> None:
+    with suppress(OSError):  # which is how a terminal ends whose other end nobody has
+        while True:
+            os.write(1, os.read(terminal, 4096))
 
 
 if __name__ == "__main__":

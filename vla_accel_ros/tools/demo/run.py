@@ -10,7 +10,6 @@ import contextlib
 import json
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -78,9 +77,6 @@ class Demo:
             self._closing.enter_context(lock)
         environment = graph.graph_environment(domain)
         graph.enter(environment)
-        # What held an earlier demo is no concern of this one.
-        state = self._closing.enter_context(tempfile.TemporaryDirectory(prefix="vla_accel_ros-demo-"))
-        environment["XDG_STATE_HOME"] = state
         contract = options.contract
         if options.ring:
             contract = rings.contract_of(options.contract, options.out / "contract.yaml")

@@ -8,6 +8,7 @@ and again, ends the demo with its own sentence and the end of its log.
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -51,6 +52,9 @@ class Stack:
         **operator_options: Any,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        # What held the robot of an earlier run is no concern of this one.
+        self._state = tempfile.TemporaryDirectory(prefix="vla_accel_ros-demo-")
+        environment = {**environment, "XDG_STATE_HOME": self._state.name}
         self.processes = NodeProcesses(
             [
                 NodeProcess(
@@ -76,6 +80,7 @@ class Stack:
         self.processes.end()
         self.operator.close()
         self.processes.sweep()
+        self._state.cleanup()
 
     def wait_until_driving(self) -> None:
         """Return when trajectories go to the robot again; an instruction must have been given.
