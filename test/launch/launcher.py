@@ -3,7 +3,8 @@
     python launcher.py <launch file> <where to write process ids> [name:=value ...]
 
 As the launch system does, it starts them by its own thread, gives each a terminal of its own (emulate_tty),
-reads what comes from there and passes SIGINT on. SIGTERM and SIGKILL just end it, and nobody else: that is the point.
+reads what comes from there and passes SIGINT on. SIGTERM and SIGKILL just end it, and nobody else: that is
+the point.
 """
 
 from __future__ import annotations
