@@ -21,6 +21,7 @@ from vla_accel_ros.nodes.operator import Operator
 from vla_accel_ros.sensing.contract import Contract
 
 S = 1_000_000_000
+GOALS = np.array([[0.9, 0.5, 1.4, -0.5, 0.8, 0.5], [0.2, 0.1, 0.8, 0.1, 0.2, 0.3]])
 LENT = "holding: released to others"
 UNKNOWN = "holding: what held the robot before the restart is not known"
 CRASHED = "holding: restarted after a crash; ~/resume goes on"
@@ -34,7 +35,7 @@ def contract(tmp_path) -> Contract:
 @pytest.fixture
 def policy(operator, arm) -> Policy:
     policy = Policy(operator)
-    policy.goal = np.array([0.9, 0.5, 1.4, -0.5, 0.8, 0.5])
+    policy.goal = GOALS[0]
     return policy
 
 
@@ -59,7 +60,7 @@ def launched(start, tmp_path, operator, arm, policy):
 def moves(operator: Operator, policy: Policy) -> None:
     """Wait until a controller is sent something."""
     count = len(operator.sent)
-    policy.goal = -policy.goal
+    policy.goal = next(goal for goal in GOALS if (goal != policy.goal).any())
     operator.wait(policy.drives(lambda: len(operator.sent) > count), 30.0, "trajectory")
 
 
