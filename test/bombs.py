@@ -10,11 +10,14 @@ import os
 import pickle
 import struct
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import cv2
 import numpy as np
+from mcap.writer import CompressionType, Writer
 
 MOST_MB = 200.0
 
@@ -95,3 +98,45 @@ def black_png(height: int, width: int) -> bytes:
     )
     assert good
     return coded.tobytes()
+
+
+def bag_of_zeros(path: Path, megabytes: int, compression: CompressionType) -> Path:
+    """An MCAP file whose one chunk is zeros, compressed to little."""
+    import lz4.frame
+    import zstandard
+
+    pack = zstandard.compress if compression is CompressionType.ZSTD else lz4.frame.compress
+    with path.open("wb") as file:
+        writer = Writer(file, compression=CompressionType.NONE)
+        writer.start("ros2")
+        zeros = bytes(megabytes << 20)
+        data = pack(zeros)
+        name = "zstd" if compression is CompressionType.ZSTD else "lz4"
+        body = struct.pack("<QQQI", 0, 0, len(zeros), zlib.crc32(zeros))
+        body += struct.pack("<I", len(name)) + name.encode() + struct.pack("<Q", len(data)) + data
+        file.write(struct.pack("<BQ", 6, len(body)) + body)
+        writer.finish()
+    return path
+
+
+def bag_of_a_type(path: Path, definition: str, data: bytes) -> Path:
+    """An MCAP file with one message on /bomb of the type bomb_msgs/msg/Bomb."""
+    with path.open("wb") as file:
+        writer = Writer(file)
+        writer.start("ros2")
+        schema = writer.register_schema("bomb_msgs/msg/Bomb", "ros2msg", definition.encode())
+        writer.add_message(writer.register_channel("/bomb", "cdr", schema), 0, b"\0\1\0\0" + data, 0)
+        writer.finish()
+    return path
+
+
+def bag_of_topics(path: Path, count: int) -> Path:
+    """An MCAP file with so many topics and nothing on them."""
+    with path.open("wb") as file:
+        writer = Writer(file)
+        writer.start("ros2")
+        schema = writer.register_schema("std_msgs/msg/String", "ros2msg", b"string data")
+        for number in range(count):
+            writer.register_channel(f"/topic_{number}", "cdr", schema)
+        writer.finish()
+    return path

@@ -20,6 +20,7 @@ from mutators import damaged, misspelt
 from vla_accel_ros.sensing.cdr import ImageView, compressed_view, image_view
 from vla_accel_ros.sensing.compressed import decode
 from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.sensing.contract_parts import MAX_PIXELS
 from vla_accel_ros.sensing.image import ENCODINGS, write_rgb
 from vla_accel_ros.sensing.ingest import Ingest
 
@@ -243,7 +244,7 @@ class CompressedMessages:
             check_sentence(error)
             refusal = str(error)
         try:
-            picture = decode(compressed_view(message))
+            picture = decode(compressed_view(message), MAX_PIXELS)
         except ValueError as error:
             assert refusal == f"camera top: {error}"
             return f"{form[1:]} refused"

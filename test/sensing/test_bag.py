@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import random
 import shutil
+import struct
+import zlib
 from pathlib import Path
 
 import pytest
 import yaml
 from bags import TEXT, numbered, numbers, text
+from bombs import bag_of_a_type, bag_of_topics, bag_of_zeros, refused
 from mcap.reader import make_reader
-from mcap.writer import MCAP0_MAGIC
+from mcap.records import Schema
+from mcap.writer import MCAP0_MAGIC, CompressionType
 
+from vla_accel_ros.nodes.definitions import definition
 from vla_accel_ros.sensing.bag import Bag
+from vla_accel_ros.sensing.bag_bounds import check_definition
 from vla_accel_ros.sensing.bag_topic import Topic
 from vla_accel_ros.sensing.mcap_bag import McapBag
 
@@ -166,8 +172,101 @@ def test_a_flipped_bit_anywhere_is_an_error_or_costs_messages_but_makes_no_other
         spoilt.write_bytes(raw)
         try:
             found = [entry.data for entry in Bag(spoilt).entries()]
-        except ValueError:
+        except (ValueError, FileNotFoundError):
             refused += 1
         else:
             assert originals.issuperset(found)
     assert refused > 100
+
+
+def read_all(path: Path) -> None:
+    bag = Bag(path)
+    for entry in bag.entries():
+        bag.decode(entry)
+
+
+@pytest.mark.parametrize("compression", [CompressionType.ZSTD, CompressionType.LZ4], ids=["zstd", "lz4"])
+@pytest.mark.parametrize(
+    ("megabytes", "sentence"),
+    [(256, "a chunk says that it holds 268 MB, at most 134 MB are read at once"), (100, "what is no record")],
+)
+def test_a_chunk_of_zeros_is_refused(tmp_path, compression, megabytes, sentence):
+    path = bag_of_zeros(tmp_path / "bomb.mcap", megabytes, compression)
+    assert path.stat().st_size < megabytes << 13
+    assert sentence in refused(lambda: read_all(path)).sentence
+
+
+def test_a_chunk_that_holds_more_than_it_says_is_refused(tmp_path):
+    path = bag_of_zeros(tmp_path / "bomb.mcap", 256, CompressionType.ZSTD)
+    told = struct.pack("<QI", 256 << 20, zlib.crc32(bytes(256 << 20)))
+    raw = path.read_bytes()
+    assert told in raw
+    path.write_bytes(raw.replace(told, struct.pack("<QI", 1000, 0)))
+    found = refused(lambda: read_all(path))
+    assert "a chunk is not of the size that it says" in found.sentence and found.peak_mb < 20
+
+
+def test_a_bag_of_very_many_topics_is_refused(tmp_path):
+    path = bag_of_topics(tmp_path / "bomb.mcap", 20_000)
+    sentence = f"{path} has more than 4096 topics: no robot's bag has so many"
+    assert refused(Bag(path).survey).sentence == sentence
+    assert refused(lambda: read_all(path)).sentence == sentence
+
+
+SECTION = "\n" + "=" * 80 + "\nMSG: bomb_msgs/"
+BILLION = struct.pack("<I", 2_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("definition", "data", "sentence"),
+    [
+        ("Bomb bomb", b"", "its definition contains itself: bomb_msgs/Bomb"),
+        ("Other a" + SECTION + "Other\nBomb b", b"", "its definition contains itself: bomb_msgs/Bomb"),
+        ("Bomb[] bombs", b"\1\0\0\0" * 50_000, "its definition contains itself"),
+        ("Empty[2000000000] a" + SECTION + "Empty\n", b"", "has more than 100000 messages in one"),
+        (
+            "Id[] a" + SECTION + "Id\nuint8[16] id",
+            BILLION,
+            "a list of bomb_msgs/Id, which may be of no bytes",
+        ),
+        ("Id[<=9999999999] a" + SECTION + "Id\nuint8[1] id", BILLION, "which may be of no bytes"),
+        (
+            "T1 a\nT1 b"
+            + "".join(f"{SECTION}T{n}\nT{n + 1} a\nT{n + 1} b" for n in range(1, 40))
+            + SECTION
+            + "T40\nuint8[1] x",
+            b"",
+            "has more than 100000 messages in one",
+        ),
+        (
+            "T1 a"
+            + "".join(f"{SECTION}T{n}\nT{n + 1} a" for n in range(1, 1500))
+            + SECTION
+            + "T1500\nint8 x",
+            b"",
+            "its definition is nested too deeply",
+        ),
+        ("string data\n" + "# long\n" * 100_000, b"", "its definition has 700012 bytes, at most 262144"),
+        ("Some[] a" + SECTION + "Some\nint32 x", BILLION, "a message on /bomb is no bomb_msgs/msg/Bomb"),
+        ("float64[] a", BILLION, "a message on /bomb is no bomb_msgs/msg/Bomb"),
+        ("wstring data", b"", "a message on /bomb is no bomb_msgs/msg/Bomb: wstring parsing is not"),
+    ],
+    ids=lambda value: value[:20] if isinstance(value, str) else "",
+)
+def test_a_definition_that_asks_for_much_is_refused(tmp_path, definition, data, sentence):
+    path = bag_of_a_type(tmp_path / "bomb.mcap", definition, data)
+    assert sentence in refused(lambda: read_all(path)).sentence
+
+
+def test_definitions_of_ros_are_within_the_bounds():
+    kinds = [
+        *("nav_msgs/msg/OccupancyGrid", "sensor_msgs/msg/PointCloud2", "tf2_msgs/msg/TFMessage"),
+        *("diagnostic_msgs/msg/DiagnosticArray", "trajectory_msgs/msg/JointTrajectory"),
+        *("vla_accel_msgs/msg/Motion", "vla_accel_msgs/msg/Observed", "std_msgs/msg/Float64MultiArray"),
+    ]
+    for kind in kinds:
+        try:
+            text = definition(kind)
+        except (ValueError, FileNotFoundError):
+            continue  # not installed here
+        check_definition(Schema(1, text.encode(), "ros2msg", kind))

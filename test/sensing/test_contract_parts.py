@@ -118,7 +118,7 @@ MISTAKES = {
          "cameras.top.transport = 'h264' is unknown: write raw or compressed or ring"),
         ("max_age_s: 0.2}", "max_age_s: 0.2, max_pixels: 40000000}",
          "cameras.top.max_pixels = 40000000.0 is more than 33177600, an 8K camera's: lower it"),
-        ("max_age_s: 0.2}", "max_age_s: 0.2, max_pixels: 0}", "cameras.top.max_pixels = 0 is not greater than"),
+        ("max_age_s: 0.2}", "max_age_s: 0.2, max_pixels: 0}", "top.max_pixels = 0 is not greater than 0"),
         ("max_age_s: 0.2}", "max_age_s: 0.2, info: /i}", "cameras.top.info = '/i' is not a relative topic"),
         ("max_age_s: 0.2}", "max_age_s: 0.2, info: joint_states}",
          "joint_states.topic = 'joint_states' is already cameras.top.info: give every stream its own topic"),

@@ -194,9 +194,15 @@ def load_table(device: torch.device) -> Table:
     return table
 
 
+MOST_BYTES = 4 << 20
+"""Of a table's JSON; `vla tune` writes some tens of kB."""
+
+
 def read_table(text: str, name: str, processors: int) -> Table:
     """A table of its JSON. Raises ValueError naming the file."""
     try:
+        if len(text) > MOST_BYTES:
+            raise ValueError(f"{len(text)} bytes, a table has at most {MOST_BYTES}")
         data = json.loads(text)
         if data["format"] != FORMAT:
             raise ValueError(f"format {data['format']}, not {FORMAT}")
@@ -205,7 +211,7 @@ def read_table(text: str, name: str, processors: int) -> Table:
             for name in ("configs", "hopper")
         )
         return Table(processors, entries, bool(data["pdl"]), name, hopper)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"{name} is no tuning table ({error}); remove it or run `vla tune` again."
         ) from error

@@ -28,12 +28,47 @@ def read_fields(cls: type, data: Any, where: str) -> dict[str, Any]:
     return given
 
 
+MOST: dict[str, int] = {
+    "depth": 512,
+    "width": 1 << 16,
+    "mlp": 1 << 18,
+    "heads": 1024,
+    "kv_heads": 1024,
+    "head_dim": 4096,
+    "image_size": 4096,
+    "patch": 4096,
+    "vocab": 1 << 22,
+    "action_vocab": 1 << 22,
+    "horizon": 4096,
+    "max_prompt": 1 << 16,
+    "action_dim": 4096,
+    "state_dim": 4096,
+}
+"""What no network here comes near: lists of so many layers, and embeddings of so many tokens, are made
+before the weights' files show that they are not there. The largest published models have 126 layers of width
+16384."""
+_MOST_OTHERS = 1 << 20
+_SHOWN = 1 << 62
+
+
 def check_whole(config: Any, where: str) -> None:
-    """Raise ValueError unless every field of type int is a whole number of at least 1."""
+    """Raise ValueError unless every field of type int is a whole number from 1 to what MOST allows."""
     for field in fields(config):
         value = getattr(config, field.name)
-        if field.type == "int" and (not isinstance(value, int) or value < 1):
+        if field.type != "int":
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{where}.{field.name} is {value!r}; it must be a whole number of at least 1.")
+    check_most(config, where)
+
+
+def check_most(config: Any, where: str) -> None:
+    """Raise ValueError if a field of type int is more than MOST allows."""
+    for field in fields(config):
+        value, most = getattr(config, field.name), MOST.get(field.name, _MOST_OTHERS)
+        if field.type == "int" and isinstance(value, int) and value > most:
+            shown = value if value < _SHOWN else "beyond 2^62"
+            raise ValueError(f"{where}.{field.name} is {shown}; no model here has more than {most}.")
 
 
 def check_expert(prefix: GemmaConfig, expert: GemmaConfig) -> None:

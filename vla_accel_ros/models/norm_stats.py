@@ -44,15 +44,29 @@ def _files(folder: Path) -> dict[str, Path]:
     return {str(file.parent.relative_to(assets)): file for file in sorted(assets.glob("**/norm_stats.json"))}
 
 
+MOST_JSON_BYTES = 4 << 20
+"""Of a file beside a checkpoint: the index of 40,000 tensors. Python takes up to 22 bytes for one of it."""
+
+
 def read_json(file: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises ValueError if it is not readable or no object."""
+    """The object in a JSON file. Raises ValueError if it is not readable, too large or no object."""
     try:
+        check_bytes(file, MOST_JSON_BYTES)
         data = json.loads(file.read_text())
+    except RecursionError as error:
+        raise ValueError(f"{file} is nested too deeply for JSON of a checkpoint; copy it again.") from error
     except (OSError, ValueError) as error:
         raise ValueError(f"{file} is not readable JSON ({error}); copy it again.") from error
     if not isinstance(data, dict):
         raise ValueError(f"{file} holds a {type(data).__name__}; it must hold an object.")
     return data
+
+
+def check_bytes(file: Path, most: int) -> None:
+    """Raise ValueError if a file is larger than is believed of its kind."""
+    size = file.stat().st_size
+    if size > most:
+        raise ValueError(f"{file} has {size} bytes, no such file has more than {most}; copy it again.")
 
 
 def _normalizer(stats: Any, group: str, kind: str, file: Path) -> Normalizer:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vla_accel_ros.models.config import GemmaConfig, VisionConfig
-from vla_accel_ros.models.config_checks import read_fields
+from vla_accel_ros.models.config_checks import check_most, read_fields
 
 SPACE_TOKEN = 29871
 """Llama's id of a lone space, which ends every prompt that OpenVLA was trained on."""
@@ -53,6 +53,7 @@ class OpenVLAConfig:
     def __post_init__(self) -> None:
         if self.kind != "openvla":
             raise ValueError(f"kind is '{self.kind}'; these are the sizes of 'openvla'.")
+        check_most(self, "config")
         for name in ("image_size", "patch"):
             if getattr(self.dino, name) != getattr(self.siglip, name):
                 raise ValueError(

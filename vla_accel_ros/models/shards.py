@@ -54,9 +54,20 @@ class Stored:
         return BYTES.get(self.dtype, 1) * torch.Size(self.shape).numel()
 
 
+MOST_HEADER_BYTES = 4 << 20
+"""Of a safetensors file: 40,000 tensors. The library takes up to 100 MB, and far more memory for it."""
+
+
 def open_weights(file: Path) -> Any:
     """A safetensors file, mapped. Raises ValueError if it is not a whole one."""
     try:
+        with file.open("rb") as opened:
+            size = int.from_bytes(opened.read(8), "little")
+        if size > MOST_HEADER_BYTES:
+            raise ValueError(
+                f"{file} is not a readable safetensors file (a header of {size} bytes, at most "
+                f"{MOST_HEADER_BYTES} are read); copy it again."
+            )
         return safe_open(str(file), framework="pt")
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{file} is not a readable safetensors file ({error}); copy it again.") from error

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from vla_accel_ros.models.norm_stats import check_bytes
 from vla_accel_ros.models.shards import inside
 
 PLACES = (
@@ -23,6 +24,8 @@ PLACES = (
 )
 """Where a folder has it, in order of preference: beside the weights, in a folder of its own, or as the file
 that openpi fetches."""
+MOST_BYTES = 64 << 20
+"""Of a tokeniser's file; Gemma's of 262,144 tokens has 33 MB."""
 BOS_NAMES = ("<bos>", "<s>")
 EOS_NAMES = ("<eos>", "</s>")
 
@@ -111,6 +114,7 @@ def load_tokenizer(folder: Path, vocab: int) -> Tokenizer:
             f"{folder} has no tokenizer.json and no tokenizer.model; copy the one it was trained with."
         )
     path = inside(folder, path)
+    check_bytes(path, MOST_BYTES)
     tokenizer: Tokenizer = JsonTokenizer(path) if path.suffix == ".json" else SentencePieceTokenizer(path)
     if tokenizer.size > vocab:
         raise ValueError(

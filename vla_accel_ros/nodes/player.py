@@ -28,6 +28,7 @@ from rclpy.topic_endpoint_info import TopicEndpointInfo
 from rosgraph_msgs.msg import Clock
 
 from vla_accel_ros.nodes import convert
+from vla_accel_ros.sensing import bounded_yaml
 from vla_accel_ros.sensing.bag import Bag, Entry
 from vla_accel_ros.sensing.bag_roles import Role, role
 
@@ -170,8 +171,8 @@ class Player:
 def profile(offered: str) -> QoSProfile:
     """The quality of service of a recorded topic, from its metadata: words, or numbers before version 9."""
     try:
-        listed = yaml.safe_load(offered)
-    except yaml.YAMLError:
+        listed = bounded_yaml.load(offered)
+    except (yaml.YAMLError, ValueError, RecursionError):
         listed = None
     first = listed[0] if isinstance(listed, list) and listed else {}
     best_effort = first.get("reliability") in ("best_effort", 2)

@@ -10,18 +10,29 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
 import yaml
 from mcap.exceptions import EndOfFile, McapError
-from mcap.reader import make_reader
+from mcap.reader import SeekingReader
 from mcap.records import Channel, Chunk, Footer, McapRecord, Message, Schema
-from mcap.stream_reader import StreamReader, breakup_chunk
+from mcap.stream_reader import StreamReader
 from mcap.summary import Summary
 from mcap_ros2.decoder import DecoderFactory
+
+from vla_accel_ros.sensing import bounded_yaml
+from vla_accel_ros.sensing.bag_bounds import (
+    MOST_RECORD_BYTES,
+    MOST_TOPICS,
+    Damaged,
+    check_definition,
+    chunk_records,
+)
+
+_UNDECODED = (struct.error, ValueError, EOFError, NotImplementedError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,7 @@ class Bag:
         self.offered: dict[str, str] = {}
         self.extent_ns = 0
         self._decoders = DecoderFactory()
+        self._checked: set[int] = set()
 
     def entries(self, types: Collection[str] | None = None) -> Iterator[Entry]:
         """All messages, or those of some types. Raises ValueError where the bag is damaged."""
@@ -80,12 +92,14 @@ class Bag:
         self.extent_ns = max(0, max(last_ns) - min(first_ns)) if first_ns else 0
 
     def _note(self, channel: Channel, schemas: Mapping[int, Schema]) -> None:
+        if len(self.topics) >= MOST_TOPICS and channel.topic not in self.topics:
+            raise ValueError(f"{self.path} has more than {MOST_TOPICS} topics: no robot's bag has so many")
         self.topics[channel.topic] = schemas[channel.schema_id].name
         self.offered[channel.topic] = channel.metadata.get("offered_qos_profiles", "")
 
     def decode(self, entry: Entry) -> Any:
         """The message, its fields as attributes. Raises ValueError for one that does not fit its type."""
-        decoder = self._decoders.decoder_for("cdr", entry.schema)
+        decoder = self._decoder(entry)
         if decoder is None:
             raise ValueError(
                 f"{self.path}: {entry.topic} is defined in {entry.schema.encoding!r} and not in ros2msg: "
@@ -93,10 +107,20 @@ class Bag:
             )
         try:
             return decoder(entry.data)
-        except (struct.error, ValueError, EOFError) as error:
+        except _UNDECODED as error:
             raise ValueError(
-                f"{self.path}: a message on {entry.topic} is no {entry.type}: {error}"
+                f"{self.path}: a message on {entry.topic} is no {entry.type}: {error or type(error).__name__}"
             ) from error
+
+    def _decoder(self, entry: Entry) -> Callable[[bytes], Any] | None:
+        if entry.schema.id not in self._checked:
+            try:
+                check_definition(entry.schema)
+            except (ValueError, RecursionError) as error:
+                what = error if isinstance(error, ValueError) else "its definition is nested too deeply"
+                raise ValueError(f"{self.path}: {entry.topic} cannot be read: {what}") from error
+            self._checked.add(entry.schema.id)
+        return self._decoders.decoder_for("cdr", entry.schema)
 
     def _read(self, file: Path, stream: IO[bytes], types: Collection[str] | None) -> Iterator[Entry]:
         schemas: dict[int, Schema] = {}
@@ -117,7 +141,7 @@ class Bag:
                     return
         except EndOfFile:
             self.finished = False
-        except (McapError, KeyError, struct.error, UnicodeDecodeError, _Damaged) as error:
+        except (McapError, KeyError, struct.error, UnicodeDecodeError, Damaged) as error:
             raise ValueError(
                 f"{file} is no MCAP file, or damaged: {error or type(error).__name__}"
             ) from error
@@ -127,21 +151,19 @@ def _records(stream: IO[bytes]) -> Iterator[McapRecord]:
     """The records of a file, those in chunks where they are. Between chunks there are no messages: what looks
     like one has lost its place, and no checksum covers it."""
     chunked = False
-    for record in StreamReader(cast(IO[bytes], _Whole(stream)), emit_chunks=True).records:
+    for record in StreamReader(
+        cast(IO[bytes], _Whole(stream)), emit_chunks=True, record_size_limit=MOST_RECORD_BYTES
+    ).records:
         if isinstance(record, Chunk):
             chunked = True
             try:
-                yield from breakup_chunk(record, validate_crc=True)
+                yield from chunk_records(record)
             except Exception as error:  # each way of compression has its own
-                raise _Damaged(str(error) or type(error).__name__) from error
+                raise Damaged(str(error) or type(error).__name__) from error
         elif chunked and isinstance(record, Message):
-            raise _Damaged("a message lies between two chunks")
+            raise Damaged("a message lies between two chunks")
         else:
             yield record
-
-
-class _Damaged(Exception):
-    """The bytes are not those that were written."""
 
 
 class _Whole:
@@ -163,7 +185,7 @@ class _Whole:
 def _summary(stream: IO[bytes]) -> Summary | None:
     """The index of a file, None where it has none."""
     try:
-        summary = make_reader(stream).get_summary()
+        summary = SeekingReader(stream, record_size_limit=MOST_RECORD_BYTES).get_summary()
     except (McapError, struct.error, OSError):
         return None
     return summary if summary is not None and summary.channels else None
@@ -189,10 +211,11 @@ def _files(path: Path) -> list[Path]:
 def _in_order(path: Path, found: list[Path]) -> list[Path]:
     """As metadata.yaml has them, where there is one."""
     try:
-        listed = yaml.safe_load((path / "metadata.yaml").read_text())
+        text = (path / "metadata.yaml").read_text()
+        listed = bounded_yaml.load(text, most_bytes=bounded_yaml.MOST_LISTING_BYTES)
         names = listed["rosbag2_bagfile_information"]["relative_file_paths"]
         files = [path / name for name in names]
-    except (OSError, KeyError, TypeError, yaml.YAMLError):
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError, RecursionError):
         return found
     return files if set(files) == set(found) else found
 

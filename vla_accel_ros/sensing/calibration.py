@@ -12,6 +12,8 @@ from typing import Any
 
 import yaml
 
+from vla_accel_ros.sensing import bounded_yaml
+
 _IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
 
 
@@ -31,8 +33,8 @@ class Calibration:
     def load(cls, path: str | Path) -> Calibration:
         """Read a file. Raises ValueError, one sentence with file, field and mend; OSError when unreadable."""
         try:
-            fields = yaml.safe_load(Path(path).read_text())
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            fields = bounded_yaml.load(Path(path).read_text())
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise ValueError(f"{path} is no YAML file: give the one that camera_calibration wrote") from error
         if not isinstance(fields, dict):
             raise ValueError(f"{path} has no fields: give the one that camera_calibration wrote")

@@ -19,6 +19,8 @@ from typing import Any, NoReturn
 
 import yaml
 
+from vla_accel_ros.sensing import bounded_yaml
+
 MOST_MISTAKES = 20
 """A file with more is no contract: reading it ends there."""
 _REQUIRED: Any = object()
@@ -47,7 +49,7 @@ class Fields:
         """Parse a YAML file. ValueError if it is not YAML or no mapping, OSError if it cannot be read."""
         raw = Path(file).read_bytes()
         try:
-            value = yaml.load(raw.decode("utf-8"), Loader=_UniqueKeys)
+            value = bounded_yaml.load(raw.decode("utf-8"), _UniqueKeys)
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise ValueError(
                 f"{file}: not valid YAML, mend it here: {' '.join(str(error).split())}"

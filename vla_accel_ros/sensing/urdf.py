@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
+MOST_BYTES = 4 << 20
+"""Of a file, of which the parser makes up to thirty times as much; two arms on a base are some 200 kB."""
 _MOVING = ("revolute", "continuous", "prismatic")
 
 
@@ -36,6 +38,11 @@ def read(path: str | Path) -> dict[str, UrdfJoint]:
     file = Path(path)
     if file.suffix == ".xacro":
         raise ValueError(_xacro(file))
+    if file.stat().st_size > MOST_BYTES:
+        raise ValueError(
+            f"{file}: has {file.stat().st_size} bytes, a URDF has at most {MOST_BYTES}: give the file "
+            "without meshes in it"
+        )
     content = file.read_bytes()
     try:
         root = ElementTree.fromstring(content, ElementTree.XMLParser(target=_Plain()))

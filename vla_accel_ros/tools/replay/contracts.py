@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 
 from vla_accel_ros.engine.session import Session
+from vla_accel_ros.sensing import bounded_yaml
 from vla_accel_ros.sensing.contract import Contract
 
 
@@ -23,6 +24,10 @@ def contract_file(session: Session, folder: Path) -> Path:
     file.write_text(session.contract)
     if session.urdf:
         (folder / "robot.urdf").write_text(session.urdf)
-        document = yaml.safe_load(session.contract)
-        file.write_text(yaml.safe_dump({**document, "urdf": "robot.urdf"}, sort_keys=False))
+        try:
+            document = bounded_yaml.load(session.contract)
+        except (yaml.YAMLError, RecursionError):
+            return file  # who loads it says what is wrong
+        if isinstance(document, dict):
+            file.write_text(yaml.safe_dump({**document, "urdf": "robot.urdf"}, sort_keys=False))
     return file

@@ -1,0 +1,46 @@
+"""YAML of others: read only where it is short, and its aliases stand for few values.
+
+Aliases make a few lines stand for more values than any memory holds, and a merge key (<<) writes them out.
+What they stand for is counted before anything is made of it. PyYAML reads some 100 kB a second, hence the
+bound on the length; libyaml's own loader is faster, and ends the process where a document is nested deeply.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+MOST_BYTES = 128 << 10
+"""Of a contract or a calibration, which have some kB."""
+MOST_LISTING_BYTES = 512 << 10
+"""Of a bag's metadata.yaml: all topics of a large robot, and a thousand files."""
+MOST_VALUES = 200_000
+
+
+def load(text: str, loader: Any = yaml.SafeLoader, most_bytes: int = MOST_BYTES) -> Any:
+    """The value of a document. Raises yaml.YAMLError, or RecursionError if it is nested too deeply."""
+    if len(text) > most_bytes:
+        raise yaml.YAMLError(f"it has {len(text)} characters, at most {most_bytes} are read")
+    reading = loader(text)
+    try:
+        node = reading.get_single_node()
+        if node is None:
+            return None
+        if _values(node, {}) > MOST_VALUES:
+            raise yaml.YAMLError(f"its aliases stand for more than {MOST_VALUES} values")
+        return reading.construct_document(node)
+    finally:
+        reading.dispose()
+
+
+def _values(node: yaml.Node, counted: dict[int, int]) -> int:
+    """How many values a node is, those of its aliases counted as often as they are used."""
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    if id(node) in counted:
+        return counted[id(node)]
+    counted[id(node)] = MOST_VALUES + 1  # for an alias of what it is in, which never ends
+    children = node.value if isinstance(node, yaml.SequenceNode) else [n for pair in node.value for n in pair]
+    counted[id(node)] = 1 + sum(_values(child, counted) for child in children)
+    return counted[id(node)]
