@@ -88,7 +88,7 @@ def test_while_a_slow_model_computes_cameras_are_told_to_be_alive_and_its_pace_i
     start, operator, told, contract, tmp_path
 ):
     text = demo_contract().read_text()
-    limit = "max_age_s: 0.8}"
+    limit = "max_age_s: 1.2}"
     assert limit in text
     (tmp_path / "robot.yaml").write_text(text.replace(limit, "max_age_s: 0.3}"))
     with Drivers(contract):
