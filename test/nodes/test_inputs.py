@@ -115,6 +115,25 @@ def test_while_a_slow_model_computes_cameras_are_told_to_be_alive_and_its_pace_i
     assert "chunks/s" in slow and ("; this contract needs " in slow or "too old for chunk.max_age_s" in slow)
 
 
+def test_a_robot_that_a_slow_model_stops_is_told_the_pace_of_the_model(start, operator, tmp_path):
+    text = demo_contract().read_text()
+    text = text.replace("max_age_s: 1.2}", "max_age_s: 0.3}").replace("max_age_s: 0.5", "max_age_s: 10.0")
+    (tmp_path / "strict.yaml").write_text(text)
+    path = str(tmp_path / "strict.yaml")
+    start("sim_robot")
+    start("trajectory", autostart=True, lead_s=0.1, contract=path)
+    # Of the bundled policy that is a quarter of a second or more.
+    start("inference", autostart=True, contract=path, denoise_steps=64, language_hz=0.0)
+    operator.wait(lambda: operator.measured, 30.0, "joint state")
+    operator.instruct(operator.reset("reach", 1))
+
+    def reasons() -> list[str]:
+        return [reason for motion in operator.motions for reason in motion.reasons]
+
+    operator.wait(lambda: any("; the model makes " in reason for reason in reasons()), 60.0, "pace")
+    assert not any(reason.startswith("camera") and " old" in reason for reason in reasons())
+
+
 def test_a_camera_that_sends_nothing_usable_is_named_with_the_reason(
     start, operator, told, contract, tmp_path
 ):

@@ -151,9 +151,10 @@ class ChunkFollower:
         now_ns: int,
         problems: Mapping[str, str] | None = None,
         waiting_for: str = "",
+        slow: str = "",
     ) -> None:
         """Take what inference tells of its inputs: the newest stamp of each stream, what is wrong with which,
-        and why it makes no chunks. From now on it is watched itself."""
+        why it makes no chunks, or makes them too slowly. From now on it is watched itself."""
         watchdog = self.safety.watchdog
         if not watchdog.watches(INFERENCE):
             watchdog.watch(INFERENCE, INFERENCE_S)
@@ -165,6 +166,8 @@ class ChunkFollower:
                 watchdog.note(name, problems[name])
         if waiting_for:
             watchdog.note(CHUNK, f"inference waits: {waiting_for}")
+        elif slow and not watchdog.noted(CHUNK):  # a refusal says more
+            watchdog.note(CHUNK, slow)
 
     def refused(self, why: str) -> None:
         """A chunk was refused: it is not fresh, and the next stop says why."""

@@ -16,7 +16,7 @@ from enum import Enum
 
 INFERENCE, CHUNK, CAMERA = "inference", "chunk", "camera/"
 QUIET_S = 0.25
-"""After this much silence of inference, which tells ten times a second, what it tells of is not to blame."""
+"""After this much silence of inference, which tells 20 times a second, what it tells of is not to blame."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,10 @@ class Watchdog:
         """What is known of why an input does not come, until it comes; it is told with its age."""
         self._known(name)
         self._notes[name] = why
+
+    def noted(self, name: str) -> bool:
+        """Whether something is known of why an input does not come."""
+        return name in self._notes
 
     def age_s(self, name: str, now_ns: int) -> float | None:
         """Age of an input by its stamp, None when it was never seen."""

@@ -190,7 +190,7 @@ class TrajectoryNode(ManagedNode):
             except ValueError as refusal:
                 self.get_logger().error(f"inputs refused: {refusal}", throttle_duration_sec=1.0)
                 return
-            self._follower.told(told.stamps_ns, self.now_ns(), told.problems, told.waiting_for)
+            self._follower.told(told.stamps_ns, self.now_ns(), told.problems, told.waiting_for, told.slow)
 
     def _on_joints(self, message: JointState) -> None:
         if not self.active:
