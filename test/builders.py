@@ -71,8 +71,14 @@ def make_model(config: PiConfig, seed: int = 0) -> Pi:
     return model.eval()
 
 
-def make_checkpoint(folder: Path, config: PiConfig | None = None, seed: int = 0) -> Path:
-    """A whole checkpoint folder: weights, config, statistics of 6 joints and tokeniser."""
+CALM = 0.1
+
+
+def make_checkpoint(folder: Path, config: PiConfig | None = None, seed: int = 0, reach: float = 1.0) -> Path:
+    """A whole checkpoint folder: weights, config, statistics of 6 joints and tokeniser.
+
+    reach: scales the actions; those of random weights make sense to a trajectory node with CALM only.
+    """
     config = make_config() if config is None else config
     folder.mkdir(parents=True, exist_ok=True)
     tensors = dict(make_model(config, seed).state_dict())
@@ -80,16 +86,16 @@ def make_checkpoint(folder: Path, config: PiConfig | None = None, seed: int = 0)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({"vla_accel_ros": config.to_json()}))
     (folder / "assets" / "arm").mkdir(parents=True, exist_ok=True)
-    stats = {"norm_stats": {"state": make_stats(seed), "actions": make_stats(seed + 1)}}
+    stats = {"norm_stats": {"state": make_stats(seed), "actions": make_stats(seed + 1, reach=reach)}}
     (folder / "assets" / "arm" / "norm_stats.json").write_text(json.dumps(stats))
     make_tokenizer().save(str(folder / "tokenizer.json"))
     return folder
 
 
-def make_stats(seed: int = 0, joints: int = JOINTS) -> dict[str, list[float]]:
-    """Statistics of joints that move about -1..1."""
+def make_stats(seed: int = 0, joints: int = JOINTS, reach: float = 1.0) -> dict[str, list[float]]:
+    """Statistics of joints that move about -reach..reach."""
     rng = np.random.default_rng(seed)
-    mean, std = rng.uniform(-0.3, 0.3, joints), rng.uniform(0.3, 0.6, joints)
+    mean, std = reach * rng.uniform(-0.3, 0.3, joints), reach * rng.uniform(0.3, 0.6, joints)
     return {
         "mean": mean.tolist(),
         "std": std.tolist(),

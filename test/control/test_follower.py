@@ -200,9 +200,9 @@ def test_it_goes_on_within_0_3_s_of_fresh_inputs(latency_s):
     assert robot.states[-1] is Motion.HOLDING
     count, fresh_ns = len(robot.sent), robot.now
     robot.send(0.5, robot.now - round(latency_s * S))
-    robot.run(0.15)
-    assert robot.states[-1] is Motion.RUNNING and len(robot.sent) > count
-    moved = robot.sent[count]
+    robot.run(0.19)
+    assert robot.states[-1] is Motion.RUNNING and len(robot.sent) == count + 2
+    moved = robot.sent[-1]
     assert moved.start_ns - fresh_ns <= 300 * MS
     assert np.abs(moved.positions[-1] - moved.positions[0]).max() > 0.05
     robot.assert_within_limits()

@@ -170,7 +170,10 @@ class Robot:
         self.run(1.5)
         assert self.follower.safety.state is Motion.HOLDING and self.speed == 0.0
         self.call("home")
-        self.run(0.55)
+        for _ in range(30):
+            self.run(0.05)
+            if self.speed > 2.0:
+                break
         assert self.speed > 2.0 and not self.answers
 
     @property

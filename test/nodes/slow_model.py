@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builders import make_checkpoint, make_config
+from builders import CALM, make_checkpoint, make_config
 
 from vla_accel_ros.models.config import GemmaConfig
 
@@ -15,4 +15,4 @@ SLOW_STEPS = 20
 def make_slow_model(folder: Path) -> Path:
     """Its checkpoint folder; give inference denoise_steps = SLOW_STEPS, or fewer for a faster one."""
     expert = GemmaConfig(width=512, depth=2, mlp=2048, heads=4, kv_heads=1, head_dim=8)
-    return make_checkpoint(folder / "slow_policy", make_config(horizon=50, expert=expert))
+    return make_checkpoint(folder / "slow_policy", make_config(horizon=50, expert=expert), reach=CALM)

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-from builders import make_checkpoint, make_config
+from builders import CALM, make_checkpoint, make_config
 from running import NodeProcess
 
 from vla_accel_ros.nodes.listener import Joints
@@ -32,7 +32,7 @@ class Stack:
         inference: Mapping[str, object] = MappingProxyType({}),
         **trajectory: object,
     ) -> None:
-        model = make_checkpoint(folder / "random_policy", make_config(horizon=32))
+        model = make_checkpoint(folder / "random_policy", make_config(horizon=32), reach=CALM)
         clock = {"use_sim_time": sim_time}
         self.robot = start("sim_robot", namespace, **clock)
         # A busy machine may deliver a trajectory late; what is later than twice lead_s jerks.

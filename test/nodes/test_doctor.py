@@ -7,7 +7,7 @@ import signal
 
 import pytest
 import rclpy
-from builders import make_checkpoint, make_config
+from builders import CALM, make_checkpoint, make_config
 from calling import call, change, state
 from drivers import Drivers, Fault
 from lifecycle_msgs.msg import State, Transition
@@ -88,7 +88,7 @@ def test_whether_the_robot_could_move_from_its_start_to_a_motion(start, operator
     assert trajectory == "/trajectory: does not run -> ros2 launch vla_accel_ros bringup.launch.py"
     assert inference.startswith("/inference: does not run")
 
-    model = make_checkpoint(tmp_path / "policy", make_config(horizon=32))
+    model = make_checkpoint(tmp_path / "policy", make_config(horizon=32), reach=CALM)
     start("trajectory", lead_s=0.1)
     start("inference", model=str(model), denoise_steps=2, language_hz=0.0)
     both = ("trajectory", "inference")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from builders import make_checkpoint, make_config
+from builders import CALM, make_checkpoint, make_config
 from calling import state
 from running import ROOT, until
 from stack import assert_ends_at_rest, commanded_acceleration, set_going, wait_for_rest, wait_until_ns
@@ -43,7 +43,7 @@ def adopting() -> Iterator[None]:
 def launcher(start, tmp_path: Path, operator: Operator) -> Iterator[subprocess.Popen]:
     """One whose nodes move the arm of a simulated robot. Its attribute `nodes`: process ids by name."""
     start("sim_robot")
-    model = make_checkpoint(tmp_path / "model", make_config(horizon=32))
+    model = make_checkpoint(tmp_path / "model", make_config(horizon=32), reach=CALM)
     parameters = tmp_path / "params.yaml"
     parameters.write_text("/**:\n  ros__parameters: {lead_s: 0.1, denoise_steps: 2}\n")
     ids = tmp_path / "ids.json"

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import make_checkpoint, make_config
+from builders import CALM, make_checkpoint, make_config
 from calling import call
 from stack import Stack, set_going, speed, wait_for_motion, wait_for_rest
 from std_msgs.msg import String
@@ -28,7 +28,7 @@ def test_every_topic_and_node_can_be_called_otherwise(start, contract, tmp_path,
     robot = {**cameras, "joint_states": "arm/state"}
     between = {"action_chunk": "plan", "motion": "doing"}
     outputs = {"arm_controller/joint_trajectory": "arm/go", "gripper_controller/joint_trajectory": "hand/go"}
-    model = make_checkpoint(tmp_path / "model", make_config(horizon=32))
+    model = make_checkpoint(tmp_path / "model", make_config(horizon=32), reach=CALM)
     start("sim_robot", remaps={**robot, **outputs})
     start(
         "inference",

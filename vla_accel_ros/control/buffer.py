@@ -168,14 +168,10 @@ class TrajectoryBuffer:
         """Brake as hard as the limits allow, and hold; later chunks are joined to that.
 
         was_ns: the present in the time that the path was sent in, when the clock has been set since. The stop
-        is then in the new time; it begins lead_s from now, and nothing of the old path is repeated.
+        is then in the new time and one point to rest at, within limits if it comes within twice lead_s.
         """
         if was_ns is not None:
-            lead_ns = round(self.lead_s * 1e9)
-            state = MotionState(now_ns + lead_ns, *self.reference(was_ns + lead_ns))
-            self._plan, self._committed_ns = brake(self.joints, state, self.limits), None
-            self._path = self._plan
-            return self._send(now_ns, state.stamp_ns, None)
+            return self._stop_on_arrival(now_ns, was_ns)
         now_ns = self._present(now_ns)
         commit_ns = self._commit_ns(now_ns)
         stop = brake(self.joints, MotionState(commit_ns, *self.reference(commit_ns)), self.limits)
@@ -188,14 +184,36 @@ class TrajectoryBuffer:
         The trajectory is one point in the future, so that a controller goes there from wherever it is: from
         rest to rest, by one cubic, within the limits of speed and acceleration, also when it comes late.
         """
-        limits = self.limits
-        speed_s, push_s = 1.5 * away / limits.velocity, np.sqrt(6.0 * away / limits.acceleration)
-        longest_s = max(float(np.maximum(speed_s, push_s).max(initial=0.0)), _SHORTEST_S)
-        end_ns = now_ns + math.ceil((longest_s + self.kept_s) * 1e3) * 1_000_000
+        end_ns = now_ns + self.rest_to_rest_ns(away)
         self.reset(position)
         self._now_ns, self._committed_ns = now_ns, end_ns
         rest = np.zeros((1, len(self.joints)))
         return Trajectory(self.joints, np.array([end_ns]), np.reshape(position, (1, -1)), rest)
+
+    def rest_to_rest_ns(self, away: np.ndarray) -> int:
+        """How long a cubic over distances [D] takes within the limits, and a message to come before it."""
+        limits = self.limits
+        speed_s, push_s = 1.5 * away / limits.velocity, np.sqrt(6.0 * away / limits.acceleration)
+        longest_s = max(float(np.maximum(speed_s, push_s).max(initial=0.0)), _SHORTEST_S)
+        return math.ceil((longest_s + self.kept_s) * 1e3) * 1_000_000
+
+    def _stop_on_arrival(self, now_ns: int, was_ns: int) -> Trajectory:
+        """One point to rest at, wherever on its path a controller is when it comes, within twice lead_s.
+
+        From speed v a cubic to v T / 2 ahead brakes with v / T. A controller that is late by lag is closer by
+        v lag, and brakes with up to 6 v lag / T^2 more; its speed may be w by then, 4 (w - v) / T more.
+        """
+        position, velocity = self.reference(was_ns)
+        speed = np.maximum(np.abs(velocity), np.abs(self.reference(was_ns + round(self.kept_s * 1e9))[1]))
+        top, lag_s = self.limits.acceleration, self.kept_s
+        change = 4.0 * speed - 3.0 * np.abs(velocity)
+        rest_s = (change + np.sqrt(change * change + 24.0 * top * speed * lag_s)) / (2.0 * top)
+        rest_s = max(float(rest_s.max(initial=0.0)), _SHORTEST_S)
+        end = np.clip(position + velocity * rest_s / 2, self.limits.lower, self.limits.upper)
+        self.reset(end)
+        self._now_ns, self._committed_ns = now_ns, now_ns + math.ceil(rest_s * 1e9)
+        rest = np.zeros((1, len(self.joints)))
+        return Trajectory(self.joints, np.array([self._committed_ns]), np.reshape(end, (1, -1)), rest)
 
     def check(self, chunk: Chunk, now_ns: int) -> None:
         """Raises ValueError for a chunk that is wrong; see `update`."""

@@ -88,7 +88,7 @@ class ChunkFollower:
         self._following.forget()
         self._valid_from_ns: int | None = None
         self._rest_ns = self._joined_ns = 0
-        self._ready = self._begun = False
+        self._ready = self._begun = self._joined = False
         self._spot: tuple[np.ndarray, int] | None = None  # (where the joints stand, since when)
         self._stepped_ns = 0
         self._waiting: Chunk | None = None
@@ -172,7 +172,7 @@ class ChunkFollower:
     def refused(self, why: str) -> None:
         """A chunk was refused: it is not fresh, and the next stop says why."""
         self.counts["refused"] += 1
-        self.safety.watchdog.note(CHUNK, f"chunks are refused: {why}")
+        self.safety.watchdog.note(CHUNK, "chunks are refused", f": {why}")
 
     def follow(
         self, chunk: Chunk, now_ns: int, clock_ns: Callable[[], int] | None = None
@@ -221,10 +221,15 @@ class ChunkFollower:
             # Of joints that fell silent before they were to be at rest nobody knows where they stopped.
             seen = self._felt_ns >= self._rest_ns - _PARKED_NS
             self._parked, self._stayed = self._measured if seen else None, _MOVED_OF_RANGE
+            self._joined = False
             self._following.forget()
             return change, join
         waiting, self._waiting = self._waiting, None
         return change, None if waiting is None else self._move(waiting, now_ns)
+
+    def approach_ns(self) -> int:
+        """How long a join takes whose joints are held from as far off as is usual."""
+        return self.buffer.rest_to_rest_ns(self._usual)
 
     def resume(self) -> None:
         """Take the faults back: go on from where the joints stand."""
@@ -281,6 +286,8 @@ class ChunkFollower:
         """
         joints = chunk if self._twist is None else self._joints_of(chunk)
         self.buffer.check(joints, now_ns)
+        if self._twist is not None:
+            self._twist.check(chunk)
         why = nonsense(joints.actions, chunk.step_dt_s, self.buffer.joints, self.buffer.limits, self._flips)
         if why:
             raise ValueError(f"chunk {chunk.request_id}: {why}")
@@ -360,27 +367,30 @@ class ChunkFollower:
             self._rest_ns, self._ready = max(self._rest_ns, stamp_ns), True
 
     def _join(self, now_ns: int) -> Trajectory | None:
-        """Before it goes on: a way to where the joints are, where that is not where they were left.
+        """Before it goes on: a way to where it goes on from, which is where the joints are if that is not
+        where they were left.
 
-        Wherever a controller's setpoint is, where it was commanded to be or reset to the measured joints, it
-        gets there from rest to rest within limits. Nothing of a chunk is followed before.
+        Wherever a controller's setpoint is, where it was commanded to be or reset to the measured joints (by
+        drives that were off and on), it gets there from rest to rest within limits. Nothing of a chunk is
+        followed before.
         """
-        for reason in (BEGINNING, JOINING, MOVING):
+        for reason in (BEGINNING, MOVING):
             self.safety.resume(reason)
         if now_ns < self._joined_ns:
-            self.safety.hold(JOINING)
+            self.safety.pause = JOINING
             return None
+        self.safety.pause = ""
         if self.safety.state is not Motion.HOLDING or not self._ready or self._measured is None:
             if not self._begun:
                 self.safety.hold(BEGINNING)
             return None
         moved = self._moved(self._measured)
-        if not moved.any():
-            self._begun = True
+        if self._joined and not moved.any():
             return None
+        self.safety.pause = JOINING
         if any(late.name == JOINT_STATES for late in self.safety.watchdog.late(now_ns)):
             return None
-        if not self.joints_stand or self._leaps.lasting:
+        if self._leaps.lasting or (moved.any() and not self.joints_stand):
             self.safety.hold(MOVING)
             return None
         if not self.safety.clear(now_ns):
@@ -388,15 +398,20 @@ class ChunkFollower:
         commanded, _ = self.buffer.reference(self._rest_ns)
         limits = self.buffer.limits
         goal = np.clip(np.where(moved, self._measured, commanded), limits.lower, limits.upper)
-        way = np.maximum(np.abs(goal - commanded), np.abs(goal - self._measured))
-        join = self.buffer.go_to(goal, np.where(moved, np.maximum(way, self._usual), 0.0), now_ns)
-        self.counts["joins"] += 1
-        self._rest_ns = join.end_ns
-        self._joined_ns = join.end_ns + round(self.buffer.kept_s * 1e9)
-        self._begun, self._parked, self._stayed = True, self._measured, _MOVED_OF_RANGE
+        away = np.maximum(np.abs(goal - commanded), np.abs(goal - self._measured))
+        join = self.buffer.go_to(goal, np.where(moved, np.maximum(away, self._usual), away), now_ns)
+        self.counts["joins"] += bool(moved.any())
+        self._rest_ns = self._joined_ns = join.end_ns
+        self._begun = self._joined = True
+        self._parked, self._stayed = (
+            np.where(moved, self._measured, self._parked_or(self._measured)),
+            _MOVED_OF_RANGE,
+        )
         self._elsewhere[:] = False
-        self.safety.hold(JOINING)
-        return join
+        return join if len(goal) else None
+
+    def _parked_or(self, measured: np.ndarray) -> np.ndarray:
+        return measured if self._parked is None else self._parked
 
     def _moved(self, measured: np.ndarray) -> np.ndarray:
         """Which joints are not where they were left, bool [D]: all at the beginning, and when nobody saw

@@ -60,8 +60,8 @@ class TwistBuffer:
     def update(self, chunk: Chunk, now_ns: int) -> bool:
         """Take a chunk whose actions are [H, 6], or more columns of which the first six count; whether it
         changes the motion. Raises ValueError for numbers that are not finite."""
+        self.check(chunk)
         actions = np.asarray(chunk.actions, dtype=np.float64)[:, :6]
-        check_finite("twist actions", actions, _COLUMNS)
         if self._block and self._execution_horizon is not None:
             actions = actions[: self._execution_horizon]
         step_ns = round(chunk.step_dt_s * 1e9)
@@ -81,6 +81,10 @@ class TwistBuffer:
         self._rows = self._limited(actions * rate)
         self._start_ns, self._end_ns, self._step_ns, self._newest = start_ns, end_ns, step_ns, number
         return True
+
+    def check(self, chunk: Chunk) -> None:
+        """Raises ValueError for numbers that are not finite."""
+        check_finite("twist actions", np.asarray(chunk.actions)[:, :6], _COLUMNS)
 
     def stop(self) -> None:
         """Come to a stand; a later chunk moves the hand again."""

@@ -22,15 +22,16 @@ QUIET_S = 0.25
 @dataclass(frozen=True)
 class Late:
     """An input beyond its limit. age_s: None if it was never seen, negative if its stamp is in the future.
-    note: what is known of it beside that."""
+    note: what is known of it beside that; detail: what of this is another every time."""
 
     name: str
     age_s: float | None
     limit_s: float
     note: str = ""
+    detail: str = ""
 
     def __str__(self) -> str:
-        return f"{self._sentence()}; {self.note}" if self.note else self._sentence()
+        return "; ".join(filter(None, (self._sentence(), self.note + self.detail)))
 
     @property
     def cause(self) -> str:
@@ -56,7 +57,7 @@ class Watchdog:
     def __init__(self, limits_s: Mapping[str, float]):
         self._limits_s: dict[str, float] = {}
         self._stamps_ns: dict[str, int] = {}
-        self._notes: dict[str, str] = {}
+        self._notes: dict[str, tuple[str, str]] = {}
         for name, limit_s in limits_s.items():
             self.watch(name, limit_s)
 
@@ -76,10 +77,11 @@ class Watchdog:
         self._stamps_ns[name] = stamp_ns
         self._notes.pop(name, None)
 
-    def note(self, name: str, why: str) -> None:
-        """What is known of why an input does not come, until it comes; it is told with its age."""
+    def note(self, name: str, why: str, detail: str = "") -> None:
+        """What is known of why an input does not come, until it comes; it is told with its age. detail: what
+        of it is another every time."""
         self._known(name)
-        self._notes[name] = why
+        self._notes[name] = why, detail
 
     def noted(self, name: str) -> bool:
         """Whether something is known of why an input does not come."""
@@ -99,7 +101,7 @@ class Watchdog:
         """The inputs that are beyond their limits, in the order they were given."""
         ages = ((name, self.age_s(name, now_ns), limit) for name, limit in self._limits_s.items())
         return [
-            Late(name, age, limit, self._notes.get(name, ""))
+            Late(name, age, limit, *self._notes.get(name, ("", "")))
             for name, age, limit in ages
             if age is None or abs(age) > limit
         ]
@@ -112,8 +114,9 @@ class Watchdog:
         others = [one for one in late if one not in told and one.name != INFERENCE]
         silent_s = self.age_s(INFERENCE, now_ns)
         if silent_s is None:  # cameras are known by the stamps of chunks
-            if cameras and self._notes.get(CHUNK) and CHUNK in self._limits_s:
-                return [replace(cameras[0], name=CHUNK, note=self._notes[CHUNK]), *others]
+            if cameras and CHUNK in self._notes:
+                note, detail = self._notes[CHUNK]
+                return [replace(cameras[0], name=CHUNK, note=note, detail=detail), *others]
             return late
         if len(told) + len(others) < len(late) or (told and silent_s > QUIET_S):
             return [Late(INFERENCE, silent_s, self._limits_s[INFERENCE]), *others]
@@ -153,7 +156,7 @@ class Safety:
     its limit does not make the robot stutter.
 
     Attributes: `reasons`, sentences, none only while it runs; `causes`, what of them does not change from
-    moment to moment.
+    moment to moment; `pause`, what it waits for before it runs, beside that, empty for nothing.
     """
 
     def __init__(self, watchdog: Watchdog, settle_s: float = 0.1):
@@ -161,6 +164,7 @@ class Safety:
         self.state = Motion.HOLDING
         self.reasons: tuple[str, ...] = ()
         self.causes: tuple[str, ...] = ()
+        self.pause = ""
         self._settle_ns = round(settle_s * 1e9)
         self._fresh_since_ns: int | None = None
         self._holds: dict[str, None] = {}
@@ -190,7 +194,7 @@ class Safety:
             self._fresh_since_ns = now_ns
         before, self.state = self.state, self._next(now_ns, at_rest, bool(why))
         if not why and self.state is not Motion.RUNNING:
-            sentence = BRAKING if self.state is Motion.STOPPING else SETTLING
+            sentence = BRAKING if self.state is Motion.STOPPING else self.pause or SETTLING
             why = {sentence: sentence}
         self.causes, self.reasons = tuple(why), tuple(why.values())
         return None if self.state is before else Change(before, self.state, self.reasons)
@@ -201,4 +205,4 @@ class Safety:
         if self.state is Motion.STOPPING:
             return Motion.HOLDING if at_rest else Motion.STOPPING
         settled = self._fresh_since_ns is not None and now_ns - self._fresh_since_ns >= self._settle_ns
-        return Motion.RUNNING if settled else Motion.HOLDING
+        return Motion.RUNNING if settled and not self.pause else Motion.HOLDING

@@ -150,6 +150,16 @@ class Home:
     def _brake(self, one: _Streamed, jumped: bool) -> None:
         now_ns, joints = self._standing.node.now_ns(), one.trajectory.joints
         was_ns, lead_ns = (self._polled_ns, _LEAD_NS) if jumped else (now_ns, 0)
+        if was_ns < one.trajectory.start_ns:  # on the way to where the joints are, where it may end
+            left_ns = one.trajectory.start_ns - was_ns
+            rest = one.trajectory.positions[:1]
+            braking = Trajectory(joints, np.array([now_ns + left_ns]), rest, np.zeros_like(rest))
+            if jumped:
+                one.adapter.stop(braking, now_ns)
+            else:
+                one.adapter.send(braking, now_ns)
+            self._standing.braking(braking.end_ns)
+            return
         state = MotionState(now_ns + lead_ns, *one.trajectory.sample(was_ns + lead_ns))
         braking = brake(joints, state, self._limits_of(joints))
         if jumped:
@@ -184,7 +194,9 @@ class Home:
         here = np.array([measured[name] for name in names])
         goal = np.array([self._home[name] for name in names])
         now_ns = self._standing.node.now_ns()
-        whole = move(names, here, goal, self._limits, self._speed, now_ns)
+        # From wherever the setpoint is to where the joints are, first, which is what the motion begins with.
+        first_ns = self._standing.approach_ns()
+        whole = move(names, here, goal, self._limits, self._speed, now_ns + first_ns)
         futures = []
         for adapter in self._adapters:
             share = whole.select(adapter.controller.joints)

@@ -116,6 +116,10 @@ class Standing:
             return None
         return dict(zip(self._joints.joints, self._joints.newest().tolist()))
 
+    def approach_ns(self) -> int:
+        """How long a controller takes at most to where the joints are, from wherever it holds them."""
+        return self._follower.approach_ns()
+
     def late(self, name: str) -> str:
         """What is late of this input, a sentence; empty when it is not."""
         late = self._follower.safety.watchdog.late(self.node.now_ns())
