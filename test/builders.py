@@ -71,7 +71,7 @@ def make_model(config: PiConfig, seed: int = 0) -> Pi:
     return model.eval()
 
 
-CALM = 0.1
+CALM = 0.05
 
 
 def make_checkpoint(folder: Path, config: PiConfig | None = None, seed: int = 0, reach: float = 1.0) -> Path:
