@@ -36,7 +36,7 @@ class Stack:
         clock = {"use_sim_time": sim_time}
         self.robot = start("sim_robot", namespace, **clock)
         # A busy machine may deliver a trajectory late; what is later than twice lead_s jerks.
-        trajectory = {"lead_s": 0.1, **trajectory}
+        trajectory = {"lead_s": 0.05, **trajectory}
         self.trajectory = start("trajectory", namespace, autostart=True, **clock, **trajectory)
         self.inference = start(
             "inference",
