@@ -32,6 +32,7 @@ KEYS = {
 }
 # Imported only where a checkpoint, a GPU or a tool asks for it, with a sentence when it is not there.
 ON_DEMAND = {"cuda", "pynvml", "sentencepiece", "tensorstore", "transformers", "triton"}
+BROUGHT_BY_MCAP = {"lz4", "zstandard"}
 
 
 def requirements(name: str) -> dict[str, str]:
@@ -78,7 +79,7 @@ def test_every_import_is_declared() -> None:
                 imported |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
                 imported.add(node.module.partition(".")[0])
-    foreign = imported - set(sys.stdlib_module_names) - {"vla_accel_ros"} - ON_DEMAND
+    foreign = imported - set(sys.stdlib_module_names) - {"vla_accel_ros"} - ON_DEMAND - BROUGHT_BY_MCAP
     declared = depends(MANIFEST) | requirements("robot.txt").keys()
     assert {name for name in foreign if KEYS.get(name, name) not in declared} == set()
 
