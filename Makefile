@@ -43,9 +43,10 @@ test-gpu: venv-test  ## the tests marked gpu
 sanitize: venv-test  ## the kernels under compute-sanitizer: memory and races; about a minute
 	$(BIN)/python test/kernels/sanitize.py
 
-fuzz: venv-test  ## a million cases of damaged messages, pictures, contracts, and as many of rings
+fuzz: venv-test  ## a million damaged inputs, as many of rings, ten million events that must not break a limit
 	$(BIN)/python test/fuzz $(ARGS)
 	FUZZ_CASES=1000000 $(BIN)/pytest -q test/sensing/test_ring_fuzz.py
+	$(BIN)/python test/control/adversary.py --events 10000000 --processes $$(nproc)
 
 clean:  ## remove what builds and runs left
 	rm -rf build install log out .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

@@ -11,11 +11,16 @@ from __future__ import annotations
 
 import argparse
 import heapq
+import itertools
+import multiprocessing
 import random
 import sys
+import time
+import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from rosless import OPERATOR, PASSING, RESTARTED, Parameters, Robot, TrajectoryLogic
@@ -65,7 +70,8 @@ class Episode:
             self.sag = self.array.uniform(-0.01, 0.01, len(limits.lower))
         self.controller = TrajectoryController(self.robot.joints, self.where.copy(), rng.random() < 0.7)
         self.ticks: list[tuple[int, np.ndarray]] = []
-        self.arrivals_ns = 0
+        self.arrivals_ns = self.others_until_ns = 0
+        self.activated = self.began = False
         self.holding: tuple[int, int] | None = None
         self.still: list[tuple[int, int]] = []
         self.quiet_since: int | None = None
@@ -198,7 +204,7 @@ class Episode:
     def node_watch(self) -> None:
         """The watchdog's timer, and what the holds mean from then on."""
         self.node.watch()
-        if OPERATOR in self.node.holds and self.holding is None:
+        if OPERATOR in self.node.holds and self.holding is None and not self.node.silent:
             longest = (self.robot.limits.velocity / self.robot.limits.acceleration).max()
             self.holding = (self.t_ns + round(longest * S) + HOLD_SLACK_NS, 0)
 
@@ -282,6 +288,7 @@ class Episode:
 
     def _sent(self, trajectory: Trajectory, on_arrival: bool) -> None:
         sent_ns, offset_ns = self.t_ns, self.offset_ns
+        self.began = True
         if self.node.silent:
             self._break("sent something while released")
         self._check_length(trajectory, on_arrival)
@@ -301,7 +308,10 @@ class Episode:
                     velocities = np.concatenate([velocities, velocities[-1:]])
             moved = Trajectory(trajectory.joints, times, positions, velocities)
             measured = MotionState(self.t_ns, self.where, np.zeros_like(self.where))
-            self.controller.accept(moved, self.t_ns, measured)
+            if not self._deactivated(moved):
+                self.controller.accept(moved, self.t_ns, measured)
+                if on_arrival:
+                    self.controller.eased.append((self.t_ns, moved.end_ns))
 
         self._at(self.arrivals_ns, arrive)
 
@@ -350,7 +360,7 @@ class Episode:
             self.moved = float(np.mean(np.abs(p).max(axis=1) > 1e-6))
         if robot.kind in ("joint_trajectory", "servo_twist"):
             times, positions = self.controller.path(self.end_ns)
-            self.broken += judge_path(times, positions, robot.limits, self.controller.spared)
+            self.broken += judge_path(times, positions, robot.limits, *self.controller.exceptions)
             for begin, end in self.still:
                 part = positions[np.searchsorted(times, begin) : np.searchsorted(times, end)]
                 if len(part) and np.ptp(part, axis=0).max() > 1e-9:
@@ -384,7 +394,8 @@ class Episode:
 
     def glitches(self, name: str) -> None:
         """Joints are reported elsewhere for a moment."""
-        self._lasts(name, 0.002, self.rng.choice((0.02, 0.2, 1.0)))
+        # Joints that lie for longer as the first thing that is known of them are believed.
+        self._lasts(name, 0.002, self.rng.choice((0.02, 0.2, 1.0)) if self.began else 0.15)
         self.glitch = np.zeros_like(self.where)
         joint = self.rng.randrange(len(self.glitch))
         self.glitch[joint] = self.rng.choice((-1, 1)) * self.rng.choice((0.05, 0.4, 1.0))
@@ -418,6 +429,8 @@ class Episode:
         self.offset_ns += by_ns
         if -20 * MS <= by_ns <= S:  # the controller lives by the same clock
             self.controller.shift(by_ns, self.t_ns)
+        # What is under way means another time on arrival.
+        self.controller.spare(self.t_ns, max(self.t_ns + abs(by_ns) * (abs(by_ns) < S), self.arrivals_ns))
         self.newest_chunk_ns = min(self.newest_chunk_ns, self.now_ns())
         self.kept.clear()
 
@@ -443,7 +456,8 @@ class Episode:
         """~/release, and somebody else moves the joints."""
 
         def others() -> None:
-            if self.node.silent and self.robot.kind in ("joint_trajectory", "servo_twist"):
+            idle = self.t_ns > self.others_until_ns
+            if self.node.silent and idle and self.robot.kind in ("joint_trajectory", "servo_twist"):
                 goal = self.robot.limits.lower + self.array.uniform(0.1, 0.9, len(self.where)) * (
                     self.robot.limits.upper - self.robot.limits.lower
                 )
@@ -454,15 +468,18 @@ class Episode:
                 )
                 path = move(self.robot.joints, here, goal, self.robot.limits, 0.3, self.t_ns)
                 self.controller.accept(path, self.t_ns, MotionState(self.t_ns, self.where))
+                self.others_until_ns = path.end_ns
+                self._unhold()
 
         self._input("order", self.node.release)
         self._at(self.t_ns + S, others)
         if self.rng.random() < 0.7:
-            self._at(self.t_ns + round(self.rng.uniform(0.5, 4.0) * S), lambda: self.reclaim(name))
+            self._at(self.t_ns + round(self.rng.uniform(0.5, 6.0) * S), lambda: self.reclaim(name))
 
     def reclaim(self, name: str) -> None:
-        """~/reclaim, of joints that stand."""
-        self._input("order", self.node.reclaim)
+        """~/reclaim, when the others are done."""
+        if self.t_ns > self.others_until_ns + S // 5:
+            self._input("order", self.node.reclaim)
 
     def home(self, name: str) -> None:
         """~/home."""
@@ -482,6 +499,8 @@ class Episode:
             self.node = self._start(holds)
             self._resumed_later()
 
+        self.began = False
+        self.until["glitch"] = self.until["frozen"] = self.t_ns
         self._lasts("stall", 0.3, 3.0)
         self._waiting = {}
         self._at(self.until["stall"] + 1, begin)
@@ -502,15 +521,32 @@ class Episode:
         self._at(self.until["stall"] + 1, go_on)
 
     def reactivate(self, name: str) -> None:
-        """Drives go off and on: the controller holds where the joints are."""
+        """Drives go off and on: the controller is deactivated meanwhile, then holds where the joints are."""
         if self.robot.kind in ("joint_trajectory", "servo_twist"):
+            self._lasts(name, 0.4, 2.0)
+            self.until["drive off"] = self.until[name]
             self.controller.hold(self.where.copy(), self.t_ns)
+            self.activated = True
+
+    def _deactivated(self, trajectory: Trajectory) -> bool:
+        """Whether the controller is still off. It is not activated by anybody while it is commanded to be
+        further away than a following error may be; what is nearer is stepped to."""
+        if self.active("reactivate"):
+            return True
+        if self.activated and trajectory.start_ns <= self.t_ns:
+            away = np.abs(trajectory.sample(self.t_ns)[0] - self.where)
+            if (away > np.maximum(0.15 * self.robot.limits.velocity, 0.05)).any():
+                self.until["reactivate"] = self.until["drive off"] = self.t_ns + S // 10
+                return True
+            self.controller.spare(self.t_ns)
+        self.activated = False
+        return False
 
 
 FAULTS: dict[str, Callable[[Episode, str], None]] = {
     "glitch": Episode.glitches,
     "dropout": lambda e, n: e._lasts(n, 0.05, 1.5),
-    "frozen": lambda e, n: e._lasts(n, 0.05, 1.5),
+    "frozen": lambda e, n: e._lasts(n, 0.05, 1.5 if e.began else 0.15),
     "drive off": lambda e, n: e._lasts(n, 0.05, 2.0),
     "joint stamps": Episode.stamps,
     "joints not finite": lambda e, n: e._lasts(n, 0.02, 0.5),
@@ -535,76 +571,87 @@ FAULTS: dict[str, Callable[[Episode, str], None]] = {
 
 @dataclass(frozen=True)
 class Result:
-    """Of one episode, for another process."""
+    """Of one episode. moved: share of the time in which the joints were commanded to move. log: what
+    happened, as "time fault"."""
 
     seed: int
     kind: str
     mode: str
     events: int
+    moved: float
     broken: tuple[str, ...]
     log: tuple[str, ...]
-    moved: float
+
+    def __str__(self) -> str:
+        again = f"python test/control/adversary.py --seed {self.seed}"
+        return f"{self.kind} {self.mode}: {'; '.join(self.broken)}; again: {again}"
 
 
 def play(seed: int, faults: tuple[str, ...] | None = None, kind: str | None = None) -> Result:
-    """One episode."""
+    """One episode; what it raises is broken too."""
     episode = Episode(seed, faults, kind)
     mode = episode.parameters.mode
     try:
         episode.run()
     except Exception as error:
-        episode.broken.append(Broken(f"{type(error).__name__}: {error}", episode.t_ns * 1e-9, 2.0))
-        if seed == DEBUG:
-            raise
-    return Result(
-        seed,
-        episode.robot.kind,
-        mode,
-        episode.events,
-        tuple(map(str, episode.broken)),
-        tuple(episode.log),
-        episode.moved,
-    )
+        trace = "".join(traceback.format_exception(error))
+        episode.broken.append(Broken(f"{trace}at", episode.t_ns * 1e-9, 2.0))
+    broken = tuple(map(str, episode.broken))
+    return Result(seed, episode.robot.kind, mode, episode.events, episode.moved, broken, tuple(episode.log))
 
 
-DEBUG = None
+def results(
+    events: int,
+    first: int = 0,
+    faults: tuple[str, ...] | None = None,
+    kind: str | None = None,
+    processes: int = 1,
+) -> Iterator[Result]:
+    """Episodes from a seed on, until so many events have happened."""
+    one = partial(play, faults=faults, kind=kind)
+    seeds = itertools.count(first)
+    if processes == 1:
+        played: Iterator[Result] = map(one, seeds)
+        pool = None
+    else:
+        pool = multiprocessing.get_context("spawn").Pool(processes)
+        # An endless source would be read to its end: what is more than enough is never played.
+        played = pool.imap_unordered(one, itertools.islice(seeds, events), chunksize=4)
+    for result in played:
+        events -= result.events
+        yield result
+        if events <= 0:
+            break
+    if pool is not None:
+        pool.terminate()
 
 
 def main() -> int:
-    """Play episodes until so many events have happened; status 1 when a limit was broken."""
-    global DEBUG
+    """Play episodes until so many events have happened; status 1 when something was broken."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--events", type=int, default=100_000, help="in all (default: %(default)s)")
     parser.add_argument("--first", type=int, default=0, help="seed of the first episode")
     parser.add_argument("--seed", type=int, help="only this episode, with what happened in it")
-    parser.add_argument("--faults", help="comma separated; all when not given")
-    parser.add_argument("--kind", choices=KINDS)
+    parser.add_argument("--faults", help=f"comma separated, of: {', '.join(FAULTS)}; all when not given")
+    parser.add_argument("--kind", choices=KINDS, help="of the controller; random when not given")
     parser.add_argument("--processes", type=int, default=1)
     wanted = parser.parse_args()
-    faults = None if wanted.faults is None else tuple(f for f in wanted.faults.split(",") if f)
+    faults = None if wanted.faults is None else tuple(filter(None, wanted.faults.split(",")))
     if wanted.seed is not None:
-        DEBUG = wanted.seed
         result = play(wanted.seed, faults, wanted.kind)
-        print("\n".join((f"{result.kind} {result.mode}", *result.log, *result.broken)))
+        print("\n".join((*result.log, str(result))))
         return bool(result.broken)
-    events, failed, whys, seed = 0, 0, Counter[str](), wanted.first
-    n = 0
-    moved: dict[str, list[float]] = {}
-    while events < wanted.events:
-        result = play(seed, faults, wanted.kind)
-        events += result.events
-        n += 1
-        moved.setdefault(f"{result.kind} {result.mode}", []).append(result.moved)
+    events, episodes, failed, began = 0, 0, 0, time.monotonic()
+    for result in results(wanted.events, wanted.first, faults, wanted.kind, wanted.processes):
+        events, episodes = events + result.events, episodes + 1
         if result.broken:
             failed += 1
-            print(f"seed {seed}: {result.kind} {result.mode}: {'; '.join(result.broken)}", flush=True)
-            for why in result.broken:
-                whys[f"{result.kind}: {why.partition(' of joint')[0]}"] += 1
-        seed += 1
-    print(f"{events} events in {n} episodes; {failed} episodes broke something: {dict(whys)}")
-    print({k: round(float(np.mean(v)), 2) for k, v in moved.items()})
+            print(result, flush=True)
+        if episodes % 1000 == 0:
+            print(f"{events} events, {time.monotonic() - began:.0f} s", flush=True)
+    print(f"{events} events in {episodes} episodes: {failed} of them broke something")
     return bool(failed)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from vla_accel_ros.sensing.joints import JointHistory
 OPERATOR, RELEASED, HOMING = "held by the operator", "released to others", "going home"
 AT_HOME, RESTARTED = "at home", "restarted after a crash"
 PASSING = (HOMING,)
+JOIN_NS = 500_000_000
 
 
 @dataclass(frozen=True)
@@ -114,13 +115,13 @@ class TrajectoryLogic:
         """A chunk has come."""
         now_ns = self._now()
         try:
-            self._send(self.follower.follow(chunk, now_ns))
+            self._send(self.follower.follow(chunk, now_ns, self.clock_ns))
         except ValueError:
             self.refused += 1
 
     def watch(self) -> None:
         """The watchdog's timer."""
-        now_ns = self._now()
+        now_ns = self._watched_ns = self._now()
         change, stop = self.follower.step(now_ns)
         self._send(stop)
         if change is not None and change.after is Motion.HOLDING and isinstance(self.stream, JogStream):
@@ -250,6 +251,10 @@ class TrajectoryLogic:
         self._forget()
         self._take_back(reason)
 
+    @property
+    def _kept_ns(self) -> int:
+        return round(self.follower.buffer.kept_s * 1e9)
+
     def _stands(self, now_ns: int) -> bool:
         return self.follower.safety.state is Motion.HOLDING and now_ns >= self._brakes_until_ns
 
@@ -259,22 +264,27 @@ class TrajectoryLogic:
         if self._went:
             self._go_on(HOMING, now_ns)
             return
-        self._forget()
         self._went = True
         if self._joints.newest_ns is not None:
-            here = self._joints.newest()
-            self._move = move(self.robot.joints, here, self.robot.home, self.robot.limits, 0.3, now_ns)
+            here, begin_ns = self._joints.newest(), now_ns + JOIN_NS
+            self._move = move(self.robot.joints, here, self.robot.home, self.robot.limits, 0.3, begin_ns)
             self._send(self._move)
 
     def _cancel(self, jumped: bool = False) -> None:
         going, self._move = self._move, None
         if going is not None:
             now_ns = self.clock_ns()
-            if jumped:
-                return
-            state = MotionState(now_ns, *going.sample(now_ns))
+            was_ns = self._watched_ns if jumped else now_ns
+            from_ns = max(was_ns + (50_000_000 if jumped else self._kept_ns), going.start_ns)
+            state = MotionState(from_ns, *going.sample(from_ns))
             braking = brake(self.robot.joints, state, self.robot.limits)
+            if not jumped:
+                braking = going.since(now_ns).then(braking)
+                self._send(braking)
+            else:
+                braking = replace(braking, times_ns=braking.times_ns + (now_ns - was_ns))
+                if self.stream is None:
+                    self.send(braking, True)
             self._brakes_until_ns = braking.end_ns
-            self._send(braking)
         if HOMING in self.holds:
             self._went = True

@@ -29,7 +29,7 @@ def waiting(robot) -> Robot:
 
 def assert_stays(robot: Robot) -> None:
     """It has come to rest, gets nothing more, and answered that ~/home did not succeed."""
-    robot.run(0.5)
+    robot.run(0.7)
     sent, position = robot.sent, robot.path[-1]
     robot.run(3.0)
     np.testing.assert_array_equal(robot.path[-1], position)
@@ -170,7 +170,7 @@ def test_a_move_by_an_action_ends_at_home():
 def test_a_move_that_replaces_another_begins_when_it_stands(robot):
     robot.goes_home()
     robot.call("home again")
-    robot.run(0.8, goal=1.8)  # chunks come all the time
+    robot.run(1.2, goal=1.8)  # chunks come all the time
     assert list(robot.standing.holds) == [NOT_AT_HOME, HOMING] and robot.speed > 1.0
     robot.run(4.0)
     assert "replaced by another move" in robot.answers["home"].message

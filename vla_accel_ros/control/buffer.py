@@ -36,6 +36,8 @@ MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")
 _AHEAD_S = 0.1
 _CROSSING_S = 0.1
 _SHORTEST_S = 0.1
+# A clock that was set is noticed this much later at most.
+_NOTICED_S = 0.02
 SET_BACK_NS = 20_000_000
 """A clock that is set back by no more goes on as if it had not been; by more, it is another time."""
 
@@ -201,14 +203,18 @@ class TrajectoryBuffer:
         """One point to rest at, wherever on its path a controller is when it comes, within twice lead_s.
 
         From speed v a cubic to v T / 2 ahead brakes with v / T. A controller that is late by lag is closer by
-        v lag, and brakes with up to 6 v lag / T^2 more; its speed may be w by then, 4 (w - v) / T more.
+        v lag, and brakes with up to 6 v lag / T^2 more; its speed may be w by then, 4 (w - v) / T more. Where
+        that is no room to the end of a joint's range, it takes 3 room / v, from where no cubic goes beyond.
         """
         position, velocity = self.reference(was_ns)
         speed = np.maximum(np.abs(velocity), np.abs(self.reference(was_ns + round(self.kept_s * 1e9))[1]))
-        top, lag_s = self.limits.acceleration, self.kept_s
+        top, lag_s = self.limits.acceleration, self.kept_s + _NOTICED_S
         change = 4.0 * speed - 3.0 * np.abs(velocity)
         rest_s = (change + np.sqrt(change * change + 24.0 * top * speed * lag_s)) / (2.0 * top)
-        rest_s = max(float(rest_s.max(initial=0.0)), _SHORTEST_S)
+        room = np.where(velocity > 0, self.limits.upper - position, position - self.limits.lower)
+        tight = speed * float(rest_s.max(initial=0.0)) > 3.0 * room
+        rest_s = (3.0 * room[tight] / speed[tight]).min() if tight.any() else rest_s.max(initial=0.0)
+        rest_s = max(float(rest_s), _SHORTEST_S)
         end = np.clip(position + velocity * rest_s / 2, self.limits.lower, self.limits.upper)
         self.reset(end)
         self._now_ns, self._committed_ns = now_ns, now_ns + math.ceil(rest_s * 1e9)

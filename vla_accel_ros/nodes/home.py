@@ -9,7 +9,7 @@ not, the others stop too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from rclpy.task import Future
@@ -131,6 +131,9 @@ class Home:
             return _INACTIVE
         if call != self._calls:
             return self._why
+        for adapter in self._adapters:
+            if adapter.controller.topic in self._actions:
+                adapter.begin()
         refusal = self._refusal()
         if refusal:
             return refusal
@@ -148,23 +151,17 @@ class Home:
             one.outcome.set_result(Outcome(False, f"{one.adapter.controller.topic}: {why}"))
 
     def _brake(self, one: _Streamed, jumped: bool) -> None:
-        now_ns, joints = self._standing.node.now_ns(), one.trajectory.joints
-        was_ns, lead_ns = (self._polled_ns, _LEAD_NS) if jumped else (now_ns, 0)
-        if was_ns < one.trajectory.start_ns:  # on the way to where the joints are, where it may end
-            left_ns = one.trajectory.start_ns - was_ns
-            rest = one.trajectory.positions[:1]
-            braking = Trajectory(joints, np.array([now_ns + left_ns]), rest, np.zeros_like(rest))
-            if jumped:
-                one.adapter.stop(braking, now_ns)
-            else:
-                one.adapter.send(braking, now_ns)
-            self._standing.braking(braking.end_ns)
-            return
-        state = MotionState(now_ns + lead_ns, *one.trajectory.sample(was_ns + lead_ns))
-        braking = brake(joints, state, self._limits_of(joints))
+        now_ns, whole = self._standing.node.now_ns(), one.trajectory
+        was_ns, kept_ns = (self._polled_ns, _LEAD_NS) if jumped else (now_ns, self._standing.kept_ns)
+        # On the way to its beginning it still goes there.
+        from_ns = max(was_ns + kept_ns, whole.start_ns)
+        state = MotionState(from_ns, *whole.sample(from_ns))
+        braking = brake(whole.joints, state, self._limits_of(whole.joints))
         if jumped:
+            braking = replace(braking, times_ns=braking.times_ns + (now_ns - was_ns))
             one.adapter.stop(braking, now_ns)
         else:
+            braking = whole.since(now_ns).then(braking)
             one.adapter.send(braking, now_ns)
         self._standing.braking(braking.end_ns)
 

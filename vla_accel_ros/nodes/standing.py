@@ -110,6 +110,11 @@ class Standing:
         return RELEASED in self.holds or HOMING in self.holds
 
     @property
+    def kept_ns(self) -> int:
+        """How long what was sent must go on as it was, for what is sent now comes that late."""
+        return round(self._follower.buffer.kept_s * 1e9)
+
+    @property
     def measured(self) -> dict[str, float] | None:
         """The newest joints by name; None while one is unknown."""
         if self._joints.newest_ns is None:
@@ -176,7 +181,8 @@ class Standing:
         if not await self.stood():
             self.resume(reason)
             return False
-        self._outputs.begin()
+        if reason != HOMING:  # a move goes on from what was commanded last
+            self._outputs.begin()
         return True
 
     async def stood(self) -> bool:

@@ -22,6 +22,7 @@ from vla_accel_ros.control.trajectory import MotionState, Trajectory
 
 PERIOD_NS = 2_000_000
 TOLERANCE = 1e-3
+EASED = 3.0
 _ROUNDING = 1e-7
 
 
@@ -46,6 +47,7 @@ class TrajectoryController:
         self.starts: list[int] = []
         self.pieces: list[tuple[Trajectory, MotionState | None]] = []
         self.spared: list[tuple[int, int]] = []
+        self.eased: list[tuple[int, int]] = []
         self.rejected: list[str] = []
         self.hold(position, 0)
 
@@ -57,6 +59,11 @@ class TrajectoryController:
     def spare(self, t_ns: int, until_ns: int = 0) -> None:
         """The setpoint moves by itself or for others here, which is not judged."""
         self.spared.append((t_ns - 2 * PERIOD_NS, max(t_ns, until_ns) + 2 * PERIOD_NS))
+
+    @property
+    def exceptions(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Times that are not judged, and those of stops after the clock was set; see judge_path."""
+        return self.spared, self.eased
 
     def shift(self, by_ns: int, t_ns: int) -> None:
         """Its own clock is set: what it executes is elsewhere in time."""
@@ -100,19 +107,32 @@ class TrajectoryController:
 
 
 def judge_path(
-    times: np.ndarray, positions: np.ndarray, limits: JointLimits, spared: list[tuple[int, int]]
+    times: np.ndarray,
+    positions: np.ndarray,
+    limits: JointLimits,
+    spared: list[tuple[int, int]],
+    eased: list[tuple[int, int]],
 ) -> list[Broken]:
-    """The worst that a setpoint sampled every 2 ms does to each limit."""
+    """The worst that a setpoint sampled every 2 ms does to each limit.
+
+    spared: not judged. eased: a stop that begins on arrival, wherever the controller is then, may have EASED
+    times the acceleration, 1.5 times the speed, and leave the range by a hundredth.
+    """
     dt_s = PERIOD_NS * 1e-9
-    free = np.ones(len(times), bool)
+    free, share = np.ones(len(times), bool), np.ones((len(times), 1))
     for begin, end in spared:
         free[np.searchsorted(times, begin) : np.searchsorted(times, end)] = False
+    for begin, end in eased:
+        share[np.searchsorted(times, begin) : np.searchsorted(times, end)] = 1.0 / EASED
     speed = np.abs(np.diff(positions, axis=0)) / dt_s / limits.velocity
     change = np.abs(np.diff(positions, n=2, axis=0)) / dt_s**2 / limits.acceleration
+    speed *= np.maximum(share[1:], 1.0 / 1.5)
+    change *= share[1:-1]
+    beyond = _beyond(positions, limits) - (share < 1.0) * 0.01
     speed[~(free[1:] & free[:-1])] = 0.0
     change[~(free[2:] & free[1:-1] & free[:-2])] = 0.0
     return [
-        *_worst("position", times, 1.0 + _beyond(positions, limits)),
+        *_worst("position", times, 1.0 + beyond),
         *_worst("velocity", times[1:], speed),
         *_worst("acceleration", times[1:-1], change),
     ]

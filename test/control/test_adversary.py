@@ -1,0 +1,108 @@
+"""Whatever goes wrong, what a controller executes keeps the limits, and what is held or released stays so.
+
+`make fuzz` plays a hundred times as many events. A failure names its seed, which plays the same again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from adversary import FAULTS, KINDS, MODES, Result, play, results
+from motion import LIMITS
+
+from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.sim.executed import (
+    PERIOD_NS,
+    TrajectoryController,
+    judge_path,
+    judge_positions,
+    judge_velocities,
+)
+
+EVENTS = 100_000
+S = 1_000_000_000
+
+
+@pytest.fixture(scope="module")
+def played() -> list[Result]:
+    return list(results(EVENTS))
+
+
+def test_nothing_that_happens_breaks_a_limit(played):
+    broken = [str(result) for result in played if result.broken]
+    assert not broken, "\n".join(broken)
+
+
+def test_all_kinds_and_modes_move_for_a_good_part_of_the_time_and_all_faults_come(played):
+    assert sum(result.events for result in played) >= EVENTS
+    for name, values in (("kind", KINDS), ("mode", MODES)):
+        for value in values:
+            moved = [result.moved for result in played if getattr(result, name) == value]
+            assert np.mean(moved) > 0.1, value
+    came = Counter(line.split(" ", 1)[1] for result in played for line in result.log)
+    assert set(came) == set(FAULTS)
+
+
+def test_a_seed_plays_the_same_again():
+    assert play(7) == play(7)
+
+
+def controller(from_desired: bool = True) -> TrajectoryController:
+    return TrajectoryController(("a", "b", "c"), np.zeros(3), from_desired)
+
+
+def goes(to: float, start_ns: int, end_ns: int) -> Trajectory:
+    positions = np.array([[0.0, 0.0, 0.0], [to, 0.0, 0.0]])
+    return Trajectory(("a", "b", "c"), np.array([start_ns, end_ns]), positions, np.zeros((2, 3)))
+
+
+def judged(controller: TrajectoryController) -> dict[str, float]:
+    times, positions = controller.path(3 * S)
+    return {b.what: b.by for b in judge_path(times, positions, LIMITS, *controller.exceptions)}
+
+
+HERE = MotionState(0, np.zeros(3))
+
+
+def test_a_motion_within_limits_is_judged_so_and_a_faster_one_by_how_much():
+    slow, fast = controller(), controller()
+    slow.accept(goes(0.3, S, 2 * S), S, HERE)
+    fast.accept(goes(0.9, S, S + 100_000_000), S, HERE)
+    assert not judged(slow)
+    # A cubic from rest to rest has 6 d / t^2 and 1.5 d / t at most.
+    assert judged(fast) == pytest.approx({"acceleration": 540 / 20, "velocity": 13.5 / 3}, rel=0.05)
+
+
+def test_a_step_at_a_hand_over_counts_as_acceleration_over_one_period():
+    stepped = controller()
+    stepped.accept(Trajectory(("a", "b", "c"), [S], np.array([[1e-3, 0, 0]])), S, HERE)
+    assert judged(stepped) == pytest.approx({"acceleration": 1e-3 / (PERIOD_NS * 1e-9) ** 2 / 20}, rel=1e-6)
+
+
+def test_a_position_outside_and_an_end_in_motion_are_found():
+    outside = controller()
+    outside.accept(goes(1.2, S, 3 * S), S, HERE)
+    assert set(judged(outside)) == {"position"}
+    moving = Trajectory(("a", "b", "c"), [S, 2 * S], np.zeros((2, 3)), np.ones((2, 3)))
+    assert not outside.accept(moving, S, HERE) and outside.rejected
+
+
+def test_what_is_approached_later_begins_from_the_command_or_from_the_measured_joints():
+    for from_desired, begins in ((True, 0.0), (False, 0.1)):
+        one = controller(from_desired)
+        one.accept(goes(0.0, 2 * S, 3 * S), S, MotionState(S, np.full(3, 0.1)))
+        assert one.state(S).position[0] == begins
+
+
+def test_streamed_leaps_are_found():
+    ticks = [(k * 10_000_000, np.zeros(3)) for k in range(9)]
+    assert not judge_positions(ticks, LIMITS, 0.02)
+    assert not judge_velocities(ticks, LIMITS.velocity, LIMITS.acceleration, 0.02)
+    leap = [*ticks, (9 * 10_000_000, np.array([0.1, 0.0, 0.0]))]
+    assert {b.what for b in judge_positions(leap, LIMITS, 0.02)} == {"velocity", "acceleration"}
+    stop = [(0, np.full(3, 1.0)), (10_000_000, np.zeros(3))]
+    assert {b.what for b in judge_velocities(stop, LIMITS.velocity, LIMITS.acceleration, 0.02)} == {
+        "acceleration"
+    }
