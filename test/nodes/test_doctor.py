@@ -70,7 +70,8 @@ def test_a_healthy_robot_is_well(start, operator, doctor):
     operator.instruct(operator.reset("reach", 1))
     operator.wait(lambda: operator.sent, 60.0, "trajectory")
     status, report = doctor("--seconds", 2)
-    assert status == 0 and not [finding for finding in report if finding[1] == "error"], report
+    assert status == 0, [finding for finding in report if finding[1] == "error"]
+    assert not [finding for finding in report if finding[1] == "error"], report
     for section in ("clock", "contract", "graph", "controllers", "model"):
         assert levels(report, section) == {"ok"}, report
     told(report, "nodes", "ok", "/inference: is active")
