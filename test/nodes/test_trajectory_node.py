@@ -42,7 +42,7 @@ def test_a_chunk_with_a_nan_is_refused_and_the_arm_stops(start, operator):
     node = start("trajectory", autostart=True)
     policy = Policy(operator)
     policy.goal = operator.wait(lambda: operator.measured, 30.0, "joint state").positions + 0.2
-    operator.wait(policy.drives(lambda: operator.sent), 30.0, "trajectory")
+    operator.wait(policy.drives(lambda: operator.sent and "running" in node.log), 30.0, "trajectory")
     policy.poison = float("nan")
     operator.wait(policy.drives(lambda: "stopping: chunk is" in node.log), 30.0, "stop")
     assert any("chunks are refused: action_chunk" in r for m in operator.motions for r in m.reasons)
