@@ -236,3 +236,17 @@ def test_a_hostile_file_is_refused_in_a_sentence(tmp_path, text):
         load(tmp_path, text)
     assert str(refusal.value).startswith(f"{tmp_path / 'robot.yaml'}: ")
     assert len(str(refusal.value)) < 2000
+
+
+def test_following_errors_are_usual_given_or_off(tmp_path):
+    text = FROM_URDF.replace("velocity: 1}", "velocity: 1, following_error: {rad: 0.4, s: 0.5}}").replace(
+        "acceleration: 2}", "acceleration: 2, following_error: off}"
+    )
+    (tmp_path / "two.urdf").write_text(URDF)
+    a, b = load(tmp_path, text).joints
+    assert (a.following.rad, a.following.s) == (0.4, 0.5) and np.isinf(b.following.rad)
+    a, b = load(tmp_path, FROM_URDF).joints
+    assert (a.following.rad, a.following.s) == (pytest.approx(0.15), 0.2) and b.following.rad == 0.05
+    wrong = text.replace("rad: 0.4", "rad: 0")
+    with pytest.raises(ValueError, match=r"joints\[0\].following_error.rad = 0 is not greater than 0"):
+        load(tmp_path, wrong)

@@ -1,0 +1,160 @@
+"""Joints that cannot be true, and others who publish beside us: the trajectory node stops and says it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import rclpy
+from chunks import Policy, S
+from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.context import Context
+from std_srvs.srv import Trigger
+from trajectory_msgs.msg import JointTrajectory
+
+from vla_accel_msgs.msg import ActionChunk, Motion
+from vla_accel_ros.nodes import qos
+
+HERE = np.array([0.0, 0.0, 0.5, 0.0, 0.0, 0.3])
+ELBOW = 2
+
+
+@pytest.fixture
+def policy(start, operator) -> Policy:
+    """Chunks and joints for a trajectory node that runs."""
+    operator.process = start("trajectory", autostart=True, check_controllers=False)
+    policy = Policy(operator)
+    policy.goal = HERE + 0.05
+    wait_for(policy, operator, Motion.RUNNING)
+    return policy
+
+
+def wait_for(policy: Policy, operator, state: int, timeout_s: float = 30.0) -> None:
+    """Wait, with chunks and joints going out, until the node says that it is in this state."""
+    operator.wait(
+        policy.drives(lambda: operator.motions and operator.motions[-1].state == state, HERE),
+        timeout_s,
+        f"motion state {state}",
+    )
+
+
+def reasons(operator) -> list[str]:
+    return [reason for motion in operator.motions for reason in motion.reasons]
+
+
+def resume(operator, policy: Policy) -> None:
+    future = operator.node.create_client(Trigger, "trajectory/resume").call_async(Trigger.Request())
+    operator.wait(policy.drives(future.done, HERE), 30.0, "answer of ~/resume")
+
+
+def for_a_second(operator, policy: Policy) -> None:
+    until_ns = operator.now_ns() + S
+    operator.wait(policy.drives(lambda: operator.now_ns() > until_ns, HERE), 30.0, "a second")
+
+
+def test_a_joint_that_jumps_is_named_and_only_resume_goes_on(policy, operator):
+    def jumped(message) -> None:
+        message.position[ELBOW] += 2.0
+
+    policy.change = jumped
+    sentence = "elbow_flex jumped by +2.00 rad: look at its encoder or driver"
+    operator.wait(
+        policy.drives(lambda: any(sentence in r for r in reasons(operator)), HERE), 30.0, "word of the jump"
+    )
+    policy.change = None
+    wait_for(policy, operator, Motion.HOLDING)
+    for_a_second(operator, policy)
+    line = operator.wait(
+        policy.drives(lambda: operator.diagnostics.get("trajectory: motion"), HERE), 30.0, "diagnostics"
+    )
+    operator.wait(
+        policy.drives(
+            lambda: operator.diagnostics["trajectory: motion"].level == DiagnosticStatus.ERROR, HERE
+        ),
+        30.0,
+        f"an error, not {line.message}",
+    )
+    assert operator.motions[-1].state == Motion.HOLDING and sentence in operator.motions[-1].reasons[0]
+    resume(operator, policy)
+    wait_for(policy, operator, Motion.RUNNING)
+
+
+def test_joints_that_were_put_elsewhere_with_a_word_begin_anew(policy, operator):
+    beginning = operator.motions[-1].beginning
+    future = operator.node.create_client(Trigger, "trajectory/reset").call_async(Trigger.Request())
+    operator.wait(policy.drives(future.done, HERE), 30.0, "answer of ~/reset")
+    there = HERE + 0.7
+    policy.goal = there
+    operator.wait(
+        policy.drives(
+            lambda: (
+                operator.motions[-1].state == Motion.RUNNING and operator.motions[-1].beginning > beginning
+            ),
+            there,
+        ),
+        30.0,
+        "motion from there",
+    )
+    assert not any("jumped" in reason for reason in reasons(operator))
+
+
+def test_a_joint_that_is_missing_or_no_number_is_named_in_motion(policy, operator):
+    def of_nan(message) -> None:
+        message.position[ELBOW] = float("nan")
+
+    def missing(message) -> None:
+        del message.position[ELBOW]
+        message.name = [name for i, name in enumerate(message.name) if i != ELBOW]
+
+    for change, words in (
+        (of_nan, "joint state of elbow_flex is nan"),
+        (missing, "no state of joint elbow_flex"),
+    ):
+        policy.change = change
+        count = len(operator.motions)
+        operator.wait(
+            policy.drives(
+                lambda words=words, count=count: any(
+                    words in r for m in operator.motions[count:] for r in m.reasons
+                ),
+                HERE,
+            ),
+            30.0,
+            words,
+        )
+        policy.change = None
+        wait_for(policy, operator, Motion.RUNNING)
+    assert all(bool(m.reasons) == (m.state != Motion.RUNNING) for m in operator.motions)
+
+
+@pytest.mark.parametrize(
+    ("topic", "kind", "sentence"),
+    [
+        (
+            "arm_controller/joint_trajectory",
+            JointTrajectory,
+            "another publisher of commands has appeared on arm_controller/joint_trajectory: /stranger",
+        ),
+        ("action_chunk", ActionChunk, "a second publisher has appeared on action_chunk: /stranger"),
+    ],
+)
+def test_a_second_publisher_is_named_and_stops_it(policy, operator, topic, kind, sentence):
+    for _ in range(4):  # what the first looks find was there before
+        for_a_second(operator, policy)
+    assert operator.motions[-1].state == Motion.RUNNING
+    context = Context()
+    rclpy.init(context=context)
+    stranger = rclpy.create_node("stranger", context=context)
+    try:
+        stranger.create_publisher(kind, topic, qos.COMMAND)
+        operator.wait(
+            policy.drives(lambda: any(sentence in r for r in reasons(operator)), HERE), 30.0, "the stranger"
+        )
+        wait_for(policy, operator, Motion.HOLDING)
+        assert sentence in operator.process.log
+    finally:
+        stranger.destroy_node()
+        context.try_shutdown()
+    for_a_second(operator, policy)
+    assert operator.motions[-1].state == Motion.HOLDING
+    resume(operator, policy)
+    wait_for(policy, operator, Motion.RUNNING)
