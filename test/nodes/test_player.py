@@ -60,7 +60,9 @@ def test_messages_come_in_their_order_with_the_clock_of_their_time(tmp_path, ope
     for entry in bag.entries():
         playing.play(entry)
     operator.wait(lambda: len(operator.chunks) == FRAMES, 30.0, "chunks")
-    assert [received.chunk.request_id for received in operator.chunks] == [1, 2, 3, 4]
+    chunks = [bag.decode(entry) for entry in bag.entries(("vla_accel_msgs/msg/ActionChunk",))]
+    ids = [received.chunk.request_id for received in operator.chunks]
+    assert ids == [chunk.request_id for chunk in chunks] and len(ids) == FRAMES
     assert playing.played["/camera/front/image_raw"] == FRAMES and playing.played["/session"] == 1
     first, last = START_NS + PERIOD_NS // 2, START_NS + (FRAMES - 1) * PERIOD_NS + PERIOD_NS // 2
     operator.wait(lambda: ticks and ticks[-1] == last, 30.0, "last tick")

@@ -35,8 +35,10 @@ from vla_accel_ros.sensing.bag_roles import Role, role
 CLOCK_NS = 10_000_000
 # For others to find the publishers before the first message.
 SETTLE_S = 1.0
-# For us to find others before there are publishers, and how often the graph is looked at afterwards.
-DISCOVERY_S, LOOK_S = 1.5, 0.5
+# We have found the others when the graph has stayed the same for so long; a busy machine finds them slowly.
+DISCOVERY_S, LONGEST_DISCOVERY_S = 3.0, 15.0
+# How often the graph is looked at afterwards.
+LOOK_S = 0.5
 SAY_S = 5.0
 CLOCK = "/clock"
 
@@ -60,7 +62,7 @@ def play(bag: Bag, rate: float, commands: bool, say: Callable[[str], object]) ->
             say(f"not played without --commands: {', '.join(left)}")
         if not topics:
             raise ValueError(f"{bag.path} has no input to play: give --commands to play what it has")
-        time.sleep(DISCOVERY_S)
+        wait_for_discovery(node)
         refuse_alive(node, bag, topics)
         player = Player(node, bag, rate, topics, look=partial(refuse_alive, node, bag, topics), say=say)
         for entry in bag.entries():
@@ -76,6 +78,19 @@ def play(bag: Bag, rate: float, commands: bool, say: Callable[[str], object]) ->
 def chosen(bag: Bag, commands: bool) -> set[str]:
     """The topics of a surveyed bag that are played: its inputs, or all."""
     return {topic for topic, kind in bag.topics.items() if commands or role(topic, kind) is Role.INPUT}
+
+
+def wait_for_discovery(
+    node: Node, clock: Callable[[], float] = time.monotonic, wait: Callable[[float], object] = time.sleep
+) -> None:
+    """Return when no node and no topic has been found for DISCOVERY_S, or after LONGEST_DISCOVERY_S."""
+    began_s = changed_s = clock()
+    known: object = None
+    while clock() - changed_s < DISCOVERY_S and clock() - began_s < LONGEST_DISCOVERY_S:
+        wait(LOOK_S / 5)
+        found = sorted(node.get_node_names_and_namespaces()), sorted(node.get_topic_names_and_types())
+        if found != known:
+            known, changed_s = found, clock()
 
 
 def refuse_alive(node: Node, bag: Bag, topics: Collection[str]) -> None:
