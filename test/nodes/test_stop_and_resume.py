@@ -33,6 +33,8 @@ S = 1_000_000_000
 # Braking from full speed (3 rad/s at 20 rad/s^2), the servo's lag behind its command, and a busy machine.
 STOP_S = 0.15
 SLACK_S = 0.35
+# What delivery may take: of the old path, twice lead_max_s goes on.
+KEPT_S = 0.3
 
 
 @pytest.fixture
@@ -48,6 +50,7 @@ def age_limit_s(contract: Contract) -> float:
 
 def assert_stopped_smoothly(operator: Operator, last_stamp_ns: int, since_ns: int, limit_s: float) -> None:
     """At rest within the age limit and the time to brake, and within the acceleration limits all the way."""
+    limit_s += KEPT_S
     wait_until_ns(operator, last_stamp_ns + round((limit_s + STOP_S + SLACK_S + 0.5) * S))
     rest_ns = at_rest_from_ns(operator, since_ns)
     assert (rest_ns - last_stamp_ns) * 1e-9 <= limit_s + STOP_S + SLACK_S
@@ -127,7 +130,7 @@ def test_ending_the_trajectory_node_stops_the_arm_first(stack, operator):
     assert stack.trajectory.process.wait(15.0) == 0
     wait_for_rest(operator)
     assert_ends_at_rest(operator)
-    assert (at_rest_from_ns(operator, ended_ns) - ended_ns) * 1e-9 < STOP_S + SLACK_S + 0.5
+    assert (at_rest_from_ns(operator, ended_ns) - ended_ns) * 1e-9 < KEPT_S + STOP_S + SLACK_S + 0.5
 
 
 def test_kill_9_of_trajectory_in_motion_and_a_new_process_goes_on_when_it_is_resumed(stack, operator):
@@ -138,7 +141,7 @@ def test_kill_9_of_trajectory_in_motion_and_a_new_process_goes_on_when_it_is_res
     word = "holding: restarted after a crash; ~/resume goes on"
     operator.wait(lambda: motion_of(operator) == word, 30.0, f"{word!r} in the diagnostics")
     assert_held(operator)
-    assert operator.resume() == "going on"
+    assert operator.resume().startswith("going on")
     wait_for_motion(operator)
     assert commanded_acceleration(operator, killed_ns).max() <= 1.02
     assert measured_leap(operator, killed_ns) <= 1.5
