@@ -139,7 +139,7 @@ def _stepper(
 ) -> _Step:
     """limiter.step_towards for step k: from p, v to p_next, v_next [D], which it writes.
 
-    longest [N]: longest_s of each step. on [D]: joints that are at their goal; returns those that are so then.
+    longest [N]: longest_s of each step. on [D]: joints at their goal; returns those that are so then.
     """
     d = goal_p.shape[1]
     lower, upper, fastest, slowest = limits.lower, limits.upper, limits.velocity, -limits.velocity
