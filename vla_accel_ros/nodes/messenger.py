@@ -39,8 +39,13 @@ class Messenger:
     def __init__(self, namespace: str = "") -> None:
         self._context = rclpy.Context()
         rclpy.init(args=[], context=self._context, signal_handler_options=SignalHandlerOptions.NO)
-        name = f"vla_{os.getpid()}"
-        self._node = rclpy.create_node(name, namespace=namespace, context=self._context, enable_rosout=False)
+        self._node = rclpy.create_node(
+            "operator",  # as in the policies of config/security
+            namespace=namespace,
+            context=self._context,
+            enable_rosout=False,
+            start_parameter_services=False,
+        )
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self._node)
         self._wait = spinning(self._executor)

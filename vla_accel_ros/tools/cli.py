@@ -11,7 +11,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from vla_accel_ros.tools import convert_model, eval_demo, inspect_model, say, train_demo, tune
+from vla_accel_ros.tools import convert_model, eval_demo, inspect_model, policy, say, train_demo, tune
 from vla_accel_ros.tools.bench import command as bench
 from vla_accel_ros.tools.demo import command as demo
 from vla_accel_ros.tools.doctor import command as doctor
@@ -22,6 +22,7 @@ SUBCOMMANDS = (
     demo,
     say,
     doctor,
+    policy,
     inspect_model,
     convert_model,
     replay,

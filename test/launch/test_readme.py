@@ -1,0 +1,43 @@
+"""Every command of README.md does what it says, as it is printed.
+
+PATH becomes the bundled policy, OUT and robot.yaml lie in a folder of the test. `ros2 launch` is read by the
+stand-in here, and run where there is a ros2 (test_ros2_launch.py). What needs a robot is in
+test/nodes/test_readme_robot.py.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+import stand_in
+from readme_commands import NOT_RUN, commands, run, starting_with
+
+from vla_accel_ros.nodes.environment import demo_model, share_path
+
+
+def test_every_command_is_run_or_has_a_reason() -> None:
+    printed = commands()
+    assert set(NOT_RUN) <= set(printed)
+    run_here = starting_with("vla inspect", "vla convert", "vla say", "vla ask", "vla replay", "vla export")
+    run_here += starting_with("ros2 launch", "ros2 service call")
+    unclaimed = [command for command in printed if command not in {*NOT_RUN, *run_here}]
+    assert not unclaimed, f"no test runs {unclaimed}"
+    assert len(run_here) >= 15
+
+
+@pytest.mark.parametrize("command", starting_with("ros2 launch"))
+def test_what_is_launched_is_declared(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in.install(monkeypatch)
+    _, _, package, file, *arguments = shlex.split(command)
+    assert package == "vla_accel_ros"
+    given = dict(argument.split(":=", 1) for argument in arguments)
+    assert stand_in.start(share_path(f"launch/{file}"), **given)
+
+
+def test_a_checkpoint_is_looked_at_and_converted(tmp_path: Path) -> None:
+    for command in starting_with("vla inspect", "vla convert"):
+        run(command, tmp_path, PATH=demo_model(), OUT=tmp_path / "converted")
+    assert "robot:" in (tmp_path / "robot.yaml").read_text()
+    assert (tmp_path / "converted" / "model.safetensors").exists()

@@ -1,0 +1,118 @@
+"""The SROS2 policies name what the running nodes have: no more, and nothing is left out.
+
+Fast DDS of the Python package index is built without its security plugins, so that no policy can be enforced
+here; what can rot is compared with the live graph of real nodes instead.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from stack import Stack, wait_for_recorder
+
+from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.operator import Operator
+from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.tools.cli import main
+from vla_accel_ros.tools.policy import LIFECYCLE_NODES, policy, rights
+
+ROOT = Path(__file__).resolve().parents[2]
+VERBS = {"publish", "subscribe", "reply", "request"}
+# Allowed, and there only sometimes: by a parameter, by another distribution, while a controller is asked.
+SOMETIMES = {
+    "publish": {"/clock", "camera/front/frame", "camera/wrist/frame", "~/transition_event", "loop_stats"}
+    | {f"camera/{name}/image_raw/compressed" for name in ("front", "wrist")},
+    "subscribe": {"/clock", "/parameter_events", "inputs"},
+    "reply": {"~/get_type_description"} | {f"{node}_asking/get_type_description" for node in LIFECYCLE_NODES},
+    "request": {
+        *(f"controller_manager/{name}" for name in ("list_controllers", "switch_controller")),
+        *(
+            f"{node}_controller/{name}"
+            for node in ("arm", "gripper")
+            for name in ("get_parameters", "list_parameters")
+        ),
+    },
+}
+
+
+def full(name: str, node: str, namespace: str) -> str:
+    """The name in the graph."""
+    if name.startswith("/"):
+        return name
+    return f"{namespace}/{node}/{name[2:]}" if name.startswith("~/") else f"{namespace}/{name}"
+
+
+def live(operator: Operator, node: str, namespace: str) -> dict[str, set[str]]:
+    """What a node and the nodes beside it in its process have in the graph."""
+    here = operator.node
+    get = {
+        "publish": here.get_publisher_names_and_types_by_node,
+        "subscribe": here.get_subscriber_names_and_types_by_node,
+        "reply": here.get_service_names_and_types_by_node,
+        "request": here.get_client_names_and_types_by_node,
+    }
+    return {verb: {name for name, _ in ask(node, namespace or "/")} for verb, ask in get.items()}
+
+
+@pytest.mark.parametrize("namespace", [""])
+def test_policies_name_what_running_nodes_have(start, tmp_path, operator: Operator, namespace: str) -> None:
+    Stack(start, tmp_path, namespace)
+    start("recorder", namespace, autostart=True, record_dir=str(tmp_path / "bags"))
+    wait_for_recorder(operator)
+    operator.wait(lambda: operator.measured, 60.0, "joint state")
+    operator.instruct(operator.reset("reach", 1))
+    operator.wait(lambda: operator.chunks and operator.motions, 90.0, "chunk, and word of motion")
+    wrong = []
+    for node, each in rights(operator.contract, sim=True).items():
+        if node in ("operator", "controllers") or node.startswith("camera_"):
+            continue
+        there = live(operator, node, namespace)
+        for verb in sorted(VERBS):
+            allowed = {full(name, node, namespace) for name in getattr(each, verb)}
+            sometimes = {full(name, node, namespace) for name in SOMETIMES[verb]}
+            wrong += [f"{node} may not {verb} {name}" for name in sorted(there[verb] - allowed)]
+            wrong += [f"{node} never {verb} {name}" for name in sorted(allowed - there[verb] - sometimes)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_trajectory_may_command_and_only_inference_may_send_chunks() -> None:
+    contract = Contract.load(demo_contract())
+    every = rights(contract, sim=True)
+
+    def publishers(topic: str) -> set[str]:
+        return {node for node, each in every.items() if topic in each.publish}
+
+    assert publishers("action_chunk") == {"inference"}
+    for controller in contract.controllers:
+        assert publishers(controller.topic) == {"trajectory"}
+    assert publishers("instruction") == {"operator"}
+    held = {node for node, each in every.items() if "trajectory/resume" in each.request}
+    assert held == {"operator"}
+
+
+@pytest.mark.parametrize("robot", ["sim_arm", "ur5e_robotiq"])
+def test_the_shipped_policies_are_those_of_their_contracts(robot: str, capsys, tmp_path) -> None:
+    shipped = (ROOT / "config" / "security" / f"{robot}.policy.xml").read_text()
+    file = ROOT / "config" / "contracts" / f"{robot}.yaml"
+    arguments = ["policy", "--contract", str(file), *(["--sim"] if robot == "sim_arm" else [])]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == shipped
+    # The shape that sros2's schema has: enclaves, each with profiles of a node, each with lists that allow.
+    root = ElementTree.fromstring(shipped)
+    assert (root.tag, root.attrib) == ("policy", {"version": "0.2.0"})
+    for enclave in root.findall("enclaves/enclave"):
+        (profile,) = enclave.findall("profiles/profile")
+        assert enclave.attrib["path"] == "/" + profile.attrib["node"] and profile.attrib["ns"] == "/"
+        for allowed in profile:
+            assert allowed.tag in ("topics", "services", "actions")
+            assert list(allowed.attrib.values()) == ["ALLOW"] and len(allowed)
+            assert {child.tag for child in allowed} == {allowed.tag[:-1]}
+
+
+def test_enclaves_are_in_the_namespace_of_the_robot() -> None:
+    root = ElementTree.fromstring(policy(Contract.load(demo_contract()), "left/arm"))
+    enclaves = {each.attrib["path"] for each in root.findall("enclaves/enclave")}
+    assert {"/left/arm/inference", "/left/arm/trajectory", "/left/arm/operator"} <= enclaves
+    assert {each.attrib["ns"] for each in root.iter("profile")} == {"/left/arm"}

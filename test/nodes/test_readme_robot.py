@@ -1,0 +1,48 @@
+"""The commands of README.md to a running robot, as they are printed.
+
+The robot is the simulated arm in the namespace left_arm, with a policy of random weights; BAG is what its
+recorder wrote, DIR a folder of the test. Of `ros2 service call` the service is called that it names, with the
+type that it names, since the Python package index has no ros2.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+from readme_commands import run, starting_with
+from running import NodeProcess
+from stack import Stack
+
+from vla_accel_ros.nodes.operator import Operator
+from vla_accel_ros.sensing.contract import Contract
+
+
+def test_a_robot_is_told_asked_stopped_recorded_and_replayed(
+    start: Callable[..., NodeProcess], tmp_path: Path, contract: Contract
+) -> None:
+    stack = Stack(start, tmp_path, "left_arm", inference={"language_max_tokens": 8})
+    recorder = start("recorder", "left_arm", autostart=True, record_dir=str(tmp_path / "bags"))
+    with Operator(contract, "left_arm") as operator:
+        talk(operator, tmp_path)
+    for process in (recorder, stack.inference, stack.trajectory, stack.robot):
+        process.end()
+    (bag,) = (tmp_path / "bags").iterdir()
+    for command in starting_with("vla replay", "vla export"):
+        run(command, tmp_path, BAG=bag, DIR=tmp_path / "dataset")
+    assert (tmp_path / "dataset" / "meta").is_dir()
+
+
+def talk(operator: Operator, folder: Path) -> None:
+    """The commands to a running robot."""
+    for command in starting_with("vla say", "vla ask"):
+        assert run(f"{command} --timeout 120", folder)
+    operator.wait(lambda: operator.sent, 60.0, "trajectory")
+    for command in starting_with("ros2 service call"):
+        _, _, _, name, kind = shlex.split(command)
+        package, _, service = kind.split("/")
+        found = getattr(import_module(f"{package}.srv"), service)
+        answer = operator.call(found, name, found.Request(), 30.0)
+        assert answer.success, f"{command}: {answer.message}"

@@ -1,0 +1,61 @@
+"""The commands that README.md prints, and what is put in the place of its examples' names.
+
+A command is a line of a fenced block without a language; a line that ends with a backslash goes on. What
+follows `#` is its comment. Every command must be claimed by one of the tests, or stand in NOT_RUN.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from vla_accel_ros.nodes.environment import process_environment
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+
+# Not run by a test, and why.
+NOT_RUN = {
+    "make demo": "test/tools/test_demo.py runs its command, `vla demo`; make itself installs for minutes",
+    "make test": "it is what runs these tests",
+    "cd ~/ws/src && git clone <this repository> vla_accel_ros": "fetches from the network",
+    "pip install -r vla_accel_ros/requirements/robot.txt": "fetches from the network",
+    "cd ~/ws && rosdep install --from-paths src src/vla_accel_ros/msg --ignore-src -y": "changes the system",
+    "colcon build --base-paths src src/vla_accel_ros/msg": "test/launch/test_colcon.py builds a workspace",
+    "source install/setup.bash": "test/launch/test_colcon.py sources a workspace",
+}
+
+
+def commands() -> list[str]:
+    """Every command, without its comment, in the order of the file."""
+    text = README.read_text()
+    blocks = re.findall(r"^( *)```\n(.*?)^\1```$", text, re.DOTALL | re.MULTILINE)
+    lines = [line for _, block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    plain = [" ".join(re.sub(r"(^|\s+)#.*", "", line).split()) for line in lines]
+    return [line for line in plain if re.match(r"(cd|colcon|make|pip|ros2|source|vla|python)\b", line)]
+
+
+def starting_with(*words: str) -> list[str]:
+    """The commands that begin so."""
+    return [command for command in commands() if command.startswith(words)]
+
+
+def run(command: str, folder: Path, timeout_s: float = 240.0, **places: object) -> str:
+    """What a command of README.md prints in that folder; fails unless it ends with status 0."""
+    for name, place in places.items():
+        command = command.replace(name, str(place))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = process_environment({"PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout

@@ -1,0 +1,185 @@
+"""`vla policy`: the SROS2 policy of a robot, from its contract.
+
+With SROS2 enforced a process may only do what its policy names. Which topics those are says the contract,
+so the policy is made of it: each node's own topics and services, the cameras, the joints and the controllers.
+`operator` is whoever talks to the robot from a terminal: `vla say`, `vla ask`, `vla doctor`, and the services
+of the nodes. `controllers` is the controllers' end: it hears the commands, which only `trajectory` sends.
+
+The tests compare config/security with this, and this with what the running nodes have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+from vla_accel_ros.nodes.environment import enclave
+from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.sensing.contract_parts import SERVO
+from vla_accel_ros.sensing.controller_check import node_of
+from vla_accel_ros.tools.options import chosen_contract, contract_option, subcommand
+
+_PARAMETERS = (
+    "describe_parameters",
+    "get_parameter_types",
+    "get_parameters",
+    "list_parameters",
+    "set_parameters",
+    "set_parameters_atomically",
+)
+_TYPE = "get_type_description"
+_LIFECYCLE = (
+    "change_state",
+    "get_available_states",
+    "get_available_transitions",
+    "get_state",
+    "get_transition_graph",
+)
+_MOTION = ("hold", "resume", "home", "release", "reclaim", "reset")
+LIFECYCLE_NODES = ("inference", "trajectory", "recorder")
+
+
+@dataclass
+class Rights:
+    """What one node may do; names as in the contract, `~/` its own."""
+
+    publish: set[str] = field(default_factory=set)
+    subscribe: set[str] = field(default_factory=set)
+    reply: set[str] = field(default_factory=set)
+    request: set[str] = field(default_factory=set)
+    call: set[str] = field(default_factory=set)
+    execute: set[str] = field(default_factory=set)
+
+
+def rights(contract: Contract, sim: bool = False) -> dict[str, Rights]:
+    """What each node of a robot may do, by its name. sim: with the simulated robot, which is its own cameras
+    and controllers."""
+    cameras = {camera.topic for camera in contract.cameras}
+    infos = {camera.info for camera in contract.cameras if camera.info}
+    joints, commands = contract.joint_states.topic, {each.topic for each in contract.controllers}
+    nodes = {node_of(each) for each in contract.controllers}
+    actions = {each.action for each in contract.controllers if each.action}
+    states = {f"{node}/controller_state" for node in nodes}
+    asked = {f"{node}/{name}" for node in nodes for name in ("list_parameters", "get_parameters")}
+    for controller in contract.controllers:
+        if controller.kind in SERVO:
+            node = node_of(controller)
+            asked |= {f"{node}/pause_servo", f"{node}/switch_command_type"}
+    manager = {"controller_manager/list_controllers", "controller_manager/switch_controller"}
+    told = {"motion", "inputs", "action_chunk", "observed", "session", "language_output", "loop_stats"}
+    told |= {"/diagnostics", "parameters", "ground_truth"}
+    own = {"/diagnostics", "loop_stats", "parameters"}
+    services = {f"trajectory/{name}" for name in _MOTION} | {"inference/cancel_answers"}
+    served = {f"{node}/{name}" for node in LIFECYCLE_NODES for name in (*_PARAMETERS, *_LIFECYCLE)}
+    every = {
+        "inference": Rights(
+            publish=own | {"action_chunk", "observed", "session", "language_output", "inputs"},
+            subscribe=cameras | infos | {joints, "instruction", "question", "motion"},
+            reply={"~/cancel_answers"},
+        ),
+        "trajectory": Rights(
+            publish=own | {"motion"} | commands,
+            subscribe={joints, "action_chunk", "inputs"} | states,
+            reply={f"~/{name}" for name in _MOTION},
+            request=asked | manager,
+            call=actions,
+        ),
+        "recorder": Rights(
+            publish=own,
+            subscribe=cameras | infos | commands | told - {"inputs"} | {joints, "instruction", "question"},
+        ),
+        "operator": Rights(
+            publish={"instruction", "question"},
+            subscribe=cameras | infos | told | {joints},
+            reply={f"doctor/{service}" for service in (*_PARAMETERS, _TYPE)},
+            request=services | served | asked,
+        ),
+        "controllers": Rights(
+            publish={joints} | states,
+            subscribe=commands,
+            reply=asked | manager,
+            execute=actions,
+        ),
+    }
+    for camera in contract.cameras:
+        base = camera.topic.rpartition("/")[0]
+        sent = {camera.topic, *infos, *(f"{base}/{end}" for end in _SENT)}
+        every[f"camera_{camera.name}"] = Rights(publish=sent | {"/diagnostics"})
+    if sim:
+        bases = {camera.topic.rpartition("/")[0] for camera in contract.cameras}
+        every["sim_robot"] = Rights(
+            publish={joints, "ground_truth", *infos, *states}
+            | {f"{base}/{end}" for base in bases for end in _SENT},
+            subscribe=commands | {"instruction"},
+            reply={"~/reset"},
+            request={"trajectory/reset"},
+            execute=actions,
+        )
+    for name, each in every.items():
+        _add_what_every_node_has(each, name)
+    return every
+
+
+_SENT = ("frame", "image_raw", "image_raw/compressed", "camera_info")
+
+
+def _add_what_every_node_has(each: Rights, name: str) -> None:
+    each.publish |= {"/rosout", "/parameter_events"}
+    each.subscribe |= {"/parameter_events", "/clock"}
+    each.reply |= {f"~/{service}" for service in (*_PARAMETERS, _TYPE)}
+    if name in LIFECYCLE_NODES:
+        each.reply |= {f"~/{service}" for service in _LIFECYCLE}
+        each.publish.add("~/transition_event")
+        each.reply.add(f"{name}_asking/{_TYPE}")  # nodes/asking.py
+
+
+def policy(contract: Contract, namespace: str = "", sim: bool = False) -> str:
+    """The policy as XML in the schema of sros2 (version 0.2.0)."""
+    root = ElementTree.Element("policy", version="0.2.0")
+    enclaves = ElementTree.SubElement(root, "enclaves")
+    at = "/" + "/".join(filter(None, namespace.split("/")))
+    for name, each in rights(contract, sim).items():
+        place = ElementTree.SubElement(enclaves, "enclave", path=enclave(namespace, name))
+        profiles = ElementTree.SubElement(place, "profiles")
+        profile = ElementTree.SubElement(profiles, "profile", ns=at, node=name)
+        for kind, verb, names in (
+            ("topic", "publish", each.publish),
+            ("topic", "subscribe", each.subscribe),
+            ("service", "reply", each.reply),
+            ("service", "request", each.request),
+            ("action", "call", each.call),
+            ("action", "execute", each.execute),
+        ):
+            _allow(profile, kind, verb, names)
+    ElementTree.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
+
+
+def _allow(profile: ElementTree.Element, kind: str, verb: str, names: Iterable[str]) -> None:
+    if names := sorted(names):
+        allowed = ElementTree.SubElement(profile, f"{kind}s", {verb: "ALLOW"})
+        for name in names:
+            ElementTree.SubElement(allowed, kind).text = name
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand."""
+    parser = subcommand(subparsers, "policy", "print the SROS2 policy of a robot, from its contract", run)
+    contract_option(parser)
+    parser.add_argument("--namespace", default="", metavar="NS", help="of the robot (default: none)")
+    parser.add_argument("--sim", action="store_true", help="with the simulated robot")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write it there instead")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print or write the policy."""
+    text = policy(Contract.load(chosen_contract(arguments)), arguments.namespace, arguments.sim)
+    if arguments.output is None:
+        sys.stdout.write(text)
+    else:
+        arguments.output.write_text(text)
+    return 0
