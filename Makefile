@@ -14,7 +14,7 @@ unexport AMENT_PREFIX_PATH CMAKE_PREFIX_PATH COLCON_PREFIX_PATH PYTHONHOME PYTHO
 unexport ROS_DISTRO ROS_PYTHON_VERSION ROS_VERSION RMW_IMPLEMENTATION _ROS_WHEELS_BOOTSTRAP_COMPLETE
 unexport MAKEFLAGS MAKELEVEL MFLAGS
 
-.PHONY: help venv venv-test demo lint test test-gpu sanitize fuzz clean distclean
+.PHONY: help venv venv-test demo lint test test-gpu test-launch sanitize fuzz clean distclean
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -39,6 +39,14 @@ test: lint  ## lint and all tests; those marked gpu where there is a CUDA device
 test-gpu: venv-test  ## the tests marked gpu
 	@$(BIN)/python -c "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'make test-gpu needs a CUDA device: torch sees none')"
 	$(BIN)/pytest -m gpu $(ARGS)
+
+test-launch: export AMENT_PREFIX_PATH := $(AMENT_PREFIX_PATH)
+test-launch: export LD_LIBRARY_PATH := $(LD_LIBRARY_PATH)
+test-launch: export PYTHONPATH := $(PYTHONPATH)
+test-launch: export ROS_DISTRO := $(ROS_DISTRO)
+test-launch:  ## the tests marked launch, which run ros2 launch: in a sourced workspace
+	@command -v ros2 >/dev/null || { echo "make test-launch needs ros2: source ROS 2 and the workspace"; exit 1; }
+	python3 -m pytest -m launch $(ARGS)
 
 sanitize: venv-test  ## the kernels under compute-sanitizer: memory and races; about a minute
 	$(BIN)/python test/kernels/sanitize.py

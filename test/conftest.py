@@ -2,18 +2,24 @@
 
 Two runs on one machine must not hear each other's nodes, so each claims a domain by locking a file for as
 long as it lives; processes that tests start inherit it. Tests marked `gpu` are deselected where there is no
-CUDA device.
+CUDA device, those marked `launch` where there is no `ros2`. What is not installed is told at once.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import hypothesis
 import pytest
+from lacking import sentence
+
+if lacks := sentence():
+    pytest.exit(lacks, returncode=pytest.ExitCode.USAGE_ERROR)
+
+import hypothesis
 
 from vla_accel_ros.tools.demo.graph import claim_domain
 
@@ -49,6 +55,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    launch = [item for item in items if item.get_closest_marker("launch")]
+    if launch and shutil.which("ros2") is None:
+        config.hook.pytest_deselected(items=launch)
+        items[:] = [item for item in items if item not in launch]
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not gpu:
         return

@@ -31,9 +31,14 @@ NOT_RUN = {
 
 def commands() -> list[str]:
     """Every command, without its comment, in the order of the file."""
-    text = README.read_text()
-    blocks = re.findall(r"^( *)```\n(.*?)^\1```$", text, re.DOTALL | re.MULTILINE)
-    lines = [line for _, block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    language: str | None = None
+    block: list[str] = []
+    for line in README.read_text().splitlines():
+        if line.strip().startswith("```"):
+            language = line.strip()[3:] if language is None else None
+        elif language == "":
+            block.append(line)
+    lines = "\n".join(block).replace("\\\n", " ").splitlines()
     plain = [" ".join(re.sub(r"(^|\s+)#.*", "", line).split()) for line in lines]
     return [line for line in plain if re.match(r"(cd|colcon|make|pip|ros2|source|vla|python)\b", line)]
 
@@ -59,3 +64,9 @@ def run(command: str, folder: Path, timeout_s: float = 240.0, **places: object) 
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def inline() -> list[str]:
+    """What stands between single backticks in the text, and looks like a command."""
+    text = re.sub(r"^ *```.*?^ *```$", "", README.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", text) if " " in code or "/" in code]

@@ -7,14 +7,16 @@ test/nodes/test_readme_robot.py.
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
 import pytest
 import stand_in
-from readme_commands import NOT_RUN, commands, run, starting_with
+from readme_commands import NOT_RUN, ROOT, commands, inline, run, starting_with
 
 from vla_accel_ros.nodes.environment import demo_model, share_path
+from vla_accel_ros.tools.cli import main
 
 
 def test_every_command_is_run_or_has_a_reason() -> None:
@@ -41,3 +43,21 @@ def test_a_checkpoint_is_looked_at_and_converted(tmp_path: Path) -> None:
         run(command, tmp_path, PATH=demo_model(), OUT=tmp_path / "converted")
     assert "robot:" in (tmp_path / "robot.yaml").read_text()
     assert (tmp_path / "converted" / "model.safetensors").exists()
+
+
+def test_commands_in_the_text_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    found = 0
+    for code in inline():
+        program, *words = [word for word in code.split() if not re.match(r"[A-Z_]+=", word)] or [""]
+        if program == "make":
+            assert words[0] in targets, code
+        elif program == "vla" and not words[0].startswith("-"):
+            with pytest.raises(SystemExit, match="0"):
+                main([words[0], "--help"])
+        elif program == "python":
+            assert (ROOT / words[0]).is_file(), code
+        else:
+            continue
+        found += 1
+    assert found >= 15

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from readme_commands import run, starting_with
+from readme_commands import inline, run, starting_with
 from running import NodeProcess
 from stack import Stack
 
@@ -40,6 +40,8 @@ def talk(operator: Operator, folder: Path) -> None:
     for command in starting_with("vla say", "vla ask"):
         assert run(f"{command} --timeout 120", folder)
     operator.wait(lambda: operator.sent, 60.0, "trajectory")
+    (doctor,) = [code for code in inline() if code.startswith("vla doctor --namespace")]
+    assert "inference" in run(f"{doctor} || true", folder)
     for command in starting_with("ros2 service call"):
         _, _, _, name, kind = shlex.split(command)
         package, _, service = kind.split("/")

@@ -1,0 +1,110 @@
+"""README.md's launch commands by a real `ros2 launch`: the demo moves and says what may be typed next."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from readme_commands import starting_with
+
+from vla_accel_ros.nodes.environment import demo_contract, demo_model
+
+pytestmark = pytest.mark.launch
+# The camera of README.md's third one is a device.
+DEMO, BRINGUP = (
+    next(command for command in starting_with("ros2 launch") if name in command)
+    for name in ("demo.launch.py", "bringup.launch.py")
+)
+
+
+class Terminal:
+    """A command in a process group of its own, and what it prints."""
+
+    def __init__(self, command: str) -> None:
+        self.process = subprocess.Popen(
+            ["bash", "-c", f"exec {command}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.printed = ""
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.printed += line
+
+    def wait_for(self, pattern: str, timeout_s: float = 150.0) -> str:
+        """The first match in what it prints."""
+        end = time.monotonic() + timeout_s
+        while not (found := re.search(pattern, self.printed)):
+            assert time.monotonic() < end and self.process.poll() is None, f"no {pattern}\n{self.printed}"
+            time.sleep(0.1)
+        return found.group()
+
+
+@contextmanager
+def launched(command: str) -> Iterator[Terminal]:
+    """Ended by SIGINT as by ctrl-c, which must leave nothing behind."""
+    terminal = Terminal(command)
+    try:
+        yield terminal
+    finally:
+        os.killpg(terminal.process.pid, signal.SIGINT)
+        try:
+            terminal.process.wait(40.0)
+        finally:
+            started = [
+                int(pid) for pid in re.findall(r"process started with pid \[(\d+)\]", terminal.printed)
+            ]
+            left = [pid for pid in started if Path(f"/proc/{pid}").exists()]
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+    assert not left, f"{left} were left\n{terminal.printed}"
+
+
+def typed(command: str) -> str:
+    """What a command prints that is typed in another terminal; it must succeed."""
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120.0)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_the_demo_moves_and_what_it_says_may_be_typed_next_works(ros_domain: int) -> None:
+    with launched(DEMO) as demo:
+        demo.wait_for(r"network: ROS domain \d+ on this machine only \(localhost\): anyone, without a key")
+        demo.wait_for("inference has it: 'reach the red block'")
+        demo.wait_for("running: it moves by chunks of this instruction")
+        demo.wait_for(r"next, in another terminal.*\n")
+        demo.wait_for(r"ros2 service call \S+ \S+\n")
+        hints = re.findall(r"^ +((?:vla|ros2) .*)$", demo.printed, re.MULTILINE)
+        assert len(hints) == 3, demo.printed
+        for hint in hints:
+            said = typed(hint)
+        assert "success=True" in said
+
+
+def test_a_robot_is_brought_up_told_and_stopped(ros_domain: int) -> None:
+    command = BRINGUP.replace("/path/to/robot.yaml", str(demo_contract()))
+    command = command.replace("/path/to/checkpoint", str(demo_model()))
+    robot = Terminal("ros2 run vla_accel_ros sim_robot --ros-args -r __ns:=/left_arm")
+    try:
+        with launched(command) as bringup:
+            bringup.wait_for("network: ROS domain")
+            for command in starting_with("vla say", "vla ask"):
+                typed(f"{command} --timeout 100")
+            for command in starting_with("ros2 service call"):
+                assert "success=True" in typed(command)
+    finally:
+        os.killpg(robot.process.pid, signal.SIGTERM)
+        robot.process.wait(20.0)
