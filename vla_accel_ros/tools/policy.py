@@ -112,10 +112,10 @@ def rights(contract: Contract, sim: bool = False) -> dict[str, Rights]:
     if sim:
         bases = {camera.topic.rpartition("/")[0] for camera in contract.cameras}
         every["sim_robot"] = Rights(
-            publish={joints, "ground_truth", *infos, *states}
+            publish={joints, "ground_truth", "/diagnostics", *infos, *states}
             | {f"{base}/{end}" for base in bases for end in _SENT},
             subscribe=commands | {"instruction"},
-            reply={"~/reset"},
+            reply={"~/reset"} | {f"{node}/get_parameters" for node in nodes},
             request={"trajectory/reset"},
             execute=actions,
         )
