@@ -1,6 +1,6 @@
 """The commands of README.md to a running robot, as they are printed.
 
-The robot is the simulated arm in the namespace left_arm, with a policy of random weights; BAG is what its
+The robot is the simulated arm in the namespace left_arm, with a home and a policy of random weights; BAG is what its
 recorder wrote, DIR a folder of the test. Of `ros2 service call` the service is called that it names, with the
 type that it names, since the Python package index has no ros2.
 """
@@ -15,17 +15,22 @@ from pathlib import Path
 from readme_commands import inline, run, starting_with
 from running import NodeProcess
 from stack import Stack
+from stand_ins import ARM, write_contract
 
 from vla_accel_ros.nodes.operator import Operator
 from vla_accel_ros.sensing.contract import Contract
 
+HOME = dict(zip(ARM, (0.0, 0.0, 0.8, 0.3, 0.0)))
+
 
 def test_a_robot_is_told_asked_stopped_recorded_and_replayed(
-    start: Callable[..., NodeProcess], tmp_path: Path, contract: Contract
+    start: Callable[..., NodeProcess], tmp_path: Path, ros_domain: int
 ) -> None:
-    stack = Stack(start, tmp_path, "left_arm", inference={"language_max_tokens": 8})
-    recorder = start("recorder", "left_arm", autostart=True, record_dir=str(tmp_path / "bags"))
-    with Operator(contract, "left_arm") as operator:
+    file = write_contract(tmp_path, {"topic": "arm_controller/joint_trajectory"}, home=HOME)
+    given = {"contract": str(file)}
+    stack = Stack(start, tmp_path, "left_arm", inference={"language_max_tokens": 8, **given}, **given)
+    recorder = start("recorder", "left_arm", autostart=True, record_dir=str(tmp_path / "bags"), **given)
+    with Operator(Contract.load(file), "left_arm") as operator:
         talk(operator, tmp_path)
     for process in (recorder, stack.inference, stack.trajectory, stack.robot):
         process.end()
@@ -46,5 +51,5 @@ def talk(operator: Operator, folder: Path) -> None:
         _, _, _, name, kind = shlex.split(command)
         package, _, service = kind.split("/")
         found = getattr(import_module(f"{package}.srv"), service)
-        answer = operator.call(found, name, found.Request(), 30.0)
+        answer = operator.call(found, name, found.Request(), 60.0)
         assert answer.success, f"{command}: {answer.message}"

@@ -223,6 +223,7 @@ class InferenceNode(ManagedNode):
             refusal = f"the instruction is refused: {error}"
             self._instruction.told("")
             self._ingest.instruct("", refusal)
+            self._ingest.waiting_for = refusal
             self.get_logger().error(refusal)
             return
         self._instruction.told(message.data)

@@ -29,7 +29,7 @@ from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.asking import ask_again, spinning
 
 SETTLE_S = 1.0
-"""After which a reason that needs a person is no longer one that may be just ending."""
+"""What is told before that may still be of the words before."""
 _NEEDS_A_PERSON = re.compile(r"~/\w+|resume|reclaim|held|not active")
 
 
@@ -68,6 +68,7 @@ class Messenger:
     def instruct(self, text: str, timeout_s: float) -> None:
         """Give the robot an instruction. Raises TimeoutError, one sentence, unless inference has it."""
         self._deliver("instruction", text, qos.LATCHED, time.monotonic() + timeout_s)
+        self._inputs = None  # what was told before says nothing of these words
 
     def outcome(self, timeout_s: float) -> tuple[bool, str]:
         """Whether the robot follows chunks, and one sentence about it. Waits for it no longer than the
@@ -75,11 +76,11 @@ class Messenger:
         begun = time.monotonic()
 
         def over() -> bool:
-            if self._runs and not self._waiting_for:
-                return True
+            if self._inputs is None or time.monotonic() - begun < SETTLE_S:
+                return False
             reasons = " ".join(self._motion.reasons) if self._motion else ""
             hopeless = "refused" in self._waiting_for or _NEEDS_A_PERSON.search(reasons)
-            return bool(hopeless) and time.monotonic() - begun > SETTLE_S
+            return bool(hopeless) or (self._runs and not self._waiting_for)
 
         end = begun + timeout_s
         while not over() and time.monotonic() < end:
