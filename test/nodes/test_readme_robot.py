@@ -1,8 +1,8 @@
 """The commands of README.md to a running robot, as they are printed.
 
-The robot is the simulated arm in the namespace left_arm, with a home and a policy of random weights; BAG is what its
-recorder wrote, DIR a folder of the test. Of `ros2 service call` the service is called that it names, with the
-type that it names, since the Python package index has no ros2.
+The robot is the simulated arm in the namespace left_arm, with a home and a policy of random weights. BAG is
+what its recorder wrote, DIR a folder of the test. Of `ros2 service call` the service is called that it names,
+with the type that it names, since the Python package index has no ros2.
 """
 
 from __future__ import annotations
@@ -51,5 +51,5 @@ def talk(operator: Operator, folder: Path) -> None:
         _, _, _, name, kind = shlex.split(command)
         package, _, service = kind.split("/")
         found = getattr(import_module(f"{package}.srv"), service)
-        answer = operator.call(found, name, found.Request(), 60.0)
+        answer = operator.call(found, name, found.Request(), 60.0, once=True)
         assert answer.success, f"{command}: {answer.message}"
