@@ -24,6 +24,8 @@ DEMO, BRINGUP = (
     for name in ("demo.launch.py", "bringup.launch.py")
 )
 
+HOME = "{shoulder_pan: 0.0, shoulder_lift: 0.0, elbow_flex: 0.8, wrist_flex: 0.3, wrist_roll: 0.0}"
+
 
 class Terminal:
     """A command in a process group of its own, and what it prints."""
@@ -94,8 +96,10 @@ def test_the_demo_moves_and_what_it_says_may_be_typed_next_works(ros_domain: int
         assert "success=True" in said
 
 
-def test_a_robot_is_brought_up_told_and_stopped(ros_domain: int) -> None:
-    command = BRINGUP.replace("/path/to/robot.yaml", str(demo_contract()))
+def test_a_robot_is_brought_up_told_and_stopped(ros_domain: int, tmp_path: Path) -> None:
+    contract = tmp_path / "robot.yaml"
+    contract.write_text(f"{demo_contract().read_text()}\nhome: {HOME}\n")
+    command = BRINGUP.replace("/path/to/robot.yaml", str(contract))
     command = command.replace("/path/to/checkpoint", str(demo_model()))
     robot = Terminal("ros2 run vla_accel_ros sim_robot --ros-args -r __ns:=/left_arm")
     try:
