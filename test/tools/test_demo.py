@@ -13,7 +13,7 @@ from typing import IO
 
 import cv2
 import pytest
-from builders import make_checkpoint
+from builders import CALM, make_checkpoint
 
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.tools.cli import main
@@ -97,7 +97,7 @@ class Demo:
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """A policy of a few thousand random parameters."""
-    return make_checkpoint(tmp_path / "model")
+    return make_checkpoint(tmp_path / "model", reach=CALM)
 
 
 def test_two_episodes_leave_figures_a_picture_and_a_film_and_nothing_else(tmp_path, model, ros_domain):
