@@ -7,12 +7,14 @@ spoils what it passes on. For each fault: seconds until the joints stand; peaks 
 of what the controllers execute at 500 Hz, over the contract's limits; the reasons told on `motion`; whether
 the robot goes on by itself when the fault has gone, after how long, or what a person has to call. Writes
 bench/results/faults.json and the table in docs/safety.md; with --only it prints its lines and writes nothing.
+"load" is what the machine was busy with before, in cores: a busy one delivers and computes late.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -72,11 +74,12 @@ def main() -> int:
     if unknown:
         parser.error(f"no fault is called {', '.join(sorted(unknown))}: --list names them")
     cases = [case for case in CASES if wanted.only is None or case.name in wanted.only]
+    load = round(os.getloadavg()[0], 2)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         rows = play(cases, Path(folder))
     print("\n".join(lines(rows)))
     if wanted.only is None:
-        document = {"faults": [row.as_dict() for row in rows], **provenance()}
+        document = {"load": load, "faults": [row.as_dict() for row in rows], **provenance()}
         RESULT.write_text(json.dumps(document, indent=1) + "\n")
         write(PAGE, rows)
     return int(any(max(row.velocity, row.acceleration, row.position) > 1.001 for row in rows))

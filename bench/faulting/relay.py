@@ -2,8 +2,8 @@
 
 The robot's topics are renamed to `robot/...` and those of inference's chunks to `model/...`; the relay passes
 each message on under its own name. So a fault is at one place and nothing else changes: no node knows that it
-is not real. What reached the controllers and where the joints truly were is written down in steady time, for
-ROS time may be set.
+is not real. What reached the controllers and where the joints truly were is written down in a time that no
+one sets: steady time, or simulated time without its jumps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from rclpy.clock import Clock as RosClock
 from rclpy.clock import ClockType
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.parameter import Parameter
-from rclpy.serialization import deserialize_message, serialize_message
 from rclpy.signals import SignalHandlerOptions
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import Image, JointState
@@ -39,7 +38,7 @@ class Relay:
 
     What is spoilt, as attributes that may be set at any time: `cameras` (name -> "silent", "repeats" or
     "freezes"), `joints` ("silent" or "freezes"), `offset` (joint -> rad), `chunk` (what becomes of each),
-    `late_s` (commands), `clock_ns` (what /clock says) and `clock_stands`.
+    `late_s` (commands) and `clock_stands`.
     """
 
     def __init__(self, contract: Contract, sim_time: bool = False) -> None:
@@ -54,6 +53,9 @@ class Relay:
         rclpy.init(context=self._context, signal_handler_options=SignalHandlerOptions.NO)
         self.node = rclpy.create_node("relay", context=self._context)
         self._pass_on()
+        # One for all: what two readings of clocks differ by is no step of a path.
+        self._offset_ns = min(time.time_ns() - time.monotonic_ns() for _ in range(1000))
+        self._sim_time, self._jumped_ns, self._last_jump_ns = sim_time, 0, 0
         self.clock_ns, self.clock_stands, self._ticked_ns = 1000 * 10**9, False, time.monotonic_ns()
         if sim_time:
             self._clock = self.node.create_publisher(Clock, "/clock", 10)
@@ -72,6 +74,18 @@ class Relay:
         self._thread.join()
         self.node.destroy_node()
         self._context.try_shutdown()
+
+    def time_ns(self) -> int:
+        """The present, in the time of what is written down."""
+        if not self._sim_time:
+            return time.monotonic_ns()
+        since_ns = 0 if self.clock_stands else time.monotonic_ns() - self._ticked_ns
+        return self.clock_ns - self._jumped_ns + since_ns
+
+    def jump(self, by_ns: int) -> None:
+        """Set /clock."""
+        self._jumped_ns, self._last_jump_ns = self._jumped_ns + by_ns, by_ns
+        self.clock_ns += by_ns
 
     def well(self) -> None:
         """Spoil nothing."""
@@ -112,9 +126,7 @@ class Relay:
         if not how or name not in self._last:
             self._last[name] = data
         elif how == "freezes":
-            old, new = (deserialize_message(d, Image) for d in (self._last[name], data))
-            old.header.stamp = new.header.stamp
-            data = serialize_message(old)
+            data = self._last[name][:4] + data[4:12] + self._last[name][12:]  # its stamp in CDR
         else:
             data = self._last[name]
         out.publish(data)
@@ -122,7 +134,7 @@ class Relay:
     def _on_joints(self, message: JointState) -> None:
         order = [message.name.index(name) for name in self.contract.joint_names]
         position, velocity = (np.array(x)[order] for x in (message.position, message.velocity))
-        self.states.append((time.monotonic_ns(), position, velocity))
+        self.states.append((self.time_ns(), position, velocity))
         if self.joints == "silent":
             return
         if self.joints == "freezes":
@@ -144,12 +156,15 @@ class Relay:
             self._deliver(topic, out, message)
 
     def _deliver(self, topic: str, out: object, message: JointTrajectory) -> None:
-        now_ns, steady_ns = self.node.get_clock().now().nanoseconds, time.monotonic_ns()
+        here_ns = self.time_ns()
+        now_ns = here_ns + (self._jumped_ns if self._sim_time else self._offset_ns)
         with suppress(ValueError):
             trajectory = convert.trajectory_from_message(message, now_ns)
-            times = trajectory.times_ns + (steady_ns - now_ns)
+            times = trajectory.times_ns + (here_ns - now_ns)
+            if abs(int(times[0]) - here_ns) > 10**9:  # of the time before a jump, of which no one had heard
+                times = times + self._last_jump_ns
             moved = Trajectory(trajectory.joints, times, trajectory.positions, trajectory.velocities)
-            self.sent.append((steady_ns, topic, moved))
+            self.sent.append((here_ns, topic, moved))
         out.publish(message)
 
     def _tick(self) -> None:

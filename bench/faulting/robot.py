@@ -47,7 +47,11 @@ class Robot:
         parameters: Mapping[str, Mapping[str, object]] = MappingProxyType({}),
         sim_time: bool = False,
     ) -> None:
-        self.folder, self.environment, self.sim_time = folder, environment, sim_time
+        # What holds the robot is kept in a file; a run leaves none behind.
+        self.environment = {**environment, "XDG_STATE_HOME": str(folder)}
+        self.folder, self.sim_time = folder, sim_time
+        self.began_ns, self.orphans = 0, list[int]()
+        self.restarted_ns: list[int] = []
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "contract.yaml"
         text = yaml.safe_load(demo_contract().read_text())
@@ -136,7 +140,7 @@ class Robot:
 
     def moves_within(self, timeout_s: float) -> bool:
         """Whether the arm moves, from now on."""
-        since_ns = time.monotonic_ns()
+        since_ns = self.relay.time_ns()
         try:
             return bool(self.poll(lambda: self.moved_at_ns(since_ns), timeout_s, "motion"))
         except Stalled:
@@ -152,7 +156,7 @@ class Robot:
     def under_way(self) -> bool:
         """Whether chunks move it, and fast, right now."""
         motions = self.operator.motions
-        now_ns = time.monotonic_ns()
+        now_ns = self.relay.time_ns()
         fast = self.moved_at_ns(now_ns - 50_000_000) is not None
         sent = any(t_ns > now_ns - 700_000_000 for t_ns, *_ in self.relay.sent[-20:])
         return bool(motions and motions[-1].state == Motion.RUNNING and fast and sent)

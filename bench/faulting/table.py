@@ -8,6 +8,15 @@ from pathlib import Path
 from faulting.measure import Row
 
 BEGIN, END = "<!-- begin: python bench/faults.py -->", "<!-- end -->"
+# What is told on the way back to motion, whatever had stopped it.
+PASSING = (
+    "everything is fresh",
+    "going to where",
+    "beginning anew",
+    "the joints are moving",
+    "coming to rest",
+)
+SENTENCES = 3
 HEAD = (
     "| fault | stands after [s] | peak speed | peak acceleration | goes on by itself | a person | said |",
     "|---|---|---|---|---|---|---|",
@@ -31,7 +40,8 @@ def _line(row: Row) -> str:
     resumed = (
         "never stood" if row.stop_s is None else "no" if row.resumed_s is None else _resumed(row.resumed_s)
     )
-    said = "<br>".join(row.said) or "-"
+    words = [reason for reason in row.said if not reason.startswith(PASSING)][:SENTENCES]
+    said = "<br>".join(words) or "-"
     if row.note:
         said += f"<br>*{row.note}*"
     cells = (
