@@ -9,6 +9,7 @@ wheels never returns.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -52,4 +53,15 @@ def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int
     except BaseException as error:
         end.fail("the end failed", error)
     end.over.set()
+    _leave_terminal()
     return end.status
+
+
+def _leave_terminal() -> None:
+    """Write what is left to say; a terminal that is gone is no reason to end with another status."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            with open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), stream.fileno())
