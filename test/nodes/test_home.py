@@ -88,7 +88,9 @@ def test_home_stops_the_stream_goes_there_by_the_action_and_stays_until_it_is_re
     operator.wait(policy.drives(lambda: len(operator.sent) > count), 30.0, "trajectory after it")
     first = next(s.trajectory for s in operator.sent[count:] if s.trajectory.joints == tuple(ARM))
     np.testing.assert_allclose(first.positions[0], list(HOME.values()), atol=0.01)
-    assert operator.motions[-1].state == operator.motions[-1].RUNNING and not arm.rejected
+    running = operator.motions[-1].RUNNING  # after the join with where it stands
+    operator.wait(policy.drives(lambda: operator.motions[-1].state == running), 30.0, "motion by chunks")
+    assert not arm.rejected
 
 
 ERRORS = [
