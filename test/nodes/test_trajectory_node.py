@@ -45,7 +45,11 @@ def test_a_chunk_with_a_nan_is_refused_and_the_arm_stops(start, operator):
     operator.wait(policy.drives(lambda: operator.sent and "running" in node.log), 30.0, "trajectory")
     policy.poison = float("nan")
     operator.wait(policy.drives(lambda: "stopping: chunk is" in node.log), 30.0, "stop")
-    assert any("chunks are refused: action_chunk" in r for m in operator.motions for r in m.reasons)
+
+    def told() -> bool:
+        return any("chunks are refused: action_chunk" in r for m in operator.motions for r in m.reasons)
+
+    operator.wait(told, 10.0, "the refusal as the reason, on motion")
     assert "chunk refused: action_chunk" in node.log and "is no number to move to" in node.log
     operator.wait(policy.drives(lambda: "holding" in node.log), 30.0, "hold")
     count = len(operator.sent)
