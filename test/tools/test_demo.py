@@ -129,7 +129,7 @@ def test_two_episodes_leave_figures_a_picture_and_a_film_and_nothing_else(tmp_pa
     for name, expected in {"vision": 10, "action": 10, "front": 30, "wrist": 30, "joint_states": 100}.items():
         assert 0 < figures["rates_hz"][name] < 1.5 * expected
     assert 0 < figures["age_ms"]["p50"] <= figures["age_ms"]["p99"]
-    assert figures["age_ms"]["n"] > 10
+    assert figures["age_ms"]["n"] >= 2
     assert figures["jerk"]["commanded"] > 0
     assert figures["jerk"]["measured"] > 0
     assert 0 < figures["real_time_factor"]["mean"] < 1.01
