@@ -145,12 +145,15 @@ def test_whether_the_robot_could_move_when_something_keeps_it(start, operator, v
     assert status == 1 and any("~/reclaim: ros2 service call /trajectory/reclaim" in r for r in reasons)
 
 
-def test_wrong_types_missing_joints_and_slow_cameras(doctor, contract):
+def test_wrong_types_missing_joints_and_slow_cameras(doctor, contract, tmp_path):
+    # On a busy machine a camera pauses; one that may be old is slow then, and not an error.
+    patient = tmp_path / "patient.yaml"
+    patient.write_text(demo_contract().read_text().replace("max_age_s: 0.5", "max_age_s: 60.0"))
     cameras = {"front": Fault(type=CompressedImage), "wrist": Fault(rate_hz=12.0)}
     joints = ("shoulder_pan", "shoulder_lift", "elbow", "wrist_flex", "wrist_roll", "gripper")
     with Drivers(contract, cameras, joints, listen=None) as drivers:
         elsewhere = rclpy.create_node("inference", namespace="elsewhere", context=drivers.context)
-        status, report = doctor("--contract", demo_contract(), "--model", demo_model(), "--seconds", 1)
+        status, report = doctor("--contract", patient, "--model", demo_model(), "--seconds", 1)
         elsewhere.destroy_node()
     assert status == 1
     told(report, "nodes", "warning", "/inference: does not run; ros2 launch vla_accel_ros bringup.launch.py")
@@ -160,7 +163,13 @@ def test_wrong_types_missing_joints_and_slow_cameras(doctor, contract):
         report, "graph", "warning", "nobody listens to /arm_controller/joint_trajectory; start its controller"
     )
     told(report, "streams", "error", "camera/front: nothing arrived on camera/front/image_raw")
-    told(report, "streams", "warning", "camera/wrist: arrives at ", "instead of 30; look at its driver")
+    told(
+        report,
+        "streams",
+        "warning",
+        "camera/wrist: arrives at ",
+        "instead of 30; start the node with the Fast",
+    )
     told(
         report,
         "streams",
@@ -187,7 +196,7 @@ def test_clocks_encodings_qos_and_controller_parameters(doctor, contract):
         report,
         "streams",
         "error",
-        "camera/front: is 3.0",
+        "camera/front: is 3.",
         "s old on arrival, max_age_s allows 0.5; synchronise",
     )
     told(report, "streams", "error", "camera/wrist: camera wrist: ", "16UC1")
