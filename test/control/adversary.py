@@ -206,7 +206,9 @@ class Episode:
         self.node.watch()
         if OPERATOR in self.node.holds and self.holding is None and not self.node.silent:
             longest = (self.robot.limits.velocity / self.robot.limits.acceleration).max()
-            self.holding = (self.t_ns + round(longest * S) + HOLD_SLACK_NS, 0)
+            # A join that is under way ends where it goes to: a stop on an unknown way could be anywhere.
+            from_ns = max(self.t_ns + round(longest * S), self.node.joined_ns - self.offset_ns)
+            self.holding = (from_ns + HOLD_SLACK_NS, 0)
 
     def _tick(self) -> None:
         self._input("tick", self.node_tick)
@@ -279,7 +281,7 @@ class Episode:
     def _give(self, chunk: Chunk) -> None:
         def give() -> None:
             if np.isfinite(chunk.actions).all():
-                self.newest_chunk_ns = max(self.newest_chunk_ns, min(chunk.stamp_ns, self.now_ns()))
+                self.newest_chunk_ns = max(self.newest_chunk_ns, min(chunk.stamp_ns, self.now_ns() + S // 10))
             self.node.chunk(chunk)
 
         self._input("chunk", give)
@@ -312,6 +314,8 @@ class Episode:
                 self.controller.accept(moved, self.t_ns, measured)
                 if on_arrival:
                     self.controller.eased.append((self.t_ns, moved.end_ns))
+                    if not self.controller.from_desired:
+                        self.controller.spare(self.t_ns, moved.end_ns)
 
         self._at(self.arrivals_ns, arrive)
 
@@ -525,6 +529,7 @@ class Episode:
         if self.robot.kind in ("joint_trajectory", "servo_twist"):
             self._lasts(name, 0.4, 2.0)
             self.until["drive off"] = self.until[name]
+            self._unhold()
             self.controller.hold(self.where.copy(), self.t_ns)
             self.activated = True
 

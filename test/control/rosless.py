@@ -30,7 +30,6 @@ from vla_accel_ros.sensing.joints import JointHistory
 OPERATOR, RELEASED, HOMING = "held by the operator", "released to others", "going home"
 AT_HOME, RESTARTED = "at home", "restarted after a crash"
 PASSING = (HOMING,)
-JOIN_NS = 500_000_000
 
 
 @dataclass(frozen=True)
@@ -75,6 +74,7 @@ class TrajectoryLogic:
     def __post_init__(self) -> None:
         robot, options = self.robot, self.parameters
         self.refused, self.counts = 0, Counter[str]()
+        self.silent = False
         self.twist = None
         if robot.kind == "servo_twist":
             self.twist = TwistBuffer(
@@ -125,6 +125,9 @@ class TrajectoryLogic:
         change, stop = self.follower.step(now_ns)
         self._send(stop)
         if change is not None and change.after is Motion.HOLDING and isinstance(self.stream, JogStream):
+            self.stream.rest()
+        joined, self._joins = self._joins, self.follower.joins(now_ns)
+        if joined and not self._joins and self.holds and isinstance(self.stream, JogStream):
             self.stream.rest()
         if self._move is not None and now_ns >= self._move.end_ns:
             self._move = None
@@ -184,18 +187,26 @@ class TrajectoryLogic:
         return RELEASED in self.holds or HOMING in self.holds
 
     @property
+    def joined_ns(self) -> int:
+        """ROS time at which the last join ends."""
+        return self.follower._joined_ns
+
+    @property
     def running(self) -> bool:
         """Whether chunks may move the robot."""
         return self.follower.safety.state is Motion.RUNNING
 
     def _now(self) -> int:
-        if self._clock.jump_ns():
+        self._jumped_ns = self._clock.jump_ns()
+        if self._jumped_ns:
             self._clock_jumped(self.clock_ns())
         return self.clock_ns()
 
     def _clock_jumped(self, now_ns: int) -> None:
-        braking = self.follower.stop_in_new_time(now_ns)
+        braking = self.follower.stop_in_new_time(now_ns, now_ns - self._jumped_ns)
         self._begin()
+        if braking is not None:
+            self.follower.begin_after(braking)
         if self.stream is not None:
             self.stream.stop(now_ns, self.steady_ns())
         elif braking is not None:
@@ -220,7 +231,8 @@ class TrajectoryLogic:
         ages = {"joint_states": robot.joints_age_s, "chunk": robot.chunk_age_s}
         self.follower = ChunkFollower(buffer, Safety(Watchdog(ages)), (), robot.chunk_age_s, self.twist)
         self._joints, self._felt_ns = JointHistory(robot.joints), 0
-        self._brakes_until_ns, self.silent = 0, False
+        self._brakes_until_ns, self._joins = 0, False
+        self.silent = self.silent and RELEASED in self.holds
         for reason in self.holds:
             self.follower.safety.hold(reason)
 
@@ -256,7 +268,8 @@ class TrajectoryLogic:
         return round(self.follower.buffer.kept_s * 1e9)
 
     def _stands(self, now_ns: int) -> bool:
-        return self.follower.safety.state is Motion.HOLDING and now_ns >= self._brakes_until_ns
+        still = now_ns >= self._brakes_until_ns and not self.follower.joins(now_ns)
+        return still and self.follower.safety.state is Motion.HOLDING
 
     def _home(self, now_ns: int) -> None:
         if not self._stands(now_ns) or self._move is not None:
@@ -266,7 +279,7 @@ class TrajectoryLogic:
             return
         self._went = True
         if self._joints.newest_ns is not None:
-            here, begin_ns = self._joints.newest(), now_ns + JOIN_NS
+            here, begin_ns = self._joints.newest(), now_ns + self.follower.approach_ns()
             self._move = move(self.robot.joints, here, self.robot.home, self.robot.limits, 0.3, begin_ns)
             self._send(self._move)
 
@@ -274,12 +287,15 @@ class TrajectoryLogic:
         going, self._move = self._move, None
         if going is not None:
             now_ns = self.clock_ns()
-            was_ns = self._watched_ns if jumped else now_ns
-            from_ns = max(was_ns + (50_000_000 if jumped else self._kept_ns), going.start_ns)
+            was_ns = max(self._watched_ns, now_ns - self._jumped_ns) if jumped else now_ns
+            from_ns = was_ns + (50_000_000 if jumped else self._kept_ns)
             state = MotionState(from_ns, *going.sample(from_ns))
+            if was_ns < going.start_ns:
+                state = MotionState(was_ns + self.follower.approach_ns(), going.positions[0])
             braking = brake(self.robot.joints, state, self.robot.limits)
             if not jumped:
-                braking = going.since(now_ns).then(braking)
+                if was_ns >= going.start_ns:
+                    braking = going.since(now_ns).then(braking)
                 self._send(braking)
             else:
                 braking = replace(braking, times_ns=braking.times_ns + (now_ns - was_ns))

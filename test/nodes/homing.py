@@ -45,6 +45,7 @@ class Node:
 
     def __init__(self, hear) -> None:
         self.now, self.active, self._hear = 1000 * S, True, hear
+        self.jumped_ns = 0
 
     def now_ns(self) -> int:
         return self.now
@@ -132,7 +133,8 @@ class Robot:
 
     def jump(self, seconds: float) -> None:
         """The clock is set."""
-        self.node.now += round(seconds * S)
+        self.node.jumped_ns = round(seconds * S)
+        self.node.now += self.node.jumped_ns
         self._controller.slip(round(seconds * S))
         braking = self.follower.stop_in_new_time(self.node.now)
         self._begin()

@@ -37,6 +37,8 @@ _PARKED_NS = 50_000_000
 _AGES = 512
 _STILL_OF_RANGE = 0.01
 _STAND_NS = 200_000_000
+# Of what joints may be off while they follow: what they are off as they stand.
+_SAG = 0.2
 _RESTART_NS = 200_000_000
 MOVING = "the joints are moving, and not by this node"
 BEGINNING = "beginning anew from where the joints are"
@@ -87,13 +89,18 @@ class ChunkFollower:
         self._leaps.forget()
         self._following.forget()
         self._valid_from_ns: int | None = None
-        self._rest_ns = self._joined_ns = 0
+        self._rest_ns = self._joined_ns = self._left_ns = 0
+        self._left: np.ndarray | None = None  # where controllers come to rest by what they were sent before
         self._ready = self._begun = self._joined = False
         self._spot: tuple[np.ndarray, int] | None = None  # (where the joints stand, since when)
         self._stepped_ns = 0
         self._waiting: Chunk | None = None
         self._version = self._version_ns = 0
         self._newest_ns: int | None = None  # stamp of the newest chunk
+
+    def begin_after(self, last: Trajectory) -> None:
+        """Controllers still execute this, of which nothing else is known: begin when it has ended."""
+        self._left_ns, self._left = last.end_ns, last.positions[-1]
 
     def begin_anew(self, now_ns: int) -> None:
         """Start over from the next joint state, by chunks that are observed from now on: others have moved
@@ -227,9 +234,18 @@ class ChunkFollower:
         waiting, self._waiting = self._waiting, None
         return change, None if waiting is None else self._move(waiting, now_ns)
 
+    def joins(self, now_ns: int) -> bool:
+        """Whether it is on the way to where the joints are."""
+        return now_ns < self._joined_ns
+
     def approach_ns(self) -> int:
-        """How long a join takes whose joints are held from as far off as is usual."""
-        return self.buffer.rest_to_rest_ns(self._usual)
+        """How long a join takes to where the joints are measured, from where they were commanded to be, at
+        least as far off as is usual."""
+        away = self._usual
+        if self._begun and self._measured is not None:
+            commanded, _ = self.buffer.reference(self._rest_ns)
+            away = np.maximum(away, np.abs(self._measured - commanded) + _SAG * self._usual)
+        return self.buffer.rest_to_rest_ns(away)
 
     def resume(self) -> None:
         """Take the faults back: go on from where the joints stand."""
@@ -249,10 +265,14 @@ class ChunkFollower:
         self._rest_ns = trajectory.end_ns
         return trajectory
 
-    def stop_in_new_time(self, now_ns: int) -> Trajectory | None:
-        """The stop to send after the clock has jumped, before starting over: it brakes from where the joints
-        were commanded to be at the last step. None when they were at rest; the hand is not looked after."""
-        was_ns = self._stepped_ns
+    def stop_in_new_time(self, now_ns: int, was_ns: int = 0) -> Trajectory | None:
+        """The stop to send after the clock has jumped, before starting over. None when the joints were
+        commanded to be at rest; the hand is not looked after.
+
+        was_ns: the present in the time before, of which at least the last step is believed: a node that was
+        not scheduled meanwhile has controllers that went on.
+        """
+        was_ns = max(self._stepped_ns, was_ns)
         if not self._ready or was_ns >= self._rest_ns:
             return None
         if was_ns < self._joined_ns:  # on the way, by whatever path: to the same place, from now on
@@ -380,6 +400,9 @@ class ChunkFollower:
             self.safety.pause = JOINING
             return None
         self.safety.pause = ""
+        if now_ns < self._left_ns:
+            self.safety.hold(MOVING)
+            return None
         if self.safety.state is not Motion.HOLDING or not self._ready or self._measured is None:
             if not self._begun:
                 self.safety.hold(BEGINNING)
@@ -399,10 +422,13 @@ class ChunkFollower:
         limits = self.buffer.limits
         goal = np.clip(np.where(moved, self._measured, commanded), limits.lower, limits.upper)
         away = np.maximum(np.abs(goal - commanded), np.abs(goal - self._measured))
+        if self._left is not None:
+            away = np.maximum(away, np.abs(goal - self._left))
+        away += np.minimum(_SAG * self._usual, away / 10.0)
         join = self.buffer.go_to(goal, np.where(moved, np.maximum(away, self._usual), away), now_ns)
         self.counts["joins"] += bool(moved.any())
         self._rest_ns = self._joined_ns = join.end_ns
-        self._begun = self._joined = True
+        self._begun, self._joined, self._left = True, True, None
         self._parked, self._stayed = (
             np.where(moved, self._measured, self._parked_or(self._measured)),
             _MOVED_OF_RANGE,

@@ -152,16 +152,22 @@ class Home:
 
     def _brake(self, one: _Streamed, jumped: bool) -> None:
         now_ns, whole = self._standing.node.now_ns(), one.trajectory
-        was_ns, kept_ns = (self._polled_ns, _LEAD_NS) if jumped else (now_ns, self._standing.kept_ns)
-        # On the way to its beginning it still goes there.
-        from_ns = max(was_ns + kept_ns, whole.start_ns)
-        state = MotionState(from_ns, *whole.sample(from_ns))
-        braking = brake(whole.joints, state, self._limits_of(whole.joints))
+        was_ns, kept_ns = now_ns, self._standing.kept_ns
+        if jumped:
+            was_ns, kept_ns = max(self._polled_ns, now_ns - self._standing.node.jumped_ns), _LEAD_NS
+        if was_ns < whole.start_ns:  # on the way to where the joints are, where it may end
+            rest = whole.positions[:1]
+            times_ns = np.array([was_ns + self._standing.approach_ns()])
+            braking = Trajectory(whole.joints, times_ns, rest, np.zeros_like(rest))
+        else:
+            state = MotionState(was_ns + kept_ns, *whole.sample(was_ns + kept_ns))
+            braking = brake(whole.joints, state, self._limits_of(whole.joints))
+            if not jumped:
+                braking = whole.since(now_ns).then(braking)
         if jumped:
             braking = replace(braking, times_ns=braking.times_ns + (now_ns - was_ns))
             one.adapter.stop(braking, now_ns)
         else:
-            braking = whole.since(now_ns).then(braking)
             one.adapter.send(braking, now_ns)
         self._standing.braking(braking.end_ns)
 

@@ -40,6 +40,7 @@ class ManagedNode(LifecycleNode):
         super().__init__(name)
         declare(self, table, lambda: self._state_machine.current_state[1] == "unconfigured")
         self.active = False
+        self.jumped_ns = 0  # by how much ROS time was set last
         self._closing: list[Callable[[], object]] = []
         self.trouble = ""  # the sentence of the last refused or failed transition, for diagnostics
         self._jumps = self.get_clock().create_jump_callback(
@@ -212,6 +213,7 @@ class ManagedNode(LifecycleNode):
 
     def _jumped(self, by_ns: int) -> None:
         self.get_logger().warning(f"ROS time jumped by {by_ns * 1e-9:.3f} s: starting afresh")
+        self.jumped_ns = by_ns
         self.clock_jumped()
 
 

@@ -229,6 +229,8 @@ class Standing:
         now_ns = self.node.now_ns()
         if self._follower.safety.state is not Motion.HOLDING or now_ns < self._brakes_until_ns:
             return False
+        if self._follower.joins(now_ns):
+            return False
         return now_ns >= self._settles_until_ns or self._follower.joints_stand
 
     def _answer(self, stands: bool) -> None:
