@@ -38,11 +38,12 @@ HOME = {"shoulder_pan": 0.2, "shoulder_lift": -0.3, "elbow_flex": 0.6, "wrist_fl
 
 
 def write_contract(folder: Path, arm: dict[str, Any], **changes: Any) -> Path:
-    """The simulated arm's contract with another controller of the arm, and other changes."""
+    """The simulated arm's contract with another arm controller and other changes; None drops a field."""
     fields = yaml.safe_load(Path(demo_contract()).read_text())
     fields["controllers"][0] = {"joints": ARM, **arm}
     path = folder / "contract.yaml"
-    path.write_text(yaml.safe_dump({**fields, **changes}))
+    fields = {key: field for key, field in {**fields, **changes}.items() if field is not None}
+    path.write_text(yaml.safe_dump(fields))
     return path
 
 

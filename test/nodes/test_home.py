@@ -12,7 +12,6 @@ from lifecycle_msgs.msg import Transition
 from stand_ins import ARM, HOME, Arm, motion_of, write_contract
 from std_srvs.srv import Trigger
 
-from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.operator import Operator
 from vla_accel_ros.sensing.contract import Contract
 
@@ -170,13 +169,9 @@ def test_without_an_action_home_is_streamed(start, tmp_path, ros_domain):
         assert (np.abs(steps) <= 0.5 * top * 0.02 * 1.01).all()
 
 
-def test_a_contract_without_home_says_so(start, operator_of_demo):
-    start("trajectory", autostart=True)
-    answer = call(operator_of_demo, Trigger, "trajectory/home", Trigger.Request())
+def test_a_contract_without_home_says_so(start, tmp_path, ros_domain):
+    path = write_contract(tmp_path, {"topic": TOPIC}, home=None)
+    with Operator(Contract.load(path)) as operator:
+        start("trajectory", autostart=True, contract=str(path))
+        answer = call(operator, Trigger, "trajectory/home", Trigger.Request())
     assert not answer.success and "add home:" in answer.message
-
-
-@pytest.fixture
-def operator_of_demo(ros_domain):
-    with Operator(Contract.load(demo_contract())) as operator:
-        yield operator

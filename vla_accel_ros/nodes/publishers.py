@@ -10,14 +10,21 @@ drivers may share the joint states from the beginning.
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from rclpy.node import Node
 
 Gid = tuple[int, ...]
-# The graph is discovered in the background: what the first looks find was there before.
-_LOOKS = 3
+LOOKS_HZ = 5.0
+# The graph is discovered in the background: what the first looks, of so many seconds, find was there before.
+_FIRST_LOOKS, _DISCOVERY_S = 3, 3.0
+# A publisher is discovered before its node: it is waited for so many looks, since it may not be a ROS node's.
+_UNNAMED, _UNNAMED_LOOKS = "_NODE_NAME_UNKNOWN_", 5
+# A publisher that comes this soon after its topic was silent took the place of another.
+_SILENCE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,7 @@ class Found:
 
 
 class Publishers:
-    """Looks at the publishers of a node's topics, now and then.
+    """Looks at the publishers of a node's topics, LOOKS_HZ times a second.
 
     states, chunks: topics it listens to. commands: topics on which it has one publisher itself.
     """
@@ -40,20 +47,29 @@ class Publishers:
 
     def begin(self) -> None:
         """Those of the next looks were there before: at activation, and when we command again."""
-        self._looks = 0
+        self._looks, self._began_s = 0, time.monotonic()
+        self._silent_s: dict[str, float] = {}  # when a topic was silent last
+        self._unnamed = Counter[Gid]()  # looks at a publisher whose node is not known
         self._known: dict[str, set[Gid]] = {}
         self._doubtful: dict[str, set[Gid]] = {}
 
-    def look(self, silent: Collection[str], lent: bool) -> Found:
-        """silent: topics that were silent at some time since the last look. lent: others may command now."""
+    def silent(self, topic: str) -> None:
+        """Nothing comes on a topic now."""
+        self._silent_s[topic] = time.monotonic()
+
+    def look(self, lent: bool) -> Found:
+        """lent: others may command now."""
+        now_s = time.monotonic()
+        silent = {topic for topic, last_s in self._silent_s.items() if now_s <= last_s + _SILENCE_S}
         if lent:
             self._known = {topic: gids for topic, gids in self._known.items() if topic not in self._commands}
             self._doubtful.clear()
         self._looks += 1
+        first = self._looks <= _FIRST_LOOKS or now_s <= self._began_s + _DISCOVERY_S
         lasting, passing = [], []
         for topic in (self._states, self._chunks, *(() if lent else self._commands)):
             others, ours = self._others(topic), topic in self._commands
-            early = topic not in self._known or self._looks <= _LOOKS
+            early = first or topic not in self._known
             before = self._known.get(topic, set())
             new = set(others) - before
             doubtful = self._doubtful.setdefault(topic, set())
@@ -75,6 +91,11 @@ class Publishers:
         for info in node.get_publishers_info_by_topic(node.resolve_topic_name(topic)):
             name = f"{info.node_namespace.rstrip('/')}/{info.node_name}"
             gid = tuple(info.endpoint_gid)
+            if info.node_name == _UNNAMED:
+                self._unnamed[gid] += 1
+                if self._unnamed[gid] <= _UNNAMED_LOOKS:
+                    continue
+                name = "one that is not of a ROS node"
             if name == own:
                 named.append(gid)
             else:

@@ -44,7 +44,7 @@ from vla_accel_ros.nodes.motion_report import controller_lines, motion_line
 from vla_accel_ros.nodes.moves import Tolerances
 from vla_accel_ros.nodes.params.trajectory import TRAJECTORY
 from vla_accel_ros.nodes.process import run
-from vla_accel_ros.nodes.publishers import Publishers
+from vla_accel_ros.nodes.publishers import LOOKS_HZ, Publishers
 from vla_accel_ros.nodes.release import Release, say
 from vla_accel_ros.nodes.standing import OPERATOR, RELEASED, Standing
 from vla_accel_ros.sensing.contract import Contract
@@ -64,7 +64,6 @@ class TrajectoryNode(ManagedNode):
         self._wrong: list[str] = []  # controllers
         self._beside: tuple[str, ...] = ()  # publishers beside us, while they are there
         self._faults: dict[str, None] = {}  # what ~/resume takes back, beside a hold
-        self._silent: set[str] = set()  # topics, since the last look at their publishers
         self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
@@ -94,6 +93,7 @@ class TrajectoryNode(ManagedNode):
         self._neighbours = Publishers(
             self, contract.joint_states.topic, "action_chunk", [c.topic for c in contract.controllers]
         )
+        self.every(1.0 / LOOKS_HZ, self._look_beside)
         self.every(1.0, self._report)
 
     def _configure_moves(self, contract: Contract, manager: str) -> None:
@@ -247,12 +247,12 @@ class TrajectoryNode(ManagedNode):
         watchdog, states = self._follower.safety.watchdog, self._contract.joint_states
         for late in watchdog.late(self.now_ns()):
             if late.name == "joint_states":
-                self._silent.add(states.topic)
+                self._neighbours.silent(states.topic)
                 problem = self._joints.problem(self.now_ns(), states.max_age_s)
                 if problem and not late.note:
                     watchdog.note("joint_states", problem)
             elif late.name == "chunk":
-                self._silent.add("action_chunk")
+                self._neighbours.silent("action_chunk")
 
     def _tell(self, change: Change) -> None:
         if change.after is Motion.STOPPING:
@@ -299,8 +299,7 @@ class TrajectoryNode(ManagedNode):
 
     def _look_beside(self) -> None:
         """Whether somebody else publishes what only one should."""
-        found = self._neighbours.look(self._silent, self._standing.lent)
-        self._silent.clear()
+        found = self._neighbours.look(self._standing.lent)
         for sentence in found.lasting:
             self._fault(sentence)
         for sentence in set(self._beside) - set(found.passing):
@@ -313,7 +312,6 @@ class TrajectoryNode(ManagedNode):
 
     def _report(self) -> None:
         self._graph.poll()
-        self._look_beside()
         if value(self, "check_controllers"):
             self._check.poll()
         now_ns = self.now_ns()
