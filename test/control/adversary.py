@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from rosless import OPERATOR, PASSING, RESTARTED, Parameters, Robot, TrajectoryLogic
+from rosless import HOMING, OPERATOR, PASSING, RELEASED, RESTARTED, Parameters, Robot, TrajectoryLogic
 
 from vla_accel_ros.control.limits import JointLimits
 from vla_accel_ros.control.moves import move
@@ -71,7 +71,8 @@ class Episode:
         self.controller = TrajectoryController(self.robot.joints, self.where.copy(), rng.random() < 0.7)
         self.ticks: list[tuple[int, np.ndarray]] = []
         self.arrivals_ns = self.others_until_ns = 0
-        self.activated = self.began = False
+        self.activated = self.began = self.restarted = False
+        self.anew = [0]
         self.holding: tuple[int, int] | None = None
         self.still: list[tuple[int, int]] = []
         self.quiet_since: int | None = None
@@ -187,6 +188,9 @@ class Episode:
             away = self._command() + self.sag - self.where
             most = 1.5 * self.robot.limits.velocity * dt_s
             self.where = self.where + np.clip(away * min(1.0, dt_s / 0.03), -most, most)
+        elif self.t_ns < self.others_until_ns and np.abs(self._command() - self.where).max() > 0.1:
+            self.controller.hold(self.where.copy(), self.t_ns)  # others judge the motion that they command
+            self.others_until_ns = self.t_ns
         if self.active("dropout"):
             return
         if not self.active("frozen") or self.happened["joints"] == 0:
@@ -204,11 +208,14 @@ class Episode:
     def node_watch(self) -> None:
         """The watchdog's timer, and what the holds mean from then on."""
         self.node.watch()
-        if OPERATOR in self.node.holds and self.holding is None and not self.node.silent:
+        held = OPERATOR in self.node.holds and RELEASED not in self.node.holds
+        if held and self.holding is None:
             longest = (self.robot.limits.velocity / self.robot.limits.acceleration).max()
             # A join that is under way ends where it goes to: a stop on an unknown way could be anywhere.
             from_ns = max(self.t_ns + round(longest * S), self.node.joined_ns - self.offset_ns)
-            self.holding = (from_ns + HOLD_SLACK_NS, 0)
+            # A stream that was behind its path still catches up with it while it stops.
+            slack_ns = HOLD_SLACK_NS * (1 if self.robot.kind == "joint_trajectory" else 2)
+            self.holding = (from_ns + slack_ns, 0)
 
     def _tick(self) -> None:
         self._input("tick", self.node_tick)
@@ -219,6 +226,12 @@ class Episode:
         if command is not None:
             if self.node.silent:
                 self._break("sent something while released")
+            if self.restarted and self.robot.kind == "forward_command":
+                # It knows the joints only, which drives that were off may have left elsewhere: from there on
+                # it is judged anew.
+                self.anew.append(len(self.ticks))
+                self.ticks.append((self.t_ns - round(self.robot.period_s * S), self.where.copy()))
+            self.restarted = False
             self.ticks.append((self.t_ns, command.copy()))
 
     # chunks
@@ -321,7 +334,7 @@ class Episode:
 
     def _check_length(self, trajectory: Trajectory, on_arrival: bool) -> None:
         """No more motion than the age of chunks allows, and a brake."""
-        if trajectory.velocities is None or self.node.lent:
+        if trajectory.velocities is None:
             return
         moving = np.flatnonzero(trajectory.velocities.any(axis=1))
         if not len(moving):
@@ -331,6 +344,8 @@ class Episode:
         brake_ns = round((limits.velocity / limits.acceleration).max() * S)
         age_ns = round(self.robot.chunk_age_s * S)
         allowed = max(self.now_ns() + round(4 * self.parameters.lead_s * S), self.newest_chunk_ns + age_ns)
+        if HOMING in self.node.holds:
+            allowed = max(allowed, self.now_ns() + age_ns, trajectory.start_ns)
         over = int(trajectory.times_ns[last]) - allowed - brake_ns
         if over > 10 * MS:
             self._break("motion beyond the age limit of chunks", 1.0 + over * 1e-9)
@@ -373,7 +388,8 @@ class Episode:
                     )
             self.broken += [Broken(f"refused: {why}", 0.0, 2.0) for why in self.controller.rejected[:1]]
         if robot.kind == "forward_command":
-            self.broken += judge_positions(self.ticks, robot.limits, longest_s)
+            for begin, end in itertools.pairwise([*self.anew, len(self.ticks)]):
+                self.broken += judge_positions(self.ticks[begin:end], robot.limits, longest_s)
         elif robot.kind == "servo_joint":
             limits = robot.limits
             self.broken += judge_velocities(self.ticks, limits.velocity, limits.acceleration, longest_s)
@@ -500,6 +516,8 @@ class Episode:
         self.node.silent = False
 
         def begin() -> None:
+            self._unhold()
+            self.restarted = True
             self.node = self._start(holds)
             self._resumed_later()
 

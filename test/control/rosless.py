@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from vla_accel_ros.control.braking import brake
+from vla_accel_ros.control.braking import brake, cut
 from vla_accel_ros.control.buffer import TrajectoryBuffer
 from vla_accel_ros.control.follower import ChunkFollower
 from vla_accel_ros.control.jog import JogStream
@@ -30,6 +30,7 @@ from vla_accel_ros.sensing.joints import JointHistory
 OPERATOR, RELEASED, HOMING = "held by the operator", "released to others", "going home"
 AT_HOME, RESTARTED = "at home", "restarted after a crash"
 PASSING = (HOMING,)
+SETTLE_NS = 2_000_000_000
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,9 @@ class TrajectoryLogic:
             self.stream = JogStream(robot.joints, robot.limits, robot.period_s, gain=2.0)
         self._clock = ClockWatch(self.clock_ns, self.steady_ns)
         self._move: Trajectory | None = None
+        self._cut: Trajectory | None = None
         self._begin()
+        self._settles_until_ns = self.clock_ns() + SETTLE_NS
 
     def joints(self, position: np.ndarray, stamp_ns: int) -> None:
         """A joint state has come."""
@@ -131,6 +134,8 @@ class TrajectoryLogic:
             self.stream.rest()
         if self._move is not None and now_ns >= self._move.end_ns:
             self._move = None
+        if self._move is not None:
+            self._renew(now_ns)
         if HOMING in self.holds:
             self._home(now_ns)
         if RELEASED in self.holds and not self.silent and self._stands(now_ns):
@@ -231,7 +236,7 @@ class TrajectoryLogic:
         ages = {"joint_states": robot.joints_age_s, "chunk": robot.chunk_age_s}
         self.follower = ChunkFollower(buffer, Safety(Watchdog(ages)), (), robot.chunk_age_s, self.twist)
         self._joints, self._felt_ns = JointHistory(robot.joints), 0
-        self._brakes_until_ns, self._joins = 0, False
+        self._brakes_until_ns, self._settles_until_ns, self._joins = 0, 0, False
         self.silent = self.silent and RELEASED in self.holds
         for reason in self.holds:
             self.follower.safety.hold(reason)
@@ -258,9 +263,14 @@ class TrajectoryLogic:
         self.holds.pop(reason, None)
         self.follower.safety.resume(reason)
 
-    def _go_on(self, reason: str, now_ns: int) -> None:
+    def _go_on(self, reason: str, now_ns: int, sent: Trajectory | None = None) -> None:
         self.follower.begin_anew(now_ns)
-        self._forget()
+        if sent is not None:
+            self.follower.begin_after(sent)
+        if reason != HOMING:
+            self._forget()
+        elif isinstance(self.stream, JogStream):
+            self.stream.rest()
         self._take_back(reason)
 
     @property
@@ -269,23 +279,45 @@ class TrajectoryLogic:
 
     def _stands(self, now_ns: int) -> bool:
         still = now_ns >= self._brakes_until_ns and not self.follower.joins(now_ns)
+        still = still and (now_ns >= self._settles_until_ns or self.follower.joints_stand)
         return still and self.follower.safety.state is Motion.HOLDING
 
     def _home(self, now_ns: int) -> None:
         if not self._stands(now_ns) or self._move is not None:
             return
         if self._went:
-            self._go_on(HOMING, now_ns)
+            self._go_on(HOMING, now_ns, self._cut)
             return
         self._went = True
         if self._joints.newest_ns is not None:
             here, begin_ns = self._joints.newest(), now_ns + self.follower.approach_ns()
             self._move = move(self.robot.joints, here, self.robot.home, self.robot.limits, 0.3, begin_ns)
-            self._send(self._move)
+            self._until_ns = max(now_ns + self._age_ns, begin_ns)
+            self._cut = cut(self._move, self._until_ns, self.robot.limits)
+            self._send(self._cut)
+        else:
+            self._cut = None
+
+    @property
+    def _age_ns(self) -> int:
+        return round(self.robot.chunk_age_s * 1e9)
+
+    def _renew(self, now_ns: int) -> None:
+        assert self._move is not None and self._cut is not None
+        if self._until_ns >= self._move.end_ns or now_ns + self._age_ns // 2 < self._until_ns:
+            return
+        if now_ns + self._kept_ns >= self._until_ns:
+            self._cancel()
+            return
+        self._until_ns = now_ns + self._age_ns
+        self._cut = cut(self._move, self._until_ns, self.robot.limits)
+        self._send(self._cut.since(now_ns))
 
     def _cancel(self, jumped: bool = False) -> None:
         going, self._move = self._move, None
         if going is not None:
+            assert self._cut is not None
+            going = self._cut
             now_ns = self.clock_ns()
             was_ns = max(self._watched_ns, now_ns - self._jumped_ns) if jumped else now_ns
             from_ns = was_ns + (50_000_000 if jumped else self._kept_ns)
@@ -301,6 +333,6 @@ class TrajectoryLogic:
                 braking = replace(braking, times_ns=braking.times_ns + (now_ns - was_ns))
                 if self.stream is None:
                     self.send(braking, True)
-            self._brakes_until_ns = braking.end_ns
+            self._brakes_until_ns, self._cut = braking.end_ns, braking
         if HOMING in self.holds:
             self._went = True

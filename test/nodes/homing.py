@@ -90,7 +90,8 @@ class Robot:
             )
         else:
             self._adapter = ForwardCommandAdapter(self.node, contract.controllers[0], self.limits)
-        self._outputs = SimpleNamespace(begin=self._adapter.begin, open=lambda: None)
+        self._outputs = SimpleNamespace(begin=self._adapter.begin, rest=self._adapter.rest, open=lambda: None)
+        self.streams = kind == "forward_command"
         self.standing = Standing(self.node)
         self._begin()
         self.home = Home(self.standing, contract, [self._adapter], 1.0, Tolerances())
@@ -109,6 +110,12 @@ class Robot:
             self.home.poll()
             self._adapter.tick(self.node.now)
             self._continue()
+
+    def stall(self, seconds: float) -> None:
+        """Let time pass in which the node is not scheduled; the controller does what it was sent."""
+        for _ in range(round(seconds * 100)):
+            self.node.now += TICK_NS
+            self._feel()
 
     def call(self, name: str) -> None:
         """Begin a call of ~/home, ~/release or ~/reclaim; what it answers comes with time."""

@@ -36,3 +36,12 @@ def brake(joints: tuple[str, ...], state: MotionState, limits: JointLimits) -> T
     velocities = np.where(t < stop_s, v0 - slowing * t, 0.0)
     times_ns = state.stamp_ns + np.round(t[:, 0] * 1e9).astype(np.int64)
     return Trajectory(joints, times_ns, positions, velocities)
+
+
+def cut(trajectory: Trajectory, at_ns: int, limits: JointLimits) -> Trajectory:
+    """A motion up to a time and then a brake; all of it, where it ends before. It has velocities."""
+    if at_ns >= trajectory.end_ns:
+        return trajectory
+    at_ns = max(at_ns, trajectory.start_ns)
+    state = MotionState(at_ns, *trajectory.sample(at_ns))
+    return trajectory.then(brake(trajectory.joints, state, limits))

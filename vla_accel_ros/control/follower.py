@@ -90,7 +90,8 @@ class ChunkFollower:
         self._following.forget()
         self._valid_from_ns: int | None = None
         self._rest_ns = self._joined_ns = self._left_ns = 0
-        self._left: np.ndarray | None = None  # where controllers come to rest by what they were sent before
+        # Where controllers come to rest by what they were sent before; NaN where that is not known.
+        self._left = np.full(len(self._range), np.nan)
         self._ready = self._begun = self._joined = False
         self._spot: tuple[np.ndarray, int] | None = None  # (where the joints stand, since when)
         self._stepped_ns = 0
@@ -99,8 +100,13 @@ class ChunkFollower:
         self._newest_ns: int | None = None  # stamp of the newest chunk
 
     def begin_after(self, last: Trajectory) -> None:
-        """Controllers still execute this, of which nothing else is known: begin when it has ended."""
-        self._left_ns, self._left = last.end_ns, last.positions[-1]
+        """Controllers still execute this, of all joints or some, and nothing else is known: begin when it
+        has ended.
+        """
+        self._left_ns = max(self._left_ns, last.end_ns)
+        for name, position in zip(last.joints, last.positions[-1]):
+            if name in self.buffer.joints:
+                self._left[self.buffer.joints.index(name)] = position
 
     def begin_anew(self, now_ns: int) -> None:
         """Start over from the next joint state, by chunks that are observed from now on: others have moved
@@ -242,9 +248,9 @@ class ChunkFollower:
         """How long a join takes to where the joints are measured, from where they were commanded to be, at
         least as far off as is usual."""
         away = self._usual
-        if self._begun and self._measured is not None:
-            commanded, _ = self.buffer.reference(self._rest_ns)
-            away = np.maximum(away, np.abs(self._measured - commanded) + _SAG * self._usual)
+        if self._measured is not None:
+            commanded = self.buffer.reference(self._rest_ns)[0] if self._begun else self._left
+            away = np.fmax(away, np.abs(self._measured - commanded) + _SAG * self._usual)
         return self.buffer.rest_to_rest_ns(away)
 
     def resume(self) -> None:
@@ -422,13 +428,13 @@ class ChunkFollower:
         limits = self.buffer.limits
         goal = np.clip(np.where(moved, self._measured, commanded), limits.lower, limits.upper)
         away = np.maximum(np.abs(goal - commanded), np.abs(goal - self._measured))
-        if self._left is not None:
-            away = np.maximum(away, np.abs(goal - self._left))
+        away = np.fmax(away, np.abs(goal - self._left))
         away += np.minimum(_SAG * self._usual, away / 10.0)
         join = self.buffer.go_to(goal, np.where(moved, np.maximum(away, self._usual), away), now_ns)
         self.counts["joins"] += bool(moved.any())
         self._rest_ns = self._joined_ns = join.end_ns
-        self._begun, self._joined, self._left = True, True, None
+        self._begun = self._joined = True
+        self._left[:] = np.nan
         self._parked, self._stayed = (
             np.where(moved, self._measured, self._parked_or(self._measured)),
             _MOVED_OF_RANGE,

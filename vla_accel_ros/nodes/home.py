@@ -15,7 +15,7 @@ import numpy as np
 from rclpy.task import Future
 from std_srvs.srv import Trigger
 
-from vla_accel_ros.control.braking import brake
+from vla_accel_ros.control.braking import brake, cut
 from vla_accel_ros.control.limits import JointLimits
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
@@ -35,12 +35,14 @@ _INACTIVE = "the trajectory node is not active: activate it first"
 @dataclass
 class _Streamed:
     """A move through an adapter. Its outcome comes when the joints are there, or a while after they
-    should.
+    should. sent: as much of it as the controller was sent, up to until_ns, and a brake.
     """
 
     adapter: Adapter
     trajectory: Trajectory
     outcome: Future
+    sent: Trajectory
+    until_ns: int
 
 
 class Home:
@@ -62,6 +64,7 @@ class Home:
         self._joints = [joint for joint in contract.joints if joint.name in self._home]
         self._limits = JointLimits.of(self._joints) if self._joints else None
         self._range = {joint.name: joint.upper - joint.lower for joint in self._joints}
+        self._most_ns = round(contract.chunk.max_age_s * 1e9)
         self._adapters = [a for a in adapters if set(a.controller.joints) <= set(self._home)]
         self._actions = {
             a.controller.topic: JointMove(standing.node, a.controller.action, tolerances)
@@ -69,6 +72,7 @@ class Home:
             if a.controller.action
         }
         self._streamed: list[_Streamed] = []
+        self._sent: dict[str, Trajectory] = {}  # by topic, the last
         self._calls = self._under_way = self._polled_ns = 0
         self._why = ""
 
@@ -88,7 +92,7 @@ class Home:
             self._standing.hold(AT_HOME)
             self._standing.resume(NOT_AT_HOME)
         if not self._under_way:
-            self._standing.go_on(HOMING)
+            self._standing.go_on(HOMING, self._sent.values())
         return say(response, not problem, problem or AT_HOME)
 
     def cancel(self, why: str, jumped: bool = False) -> None:
@@ -111,6 +115,8 @@ class Home:
         if late:
             self._stop(f"stopped, because {late}")
         now_ns = self._polled_ns
+        for one in self._streamed:
+            self._renew(one, now_ns)
         for one in [s for s in self._streamed if now_ns >= s.trajectory.end_ns]:
             away = self._away(one.trajectory)
             if not away or now_ns >= one.trajectory.end_ns + _ARRIVAL_S * 1e9:
@@ -150,8 +156,20 @@ class Home:
         for one in streamed:
             one.outcome.set_result(Outcome(False, f"{one.adapter.controller.topic}: {why}"))
 
+    def _renew(self, one: _Streamed, now_ns: int) -> None:
+        """Send the next part, so that the controller never has more than chunks may have."""
+        if one.until_ns >= one.trajectory.end_ns or now_ns + self._most_ns // 2 < one.until_ns:
+            return
+        if now_ns + self._standing.kept_ns >= one.until_ns:
+            self._stop("stopped, because this node was not scheduled for too long")
+            return
+        one.until_ns = now_ns + self._most_ns
+        one.sent = cut(one.trajectory, one.until_ns, self._limits_of(one.trajectory.joints))
+        self._sent[one.adapter.controller.topic] = one.sent
+        one.adapter.send(one.sent.since(now_ns), now_ns)
+
     def _brake(self, one: _Streamed, jumped: bool) -> None:
-        now_ns, whole = self._standing.node.now_ns(), one.trajectory
+        now_ns, whole = self._standing.node.now_ns(), one.sent
         was_ns, kept_ns = now_ns, self._standing.kept_ns
         if jumped:
             was_ns, kept_ns = max(self._polled_ns, now_ns - self._standing.node.jumped_ns), _LEAD_NS
@@ -169,6 +187,7 @@ class Home:
             one.adapter.stop(braking, now_ns)
         else:
             one.adapter.send(braking, now_ns)
+        self._sent[one.adapter.controller.topic] = braking
         self._standing.braking(braking.end_ns)
 
     def _refusal(self) -> str:
@@ -205,11 +224,15 @@ class Home:
             share = whole.select(adapter.controller.joints)
             action = self._actions.get(adapter.controller.topic)
             if action is not None:
+                self._sent[adapter.controller.topic] = share
                 future = action.start(share)
             else:
                 future = Future()
-                self._streamed.append(_Streamed(adapter, share, future))
-                adapter.send(share, now_ns)
+                until_ns = max(now_ns + self._most_ns, share.start_ns)
+                sent = cut(share, until_ns, self._limits_of(share.joints))
+                self._sent[adapter.controller.topic] = sent
+                self._streamed.append(_Streamed(adapter, share, future, sent, until_ns))
+                adapter.send(sent, now_ns)
             futures.append(future)
         for future in futures:
             future.add_done_callback(self._ended)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from rclpy.task import Future
 
 from vla_accel_ros.control.follower import ChunkFollower
 from vla_accel_ros.control.state_file import StateFile
+from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.control.watchdog import OPERATOR, Motion
 from vla_accel_ros.nodes.adapters.outputs import Outputs
 from vla_accel_ros.nodes.lifecycle import ManagedNode
@@ -99,7 +100,9 @@ class Standing:
         for reason in self.holds:
             follower.safety.hold(reason)
         self._brakes_until_ns = self._settles_until_ns = 0
-        if self.node.active:
+        if not self.node.active:
+            self.settle()  # controllers may still execute what a process before this one sent
+        else:
             limits = follower.buffer.limits
             longest_s = float((limits.velocity / limits.acceleration).max(initial=0.0))
             self._brakes_until_ns = self.node.now_ns() + round(longest_s * 1e9)
@@ -203,12 +206,17 @@ class Standing:
         SETTLE_S at most."""
         self._settles_until_ns = self.node.now_ns() + round(SETTLE_S * 1e9)
 
-    def go_on(self, reason: str) -> None:
+    def go_on(self, reason: str, sent: Iterable[Trajectory] = ()) -> None:
         """Take a reason back when the robot stands; motion begins anew where the joints are, by chunks that
-        are observed from now on.
+        are observed from now on. sent: what controllers were told to do meanwhile.
         """
         self._follower.begin_anew(self.node.now_ns())
-        self._outputs.begin()
+        for last in sent:
+            self._follower.begin_after(last)
+        if reason == HOMING:  # what was commanded last is known
+            self._outputs.rest()
+        else:
+            self._outputs.begin()
         self._motion.begin()
         self.resume(reason)
 

@@ -124,8 +124,10 @@ def _loads(
 
 
 def _lacks_profile(processes: Sequence[machine.Process]) -> bool:
-    """Whether a node of ours here, or without one this process, lacks the Fast DDS profile."""
-    return any(map(lacks_profile, [process.environment for process in processes] or [os.environ]))
+    """Whether a node of ours in this domain, or without one this process, lacks the Fast DDS profile."""
+    domain = machine.domain(os.environ)
+    theirs = [p.environment for p in processes if machine.domain(p.environment) == domain]
+    return any(map(lacks_profile, theirs or [os.environ]))
 
 
 def _commands(visitor: Visitor, contract: Contract | None) -> tuple[list[str], dict[str, list[str]]]:
