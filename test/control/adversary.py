@@ -191,6 +191,7 @@ class Episode:
         elif self.t_ns < self.others_until_ns and np.abs(self._command() - self.where).max() > 0.1:
             self.controller.hold(self.where.copy(), self.t_ns)  # others judge the motion that they command
             self.others_until_ns = self.t_ns
+        self.where = np.clip(self.where, self.robot.limits.lower, self.robot.limits.upper)
         if self.active("dropout"):
             return
         if not self.active("frozen") or self.happened["joints"] == 0:
@@ -213,6 +214,7 @@ class Episode:
             longest = (self.robot.limits.velocity / self.robot.limits.acceleration).max()
             # A join that is under way ends where it goes to: a stop on an unknown way could be anywhere.
             from_ns = max(self.t_ns + round(longest * S), self.node.joined_ns - self.offset_ns)
+            from_ns += max(self.arrivals_ns - self.t_ns, 0)
             # A stream that was behind its path still catches up with it while it stops.
             slack_ns = HOLD_SLACK_NS * (1 if self.robot.kind == "joint_trajectory" else 2)
             self.holding = (from_ns + slack_ns, 0)
@@ -345,7 +347,8 @@ class Episode:
         age_ns = round(self.robot.chunk_age_s * S)
         allowed = max(self.now_ns() + round(4 * self.parameters.lead_s * S), self.newest_chunk_ns + age_ns)
         if HOMING in self.node.holds:
-            allowed = max(allowed, self.now_ns() + age_ns, trajectory.start_ns)
+            most_ns = self.node.most_ns
+            allowed = max(allowed, self.now_ns() + most_ns, trajectory.start_ns + most_ns // 2)
         over = int(trajectory.times_ns[last]) - allowed - brake_ns
         if over > 10 * MS:
             self._break("motion beyond the age limit of chunks", 1.0 + over * 1e-9)
@@ -533,8 +536,13 @@ class Episode:
             return
         self._lasts(name, 0.02, self.rng.choice((0.05, 0.3, 2.0)))
         self._waiting = {}
+        if self.holding is not None and self.robot.kind != "joint_trajectory":
+            # A stream whose process is not scheduled brakes the rest of the way after that.
+            self.holding = max(self.holding[0], self.until[name] + HOLD_SLACK_NS), 0
 
         def go_on() -> None:
+            if self.active("stall"):
+                return  # the process has ended meanwhile
             waiting, self._waiting = list(self._waiting.values()), {}
             self.rng.shuffle(waiting)
             for give in waiting:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from vla_accel_ros.control.braking import brake, cut
+from vla_accel_ros.control.braking import brake, brake_on_arrival, cut
 from vla_accel_ros.control.buffer import TrajectoryBuffer
 from vla_accel_ros.control.follower import ChunkFollower
 from vla_accel_ros.control.jog import JogStream
@@ -129,8 +129,9 @@ class TrajectoryLogic:
         self._send(stop)
         if change is not None and change.after is Motion.HOLDING and isinstance(self.stream, JogStream):
             self.stream.rest()
-        joined, self._joins = self._joins, self.follower.joins(now_ns)
-        if joined and not self._joins and self.holds and isinstance(self.stream, JogStream):
+        state, joins = self.follower.safety.state, self.follower.joins(now_ns)
+        rested, self._rests = self._rests, state is Motion.HOLDING and not joins and bool(self.holds)
+        if self._rests and not rested and isinstance(self.stream, JogStream):
             self.stream.rest()
         if self._move is not None and now_ns >= self._move.end_ns:
             self._move = None
@@ -184,6 +185,7 @@ class TrajectoryLogic:
         if not refused and self.twist is None:
             self._hold(AT_HOME)
             self._hold(HOMING)
+            self._settles_until_ns = now_ns + SETTLE_NS
             self._went = False
 
     @property
@@ -209,7 +211,9 @@ class TrajectoryLogic:
 
     def _clock_jumped(self, now_ns: int) -> None:
         braking = self.follower.stop_in_new_time(now_ns, now_ns - self._jumped_ns)
+        left = self.follower.left
         self._begin()
+        self.follower.begin_at(left)
         if braking is not None:
             self.follower.begin_after(braking)
         if self.stream is not None:
@@ -236,7 +240,7 @@ class TrajectoryLogic:
         ages = {"joint_states": robot.joints_age_s, "chunk": robot.chunk_age_s}
         self.follower = ChunkFollower(buffer, Safety(Watchdog(ages)), (), robot.chunk_age_s, self.twist)
         self._joints, self._felt_ns = JointHistory(robot.joints), 0
-        self._brakes_until_ns, self._settles_until_ns, self._joins = 0, 0, False
+        self._brakes_until_ns, self._settles_until_ns, self._rests = 0, 0, False
         self.silent = self.silent and RELEASED in self.holds
         for reason in self.holds:
             self.follower.safety.hold(reason)
@@ -292,25 +296,27 @@ class TrajectoryLogic:
         if self._joints.newest_ns is not None:
             here, begin_ns = self._joints.newest(), now_ns + self.follower.approach_ns()
             self._move = move(self.robot.joints, here, self.robot.home, self.robot.limits, 0.3, begin_ns)
-            self._until_ns = max(now_ns + self._age_ns, begin_ns)
+            self._until_ns = max(now_ns + self.most_ns, begin_ns + self.most_ns // 2)
             self._cut = cut(self._move, self._until_ns, self.robot.limits)
             self._send(self._cut)
         else:
             self._cut = None
 
     @property
-    def _age_ns(self) -> int:
-        return round(self.robot.chunk_age_s * 1e9)
+    def most_ns(self) -> int:
+        """How much of a motion home a controller has at most."""
+        return max(round(self.robot.chunk_age_s * 1e9), 3 * self._kept_ns)
 
     def _renew(self, now_ns: int) -> None:
         assert self._move is not None and self._cut is not None
-        if self._until_ns >= self._move.end_ns or now_ns + self._age_ns // 2 < self._until_ns:
+        whole = self._move
+        if self._until_ns >= whole.end_ns or now_ns < max(self._until_ns - self.most_ns // 2, whole.start_ns):
             return
         if now_ns + self._kept_ns >= self._until_ns:
             self._cancel()
             return
-        self._until_ns = now_ns + self._age_ns
-        self._cut = cut(self._move, self._until_ns, self.robot.limits)
+        self._until_ns = now_ns + self.most_ns
+        self._cut = cut(whole, self._until_ns, self.robot.limits)
         self._send(self._cut.since(now_ns))
 
     def _cancel(self, jumped: bool = False) -> None:
@@ -320,19 +326,20 @@ class TrajectoryLogic:
             going = self._cut
             now_ns = self.clock_ns()
             was_ns = max(self._watched_ns, now_ns - self._jumped_ns) if jumped else now_ns
-            from_ns = was_ns + (50_000_000 if jumped else self._kept_ns)
-            state = MotionState(from_ns, *going.sample(from_ns))
+            joints, limits, kept_ns = self.robot.joints, self.robot.limits, self._kept_ns
             if was_ns < going.start_ns:
-                state = MotionState(was_ns + self.follower.approach_ns(), going.positions[0])
-            braking = brake(self.robot.joints, state, self.robot.limits)
-            if not jumped:
-                if was_ns >= going.start_ns:
-                    braking = going.since(now_ns).then(braking)
-                self._send(braking)
+                braking = brake(
+                    joints, MotionState(now_ns + self.follower.approach_ns(), going.positions[0]), limits
+                )
+            elif jumped:
+                braking = brake_on_arrival(joints, going.sample, was_ns, now_ns, kept_ns * 1e-9, limits)
             else:
-                braking = replace(braking, times_ns=braking.times_ns + (now_ns - was_ns))
-                if self.stream is None:
-                    self.send(braking, True)
+                state = MotionState(was_ns + kept_ns, *going.sample(was_ns + kept_ns))
+                braking = going.since(now_ns).then(brake(joints, state, limits))
+            if not jumped:
+                self._send(braking)
+            elif self.stream is None:
+                self.send(braking, True)
             self._brakes_until_ns, self._cut = braking.end_ns, braking
         if HOMING in self.holds:
             self._went = True

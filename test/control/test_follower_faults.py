@@ -6,8 +6,9 @@ import re
 
 import numpy as np
 import pytest
-from following import MS, Robot, S
+from following import HOME, JOINTS, MS, Robot, S
 
+from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.watchdog import Motion
 
 FAULTY = [Motion.STOPPING, Motion.HOLDING]
@@ -117,6 +118,23 @@ def test_one_wrong_joint_sample_that_is_told_again_and_again_changes_nothing():
     robot.run(0.1)
     assert robot.follower.counts["leaps"] == 0
     np.testing.assert_allclose(robot.reference()[0], commanded, atol=0.1)
+
+
+@pytest.mark.parametrize("begins", [1, 2])
+def test_joints_that_froze_while_controllers_were_told_to_go_elsewhere_are_joined_from_there(begins):
+    robot = Robot()
+    robot.run(0.5, goal=0.0)
+    last = move(JOINTS, HOME, np.array([1.5, 0.0]), robot.limits, 1.0, robot.now)
+    robot.follower.begin_anew(robot.now)
+    robot.follower.begin_after(last)
+    robot.deliver(last)
+    if begins == 2:
+        robot.run(2.0)
+        robot.follower.begin_anew(robot.now)
+    robot.run(6.0, goal=0.0)
+    assert robot.states[-1] is Motion.RUNNING
+    assert max(p[0] for p in robot.executed) > 1.49 and abs(robot.executed[-1][0]) < 0.01
+    robot.assert_within_limits()
 
 
 def test_a_reset_that_is_announced_begins_anew_from_where_the_joints_are():

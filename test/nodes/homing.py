@@ -143,8 +143,9 @@ class Robot:
         self.node.jumped_ns = round(seconds * S)
         self.node.now += self.node.jumped_ns
         self._controller.slip(round(seconds * S))
-        braking = self.follower.stop_in_new_time(self.node.now)
+        braking, left = self.follower.stop_in_new_time(self.node.now), self.follower.left
         self._begin()
+        self.follower.begin_at(left)
         self._adapter.stop(braking, self.node.now)
         if braking is not None:
             self.standing.braking(braking.end_ns)

@@ -6,6 +6,8 @@ its limits a joint comes to rest inside them, since enforced motion always keeps
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +16,10 @@ from vla_accel_ros.control.trajectory import MotionState, Trajectory
 
 if TYPE_CHECKING:  # what is led within limits brakes in the end
     from vla_accel_ros.control.limits import JointLimits
+
+_SHORTEST_S = 0.1
+# A clock that was set is noticed this much later at most.
+_NOTICED_S = 0.02
 
 
 def brake(joints: tuple[str, ...], state: MotionState, limits: JointLimits) -> Trajectory:
@@ -36,6 +42,37 @@ def brake(joints: tuple[str, ...], state: MotionState, limits: JointLimits) -> T
     velocities = np.where(t < stop_s, v0 - slowing * t, 0.0)
     times_ns = state.stamp_ns + np.round(t[:, 0] * 1e9).astype(np.int64)
     return Trajectory(joints, times_ns, positions, velocities)
+
+
+def brake_on_arrival(
+    joints: tuple[str, ...],
+    reference: Callable[[int], tuple[np.ndarray, np.ndarray]],
+    was_ns: int,
+    now_ns: int,
+    late_s: float,
+    limits: JointLimits,
+) -> Trajectory:
+    """One point to rest at, for controllers that execute `reference` in a time that is no more.
+
+    reference: position and velocity, float64 [D] each, at a time. was_ns: the present in that time; now_ns:
+    in the new one, in which the point is. Within limits wherever on the path a controller is when it comes,
+    up to late_s from now.
+
+    From speed v a cubic to v T / 2 ahead brakes with v / T. A controller that is late by lag is closer by
+    v lag, and brakes with up to 6 v lag / T^2 more; its speed may be w by then, 4 (w - v) / T more. Where
+    that is no room to the end of a joint's range, it takes 3 room / v, from where no cubic goes beyond.
+    """
+    position, velocity = reference(was_ns)
+    speed = np.maximum(np.abs(velocity), np.abs(reference(was_ns + round(late_s * 1e9))[1]))
+    top, lag_s = limits.acceleration, late_s + _NOTICED_S
+    change = 4.0 * speed - 3.0 * np.abs(velocity)
+    rest_s = (change + np.sqrt(change * change + 24.0 * top * speed * lag_s)) / (2.0 * top)
+    room = np.where(velocity > 0, limits.upper - position, position - limits.lower)
+    tight = speed * float(rest_s.max(initial=0.0)) > 3.0 * room
+    rest_s = (3.0 * room[tight] / speed[tight]).min() if tight.any() else rest_s.max(initial=0.0)
+    rest_s = max(float(rest_s), _SHORTEST_S)
+    end = np.clip(position + velocity * rest_s / 2, limits.lower, limits.upper).reshape(1, -1)
+    return Trajectory(joints, np.array([now_ns + math.ceil(rest_s * 1e9)]), end, np.zeros_like(end))
 
 
 def cut(trajectory: Trajectory, at_ns: int, limits: JointLimits) -> Trajectory:

@@ -24,7 +24,7 @@ from typing import Literal
 import numpy as np
 
 from vla_accel_ros.control.bounds import check_chunk_size
-from vla_accel_ros.control.braking import brake
+from vla_accel_ros.control.braking import brake, brake_on_arrival
 from vla_accel_ros.control.limiter import hardest
 from vla_accel_ros.control.limits import JointLimits, LimitReport, enforce
 from vla_accel_ros.control.trajectory import MotionState, Trajectory, check_finite, knot_velocities
@@ -36,8 +36,6 @@ MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")
 _AHEAD_S = 0.1
 _CROSSING_S = 0.1
 _SHORTEST_S = 0.1
-# A clock that was set is noticed this much later at most.
-_NOTICED_S = 0.02
 SET_BACK_NS = 20_000_000
 """A clock that is set back by no more goes on as if it had not been; by more, it is another time."""
 
@@ -173,7 +171,10 @@ class TrajectoryBuffer:
         is then in the new time and one point to rest at, within limits if it comes within twice lead_s.
         """
         if was_ns is not None:
-            return self._stop_on_arrival(now_ns, was_ns)
+            stop = brake_on_arrival(self.joints, self.reference, was_ns, now_ns, self.kept_s, self.limits)
+            self.reset(stop.positions[-1])
+            self._now_ns, self._committed_ns = now_ns, stop.end_ns
+            return stop
         now_ns = self._present(now_ns)
         commit_ns = self._commit_ns(now_ns)
         stop = brake(self.joints, MotionState(commit_ns, *self.reference(commit_ns)), self.limits)
@@ -198,28 +199,6 @@ class TrajectoryBuffer:
         speed_s, push_s = 1.5 * away / limits.velocity, np.sqrt(6.0 * away / limits.acceleration)
         longest_s = max(float(np.maximum(speed_s, push_s).max(initial=0.0)), _SHORTEST_S)
         return math.ceil((longest_s + self.kept_s) * 1e3) * 1_000_000
-
-    def _stop_on_arrival(self, now_ns: int, was_ns: int) -> Trajectory:
-        """One point to rest at, wherever on its path a controller is when it comes, within twice lead_s.
-
-        From speed v a cubic to v T / 2 ahead brakes with v / T. A controller that is late by lag is closer by
-        v lag, and brakes with up to 6 v lag / T^2 more; its speed may be w by then, 4 (w - v) / T more. Where
-        that is no room to the end of a joint's range, it takes 3 room / v, from where no cubic goes beyond.
-        """
-        position, velocity = self.reference(was_ns)
-        speed = np.maximum(np.abs(velocity), np.abs(self.reference(was_ns + round(self.kept_s * 1e9))[1]))
-        top, lag_s = self.limits.acceleration, self.kept_s + _NOTICED_S
-        change = 4.0 * speed - 3.0 * np.abs(velocity)
-        rest_s = (change + np.sqrt(change * change + 24.0 * top * speed * lag_s)) / (2.0 * top)
-        room = np.where(velocity > 0, self.limits.upper - position, position - self.limits.lower)
-        tight = speed * float(rest_s.max(initial=0.0)) > 3.0 * room
-        rest_s = (3.0 * room[tight] / speed[tight]).min() if tight.any() else rest_s.max(initial=0.0)
-        rest_s = max(float(rest_s), _SHORTEST_S)
-        end = np.clip(position + velocity * rest_s / 2, self.limits.lower, self.limits.upper)
-        self.reset(end)
-        self._now_ns, self._committed_ns = now_ns, now_ns + math.ceil(rest_s * 1e9)
-        rest = np.zeros((1, len(self.joints)))
-        return Trajectory(self.joints, np.array([self._committed_ns]), np.reshape(end, (1, -1)), rest)
 
     def check(self, chunk: Chunk, now_ns: int) -> None:
         """Raises ValueError for a chunk that is wrong; see `update`."""

@@ -92,6 +92,7 @@ class ChunkFollower:
         self._rest_ns = self._joined_ns = self._left_ns = 0
         # Where controllers come to rest by what they were sent before; NaN where that is not known.
         self._left = np.full(len(self._range), np.nan)
+        self._left_if: np.ndarray | None = None  # only while the joints are measured here
         self._ready = self._begun = self._joined = False
         self._spot: tuple[np.ndarray, int] | None = None  # (where the joints stand, since when)
         self._stepped_ns = 0
@@ -100,20 +101,37 @@ class ChunkFollower:
         self._newest_ns: int | None = None  # stamp of the newest chunk
 
     def begin_after(self, last: Trajectory) -> None:
-        """Controllers still execute this, of all joints or some, and nothing else is known: begin when it
-        has ended.
-        """
-        self._left_ns = max(self._left_ns, last.end_ns)
+        """Controllers execute this, of all joints or some: begin when it has ended, from there."""
+        self._left_ns, self._left_if = max(self._left_ns, last.end_ns), None
         for name, position in zip(last.joints, last.positions[-1]):
             if name in self.buffer.joints:
                 self._left[self.buffer.joints.index(name)] = position
 
-    def begin_anew(self, now_ns: int) -> None:
-        """Start over from the next joint state, by chunks that are observed from now on: others have moved
-        the robot, with our leave.
+    def begin_at(self, left: np.ndarray) -> None:
+        """Controllers rest here, float64 [D], NaN where that is not known."""
+        self._left[:] = left
+
+    @property
+    def left(self) -> np.ndarray:
+        """Where controllers rest or come to rest by what they were sent, float64 [D]; NaN where that is not
+        known.
         """
+        if self._begun:
+            return self.buffer.reference(self._rest_ns)[0]
+        if self._left_if is None or self._measured is None:
+            return self._left.copy()
+        moved = np.abs(self._measured - self._left_if) > _STILL_OF_RANGE * self._range
+        return np.where(moved, np.nan, self._left)
+
+    def begin_anew(self, now_ns: int) -> None:
+        """Start over from the next joint state, by chunks that are observed from now on: others may have
+        moved the robot, with our leave.
+        """
+        left, measured = self.left, self._measured
         self.forget()
         self._valid_from_ns = now_ns
+        if measured is not None:
+            self._left[:], self._left_if = left, measured
 
     def felt(self, position: np.ndarray, stamp_ns: int, now_ns: int) -> str:
         """Take measured joints, float64 [D]; the sentence of a fault that they show, else empty.
@@ -249,8 +267,7 @@ class ChunkFollower:
         least as far off as is usual."""
         away = self._usual
         if self._measured is not None:
-            commanded = self.buffer.reference(self._rest_ns)[0] if self._begun else self._left
-            away = np.fmax(away, np.abs(self._measured - commanded) + _SAG * self._usual)
+            away = np.fmax(away, np.abs(self._measured - self.left) + _SAG * self._usual)
         return self.buffer.rest_to_rest_ns(away)
 
     def resume(self) -> None:
@@ -279,7 +296,7 @@ class ChunkFollower:
         not scheduled meanwhile has controllers that went on.
         """
         was_ns = max(self._stepped_ns, was_ns)
-        if not self._ready or was_ns >= self._rest_ns:
+        if not self._begun or was_ns >= self._rest_ns:
             return None
         if was_ns < self._joined_ns:  # on the way, by whatever path: to the same place, from now on
             position, _ = self.buffer.reference(was_ns)
@@ -428,7 +445,8 @@ class ChunkFollower:
         limits = self.buffer.limits
         goal = np.clip(np.where(moved, self._measured, commanded), limits.lower, limits.upper)
         away = np.maximum(np.abs(goal - commanded), np.abs(goal - self._measured))
-        away = np.fmax(away, np.abs(goal - self._left))
+        if not self._begun:
+            away = np.fmax(away, np.abs(goal - self.left))
         away += np.minimum(_SAG * self._usual, away / 10.0)
         join = self.buffer.go_to(goal, np.where(moved, np.maximum(away, self._usual), away), now_ns)
         self.counts["joins"] += bool(moved.any())

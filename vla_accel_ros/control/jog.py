@@ -47,7 +47,8 @@ class JogStream:
         self._pulling = True
 
     def stop(self, now_ns: int, steady_ns: int | None = None) -> None:
-        """Brake from what was commanded last, because the path's times mean nothing now."""
+        """Brake from what was commanded last, because the path's times mean nothing now; pull no more."""
+        self._pulling = False
         self.path.stop(now_ns, steady_ns)
         if steady_ns is None:
             self._tick_ns = now_ns

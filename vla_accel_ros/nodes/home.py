@@ -9,13 +9,13 @@ not, the others stop too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from rclpy.task import Future
 from std_srvs.srv import Trigger
 
-from vla_accel_ros.control.braking import brake, cut
+from vla_accel_ros.control.braking import brake, brake_on_arrival, cut
 from vla_accel_ros.control.limits import JointLimits
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
@@ -27,8 +27,6 @@ from vla_accel_ros.sensing.contract import Contract
 
 _ARRIVAL_S = 1.0
 _CLOSE_OF_RANGE = 0.02
-# In a new time a stop begins this much after its arrival, where the joints will be by then.
-_LEAD_NS = 50_000_000
 _INACTIVE = "the trajectory node is not active: activate it first"
 
 
@@ -64,7 +62,7 @@ class Home:
         self._joints = [joint for joint in contract.joints if joint.name in self._home]
         self._limits = JointLimits.of(self._joints) if self._joints else None
         self._range = {joint.name: joint.upper - joint.lower for joint in self._joints}
-        self._most_ns = round(contract.chunk.max_age_s * 1e9)
+        self._age_ns = round(contract.chunk.max_age_s * 1e9)
         self._adapters = [a for a in adapters if set(a.controller.joints) <= set(self._home)]
         self._actions = {
             a.controller.topic: JointMove(standing.node, a.controller.action, tolerances)
@@ -158,32 +156,37 @@ class Home:
 
     def _renew(self, one: _Streamed, now_ns: int) -> None:
         """Send the next part, so that the controller never has more than chunks may have."""
-        if one.until_ns >= one.trajectory.end_ns or now_ns + self._most_ns // 2 < one.until_ns:
+        whole, most_ns = one.trajectory, self._most_ns
+        if one.until_ns >= whole.end_ns or now_ns < max(one.until_ns - most_ns // 2, whole.start_ns):
             return
         if now_ns + self._standing.kept_ns >= one.until_ns:
             self._stop("stopped, because this node was not scheduled for too long")
             return
-        one.until_ns = now_ns + self._most_ns
-        one.sent = cut(one.trajectory, one.until_ns, self._limits_of(one.trajectory.joints))
+        one.until_ns = now_ns + most_ns
+        one.sent = cut(whole, one.until_ns, self._limits_of(whole.joints))
         self._sent[one.adapter.controller.topic] = one.sent
         one.adapter.send(one.sent.since(now_ns), now_ns)
 
+    @property
+    def _most_ns(self) -> int:
+        """How much of a motion a controller has at most: as much as of chunks, and enough to be renewed."""
+        return max(self._age_ns, 3 * self._standing.kept_ns)
+
     def _brake(self, one: _Streamed, jumped: bool) -> None:
-        now_ns, whole = self._standing.node.now_ns(), one.sent
+        now_ns, whole, limits = self._standing.node.now_ns(), one.sent, self._limits_of(one.sent.joints)
         was_ns, kept_ns = now_ns, self._standing.kept_ns
         if jumped:
-            was_ns, kept_ns = max(self._polled_ns, now_ns - self._standing.node.jumped_ns), _LEAD_NS
+            was_ns = max(self._polled_ns, now_ns - self._standing.node.jumped_ns)
         if was_ns < whole.start_ns:  # on the way to where the joints are, where it may end
             rest = whole.positions[:1]
             times_ns = np.array([was_ns + self._standing.approach_ns()])
-            braking = Trajectory(whole.joints, times_ns, rest, np.zeros_like(rest))
+            braking = Trajectory(whole.joints, times_ns + (now_ns - was_ns), rest, np.zeros_like(rest))
+        elif jumped:
+            braking = brake_on_arrival(whole.joints, whole.sample, was_ns, now_ns, kept_ns * 1e-9, limits)
         else:
             state = MotionState(was_ns + kept_ns, *whole.sample(was_ns + kept_ns))
-            braking = brake(whole.joints, state, self._limits_of(whole.joints))
-            if not jumped:
-                braking = whole.since(now_ns).then(braking)
+            braking = whole.since(now_ns).then(brake(whole.joints, state, limits))
         if jumped:
-            braking = replace(braking, times_ns=braking.times_ns + (now_ns - was_ns))
             one.adapter.stop(braking, now_ns)
         else:
             one.adapter.send(braking, now_ns)
@@ -228,7 +231,7 @@ class Home:
                 future = action.start(share)
             else:
                 future = Future()
-                until_ns = max(now_ns + self._most_ns, share.start_ns)
+                until_ns = max(now_ns + self._most_ns, share.start_ns + self._most_ns // 2)
                 sent = cut(share, until_ns, self._limits_of(share.joints))
                 self._sent[adapter.controller.topic] = sent
                 self._streamed.append(_Streamed(adapter, share, future, sent, until_ns))

@@ -181,6 +181,8 @@ class Standing:
         if not self.node.active:
             return False
         self.hold(reason, passing=reason == HOMING)
+        if reason == HOMING:
+            self.settle()  # a move begins where the joints are
         if not await self.stood():
             self.resume(reason)
             return False

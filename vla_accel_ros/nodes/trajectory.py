@@ -138,7 +138,9 @@ class TrajectoryNode(ManagedNode):
     def clock_jumped(self) -> None:
         if self._contract is not None:
             braking = self._follower.stop_in_new_time(self.now_ns(), self.now_ns() - self.jumped_ns)
+            left = self._follower.left
             self._begin(self._contract)
+            self._follower.begin_at(left)
             self._outputs.stop(braking)
             if braking is not None:
                 self._follower.begin_after(braking)
@@ -167,7 +169,7 @@ class TrajectoryNode(ManagedNode):
             buffer, safety, cameras, contract.chunk.max_age_s, self._outputs.twist, following
         )
         self._columns = [contract.joint_names.index(name) for name in buffer.joints]
-        self._joints, self._felt_ns, self._joins = JointHistory(contract.joint_names), 0, False
+        self._joints, self._felt_ns, self._rests = JointHistory(contract.joint_names), 0, False
         self._standing.over(self._follower, self._joints, self._outputs, self._motion)
 
     def _on_chunk(self, message: ActionChunk) -> None:
@@ -233,9 +235,13 @@ class TrajectoryNode(ManagedNode):
         self._standing.poll()
         self._home.poll()
         safety = self._follower.safety
-        joined, self._joins = self._joins, self._follower.joins(self.now_ns())
-        if joined and not self._joins and safety.state is Motion.HOLDING and self._standing.holds:
-            self._outputs.rest()  # it was held on the way
+        joins = self._follower.joins(self.now_ns())
+        rested, self._rests = (
+            self._rests,
+            safety.state is Motion.HOLDING and not joins and bool(self._standing.holds),
+        )
+        if self._rests and not rested:
+            self._outputs.rest()
         lent = self._standing.lent and safety.state is Motion.HOLDING
         self._motion.keep(self._follower.buffer.kept_s)
         state = "released" if lent else safety.state.value
