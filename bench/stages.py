@@ -1,6 +1,6 @@
 """Latency of each stage of the bundled policy, plain torch, one thread, batch 1.
 
-    python bench/stages.py [--runs N] [--device cpu|cuda]
+    python bench/stages.py [--runs N] [--device cpu|cuda] [--json FILE]
 
 Times whole engine calls from outside: observe (resize, encode, prefix), act (all denoising steps), and one
 token of ask. Prints a table and writes bench/results/stages_<device>.json (medians and p99 in
@@ -47,6 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write here instead")
     model_option(parser)
     contract_option(parser)
     arguments = parser.parse_args()
@@ -66,7 +67,7 @@ def main() -> None:
         table = {name: time_ms(body, arguments.runs, arguments.device) for name, body in stages.items()}
     for name, row in table.items():
         print(f"{name:20} p50 {row['p50_ms']:8.3f} ms   p99 {row['p99_ms']:8.3f} ms")
-    result = Path(__file__).parent / "results" / f"stages_{arguments.device}.json"
+    result = arguments.json or Path(__file__).parent / "results" / f"stages_{arguments.device}.json"
     document = {"stages": table, "runs": arguments.runs, "threads": 1, "seed": 0, **provenance()}
     result.write_text(json.dumps(document, indent=1) + "\n")
 

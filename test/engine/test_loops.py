@@ -63,6 +63,30 @@ def test_a_chunk_is_made_once_of_each_new_prefix_and_of_the_newest():
     assert [chunk.stamp_ns for chunk in world.chunks] == [200]
 
 
+def test_on_a_cpu_a_frame_is_seen_when_the_one_before_it_was_acted_on(monkeypatch):
+    world, seen, overlapped = World(), threading.Semaphore(0), []
+    loops = make_loops(world, speaks=False)
+    engine = loops._engine
+    observe, act = engine.observe, engine.act
+
+    def observed(observation):
+        seen.release()
+        return observe(observation)
+
+    def slow(prefix, state=None):
+        seen.acquire()  # its own frame's
+        overlapped.append(seen.acquire(timeout=0.2))  # twenty periods of vision
+        return act(prefix, state)
+
+    monkeypatch.setattr(engine, "observe", observed)
+    loops._make_chunk = slow
+    world.observations += [make_observation(i, stamp_ns=100 + i) for i in range(3)]
+    loops.start()
+    world.wait(lambda: len(world.chunks) == 3, "three chunks")
+    loops.stop()
+    assert overlapped == [False] * 3 and not world.errors
+
+
 def test_a_model_with_a_state_token_acts_again_on_a_new_joint_state():
     world = World()
     loops = make_loops(world, "pi0")

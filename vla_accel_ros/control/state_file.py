@@ -4,8 +4,9 @@ There is one for each node, named by ROS domain and fully qualified name, in $XD
 (~/.local/state/vla_accel_ros). It says what was kept last, and whether the process ended cleanly: `clean` is
 false on the disk from the first `keep` until `finish`. Who can write it can set a held robot going, so the
 folder must be the user's alone (0700), links are not followed, and a file that is another's, damaged or too
-large is not believed: `problem` says so, and who reads it should hold. Files are replaced as a whole and
-synced, by a thread of their own: a disk that hangs must not stop the watchdog.
+large is not believed: `problem` says so, and who reads it should hold. Files are replaced as a whole by a
+thread of their own: a disk that hangs must not stop the watchdog. What was replaced survives the process; it
+is synced after that, for a machine that loses its power, behind which a damaged file means hold.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import os
 import queue
 import stat
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,8 +76,8 @@ class StateFile:
         return Restored(fields, clean is True)
 
     def keep(self, fields: Mapping[str, Any]) -> Future[str]:
-        """Have this written, in the order of calls; gives an empty string when it is on the disk, else the
-        sentence why it is not.
+        """Have this written, in the order of calls; gives an empty string when the next process will read
+        it, else the sentence why it will not.
         """
         return self._write({**fields, "clean": False})
 
@@ -96,10 +97,13 @@ class StateFile:
         while True:
             content, written = self._queue.get()
             try:
-                self._replace(json.dumps(content, sort_keys=True).encode())
-                written.set_result("")
+                with self._replaced(json.dumps(content, sort_keys=True).encode()) as descriptors:
+                    written.set_result("")
+                    for descriptor in descriptors:
+                        os.fsync(descriptor)
             except OSError as error:
-                written.set_result(_sentence(self.path, error))
+                if not written.done():
+                    written.set_result(_sentence(self.path, error))
 
     def _read(self, folder: int) -> bytes:
         descriptor = os.open(self.name, os.O_RDONLY | os.O_NONBLOCK | _FLAGS, dir_fd=folder)
@@ -111,7 +115,9 @@ class StateFile:
                 raise PermissionError(f"it has {found.st_size} bytes, at most {LARGEST} are ours: delete it")
             return file.read(LARGEST)
 
-    def _replace(self, content: bytes) -> None:
+    @contextmanager
+    def _replaced(self, content: bytes) -> Iterator[tuple[int, int]]:
+        """The file has this content; descriptors of what is to be synced."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             self.folder.mkdir(mode=0o700)
@@ -123,9 +129,8 @@ class StateFile:
             with open(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
-                os.fsync(descriptor)
-            os.replace(new, self.name, src_dir_fd=folder, dst_dir_fd=folder)
-            os.fsync(folder)
+                os.replace(new, self.name, src_dir_fd=folder, dst_dir_fd=folder)
+                yield descriptor, folder
 
 
 class _opened:

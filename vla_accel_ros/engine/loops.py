@@ -3,12 +3,14 @@
 Vision turns the newest observation into the newest prefix; action samples a chunk from whatever prefix is
 newest, at once when there is a new one, or takes the next step of all chunks under way; language lets the
 model answer about frames that it holds for itself, in the time that the others leave over (engine.speaking).
-They meet only at the KV pool: the newest prefix wins, and no frame queues.
+They meet only at the KV pool: the newest prefix wins, and no frame queues. On a CPU, where two of them at
+once would make both slower, a frame is seen when the one before it was acted on.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +23,9 @@ from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.speaking import Moment, Speaking, Text
 from vla_accel_ros.engine.types import Chunk, Observation, Torn
 from vla_accel_ros.engine.way import RightOfWay
+
+MOST_WAIT_S = 1.0
+"""For an action loop that does not run, or hangs, before the next frame is seen all the same."""
 
 TURNS = 4
 """Language's turns in a period of vision, each of which uses what is left of the frame."""
@@ -93,6 +98,9 @@ class InferenceLoops:
         self._way = RightOfWay()
         self._acted = self._present()
         self._felt_ns = 0
+        self._in_turn = engine.policy.device.type == "cpu"
+        self._to_act = False  # a frame was seen, and the action loop did not run since
+        self._ran = threading.Condition()
         self._has_state_token = engine.policy.feels
         self._loops = [vision.loop("vision", self.see, self._failed("vision"), ports.frames)]
         self._loops.append(action.loop("action", self.act, self._failed("action")))
@@ -136,12 +144,15 @@ class InferenceLoops:
 
         One whose images were overwritten meanwhile comes to nothing; who lends the images counts it.
         """
+        with self._ran:
+            self._ran.wait_for(lambda: not self._to_act, timeout=MOST_WAIT_S)
         observation = self._ports.observe()
         if observation is None:
             return False
         try:
             with self._way.taken():
                 prefix = self._engine.observe(observation)
+            self._to_act = self._in_turn
             self._loops[1].wake()
             with prefix:
                 self._ports.on_prefix(prefix, observation)
@@ -154,6 +165,14 @@ class InferenceLoops:
     def act(self) -> bool:
         """One run of the action loop: a chunk from the newest prefix, if there is something new to act on; or
         the next step of those under way, which the next follows at once."""
+        try:
+            return self._act()
+        finally:
+            with self._ran:
+                self._to_act = False
+                self._ran.notify_all()
+
+    def _act(self) -> bool:
         engine = self._engine
         prefix = engine.newest()
         if prefix is None:

@@ -3,8 +3,8 @@
 Whoever sees or acts never waits for it. A turn, of which there are several a frame, begins what is new about
 the newest frame and then gives all answers under way a token in one forward, again and again: as long as the
 newest frame was acted on, nobody has the right of way, and the next token can be expected to be over before
-the next frame is due (engine.slack). Where there is never any slack, a token every PATIENCE_S keeps answers
-from standing still. Questions go before what nobody asked for.
+the next frame is due (engine.slack). Where there is never any slack, a token now and then (PATIENCE_S, SHARE)
+keeps answers from standing still. Questions go before what nobody asked for.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from vla_accel_ros.engine.text import Answer
 from vla_accel_ros.engine.way import PATIENCE_S, RightOfWay
 
 MOST_WAITING = 16
+
+SHARE = 0.1
+"""Of the time that text takes at most where actions leave none over."""
 
 TOKEN_S = 0.001
 """What a token is expected to take before one was made: little, so that the first is measured soon."""
@@ -79,7 +82,7 @@ class Speaking:
         self._open: list[_Spoken] = []
         self._cancelled = threading.Event()
         self._narrated, self._narrate_at_s = -1, 0.0
-        self._spoke_s = moment.clock()
+        self._spoke_s, self._patience_s = moment.clock(), PATIENCE_S
 
     def ask(self, question: str) -> None:
         """Have a question answered, about the frame that is the newest when there is a place for it.
@@ -157,10 +160,12 @@ class Speaking:
             return False
         clock = self._moment.clock
         tokens = fill(self.slack, self._say, self._time, self._moment.due_s(), clock)
-        if not tokens and clock() - self._spoke_s >= PATIENCE_S:
+        if not tokens and clock() - self._spoke_s >= self._patience_s:
             begin = clock()
             self._say()
-            self.slack.note(clock() - begin)
+            took_s = clock() - begin
+            self.slack.note(took_s)
+            self._patience_s = max(PATIENCE_S, took_s / SHARE)
             tokens = 1
         return bool(tokens)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import concurrent.futures
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -36,6 +37,7 @@ RESTARTED = "restarted after a crash; ~/resume goes on"
 UNKNOWN = "what held the robot before the restart is not known"
 SETTLE_S = 2.0
 _WRITTEN_S = 1.0
+_AT_ONCE_S = 0.003
 _LATE = f"the disk did not take it within {_WRITTEN_S:g} s"
 
 
@@ -171,6 +173,10 @@ class Standing:
         """Return when what holds the robot is on the disk, or a sentence when it is not for now."""
         if self._written is None:
             return ""
+        with suppress(
+            concurrent.futures.TimeoutError
+        ):  # mostly at once, so that who asked need not wait a turn
+            return self._written.result(_AT_ONCE_S)
         answer: Future = Future()
         self._answering.append((answer, time.monotonic() + _WRITTEN_S))
         self._written.add_done_callback(partial(self._is_written, answer))
