@@ -5,8 +5,8 @@ There is one for each node, named by ROS domain and fully qualified name, in $XD
 false on the disk from the first `keep` until `finish`. Who can write it can set a held robot going, so the
 folder must be the user's alone (0700), links are not followed, and a file that is another's, damaged or too
 large is not believed: `problem` says so, and who reads it should hold. Files are replaced as a whole by a
-thread of their own: a disk that hangs must not stop the watchdog. What was replaced survives the process; it
-is synced after that, for a machine that loses its power, behind which a damaged file means hold.
+thread of their own: a disk that hangs must not stop the watchdog. What was replaced survives the process. It
+is synced after that, by another thread, for a machine that loses its power: what is damaged then means hold.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import os
 import queue
 import stat
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ class StateFile:
         self.name = f"{domain}{node.replace('/', '.')}.json"
         self._queue: queue.SimpleQueue[tuple[dict[str, Any], Future[str]]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._replaced = threading.Event()
 
     @property
     def path(self) -> Path:
@@ -91,19 +92,30 @@ class StateFile:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="state file", daemon=True)
             self._thread.start()
+            threading.Thread(target=self._sync, name="state file sync", daemon=True).start()
         return written
 
     def _run(self) -> None:
         while True:
             content, written = self._queue.get()
             try:
-                with self._replaced(json.dumps(content, sort_keys=True).encode()) as descriptors:
-                    written.set_result("")
-                    for descriptor in descriptors:
-                        os.fsync(descriptor)
+                self._replace(json.dumps(content, sort_keys=True).encode())
+                written.set_result("")
+                self._replaced.set()
             except OSError as error:
-                if not written.done():
-                    written.set_result(_sentence(self.path, error))
+                written.set_result(_sentence(self.path, error))
+
+    def _sync(self) -> None:
+        while True:
+            self._replaced.wait()
+            self._replaced.clear()
+            with suppress(OSError), _opened(self.folder) as folder:
+                descriptor = os.open(self.name, os.O_RDONLY | os.O_NONBLOCK | _FLAGS, dir_fd=folder)
+                try:
+                    os.fsync(descriptor)
+                    os.fsync(folder)
+                finally:
+                    os.close(descriptor)
 
     def _read(self, folder: int) -> bytes:
         descriptor = os.open(self.name, os.O_RDONLY | os.O_NONBLOCK | _FLAGS, dir_fd=folder)
@@ -115,9 +127,7 @@ class StateFile:
                 raise PermissionError(f"it has {found.st_size} bytes, at most {LARGEST} are ours: delete it")
             return file.read(LARGEST)
 
-    @contextmanager
-    def _replaced(self, content: bytes) -> Iterator[tuple[int, int]]:
-        """The file has this content; descriptors of what is to be synced."""
+    def _replace(self, content: bytes) -> None:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             self.folder.mkdir(mode=0o700)
@@ -128,9 +138,7 @@ class StateFile:
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600, dir_fd=folder)
             with open(descriptor, "wb") as file:
                 file.write(content)
-                file.flush()
-                os.replace(new, self.name, src_dir_fd=folder, dst_dir_fd=folder)
-                yield descriptor, folder
+            os.replace(new, self.name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 class _opened:

@@ -15,6 +15,7 @@ only what is executed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -52,6 +53,9 @@ from vla_accel_ros.sensing.controller_check import Sender
 from vla_accel_ros.sensing.graph_check import chunks, outputs, states
 from vla_accel_ros.sensing.joints import JointHistory
 
+# After a chunk that took longer to follow than this, others have their turn for as long.
+_LONG_S = 0.005
+
 
 class TrajectoryNode(ManagedNode):
     """trajectory; see the module docstring and nodes/params/trajectory.py."""
@@ -63,6 +67,8 @@ class TrajectoryNode(ManagedNode):
         self._standing = Standing(self, state)
         self._wrong: list[str] = []  # controllers
         self._beside: tuple[str, ...] = ()  # publishers beside us, while they are there
+        self._next: ActionChunk | None = None
+        self._free_s = 0.0  # before then no chunk is followed
         self._faults: dict[str, None] = {}  # what ~/resume takes back, beside a hold
         self._reporter = Reporter(self, self._statuses)
 
@@ -149,6 +155,7 @@ class TrajectoryNode(ManagedNode):
 
     def _begin(self, contract: Contract) -> None:
         """Know nothing, command nothing."""
+        self._next = None
         self._motion.begin()
         joints = contract.action_joints
         buffer = TrajectoryBuffer(
@@ -175,7 +182,18 @@ class TrajectoryNode(ManagedNode):
     def _on_chunk(self, message: ActionChunk) -> None:
         if not self.active:
             return
+        if time.monotonic() < self._free_s:
+            self._next = message  # the newest waits, so that a flood of such chunks delays no order
+            return
+        began_s = time.monotonic()
+        self._follow(message)
+        ended_s = time.monotonic()
+        if ended_s - began_s > _LONG_S:
+            self._free_s = 2.0 * ended_s - began_s
+
+    def _follow(self, message: ActionChunk) -> None:
         assert self._contract is not None
+        self._next = None
         try:
             try:
                 chunk = convert.chunk_from_message(message, self._contract.action_names)
@@ -226,6 +244,8 @@ class TrajectoryNode(ManagedNode):
         self._standing.hold(sentence)
 
     def _watch(self) -> None:
+        if self._next is not None:
+            self._on_chunk(self._next)
         change, stop = self._follower.step(self.now_ns())
         self._outputs.send(stop)
         self._note_silence()
