@@ -51,8 +51,8 @@ class Measured(Ingest):
         self.ages: list[tuple[str, float]] = []
 
     @contextmanager
-    def _refusing(self, camera: str) -> Iterator[None]:
-        with super()._refusing(camera):
+    def _refusing(self, camera: str, now_ns: int) -> Iterator[None]:
+        with super()._refusing(camera, now_ns):
             yield
         lease = self._frames.newest(camera)
         if lease is not None:

@@ -50,7 +50,6 @@ def measure(robot: Robot, case: Case, seed: int) -> Row:
     row = Row(case.name, case.title)
     told = len(robot.operator.motions)
     robot.began_ns, robot.orphans = robot.relay.time_ns(), []
-    robot.restarted_ns.clear()
     case.begin(robot)
     began_ns = robot.began_ns
     time.sleep(case.lasts_s)
@@ -120,7 +119,7 @@ def peaks(robot: Robot, since_ns: int, until_ns: int) -> tuple[float, float, flo
         where = first.select(controller.joints).sample(first_ns)[0]
         model = TrajectoryController(controller.joints, where, from_desired=True)
         model.starts[0] = first_ns - PERIOD_NS
-        restarted = list(robot.restarted_ns)
+        restarted = [t_ns for t_ns in robot.restarted_ns if t_ns > first_ns]
         for t_ns, _, trajectory in played:
             while restarted and restarted[0] < t_ns:  # it holds where the joints begin
                 again_ns, position, _ = robot.after(restarted.pop(0))[0]

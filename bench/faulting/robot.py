@@ -110,6 +110,7 @@ class Robot:
         instruction = self.asked(lambda: self.operator.reset("follow", seed))
         if instruction is None:
             raise Stalled("sim_robot does not answer ~/reset")
+        self.restarted_ns = [self.relay.time_ns()]
         self.operator.instruct(str(instruction))
         until = time.monotonic() + START_S
         while time.monotonic() < until:
