@@ -98,7 +98,9 @@ def test_the_demo_moves_and_what_it_says_may_be_typed_next_works(ros_domain: int
 
 def test_a_robot_is_brought_up_told_and_stopped(ros_domain: int, tmp_path: Path) -> None:
     contract = tmp_path / "robot.yaml"
-    contract.write_text(f"{demo_contract().read_text()}\nhome: {HOME}\n")
+    contract.write_text(
+        re.sub(r"^home: .*$", f"home: {HOME}", demo_contract().read_text(), flags=re.MULTILINE)
+    )
     command = BRINGUP.replace("/path/to/robot.yaml", str(contract))
     command = command.replace("/path/to/checkpoint", str(demo_model()))
     robot = Terminal("ros2 run vla_accel_ros sim_robot --ros-args -r __ns:=/left_arm")

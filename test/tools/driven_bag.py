@@ -57,7 +57,8 @@ class Drive:
         **changes: object,
     ) -> None:
         self._file = path.parent / f"{path.name}.yaml"
-        document = yaml.safe_load(demo_contract().read_text()) | changes
+        document = yaml.safe_load(demo_contract().read_text()) | {"home": None} | changes
+        document = {key: field for key, field in document.items() if field is not None}
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._file.write_text(yaml.safe_dump(document, sort_keys=False))
         self.contract = Contract.load(self._file)
