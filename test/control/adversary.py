@@ -520,7 +520,7 @@ class Episode:
 
         def begin() -> None:
             self._unhold()
-            self.restarted = True
+            self.began, self.restarted = False, True  # once more, if another ended meanwhile
             self.node = self._start(holds)
             self._resumed_later()
 

@@ -320,12 +320,14 @@ class TrajectoryLogic:
         self._send(self._cut.since(now_ns))
 
     def _cancel(self, jumped: bool = False) -> None:
-        going, self._move = self._move, None
-        if going is not None:
-            assert self._cut is not None
-            going = self._cut
-            now_ns = self.clock_ns()
-            was_ns = max(self._watched_ns, now_ns - self._jumped_ns) if jumped else now_ns
+        moves, self._move = self._move is not None, None
+        now_ns, going = self.clock_ns(), self._cut
+        was_ns = max(self._watched_ns, now_ns - self._jumped_ns) if jumped else now_ns
+        if going is not None and not moves and jumped:
+            moves = was_ns < going.end_ns
+            self._cut = Trajectory(going.joints, np.array([now_ns]), going.positions[-1:])
+        if moves:
+            assert going is not None
             joints, limits, kept_ns = self.robot.joints, self.robot.limits, self._kept_ns
             if was_ns < going.start_ns:
                 braking = brake(

@@ -206,6 +206,30 @@ def test_a_move_in_motion_stops_within_limits_when_the_clock_jumps(robot, second
     assert_works(robot)
 
 
+@pytest.mark.parametrize("seconds", [-500.0, -0.3, 500.0])
+def test_a_clock_that_is_set_while_a_move_that_was_held_brakes(robot, seconds):
+    robot.goes_home()
+    robot.hold()
+    robot.run(0.02)
+    assert robot.speed > 1.0
+    robot.jump(seconds)
+    assert_stays(robot)
+    assert_works(robot)
+
+
+@pytest.mark.parametrize("seconds", [-500.0, 500.0])
+def test_a_clock_that_is_set_while_a_move_by_an_action_lasts_does_not_keep_it_from_going_on(seconds):
+    robot = Robot("joint_trajectory")
+    robot.use_action()
+    robot.goes_home()
+    robot.jump(seconds)
+    robot.run(SETTLE_S + 1.0)
+    assert not robot.answers["home"].success
+    robot.standing.resume_all()
+    robot.run(2.5, goal=0.5)  # the join first, which allows for a controller that has come home
+    assert robot.follower.safety.state is Motion.RUNNING
+
+
 @pytest.mark.parametrize("name", ["home again", "release"])
 def test_deactivated_while_it_brakes_all_calls_answer(robot, name):
     robot.goes_home()

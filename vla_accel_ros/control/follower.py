@@ -94,7 +94,8 @@ class ChunkFollower:
         self._left = np.full(len(self._range), np.nan)
         self._left_if: np.ndarray | None = None  # only while the joints are measured here
         self._ready = self._begun = self._joined = False
-        self._spot: tuple[np.ndarray, int] | None = None  # (where the joints stand, since when)
+        self._spot: tuple[np.ndarray, int, int] | None = None  # where the joints stand; since: stamp, present
+        self._heard_ns = 0  # when the newest joints came
         self._stepped_ns = 0
         self._waiting: Chunk | None = None
         self._version = self._version_ns = 0
@@ -142,8 +143,9 @@ class ChunkFollower:
         self.safety.watchdog.seen(JOINT_STATES, stamp_ns)
         if self.safety.watchdog.ahead(JOINT_STATES, now_ns):
             return ""
+        self._heard_ns = now_ns
         if self._spot is None or (np.abs(position - self._spot[0]) > _STILL_OF_RANGE * self._range).any():
-            self._spot = (position, stamp_ns)
+            self._spot = (position, stamp_ns, now_ns)
         if self._measured is None:
             self._settle(position, stamp_ns)
             return ""
@@ -234,7 +236,11 @@ class ChunkFollower:
     @property
     def joints_stand(self) -> bool:
         """Whether the measured joints have stood for a moment."""
-        return self._spot is not None and self._felt_ns - self._spot[1] >= _STAND_NS
+        if self._spot is None:
+            return False
+        # By their stamps, which may be wrong, and by when they came, which may be all at once.
+        _, stamp_ns, came_ns = self._spot
+        return min(self._felt_ns - stamp_ns, self._heard_ns - came_ns) >= _STAND_NS
 
     def step(self, now_ns: int) -> tuple[Change | None, Trajectory | None]:
         """Check the ages; a change of what is allowed, and what to send, if anything."""

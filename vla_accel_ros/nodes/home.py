@@ -33,13 +33,12 @@ _INACTIVE = "the trajectory node is not active: activate it first"
 @dataclass
 class _Streamed:
     """A move through an adapter. Its outcome comes when the joints are there, or a while after they
-    should. sent: as much of it as the controller was sent, up to until_ns, and a brake.
+    should. until_ns: the controller was sent it up to then, and a brake.
     """
 
     adapter: Adapter
     trajectory: Trajectory
     outcome: Future
-    sent: Trajectory
     until_ns: int
 
 
@@ -113,8 +112,8 @@ class Home:
         if late:
             self._stop(f"stopped, because {late}")
         now_ns = self._polled_ns
-        for one in self._streamed:
-            self._renew(one, now_ns)
+        if not all(self._renew(one, now_ns) for one in self._streamed):
+            self._stop("stopped, because this node was not scheduled for too long")
         for one in [s for s in self._streamed if now_ns >= s.trajectory.end_ns]:
             away = self._away(one.trajectory)
             if not away or now_ns >= one.trajectory.end_ns + _ARRIVAL_S * 1e9:
@@ -150,33 +149,62 @@ class Home:
                 self._standing.settle()
         streamed, self._streamed = self._streamed, []
         for one in streamed:
-            self._brake(one, jumped)
+            self._brake(one.adapter, jumped)
+        if jumped:
+            self._in_new_time({one.adapter.controller.topic for one in streamed})
         for one in streamed:
             one.outcome.set_result(Outcome(False, f"{one.adapter.controller.topic}: {why}"))
 
-    def _renew(self, one: _Streamed, now_ns: int) -> None:
-        """Send the next part, so that the controller never has more than chunks may have."""
+    def _in_new_time(self, braking: set[str]) -> None:
+        """What controllers were sent is of a time that is no more, but for these topics: what was still in
+        motion, after a move that was stopped before, brakes; what had come to rest rests."""
+        now_ns = self._standing.node.now_ns()
+        for adapter in self._adapters:
+            topic = adapter.controller.topic
+            if topic in braking or topic not in self._sent:
+                continue
+            sent = self._sent[topic]
+            if topic not in self._actions and self._was_ns < sent.end_ns:
+                self._brake(adapter, jumped=True)
+            else:
+                self._sent[topic] = Trajectory(sent.joints, np.array([now_ns]), sent.positions[-1:])
+
+    @property
+    def _was_ns(self) -> int:
+        """After the clock was set: the present in the time before."""
+        node = self._standing.node
+        return max(self._polled_ns, node.now_ns() - node.jumped_ns)
+
+    def _renew(self, one: _Streamed, now_ns: int) -> bool:
+        """Send the next part, so that the controller never has more than chunks may have; False if that
+        would come too late.
+        """
         whole, most_ns = one.trajectory, self._most_ns
         if one.until_ns >= whole.end_ns or now_ns < max(one.until_ns - most_ns // 2, whole.start_ns):
-            return
+            return True
         if now_ns + self._standing.kept_ns >= one.until_ns:
-            self._stop("stopped, because this node was not scheduled for too long")
-            return
+            return False
         one.until_ns = now_ns + most_ns
-        one.sent = cut(whole, one.until_ns, self._limits_of(whole.joints))
-        self._sent[one.adapter.controller.topic] = one.sent
-        one.adapter.send(one.sent.since(now_ns), now_ns)
+        sent = self._sent[one.adapter.controller.topic] = cut(
+            whole, one.until_ns, self._limits_of(whole.joints)
+        )
+        one.adapter.send(sent.since(now_ns), now_ns)
+        return True
 
     @property
     def _most_ns(self) -> int:
         """How much of a motion a controller has at most: as much as of chunks, and enough to be renewed."""
         return max(self._age_ns, 3 * self._standing.kept_ns)
 
-    def _brake(self, one: _Streamed, jumped: bool) -> None:
-        now_ns, whole, limits = self._standing.node.now_ns(), one.sent, self._limits_of(one.sent.joints)
-        was_ns, kept_ns = now_ns, self._standing.kept_ns
-        if jumped:
-            was_ns = max(self._polled_ns, now_ns - self._standing.node.jumped_ns)
+    def _brake(self, adapter: Adapter, jumped: bool) -> None:
+        """Stop what was sent; jumped: before the clock was set."""
+        topic, now_ns, kept_ns = (
+            adapter.controller.topic,
+            self._standing.node.now_ns(),
+            self._standing.kept_ns,
+        )
+        whole = self._sent[topic]
+        limits, was_ns = self._limits_of(whole.joints), self._was_ns if jumped else now_ns
         if was_ns < whole.start_ns:  # on the way to where the joints are, where it may end
             rest = whole.positions[:1]
             times_ns = np.array([was_ns + self._standing.approach_ns()])
@@ -187,10 +215,10 @@ class Home:
             state = MotionState(was_ns + kept_ns, *whole.sample(was_ns + kept_ns))
             braking = whole.since(now_ns).then(brake(whole.joints, state, limits))
         if jumped:
-            one.adapter.stop(braking, now_ns)
+            adapter.stop(braking, now_ns)
         else:
-            one.adapter.send(braking, now_ns)
-        self._sent[one.adapter.controller.topic] = braking
+            adapter.send(braking, now_ns)
+        self._sent[topic] = braking
         self._standing.braking(braking.end_ns)
 
     def _refusal(self) -> str:
@@ -234,7 +262,7 @@ class Home:
                 until_ns = max(now_ns + self._most_ns, share.start_ns + self._most_ns // 2)
                 sent = cut(share, until_ns, self._limits_of(share.joints))
                 self._sent[adapter.controller.topic] = sent
-                self._streamed.append(_Streamed(adapter, share, future, sent, until_ns))
+                self._streamed.append(_Streamed(adapter, share, future, until_ns))
                 adapter.send(sent, now_ns)
             futures.append(future)
         for future in futures:
