@@ -26,7 +26,7 @@ import numpy as np
 from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.control.bounds import MOST_ACTIONS
 from vla_accel_ros.control.buffer import TrajectoryBuffer
-from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.nodes import convert
 from vla_accel_ros.tools.provenance import provenance
 

@@ -7,7 +7,7 @@ import numpy as np
 from vla_accel_ros.control.buffer import TrajectoryBuffer
 from vla_accel_ros.control.follower import ChunkFollower
 from vla_accel_ros.control.following_error import FollowingError
-from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.control.watchdog import Motion, Safety, Watchdog
 from vla_accel_ros.engine.types import Chunk

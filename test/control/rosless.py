@@ -17,7 +17,7 @@ from vla_accel_ros.control.braking import brake, brake_on_arrival, cut
 from vla_accel_ros.control.buffer import TrajectoryBuffer
 from vla_accel_ros.control.follower import ChunkFollower
 from vla_accel_ros.control.jog import JogStream
-from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.stream import CommandStream
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
@@ -74,7 +74,7 @@ class TrajectoryLogic:
 
     def __post_init__(self) -> None:
         robot, options = self.robot, self.parameters
-        self.refused, self.counts = 0, Counter[str]()
+        self.refused, self.counts, self._watched_ns = 0, Counter[str](), 0
         self.silent = False
         self.twist = None
         if robot.kind == "servo_twist":
@@ -211,9 +211,9 @@ class TrajectoryLogic:
 
     def _clock_jumped(self, now_ns: int) -> None:
         braking = self.follower.stop_in_new_time(now_ns, now_ns - self._jumped_ns)
-        left = self.follower.left
+        setpoint = self.follower.setpoint
         self._begin()
-        self.follower.begin_at(left)
+        self.follower.begin_at(setpoint)
         if braking is not None:
             self.follower.begin_after(braking)
         if self.stream is not None:

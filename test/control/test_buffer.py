@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from motion import JOINTS, LIMITS, S, assert_within_limits, make_chunk, make_ramp
 
 from vla_accel_ros.control.buffer import MODES, TrajectoryBuffer
-from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import MotionState
 
 MS = S // 1000

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vla_accel_ros.control.buffer import TrajectoryBuffer
-from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.sim.controller import JointTrajectoryController
 

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from motion import S
 
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.leading import LONGEST_CHASE_S, MOST_CHASE, chase_s, lead
 from vla_accel_ros.control.limiter import attainable, reachable, step_towards
-from vla_accel_ros.control.limits import MOST_SPLIT, JointLimits, enforce
+from vla_accel_ros.control.limits import MOST_SPLIT, enforce
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
 
 

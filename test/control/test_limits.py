@@ -10,8 +10,9 @@ from hypothesis.extra.numpy import arrays
 from motion import JOINTS, LIMITS, S, assert_within_limits, safe_states
 
 from vla_accel_ros.control.braking import brake
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.limiter import extremes
-from vla_accel_ros.control.limits import JointLimits, enforce
+from vla_accel_ros.control.limits import enforce
 from vla_accel_ros.control.trajectory import MotionState, Trajectory, check_finite, knot_velocities
 
 REST = MotionState(0, [0.0, 0.0, 0.0], [0.0, 0.0, 0.0])

@@ -10,7 +10,7 @@ from builders import JOINTS, make_observation
 from engine_in_loop import MS, POLICIES, STEP_S, Robot, S, noise
 
 from vla_accel_ros.control.buffer import TrajectoryBuffer
-from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.rtc import SCHEDULES, RealTimeChunking, RtcSettings, act_agreeing
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.types import Chunk

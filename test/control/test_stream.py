@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from motion import JOINTS, LIMITS, make_ramp
 
 from vla_accel_ros.control.buffer import TrajectoryBuffer
-from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.stream import CommandStream
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
 

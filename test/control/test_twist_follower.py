@@ -9,7 +9,7 @@ from motion import make_chunk
 from vla_accel_ros.control.buffer import TrajectoryBuffer
 from vla_accel_ros.control.follower import ChunkFollower
 from vla_accel_ros.control.following_error import FollowingError
-from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.twist import TwistBuffer
 from vla_accel_ros.control.watchdog import Motion, Safety, Watchdog
 

@@ -14,7 +14,7 @@ from vla_accel_ros.control.braking import brake
 from vla_accel_ros.control.buffer import TrajectoryBuffer
 from vla_accel_ros.control.delivery import Delivery
 from vla_accel_ros.control.follower import ChunkFollower
-from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.control.watchdog import Motion, Safety, Watchdog
 from vla_accel_ros.engine.types import Chunk
@@ -143,9 +143,9 @@ class Robot:
         self.node.jumped_ns = round(seconds * S)
         self.node.now += self.node.jumped_ns
         self._controller.slip(round(seconds * S))
-        braking, left = self.follower.stop_in_new_time(self.node.now), self.follower.left
+        braking, setpoint = self.follower.stop_in_new_time(self.node.now), self.follower.setpoint
         self._begin()
-        self.follower.begin_at(left)
+        self.follower.begin_at(setpoint)
         self._adapter.stop(braking, self.node.now)
         if braking is not None:
             self.standing.braking(braking.end_ns)

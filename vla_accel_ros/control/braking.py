@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
-
-if TYPE_CHECKING:  # what is led within limits brakes in the end
-    from vla_accel_ros.control.limits import JointLimits
 
 _SHORTEST_S = 0.1
 # A clock that was set is noticed this much later at most.

@@ -25,8 +25,9 @@ import numpy as np
 
 from vla_accel_ros.control.bounds import check_chunk_size
 from vla_accel_ros.control.braking import brake, brake_on_arrival
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.limiter import hardest
-from vla_accel_ros.control.limits import JointLimits, LimitReport, enforce
+from vla_accel_ros.control.limits import LimitReport, enforce
 from vla_accel_ros.control.trajectory import MotionState, Trajectory, check_finite, knot_velocities
 from vla_accel_ros.engine.types import Chunk
 

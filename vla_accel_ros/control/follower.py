@@ -89,10 +89,10 @@ class ChunkFollower:
         self._leaps.forget()
         self._following.forget()
         self._valid_from_ns: int | None = None
-        self._rest_ns = self._joined_ns = self._left_ns = 0
+        self._rest_ns = self._joined_ns = self._others_until_ns = 0
         # Where controllers come to rest by what they were sent before; NaN where that is not known.
-        self._left = np.full(len(self._range), np.nan)
-        self._left_if: np.ndarray | None = None  # only while the joints are measured here
+        self._setpoint = np.full(len(self._range), np.nan)
+        self._setpoint_if: np.ndarray | None = None  # only while the joints are measured here
         self._ready = self._begun = self._joined = False
         self._spot: tuple[np.ndarray, int, int] | None = None  # where the joints stand; since: stamp, present
         self._heard_ns = 0  # when the newest joints came
@@ -103,36 +103,36 @@ class ChunkFollower:
 
     def begin_after(self, last: Trajectory) -> None:
         """Controllers execute this, of all joints or some: begin when it has ended, from there."""
-        self._left_ns, self._left_if = max(self._left_ns, last.end_ns), None
+        self._others_until_ns, self._setpoint_if = max(self._others_until_ns, last.end_ns), None
         for name, position in zip(last.joints, last.positions[-1]):
             if name in self.buffer.joints:
-                self._left[self.buffer.joints.index(name)] = position
+                self._setpoint[self.buffer.joints.index(name)] = position
 
-    def begin_at(self, left: np.ndarray) -> None:
+    def begin_at(self, setpoint: np.ndarray) -> None:
         """Controllers rest here, float64 [D], NaN where that is not known."""
-        self._left[:] = left
+        self._setpoint[:] = setpoint
 
     @property
-    def left(self) -> np.ndarray:
+    def setpoint(self) -> np.ndarray:
         """Where controllers rest or come to rest by what they were sent, float64 [D]; NaN where that is not
         known.
         """
         if self._begun:
             return self.buffer.reference(self._rest_ns)[0]
-        if self._left_if is None or self._measured is None:
-            return self._left.copy()
-        moved = np.abs(self._measured - self._left_if) > _STILL_OF_RANGE * self._range
-        return np.where(moved, np.nan, self._left)
+        if self._setpoint_if is None or self._measured is None:
+            return self._setpoint.copy()
+        moved = np.abs(self._measured - self._setpoint_if) > _STILL_OF_RANGE * self._range
+        return np.where(moved, np.nan, self._setpoint)
 
     def begin_anew(self, now_ns: int) -> None:
         """Start over from the next joint state, by chunks that are observed from now on: others may have
         moved the robot, with our leave.
         """
-        left, measured = self.left, self._measured
+        setpoint, measured = self.setpoint, self._measured
         self.forget()
         self._valid_from_ns = now_ns
         if measured is not None:
-            self._left[:], self._left_if = left, measured
+            self._setpoint[:], self._setpoint_if = setpoint, measured
 
     def felt(self, position: np.ndarray, stamp_ns: int, now_ns: int) -> str:
         """Take measured joints, float64 [D]; the sentence of a fault that they show, else empty.
@@ -273,7 +273,7 @@ class ChunkFollower:
         least as far off as is usual."""
         away = self._usual
         if self._measured is not None:
-            away = np.fmax(away, np.abs(self._measured - self.left) + _SAG * self._usual)
+            away = np.fmax(away, np.abs(self._measured - self.setpoint) + _SAG * self._usual)
         return self.buffer.rest_to_rest_ns(away)
 
     def resume(self) -> None:
@@ -429,7 +429,7 @@ class ChunkFollower:
             self.safety.pause = JOINING
             return None
         self.safety.pause = ""
-        if now_ns < self._left_ns:
+        if now_ns < self._others_until_ns:
             self.safety.hold(MOVING)
             return None
         if self.safety.state is not Motion.HOLDING or not self._ready or self._measured is None:
@@ -452,13 +452,13 @@ class ChunkFollower:
         goal = np.clip(np.where(moved, self._measured, commanded), limits.lower, limits.upper)
         away = np.maximum(np.abs(goal - commanded), np.abs(goal - self._measured))
         if not self._begun:
-            away = np.fmax(away, np.abs(goal - self.left))
+            away = np.fmax(away, np.abs(goal - self.setpoint))
         away += np.minimum(_SAG * self._usual, away / 10.0)
         join = self.buffer.go_to(goal, np.where(moved, np.maximum(away, self._usual), away), now_ns)
         self.counts["joins"] += bool(moved.any())
         self._rest_ns = self._joined_ns = join.end_ns
         self._begun = self._joined = True
-        self._left[:] = np.nan
+        self._setpoint[:] = np.nan
         self._parked, self._stayed = (
             np.where(moved, self._measured, self._parked_or(self._measured)),
             _MOVED_OF_RANGE,

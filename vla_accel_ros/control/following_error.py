@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.joint_limits import JointLimits
 
 DELAY_S = 0.15
 """Command to measurement, at most: transport, the servo's lag, the way back."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.stream import STOOD_S, CommandStream
 from vla_accel_ros.control.trajectory import Trajectory
 

@@ -10,11 +10,11 @@ that grow geometrically, so that a long way to rest takes no more of them than a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vla_accel_ros.control.braking import brake
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.limiter import (
     CLOSING,
     LEAST_ROOM,
@@ -26,9 +26,6 @@ from vla_accel_ros.control.limiter import (
     turning_s,
 )
 from vla_accel_ros.control.trajectory import MotionState
-
-if TYPE_CHECKING:  # limits are enforced by leading joints
-    from vla_accel_ros.control.limits import JointLimits
 
 MOST_CHASE = 28
 """Steps after the last knot that is asked; a joint that is not at its goal then, brakes."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.joint_limits import JointLimits
 
 LEAP_S = 0.02
 _OF_RANGE = 0.02

@@ -9,12 +9,9 @@ makes the same steps along a whole path, faster.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-if TYPE_CHECKING:  # limits are enforced by steps of this limiter
-    from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.joint_limits import JointLimits
 
 TOLERANCE = 1e-6
 """Of speeds and accelerations, relative."""

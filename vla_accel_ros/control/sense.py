@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.joint_limits import JointLimits
 
 BEYOND = 0.25
 """How far outside its range a target may be, as a share of the range."""

@@ -16,8 +16,8 @@ from collections import Counter
 import numpy as np
 
 from vla_accel_ros.control.braking import brake
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.limiter import step_towards
-from vla_accel_ros.control.limits import JointLimits
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
 
 # Longer than this between two ticks, and the robot has stopped at the last position it was told.

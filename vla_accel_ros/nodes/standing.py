@@ -173,9 +173,7 @@ class Standing:
         """Return when what holds the robot is on the disk, or a sentence when it is not for now."""
         if self._written is None:
             return ""
-        with suppress(
-            concurrent.futures.TimeoutError
-        ):  # mostly at once, so that who asked need not wait a turn
+        with suppress(concurrent.futures.TimeoutError):  # mostly at once: who asked need not wait a turn
             return self._written.result(_AT_ONCE_S)
         answer: Future = Future()
         self._answering.append((answer, time.monotonic() + _WRITTEN_S))

@@ -28,7 +28,7 @@ from vla_accel_msgs.msg import Motion as MotionMessage
 from vla_accel_ros.control.buffer import TrajectoryBuffer
 from vla_accel_ros.control.follower import ChunkFollower
 from vla_accel_ros.control.following_error import FollowingError
-from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.state_file import StateFile
 from vla_accel_ros.control.watchdog import Change, Motion, Safety, Watchdog
 from vla_accel_ros.nodes import convert, qos
@@ -144,9 +144,9 @@ class TrajectoryNode(ManagedNode):
     def clock_jumped(self) -> None:
         if self._contract is not None:
             braking = self._follower.stop_in_new_time(self.now_ns(), self.now_ns() - self.jumped_ns)
-            left = self._follower.left
+            setpoint = self._follower.setpoint
             self._begin(self._contract)
-            self._follower.begin_at(left)
+            self._follower.begin_at(setpoint)
             self._outputs.stop(braking)
             if braking is not None:
                 self._follower.begin_after(braking)
@@ -256,12 +256,10 @@ class TrajectoryNode(ManagedNode):
         self._home.poll()
         safety = self._follower.safety
         joins = self._follower.joins(self.now_ns())
-        rested, self._rests = (
-            self._rests,
-            safety.state is Motion.HOLDING and not joins and bool(self._standing.holds),
-        )
-        if self._rests and not rested:
+        rests = safety.state is Motion.HOLDING and not joins and bool(self._standing.holds)
+        if rests and not self._rests:
             self._outputs.rest()
+        self._rests = rests
         lent = self._standing.lent and safety.state is Motion.HOLDING
         self._motion.keep(self._follower.buffer.kept_s)
         state = "released" if lent else safety.state.value

@@ -10,7 +10,7 @@ from array import array
 from rclpy.duration import Duration
 from std_msgs.msg import Float64MultiArray
 
-from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.stream import CommandStream
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import qos

@@ -14,7 +14,7 @@ import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from vla_accel_ros.control.delivery import Delivery
-from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.control.twist import TwistBuffer
 from vla_accel_ros.nodes.adapters.adapter import Adapter, positions_of

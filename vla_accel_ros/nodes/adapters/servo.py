@@ -20,7 +20,7 @@ from rclpy.duration import Duration
 from std_srvs.srv import SetBool
 
 from vla_accel_ros.control.jog import JogStream
-from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.control.twist import TwistBuffer
 from vla_accel_ros.nodes import convert, qos

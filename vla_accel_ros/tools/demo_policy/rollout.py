@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vla_accel_ros.control.buffer import Mode, TrajectoryBuffer
-from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.engine import Engine

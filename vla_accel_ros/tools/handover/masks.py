@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from vla_accel_ros.control.buffer import TrajectoryBuffer
-from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.rtc import MAX_WEIGHT, kept, prefix_weights
 from vla_accel_ros.sensing.contract import Contract

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vla_accel_ros.control.limits import JointLimits
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import MotionState
 from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.sim.controller import JointTrajectoryController
