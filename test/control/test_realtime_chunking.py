@@ -24,7 +24,7 @@ def test_a_chunk_agrees_with_the_one_before_for_the_measured_delay_and_the_masks
     guided = robot.act(S + 200 * MS)
     with robot.engine.observe(make_observation((S + 200 * MS) % 97, stamp_ns=S + 200 * MS)) as prefix:
         # 150 ms of inference and 30 ms of delivery are two actions of 100 ms, and two more are masked.
-        guidance = robot.engine.guidance(prefix, first, 2, 4, SCHEDULES[mask])
+        guidance = guidance_to(robot.engine, prefix, first, 2, 4, SCHEDULES[mask])
         expected = robot.engine.act(prefix, noise=noise(S + 200 * MS), guidance=guidance)
     np.testing.assert_array_equal(guided.actions, expected.actions)
     old, free = first.actions[2:], robot.free(S + 200 * MS)[:6]
@@ -141,7 +141,7 @@ def test_where_chunks_overtake_each_other_the_committed_actions_are_the_oldest_o
     third = robot.act(S + 200 * MS, delay_ms=300)
     runs = np.concatenate([first.actions[1:4], second.actions[3:]])
     with robot.engine.observe(make_observation((S + 200 * MS) % 97, stamp_ns=S + 200 * MS)) as prefix:
-        guidance = robot.engine.guidance(prefix, replace(second, actions=runs), 3, 4, "ONES")
+        guidance = guidance_to(robot.engine, prefix, replace(second, actions=runs), 3, 4, "ONES")
         expected = robot.engine.act(prefix, noise=noise(S + 200 * MS), guidance=guidance)
     np.testing.assert_array_equal(third.actions, expected.actions)
 

@@ -41,7 +41,7 @@ def test_a_delay_beyond_the_training_is_guided():
     first = robot.act(S, delay_ms=350)
     second = robot.act(S + 100 * MS)
     with robot.engine.observe(make_observation((S + 100 * MS) % 97, stamp_ns=S + 100 * MS)) as prefix:
-        guidance = robot.engine.guidance(prefix, first, 4, 6, "EXP")
+        guidance = guidance_to(robot.engine, prefix, first, 4, 6, "EXP")
         expected = robot.engine.act(prefix, noise=noise(S + 100 * MS), guidance=guidance)
     np.testing.assert_array_equal(second.actions, expected.actions)
     assert robot.rtc.counts == {"first": 1, "guided": 1}

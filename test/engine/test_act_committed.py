@@ -10,6 +10,7 @@ import torch
 from builders import JOINTS, make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.guiding import guidance_to
 from vla_accel_ros.engine.types import Chunk
 
 KINDS = ("pi0", "pi05")
@@ -86,7 +87,7 @@ def test_arguments_are_checked() -> None:
         act(engine, np.full((1, JOINTS), np.nan, np.float32))
     with engine.observe(make_observation()) as prefix:
         chunk = engine.act(prefix)
-        guidance = engine.guidance(prefix, chunk, 1)
+        guidance = guidance_to(engine, prefix, chunk, 1)
         with pytest.raises(ValueError, match="guidance and committed"):
             engine.act(prefix, guidance=guidance, committed=chunk.actions[:1])
-        assert engine.pool.free == engine.pool.slots - 1
+        assert engine.runner.pool.free == engine.runner.pool.slots - 1

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from openvla_builders import make_openvla_folder
 
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.guiding import guidance_to
 from vla_accel_ros.engine.loops import InferenceLoops, Pace, Ports
 from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.models.checkpoint import load_policy
@@ -38,7 +39,7 @@ def state_of(number: int) -> np.ndarray:
 def assert_made_by_act(engine: Engine, chunk: Chunk, seen: Observation) -> None:
     """To the bit what a request for one chunk makes of the same observation, state and noise."""
     with engine.observe(seen) as prefix:
-        again = engine.act(prefix, chunk.state, engine.noise(chunk.request_id))
+        again = engine.act(prefix, chunk.state, engine.runner.actor.noise(chunk.request_id))
     np.testing.assert_array_equal(chunk.actions, again.actions)
     np.testing.assert_array_equal(chunk.update_magnitudes, again.update_magnitudes)
     assert chunk.stamp_ns == again.stamp_ns == seen.stamp_ns
@@ -46,7 +47,7 @@ def assert_made_by_act(engine: Engine, chunk: Chunk, seen: Observation) -> None:
 
 def held(engine: Engine) -> int:
     """Slots that somebody holds, besides the newest frame's."""
-    return engine.pool.slots - engine.pool.free - 1
+    return engine.runner.pool.slots - engine.runner.pool.free - 1
 
 
 @settings(max_examples=8, deadline=None)
@@ -133,7 +134,9 @@ def test_guidance_is_for_chunks_one_at_a_time_and_goes_on_beside(policy: Policy)
     with engine.observe(observation(0)) as prefix, plain.observe(observation(0)) as other:
         engine.act_staggered(prefix)
         first = engine.act(prefix)
-        guided = engine.act(prefix, guidance=engine.guidance(prefix, first, delay=2), noise=engine.noise(7))
+        guided = engine.act(
+            prefix, guidance=guidance_to(engine, prefix, first, delay=2), noise=engine.runner.actor.noise(7)
+        )
         want = plain.act(other, guidance=plain.guidance(other, first, delay=2), noise=plain.noise(7))
     np.testing.assert_array_equal(guided.actions, want.actions)
 

@@ -75,7 +75,7 @@ def test_a_newer_frame_does_not_disturb_an_answer_and_it_disturbs_no_action(engi
     for seed in range(1, 1 + len(expected)):
         pieces.append(next(answer))
         engine.observe(make_observation(seed)).release()
-        newest = engine.newest()
+        newest = engine.scheduler.newest()
         assert newest is not None
         with newest:
             engine.act(newest)
@@ -91,7 +91,7 @@ def test_an_answer_gives_back_what_it_holds(engine: Engine) -> None:
         answer = engine.ask(prefix, max_tokens=3)
         prefix.release()
         engine.observe(make_observation(1)).release()
-        assert engine.pool.free == engine.pool.slots - 2
+        assert engine.runner.pool.free == engine.runner.pool.slots - 2
         if how == "read":
             list(answer)
         elif how == "closed":
@@ -105,10 +105,10 @@ def test_an_answer_gives_back_what_it_holds(engine: Engine) -> None:
         else:
             del answer
             gc.collect()
-        return engine.pool.free
+        return engine.runner.pool.free
 
     for how in ("read", "closed", "left", "forgotten"):
-        assert free_after(how) == engine.pool.slots - 1, how
+        assert free_after(how) == engine.runner.pool.slots - 1, how
     with engine.observe(make_observation()) as prefix:
         assert len([engine.ask(prefix), engine.ask(prefix)]) == 2
 
@@ -196,7 +196,7 @@ def test_an_answer_ends_at_a_text_and_does_not_say_it(engine: Engine) -> None:
         text = "".join(answer)
         assert text == whole[: whole.index(stop)]
         assert len(answer.tokens) < 16
-    assert engine.pool.free == engine.pool.slots - 1
+    assert engine.runner.pool.free == engine.runner.pool.slots - 1
     with (
         engine.observe(make_observation()) as prefix,
         pytest.raises(ValueError, match="stop has an empty text"),
@@ -270,7 +270,7 @@ def test_an_answer_closed_by_whoever_hears_it_speak_is_taken_out_after_the_forwa
     engine._texts._answers._forward = lambda segments: (first.close(), forward(segments))[1]
     list(second)
     assert first.ended and len(second.tokens) == 4
-    assert engine.pool.free == engine.pool.slots - 1
+    assert engine.runner.pool.free == engine.runner.pool.slots - 1
 
 
 def test_a_forward_that_fails_is_told_and_the_answers_go_on(engine: Engine) -> None:
@@ -287,10 +287,10 @@ def test_a_forward_that_fails_is_told_and_the_answers_go_on(engine: Engine) -> N
     texts._answers._forward = failing
     with pytest.raises(RuntimeError, match="out of memory"):
         engine.speak()
-    assert engine.places == 1  # who was forgotten meanwhile is taken out
+    assert engine.runner.text.places == 1  # who was forgotten meanwhile is taken out
     texts._answers._forward = forward
     assert said + "".join(answers[0]) == expected
-    assert engine.places == 2 and engine.pool.free == engine.pool.slots - 1
+    assert engine.runner.text.places == 2 and engine.runner.pool.free == engine.runner.pool.slots - 1
 
 
 def test_an_answer_that_cannot_be_read_ends_and_the_other_goes_on(engine: Engine) -> None:
@@ -305,7 +305,7 @@ def test_an_answer_that_cannot_be_read_ends_and_the_other_goes_on(engine: Engine
         with pytest.raises(RuntimeError, match="is no text"):
             engine.speak()
     assert "".join(whole) == expected and not list(broken)
-    assert engine.places == 2 and engine.pool.free == engine.pool.slots - 1
+    assert engine.runner.text.places == 2 and engine.runner.pool.free == engine.runner.pool.slots - 1
 
 
 class Collected(list):
@@ -327,13 +327,13 @@ def test_an_answer_may_be_collected_in_the_middle_of_what_a_pool_does(engine: En
     cycle: list[object] = [engine.ask(prefix)]
     cycle.append(cycle)
     if pool == "slots":
-        engine.pool._counts = Collected(engine.pool._counts)
+        engine.runner.pool._counts = Collected(engine.runner.pool._counts)
     else:
         pages._free = Collected(pages._free)
 
     def work() -> None:
-        engine.pool.retain(prefix.slot)
-        engine.pool.release(prefix.slot)
+        engine.runner.pool.retain(prefix.slot)
+        engine.runner.pool.release(prefix.slot)
         left.append(pages.unpromised)
         left.append(pages.unpromised)
 
@@ -347,4 +347,4 @@ def test_an_answer_may_be_collected_in_the_middle_of_what_a_pool_does(engine: En
     finally:
         gc.enable()
     assert not thread.is_alive(), "it waits for itself"
-    assert left[-1] == unpromised and engine.places == 2
+    assert left[-1] == unpromised and engine.runner.text.places == 2

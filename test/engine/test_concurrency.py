@@ -38,7 +38,7 @@ def test_three_threads_over_one_pool(kind: str) -> None:
         """Use the newest prefix until the last frame was used."""
         stamp = -1
         while stamp < FRAMES - 1:
-            prefix = engine.newest()
+            prefix = engine.scheduler.newest()
             if prefix is None:
                 continue
             with prefix:
@@ -76,4 +76,4 @@ def test_three_threads_over_one_pool(kind: str) -> None:
             assert np.array_equal(actions, expected[frame][0]), frame
     for frame, texts in said.items():
         assert set(texts) == {expected[frame][1]}, frame
-    assert engine.pool.free == engine.pool.slots - 1
+    assert engine.runner.pool.free == engine.runner.pool.slots - 1

@@ -10,6 +10,7 @@ import torch
 from builders import CAMERAS, JOINTS, make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.guiding import guidance_to
 from vla_accel_ros.engine.kv_pool import PoolExhausted
 from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.models.policy import Policy
@@ -138,19 +139,19 @@ def test_what_is_held_is_never_overwritten(policy: Policy) -> None:
 
 def test_the_newest_prefix_wins_and_is_held_for_each_reader(policy: Policy) -> None:
     engine = Engine(policy, slots=3)
-    assert engine.newest() is None
+    assert engine.scheduler.newest() is None
     engine.observe(make_observation(0, stamp_ns=1)).release()
-    reader = engine.newest()
+    reader = engine.scheduler.newest()
     assert reader is not None
     engine.observe(make_observation(1, stamp_ns=2)).release()
-    newer = engine.newest()
+    newer = engine.scheduler.newest()
     assert newer is not None
     assert (reader.stamp_ns, newer.stamp_ns) == (1, 2)
     assert newer.version > reader.version
-    assert engine.pool.free == 1
+    assert engine.runner.pool.free == 1
     reader.release()
     newer.release()
-    assert engine.pool.free == 2  # the newest stays for the next reader
+    assert engine.runner.pool.free == 2  # the newest stays for the next reader
 
 
 def test_running_out_of_slots_is_an_error_and_recovers(policy: Policy) -> None:
@@ -167,15 +168,15 @@ def test_a_refused_observation_costs_no_slot_and_no_version(policy: Policy) -> N
     for _ in range(10):
         with pytest.raises(ValueError, match=r"observation\.images is empty"):
             engine.observe(make_observation(cameras=()))
-    assert engine.newest() is None
-    assert engine.pool.free == engine.pool.slots
+    assert engine.scheduler.newest() is None
+    assert engine.runner.pool.free == engine.runner.pool.slots
     with engine.observe(make_observation()) as prefix:
         assert prefix.version == 0
 
 
 def test_releasing_twice_takes_nobody_elses_reference(engine: Engine) -> None:
     mine = engine.observe(make_observation())
-    theirs = engine.newest()
+    theirs = engine.scheduler.newest()
     assert theirs is not None
     for _ in range(3):
         mine.release()
@@ -198,11 +199,11 @@ def test_the_caller_may_change_its_arrays_afterwards(engine: Engine) -> None:
 
 
 def test_nothing_of_the_pool_is_allocated_after_construction(engine: Engine) -> None:
-    places = (engine.pool.k.data_ptr(), engine.pool.v.data_ptr())
+    places = (engine.runner.pool.k.data_ptr(), engine.runner.pool.v.data_ptr())
     for seed in range(6):
         with engine.observe(make_observation(seed)) as prefix:
             engine.act(prefix)
-    assert (engine.pool.k.data_ptr(), engine.pool.v.data_ptr()) == places
+    assert (engine.runner.pool.k.data_ptr(), engine.runner.pool.v.data_ptr()) == places
 
 
 @pytest.mark.parametrize("jacobian", ["identity", "exact"])
@@ -213,7 +214,7 @@ def test_guidance_pulls_a_chunk_towards_the_one_being_executed(jacobian: str) ->
         with engine.observe(make_observation(0, stamp_ns=0)) as first:
             previous = engine.act(first, noise=NOISE)
         with engine.observe(make_observation(1, stamp_ns=200_000_000)) as second:
-            guidance = engine.guidance(second, previous, delay=3, jacobian=jacobian)
+            guidance = guidance_to(engine, second, previous, delay=3, jacobian=jacobian)
             free = engine.act(second, noise=NOISE[::-1].copy())
             guided = engine.act(second, noise=NOISE[::-1].copy(), guidance=guidance)
         rest = previous.actions[2:]
@@ -229,7 +230,7 @@ def test_a_previous_chunk_is_read_between_its_actions(engine: Engine, policy: Po
         previous = engine.act(first)
     later = round(2.25 * previous.step_dt_s * 1e9)
     with engine.observe(make_observation(stamp_ns=later)) as second:
-        guidance = engine.guidance(second, previous, delay=1)
+        guidance = guidance_to(engine, second, previous, delay=1)
     restored = policy.actions(guidance.previous, second.state)
     assert restored.shape == (5, JOINTS)
     expected = 0.75 * previous.actions[2:7] + 0.25 * previous.actions[3:8]
@@ -241,8 +242,8 @@ def test_guidance_is_as_strong_as_the_steps_allow(policy: Policy) -> None:
         engine = Engine(policy, steps=steps)
         with engine.observe(make_observation()) as prefix:
             chunk = engine.act(prefix)
-            assert engine.guidance(prefix, chunk, delay=1).max_weight == steps
-            assert engine.guidance(prefix, chunk, delay=1, max_weight=2.5).max_weight == 2.5
+            assert guidance_to(engine, prefix, chunk, delay=1).max_weight == steps
+            assert guidance_to(engine, prefix, chunk, delay=1, max_weight=2.5).max_weight == 2.5
 
 
 def test_guidance_needs_an_overlap(engine: Engine) -> None:
@@ -251,7 +252,7 @@ def test_guidance_needs_an_overlap(engine: Engine) -> None:
         for stamp, sentence in ((0, "begins 30 actions after"), (10**10, "ends before the new one begins")):
             late = dataclasses.replace(prefix, stamp_ns=stamp)
             with pytest.raises(ValueError, match=sentence):
-                engine.guidance(late, chunk, delay=1)
+                guidance_to(engine, late, chunk, delay=1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -280,7 +281,7 @@ def test_arguments_are_checked(engine: Engine, policy: Policy) -> None:
         with pytest.raises(ValueError, match="steps is -1"):
             engine.act(prefix, steps=-1)
         assert isinstance(engine.act(prefix), object)
-    assert engine.pool.free == engine.pool.slots - 1
+    assert engine.runner.pool.free == engine.runner.pool.slots - 1
 
 
 @pytest.mark.parametrize(("name", "value"), [("seed", -1), ("answers", 0), ("answer_tokens", 0)])

@@ -7,6 +7,7 @@ import pytest
 from builders import CAMERAS, make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.guiding import guidance_to
 
 KINDS = ("pi0", "pi05")
 
@@ -38,7 +39,7 @@ def test_guided_chunks_are_computed_by_the_plain_model_on_the_same_prefix() -> N
         engine = Engine(policy, fast=fast)
         with engine.observe(make_observation()) as prefix:
             previous = engine.act(prefix)
-            guidance = engine.guidance(prefix, previous, delay=2)
+            guidance = guidance_to(engine, prefix, previous, delay=2)
             results.append(engine.act(prefix, guidance=guidance).actions)
     np.testing.assert_allclose(results[1], results[0], atol=1e-4)
 
@@ -52,7 +53,7 @@ def test_a_prepared_engine_has_all_slots_free_and_the_same_results() -> None:
         "prefix of 2 images and 32 words",
         "10 denoising steps of 1 chunks",
     ]
-    assert engine.pool.free == engine.pool.slots
+    assert engine.runner.pool.free == engine.runner.pool.slots
     results = []
     for each in (engine, other):
         with each.observe(make_observation()) as prefix:
@@ -66,7 +67,7 @@ def test_forwards_of_every_number_of_answers_are_made_ahead() -> None:
     engine.prepare((2,), (20,))
     forward = engine._texts._answers._forward
     made = len(forward.stages)
-    assert engine.places == 3 and engine.pool.free == engine.pool.slots
+    assert engine.runner.text.places == 3 and engine.runner.pool.free == engine.runner.pool.slots
     with engine.observe(make_observation()) as prefix:
         answers = [engine.ask(prefix, max_tokens=100, temperature=1.0) for _ in range(3)]
         while engine.speak():

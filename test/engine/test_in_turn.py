@@ -90,7 +90,7 @@ def test_actions_are_those_of_the_plain_engine_in_every_mode(
         np.testing.assert_array_equal(chunk.actions, expected[chunk.stamp_ns])
         assert (chunk.kv_version, chunk.request_id) == (chunk.stamp_ns - 1000, number)
     assert [c.kv_version for c in chunks] == sorted({c.kv_version for c in chunks})
-    assert engine.pool.free == engine.pool.slots - 1
+    assert engine.runner.pool.free == engine.runner.pool.slots - 1
 
 
 def test_a_pipeline_gives_an_action_a_frame_once_it_is_full(policy: OpenVLAPolicy) -> None:
@@ -134,7 +134,7 @@ def test_a_frame_alone_is_computed_at_any_time_and_nothing_else(policy: OpenVLAP
         for ask in (engine.ask, lambda prefix: engine.reword(prefix, "lift")):
             with pytest.raises(ValueError, match="nothing continues them; use mode sequential"):
                 ask(prefix)
-    assert not engine.places and not engine.speak()
+    assert not engine.runner.text.places and not engine.speak()
 
 
 @pytest.mark.parametrize("failing", range(ACTIONS))

@@ -82,7 +82,7 @@ def test_every_number_of_rows_is_told_once(policy: OpenVLAPolicy) -> None:
     names, done, totals = zip(*told)
     assert list(done) == list(range(len(told))) and set(totals) == {len(told)}
     assert len(set(names)) == len(names) and names[-1] == "decodes"
-    assert engine.pool.free == engine.pool.slots
+    assert engine.runner.pool.free == engine.runner.pool.slots
 
 
 def test_actions_are_the_same_when_prepared(policy: OpenVLAPolicy) -> None:

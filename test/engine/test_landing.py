@@ -95,12 +95,12 @@ def test_of_a_torn_frame_nothing_comes_and_the_next_is_as_ever(family: str, tmp_
     with engine.observe(first) as prefix:
         with pytest.raises(Torn, match="were overwritten: use the next"):
             engine.observe(overwritten(torn))
-        with engine.newest() as newest:
+        with engine.scheduler.newest() as newest:
             assert newest.version == prefix.version
         engine.act(prefix)
-    free = engine.pool.free
+    free = engine.runner.pool.free
     (ours,) = chunks(engine, [last])
-    assert engine.pool.free == free
+    assert engine.runner.pool.free == free
     other._action_requests = iter([1])  # the same noise
     np.testing.assert_array_equal(ours, chunks(other, [last])[0])
 
@@ -144,7 +144,7 @@ def test_an_observation_is_refused_before_its_pixels_are_copied() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             engine.observe(replace(observation, **changes))
-    assert engine.pool.free == engine.pool.slots
+    assert engine.runner.pool.free == engine.runner.pool.slots
 
 
 def stages_on_gpu(kind: str = "pi05") -> Stages:

@@ -46,7 +46,7 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
 
 def keys(engine: Engine, prefix: Prefix) -> Tensor:
     """[layers, tokens, ...]"""
-    return engine.pool.view(prefix.slot, prefix.n_tokens).k[:, 0].transpose(1, 2).clone()
+    return engine.runner.pool.view(prefix.slot, prefix.n_tokens).k[:, 0].transpose(1, 2).clone()
 
 
 def count_encodings(engine: Engine) -> Callable[[], int]:
@@ -72,7 +72,7 @@ def test_it_is_the_prefix_that_those_words_would_have_had(made: Made) -> None:
         answers = [engine.ask(prefix, max_tokens=5) for prefix in (reworded, expected)]
         assert list(answers[0]) == list(answers[1])
         assert answers[0].tokens == answers[1].tokens
-        noise = engine.noise(0)
+        noise = engine.runner.actor.noise(0)
         chunks = [engine.act(prefix, noise=noise).actions for prefix in (reworded, expected)]
         np.testing.assert_allclose(chunks[0], chunks[1], atol=1e-4)
 
@@ -82,13 +82,13 @@ def test_a_frame_is_encoded_once_and_stays_as_it_was_and_the_newest(made: Made) 
     encodings = count_encodings(engine)
     with engine.observe(observation) as frame:
         encoded, before = encodings(), keys(engine, frame)
-        with engine.reword(frame, other.instruction) as reworded, engine.newest() as newest:
+        with engine.reword(frame, other.instruction) as reworded, engine.scheduler.newest() as newest:
             assert newest.slot == frame.slot != reworded.slot
             with engine.reword(reworded, observation.instruction) as back:  # its images came along
                 torch.testing.assert_close(keys(engine, back), before, atol=1e-4, rtol=1e-4)
         assert encodings() == encoded
         assert torch.equal(keys(engine, frame), before)
-    assert engine.pool.free == engine.pool.slots - 1
+    assert engine.runner.pool.free == engine.runner.pool.slots - 1
 
 
 def test_a_causal_prefix_shares_all_before_the_first_other_word_to_the_bit(tmp_path: Path) -> None:
@@ -123,11 +123,11 @@ def test_what_cannot_be(made: Made) -> None:
     frame = engine.observe(observation)
     with pytest.raises(ValueError, match="so shorten the instruction"):
         engine.reword(frame, "red " * 200)
-    held = [engine.reword(frame, "red") for _ in range(engine.pool.slots - 1)]
+    held = [engine.reword(frame, "red") for _ in range(engine.runner.pool.slots - 1)]
     with pytest.raises(PoolExhausted):
         engine.reword(frame, "red")
     for each in (*held, frame):
         each.release()
     with pytest.raises(ValueError, match="was released"):
         engine.reword(frame, "red")
-    assert engine.pool.free == engine.pool.slots - 1
+    assert engine.runner.pool.free == engine.runner.pool.slots - 1

@@ -61,7 +61,7 @@ def test_the_noise_of_a_request_makes_its_chunk_again(kind):
 
 def test_a_chunk_is_the_same_to_the_bit_in_whatever_slot_its_prefix_lies():
     engine = Engine(make_policy(), slots=5, steps=3)
-    noise, found = engine.noise(0), set()
+    noise, found = engine.runner.actor.noise(0), set()
     prefixes = [engine.observe(make_observation()) for _ in range(5)]
     for prefix in prefixes:
         found.add(engine.act(prefix, noise=noise).actions.tobytes())

@@ -69,7 +69,7 @@ def test_questions_are_answered_together_and_as_if_alone() -> None:
     assert list(about.values()) == [(0, 0), (1, 1), (2, 2)]
     growing = [[t.text for t in frame.texts if t.request_id == number] for number in range(3)]
     assert all(later.startswith(text) for texts in growing for text, later in itertools.pairwise(texts))
-    assert engine.pool.free == engine.pool.slots - 1
+    assert engine.runner.pool.free == engine.runner.pool.slots - 1
 
 
 def test_how_many_tokens_a_frame_has_follows_from_what_is_left_of_it() -> None:
@@ -80,9 +80,9 @@ def test_how_many_tokens_a_frame_has_follows_from_what_is_left_of_it() -> None:
         frame = Frame(left_s)
         speaking = frame.speaking(engine, max_tokens=64)
         speaking.ask(QUESTIONS[0])
-        answer_before = engine.places
+        answer_before = engine.runner.text.places
         speaking.turn()
-        assert engine.places == answer_before - 1 or frame.texts[-1].finished
+        assert engine.runner.text.places == answer_before - 1 or frame.texts[-1].finished
         made.append(len(speaking._open[0].answer.tokens) if speaking._open else 64)
         speaking.end()
     assert made[0] == 0 < made[1] < made[2] < made[3]
@@ -119,7 +119,7 @@ def test_after_a_token_slower_than_a_frame_there_are_as_many_again(monkeypatch: 
         """Tokens in thirty frames, in which there is always a question."""
         before = said[0]
         for _ in range(30):
-            if engine.places:
+            if engine.runner.text.places:
                 speaking.ask(QUESTIONS[0])
             speaking.turn()
             frame.now_s += frame.left_s
@@ -154,7 +154,7 @@ def test_a_question_cancelled_while_the_way_is_waited_for_is_not_answered() -> N
     for _ in range(2):
         speaking.ask(QUESTIONS[0])
         assert not speaking.turn()
-    assert not frame.texts and engine.places == 4
+    assert not frame.texts and engine.runner.text.places == 4
 
 
 def test_a_question_is_about_the_frame_that_is_the_newest_when_the_way_is_free() -> None:
@@ -193,7 +193,7 @@ def test_the_instruction_as_a_question_needs_no_prefill_of_its_own() -> None:
     engine.observe(make_observation(instruction="reach the red block")).release()
     speaking.ask("reach the red block")
     assert speaking.turn()
-    assert engine.places == 3 and engine.pool.free == engine.pool.slots - 1
+    assert engine.runner.text.places == 3 and engine.runner.pool.free == engine.runner.pool.slots - 1
     speaking.end()
 
 
@@ -219,7 +219,7 @@ def test_cancelled_answers_say_no_more_and_hold_nothing() -> None:
     said = len(frame.texts)
     assert said and speaking.cancel() == 3
     assert not speaking.turn() and len(frame.texts) == said
-    assert engine.places == 2 and engine.pool.free == engine.pool.slots - 1
+    assert engine.runner.text.places == 2 and engine.runner.pool.free == engine.runner.pool.slots - 1
     speaking.ask(QUESTIONS[0])
     assert speaking.turn()
     speaking.end()

@@ -17,6 +17,7 @@ from openvla_builders import (
 
 from vla_accel_ros.engine.acting import ACTING_AT_ONCE, How, Seen
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.guiding import guidance_to
 from vla_accel_ros.engine.kv_pool import PoolExhausted
 from vla_accel_ros.engine.loops import InferenceLoops, Pace, Ports
 from vla_accel_ros.models.checkpoint import load_policy
@@ -66,7 +67,7 @@ def test_an_action_is_the_likeliest_tokens_in_the_robots_units(
     assert chunk.due_ns(0) == observation.stamp_ns + 200_000_000
     assert (chunk.request_id, again.request_id, chunk.kv_version) == (0, 1, prefix.version)
     assert chunk.update_magnitudes.tolist() == [0.0]
-    assert engine.noise(0) is None
+    assert engine.runner.actor.noise(0) is None
 
 
 def test_relative_actions_are_relative_to_the_observed_state(tmp_path_factory) -> None:
@@ -85,7 +86,7 @@ def test_a_prefix_is_read_and_not_written(engine: Engine) -> None:
     """Many act and ask on one prefix at once; each gets what it gets alone."""
     with engine.observe(make_openvla_observation()) as prefix:
         alone, text = engine.act(prefix).actions, list(engine.ask(prefix, max_tokens=5))
-        before = engine.pool.k.clone(), engine.pool.v.clone()
+        before = engine.runner.pool.k.clone(), engine.runner.pool.v.clone()
         found: list[np.ndarray] = []
         threads = [
             threading.Thread(target=lambda: found.extend(engine.act(prefix).actions for _ in range(5)))
@@ -98,7 +99,7 @@ def test_a_prefix_is_read_and_not_written(engine: Engine) -> None:
             thread.join()
         assert len(found) == 10
         assert all(np.array_equal(actions, alone) for actions in found)
-        assert torch.equal(engine.pool.k, before[0]) and torch.equal(engine.pool.v, before[1])
+        assert torch.equal(engine.runner.pool.k, before[0]) and torch.equal(engine.runner.pool.v, before[1])
 
 
 def test_a_newer_frame_does_not_disturb_an_older_one(engine: Engine, policy: OpenVLAPolicy) -> None:
@@ -123,7 +124,7 @@ def test_what_is_for_chunks_alone_is_refused(engine: Engine) -> None:
                 engine.act(prefix, **{name: value})
         chunk = engine.act(prefix)
         with pytest.raises(ValueError, match="openvla acts by tokens, which cannot be guided"):
-            engine.guidance(prefix, chunk, 0)
+            guidance_to(engine, prefix, chunk, 0)
         assert engine.policy.trained_delay == 0
 
 
@@ -133,7 +134,7 @@ def test_slots_come_back_whatever_happens(engine: Engine) -> None:
             with pytest.raises(ValueError):
                 engine.act(prefix, steps=2)
             engine.act(prefix)
-    assert engine.pool.free == engine.pool.slots - 1
+    assert engine.runner.pool.free == engine.runner.pool.slots - 1
     held = [engine.observe(make_openvla_observation()) for _ in range(3)]
     with pytest.raises(PoolExhausted):
         engine.observe(make_openvla_observation())
@@ -152,7 +153,7 @@ def test_more_requests_than_there_is_room_for_wait(engine: Engine, policy: OpenV
             asked.wait()
             return engine._seeing.last_hidden(prefix.slot, prefix.n_tokens)
 
-        seen = Seen(engine.pool.view(prefix.slot, prefix.n_tokens), prefix.slot, hidden, prefix.state)
+        seen = Seen(engine.runner.pool.view(prefix.slot, prefix.n_tokens), prefix.slot, hidden, prefix.state)
 
         def act(request: int) -> None:
             made.append(engine._acting(seen, How(request)).actions[0])
@@ -210,7 +211,7 @@ def test_room_that_is_given_is_used(policy: OpenVLAPolicy, engine: Engine) -> No
     """decode writes the keys and values of its tokens where it is told, and says the same."""
     with engine.observe(make_openvla_observation()) as prefix, torch.inference_mode():
         past, hidden = (
-            engine.pool.view(prefix.slot, prefix.n_tokens),
+            engine.runner.pool.view(prefix.slot, prefix.n_tokens),
             engine._seeing.last_hidden(prefix.slot, 0)[None],
         )
         room = type(past)(*(x.new_zeros(*x.shape[:3], 6, x.shape[4]) for x in past))

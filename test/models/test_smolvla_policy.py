@@ -20,6 +20,7 @@ from smolvla_recording import CASES, FOLDER, SPEC, Case, make_smolvla_folder
 from torch import Tensor
 
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.guiding import guidance_to
 from vla_accel_ros.models.checkpoint import find_format, load_policy
 from vla_accel_ros.models.formats import Contents
 from vla_accel_ros.models.smolvla import SmolVLA
@@ -87,7 +88,7 @@ def test_a_chunk_goes_on_from_the_one_before(engine: Engine) -> None:
         guided = engine.act(
             prefix,
             noise=case["noise"].numpy(),
-            guidance=engine.guidance(prefix, previous, 3, schedule="ONES"),
+            guidance=guidance_to(engine, prefix, previous, 3, schedule="ONES"),
         )
     before, after = (np.abs(chunk.actions - previous.actions)[:3].mean() for chunk in (free, guided))
     assert after < 0.5 * before

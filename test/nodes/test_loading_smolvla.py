@@ -21,7 +21,7 @@ def test_it_is_loaded_warmed_up_and_not_asked(tmp_path, contract):
         Load(folder, device="cpu", fast=True).engine(contract)
     engine = Load(folder, device="cpu", denoise_steps=2).engine(contract)
     assert isinstance(engine.policy, SmolVLAPolicy)
-    with engine.newest() as prefix:
+    with engine.scheduler.newest() as prefix:
         assert prefix.instruction == "warm up"
 
     def nothing(*_):

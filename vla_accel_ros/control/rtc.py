@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
+from vla_accel_ros.engine.request import ACT, Request
 from vla_accel_ros.engine.types import Agreement, Chunk
 
 if TYPE_CHECKING:  # the engine is only called, so that control stays free of torch
@@ -74,7 +75,8 @@ class _Executing(NamedTuple):
 
 
 class RealTimeChunking:
-    """Acts as an engine does, each chunk guided by the one before. One thread acts; any may call the rest.
+    """Makes each chunk agree with the one before: `begin` and `made` frame every action request. One request
+    at a time; any thread may call the rest.
 
     engine: computes the chunks. clock_ns: the ROS clock that observations are stamped by.
     jacobian: see models.rtc.
@@ -102,7 +104,7 @@ class RealTimeChunking:
         self._lock = threading.Lock()
         self._previous: _Executing | None = None
         self._paused = ""
-        self._age = 0
+        self._age = self._begun_age = 0
 
     @property
     def delay_s(self) -> float | None:
@@ -115,22 +117,33 @@ class RealTimeChunking:
         delay_s = self.delay_s
         return None if delay_s is None else math.ceil(delay_s / step_dt_s - 1e-6)
 
-    def act(self, prefix: Prefix, state: np.ndarray | None = None, noise: np.ndarray | None = None) -> Chunk:
-        """A chunk from a prefix, as Engine.act, that goes on from the chunk that is being executed."""
+    def begin(self, request: Request) -> None:
+        """Make an action request agree with the chunk that is being executed, if there is one."""
+        assert request.prefix is not None
         with self._lock:
-            age, previous = self._age, self._agreeing(prefix)
-        agreement, committed = None, None
+            self._begun_age, previous = self._age, self._agreeing(request.prefix)
         if previous is not None:
-            agreement = self._agreement(previous, prefix.stamp_ns)
-            committed = agreement.actions[: agreement.delay]
-            self.counts["trained" if agreement.method == "trained" else "guided"] += 1
-        chunk = act_agreeing(self._engine, prefix, agreement, state, noise)
+            request.agreement = self._agreement(previous, request.prefix.stamp_ns)
+            self.counts["trained" if request.agreement.method == "trained" else "guided"] += 1
+
+    def made(self, request: Request) -> None:
+        """The chunk of a request that was begun here was computed."""
+        chunk, agreement = request.result, request.agreement
+        assert isinstance(chunk, Chunk)
+        committed = None if agreement is None else agreement.actions[: agreement.delay]
         now_ns = self._clock_ns()
         with self._lock:
             self._measure(now_ns - chunk.stamp_ns)
-            if age == self._age and not self._paused:
-                self._previous = _Executing(_behind(committed, chunk), prefix.instruction)
-        return chunk
+            if self._begun_age == self._age and not self._paused:
+                self._previous = _Executing(_behind(committed, chunk), request.instruction)
+
+    def act(self, prefix: Prefix, state: np.ndarray | None = None, noise: np.ndarray | None = None) -> Chunk:
+        """A chunk from a prefix, as Engine.act, that goes on from the chunk that is being executed."""
+        request = Request(ACT, prefix.robot, prefix=prefix, state=state, noise=noise, on_begin=self.begin)
+        scheduler = self._engine.scheduler
+        self.made(scheduler.wait(scheduler.submit(request)))
+        assert isinstance(request.result, Chunk)
+        return request.result
 
     def forget(self) -> None:
         """Agree with nothing that was made so far: the robot was moved, or the scene is another."""
@@ -168,7 +181,7 @@ class RealTimeChunking:
         if self.settings.method == "trained" and given <= self._engine.policy.trained_delay:
             return Agreement("trained", rest[:given], delay, given, "", "", 0.0, number)
         end, schedule = delay + self.settings.mask_horizon, SCHEDULES[self.settings.mask]
-        strength = float(self._engine.steps)
+        strength = float(self._engine.config.steps)
         return Agreement(
             "guidance", rest[: max(end, 1)], delay, end, schedule, self._jacobian, strength, number
         )
@@ -201,32 +214,6 @@ class RealTimeChunking:
             self._ages_s = ()
         else:
             self._ages_s = (*self._ages_s, elapsed_ns * 1e-9)[-self.settings.window :]
-
-
-def act_agreeing(
-    engine: Engine,
-    prefix: Prefix,
-    agreement: Agreement | None,
-    state: np.ndarray | None = None,
-    noise: np.ndarray | None = None,
-) -> Chunk:
-    """A chunk that agrees as it is told, and says so: the same again from equal prefix, state and noise."""
-    if agreement is None:
-        return engine.act(prefix, state, noise)
-    if agreement.method == "trained":
-        return replace(engine.act(prefix, state, noise, committed=agreement.actions), agreement=agreement)
-    previous = Chunk(agreement.actions, prefix.stamp_ns, engine.step_dt_s, 0, agreement.previous, np.zeros(0))
-    guidance = engine.guidance(
-        prefix,
-        previous,
-        agreement.delay,
-        agreement.end,
-        agreement.schedule,
-        agreement.jacobian,
-        state,
-        agreement.max_weight,
-    )
-    return replace(engine.act(prefix, state, noise, guidance=guidance), agreement=agreement)
 
 
 def _behind(committed: np.ndarray | None, chunk: Chunk) -> Chunk:

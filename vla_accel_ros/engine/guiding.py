@@ -6,13 +6,17 @@ of the previous chunk after the frame's stamp is what the new one has to continu
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.engine.types import Agreement, Chunk
 from vla_accel_ros.models.policies import FLOW, AnyPolicy
 from vla_accel_ros.models.rtc import Guidance
+
+if TYPE_CHECKING:  # flow_actor, of which an engine is made, guides with this
+    from vla_accel_ros.engine.engine import Engine
+    from vla_accel_ros.engine.prefixes import Prefix
 
 
 class Overlap(NamedTuple):
@@ -49,3 +53,38 @@ def guidance(
     end = len(rest) if overlap.execution is None else overlap.execution
     raw = policy.raw_actions(rest, origin)
     return Guidance(raw, overlap.delay, end, overlap.schedule, overlap.jacobian, overlap.max_weight)
+
+
+def guidance_to(
+    engine: Engine,
+    prefix: Prefix,
+    previous: Chunk,
+    delay: int,
+    execution: int | None = None,
+    schedule: str = "LINEAR",
+    jacobian: str = "identity",
+    state: np.ndarray | None = None,
+    max_weight: float | None = None,
+) -> Guidance:
+    """What makes `engine.act(prefix, state, guidance=...)` agree with a chunk that is being executed.
+
+    delay: actions of the new chunk that will be past when it comes (inference time in steps, rounded up).
+    execution: actions after which it is free, by default all that the previous chunk covers. max_weight: by
+    default the engine's steps. Raises as `guidance` does.
+    """
+    policy, strength = engine.policy, max_weight or float(engine.config.steps)
+    origin = prefix.state if state is None or not policy.feels else np.asarray(state, np.float32)
+    horizon = policy.config.horizon if policy.acts == FLOW else 1
+    overlap = Overlap(delay, execution, schedule, jacobian, strength)
+    return guidance(policy, previous, prefix.stamp_ns, origin, horizon, overlap)
+
+
+def guidance_of(
+    policy: AnyPolicy, agreement: Agreement, stamp_ns: int, origin: np.ndarray, horizon: int, step_dt_s: float
+) -> Guidance:
+    """The guidance of a recorded or planned agreement, for a chunk from a frame of that stamp."""
+    rest = Chunk(agreement.actions, stamp_ns, step_dt_s, 0, agreement.previous, np.zeros(0, np.float32))
+    overlap = Overlap(
+        agreement.delay, agreement.end, agreement.schedule, agreement.jacobian, agreement.max_weight
+    )
+    return guidance(policy, rest, stamp_ns, origin, horizon, overlap)

@@ -1,9 +1,9 @@
 """All keys and values there will ever be, allocated once, in slots that are counted.
 
 A prefix lives in one slot. Whoever reads it holds a reference, so that a newer frame can never overwrite what
-an action or an answer is still reading; the pool itself holds one on the newest published prefix, which is
-how the loops find it. A slot is reused when its count is zero. Running out is an error and not a wait: a
-vision loop that waited for a slow reader would make every camera frame old.
+an action or an answer is still reading. A slot is reused when its count is zero; on a GPU its next writer
+waits, in its stream, for the work that was submitted before each release. Running out is an error and not a
+wait: vision that waited for a slow reader would make every camera frame old.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class KVPool:
         self.k = torch.zeros(shape, device=device, dtype=dtype)
         self.v = torch.zeros(shape, device=device, dtype=dtype)
         self._counts = [0] * slots
-        self._newest: tuple[int, int] | None = None  # version, slot
+        self._read: list[dict[int, torch.cuda.Event]] = [{} for _ in range(slots)]  # by stream
         self._lock = threading.RLock()
 
     @property
@@ -70,7 +70,10 @@ class KVPool:
                 )
             slot = self._counts.index(0)
             self._counts[slot] = 1
-            return slot
+            read, self._read[slot] = self._read[slot], {}
+        for event in read.values():
+            torch.cuda.current_stream(self.k.device).wait_event(event)
+        return slot
 
     @contextmanager
     def filling(self) -> Iterator[int]:
@@ -93,26 +96,9 @@ class KVPool:
         with self._lock:
             self._held(slot)
             self._counts[slot] -= 1
-
-    def publish(self, slot: int, version: int) -> None:
-        """Make a held slot the newest, unless a higher version is. The pool holds it until the next."""
-        with self._lock:
-            self._held(slot)
-            if self._newest is not None and version <= self._newest[0]:
-                return
-            self._counts[slot] += 1
-            if self._newest is not None:
-                self._counts[self._newest[1]] -= 1
-            self._newest = version, slot
-
-    def newest(self) -> int | None:
-        """The newest published slot, held once more for the caller; None before the first."""
-        with self._lock:
-            if self._newest is None:
-                return None
-            slot = self._newest[1]
-            self._counts[slot] += 1
-            return slot
+            if self.k.is_cuda:
+                stream = torch.cuda.current_stream(self.k.device)
+                self._read[slot][stream.cuda_stream] = stream.record_event()
 
     def view(self, slot: int, tokens: int) -> KV:
         """The first tokens of a slot, as a batch of one: [layers, 1, kv_heads, tokens, head_dim]."""

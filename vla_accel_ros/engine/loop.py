@@ -66,6 +66,70 @@ class LoopStats:
     misses: int
 
 
+class LoopRecord:
+    """The runs of something, as they happen. clock: monotonic seconds. Safe to use from several threads."""
+
+    def __init__(self, name: str, target_hz: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._name, self._target_hz, self._clock = name, target_hz, clock
+        self._lock = threading.Lock()
+        self._recent: deque[tuple[float, float]] = deque()  # (end, duration) of the runs in the window
+        self._begun: float | None = None
+        self._runs = self._idle = self._misses = 0
+
+    def begin(self, now: float) -> None:
+        """Rates count from here, if they did not before."""
+        if self._begun is None:
+            self._begun = now
+
+    def note(self, begin: float, deadline_s: float, due: float | None = None) -> float:
+        """A run ended now, which began then; returns its seconds. It is a miss if it ended more than
+        deadline_s after it was due, which is when it began if nothing is said."""
+        end = self._clock()
+        with self._lock:
+            self.begin(begin)
+            self._runs += 1
+            self._misses += end - (begin if due is None else due) > deadline_s
+            self._recent.append((end, end - begin))
+            self._forget(end)
+        return end - begin
+
+    def note_idle(self) -> None:
+        """There was nothing to do."""
+        with self._lock:
+            self._idle += 1
+
+    def quantile_s(self, share: float) -> float:
+        """Of the durations in the window; 0 if there are none."""
+        with self._lock:
+            self._forget(self._clock())
+            return float(np.quantile([duration for _, duration in self._recent] or [0.0], share))
+
+    def stats(self) -> LoopStats:
+        """As of now."""
+        now = self._clock()
+        with self._lock:
+            self._forget(now)
+            durations = [duration for _, duration in self._recent] or [0.0]
+            p50, p99 = np.quantile(durations, (0.5, 0.99))
+            # A run counts for the period it fills, so that a loop one period old has not twice its rate.
+            span = 0.0 if self._begun is None else min(WINDOW_S, now - self._begun)
+            least = 1.0 / self._target_hz if self._target_hz else 1.0
+            return LoopStats(
+                name=self._name,
+                target_hz=self._target_hz,
+                measured_hz=len(self._recent) / max(span, least),
+                p50_s=float(p50),
+                p99_s=float(p99),
+                runs=self._runs,
+                idle=self._idle,
+                misses=self._misses,
+            )
+
+    def _forget(self, now: float) -> None:
+        while self._recent and self._recent[0][0] <= now - WINDOW_S:
+            self._recent.popleft()
+
+
 class Loop:
     """Runs `body` at `rate_hz` in a thread of its own.
 
@@ -91,11 +155,8 @@ class Loop:
                 raise ValueError(f"{label} of the loop '{name}' is {value}; it must be positive.")
         self.name, self.rate_hz, self.deadline_s = name, rate_hz, deadline_s
         self._body, self._clock, self._on_error, self._awaited = body, clock, on_error, awaited
-        self._lock = threading.Lock()
-        self._recent: deque[tuple[float, float]] = deque()  # (end, duration) of the runs in the window
-        self._begun: float | None = None
+        self._record = LoopRecord(name, rate_hz, clock)
         self._due: float | None = None
-        self._runs = self._idle = self._misses = 0
         self._waits: deque[float] = deque([0.0], maxlen=WAITS)
         self._stopping = threading.Event()
         self._called = threading.Event()
@@ -115,7 +176,8 @@ class Loop:
     def tick(self, now: float) -> float:
         """Run the body if it is due at `now`; returns when it is due next. The first tick is always due."""
         if self._due is None:
-            self._due = self._begun = now
+            self._due = now
+            self._record.begin(now)
         if now < self._due:
             return self._due
         begin = self._wait(now)
@@ -124,14 +186,10 @@ class Loop:
         worked = self._guarded()
         end = self._clock()
         period = 1.0 / self.rate_hz
-        with self._lock:
-            if worked is False:
-                self._idle += 1
-            elif worked:
-                self._runs += 1
-                self._misses += end - self._due > self.deadline_s
-                self._recent.append((end, end - begin))
-                self._forget(end)
+        if worked is False:
+            self._record.note_idle()
+        elif worked:
+            self._record.note(begin, self.deadline_s, self._due)
         # A little short of a whole period counts as one: the sum of periods is rounded.
         self._due += period * max(1, math.ceil((end - self._due) / period - 1e-6))
         self._due += self._shift()
@@ -170,23 +228,7 @@ class Loop:
 
     def stats(self) -> LoopStats:
         """How the loop does, as of now."""
-        now = self._clock()
-        with self._lock:
-            self._forget(now)
-            durations = [duration for _, duration in self._recent] or [0.0]
-            p50, p99 = np.quantile(durations, (0.5, 0.99))
-            # A run counts for the period it fills, so that a loop one period old has not twice its rate.
-            span = 0.0 if self._begun is None else min(WINDOW_S, now - self._begun)
-            return LoopStats(
-                name=self.name,
-                target_hz=self.rate_hz,
-                measured_hz=len(self._recent) / max(span, 1.0 / self.rate_hz),
-                p50_s=float(p50),
-                p99_s=float(p99),
-                runs=self._runs,
-                idle=self._idle,
-                misses=self._misses,
-            )
+        return self._record.stats()
 
     def _guarded(self) -> bool | None:
         """The body's word, or None if it raised."""
@@ -212,11 +254,8 @@ class Loop:
         if self._awaited is None:
             return now
         period = 1.0 / self.rate_hz
-        with self._lock:
-            self._forget(now)
-            durations = [duration for _, duration in self._recent] or [0.0]
         assert self._due is not None
-        needed = now - self._due + float(np.quantile(durations, USUAL))
+        needed = now - self._due + self._record.quantile_s(USUAL)
         patience = min(PART * period, period - needed, self.deadline_s - needed)
         if patience > 0.0:
             self._awaited.wait(patience, self._stopping.is_set)
@@ -236,10 +275,6 @@ class Loop:
         """Have the thread end, whatever it waits for."""
         self._stopping.set()
         self._called.set()
-
-    def _forget(self, now: float) -> None:
-        while self._recent and self._recent[0][0] <= now - WINDOW_S:
-            self._recent.popleft()
 
     def _run(self) -> None:
         while not self._stopping.is_set():

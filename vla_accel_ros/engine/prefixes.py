@@ -1,17 +1,19 @@
 """Which frames are in the pool: a slot's keys and values are numbers, a Prefix says of what.
 
 A Prefix is a held reference. Everyone who reads one has a handle of their own, so that nobody can give back
-what another still reads; a handle can be given back twice without harm. What the newest frame is, the pool
-knows.
+what another still reads; a handle can be given back twice without harm. The newest frame of each robot is held
+here, until the next.
 """
 
 from __future__ import annotations
 
 import itertools
+import threading
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 import numpy as np
+import torch
 
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.types import Observation
@@ -23,7 +25,8 @@ class Prefix:
 
     slot: where they are; version: of the frame, grows with every one; stamp_ns: capture time of the
     observation; n_tokens: image and prompt tokens; n_images: image tokens alone; state: float32 [D], the
-    observation's; instruction: the words of the prompt, the observation's or a question (Engine.reword).
+    observation's; instruction: the words of the prompt, the observation's or a question; robot: whose it is;
+    ready: after which a stream of a GPU may read it, None on a CPU.
     """
 
     slot: int
@@ -33,6 +36,8 @@ class Prefix:
     n_images: int
     state: np.ndarray
     instruction: str
+    robot: str
+    ready: torch.cuda.Event | None = field(repr=False, compare=False)
     _of: Prefixes = field(repr=False, compare=False)
     _released: list[bool] = field(default_factory=lambda: [False], repr=False, compare=False)
 
@@ -54,28 +59,62 @@ class Prefixes:
 
     def __init__(self, pool: KVPool) -> None:
         self._pool = pool
-        self._of: list[Prefix | None] = [None] * pool.slots
+        self._newest: dict[str, Prefix] = {}
         self._versions = itertools.count()
+        self._lock = threading.RLock()
 
     def publish(self, slot: int, observation: Observation, n_tokens: int, n_images: int) -> Prefix:
-        """An acquired slot is the newest frame from now on; it stays the caller's, as the Prefix."""
-        state, version = np.array(observation.state, np.float32), next(self._versions)
-        words = observation.instruction
-        prefix = Prefix(slot, version, observation.stamp_ns, n_tokens, n_images, state, words, self)
-        self._of[slot] = prefix
-        self._pool.publish(slot, version)
+        """An acquired slot, to which the current stream writes, is its robot's newest frame from now on; it
+        stays the caller's, as the Prefix."""
+        prefix = Prefix(
+            slot,
+            next(self._versions),
+            observation.stamp_ns,
+            n_tokens,
+            n_images,
+            np.array(observation.state, np.float32),
+            observation.instruction,
+            observation.robot,
+            self._event(),
+            self,
+        )
+        self._pool.retain(slot)
+        with self._lock:
+            before = self._newest.get(prefix.robot)
+            if before is None or before.version < prefix.version:
+                self._newest[prefix.robot], newest = replace(prefix, _released=[False]), before
+            else:
+                newest = replace(prefix, _released=[False])
+        if newest is not None:
+            newest.release()
         return prefix
 
     def beside(self, other: Prefix, slot: int, n_tokens: int, instruction: str) -> Prefix:
         """An acquired slot is another's frame with other words; it is not published."""
-        prefix = replace(other, slot=slot, n_tokens=n_tokens, instruction=instruction, _released=[False])
-        self._of[slot] = prefix
-        return prefix
+        return replace(
+            other,
+            slot=slot,
+            n_tokens=n_tokens,
+            instruction=instruction,
+            ready=self._event(),
+            _released=[False],
+        )
 
-    def newest(self) -> Prefix | None:
-        """The newest, held for the caller; None before the first."""
-        slot = self._pool.newest()
-        return None if slot is None else self._handle(slot)
+    def newest(self, robot: str = "") -> Prefix | None:
+        """The newest of a robot, held for the caller; None before the first."""
+        with self._lock:
+            newest = self._newest.get(robot)
+            return None if newest is None else self.hold(newest)
+
+    def newest_version(self, robot: str = "") -> int:
+        """Its version; -1 before the first."""
+        newest = self._newest.get(robot)
+        return -1 if newest is None else newest.version
+
+    def newest_words(self, robot: str = "") -> str:
+        """Its instruction; empty before the first."""
+        newest = self._newest.get(robot)
+        return "" if newest is None else newest.instruction
 
     def hold(self, prefix: Prefix) -> Prefix:
         """Another handle of it, for a request that reads it whatever the caller does meanwhile.
@@ -87,7 +126,7 @@ class Prefixes:
         if prefix._released[0]:
             raise ValueError(f"prefix {prefix.version} was released; hold it until the last request on it.")
         self._pool.retain(prefix.slot)
-        return self._handle(prefix.slot)
+        return replace(prefix, _released=[False])
 
     def release(self, prefix: Prefix) -> None:
         """Give a handle back; doing so twice is harmless."""
@@ -95,7 +134,6 @@ class Prefixes:
             prefix._released[0] = True
             self._pool.release(prefix.slot)
 
-    def _handle(self, slot: int) -> Prefix:
-        prefix = self._of[slot]
-        assert prefix is not None
-        return replace(prefix, _released=[False])
+    def _event(self) -> torch.cuda.Event | None:
+        device = self._pool.k.device
+        return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None

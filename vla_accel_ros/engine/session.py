@@ -73,7 +73,11 @@ def session_of(
     Raises OSError when a file cannot be read.
     """
     device = engine.policy.device
-    found = {"device": device.type, "denoise_steps": engine.steps, "time_rule": engine.time_rule}
+    found = {
+        "device": device.type,
+        "denoise_steps": engine.config.steps,
+        "time_rule": engine.runner.time_rule,
+    }
     return Session(
         id=uuid.uuid4().hex,
         model=str(model),

@@ -32,6 +32,7 @@ class Observation:
     intact: whether the images are still those that were observed. They may lie in memory that the cameras'
         processes write; who has taken the pixels asks then, and throws away what came of a no.
     stamps_ns: image name -> its capture time, where that is known.
+    robot: whose it is, where several share an engine.
     """
 
     images: Mapping[str, np.ndarray]
@@ -40,6 +41,7 @@ class Observation:
     stamp_ns: int
     intact: Callable[[], bool] = field(default=_always, repr=False, compare=False)
     stamps_ns: Mapping[str, int] = field(default_factory=dict)
+    robot: str = ""
 
 
 @dataclass(frozen=True)

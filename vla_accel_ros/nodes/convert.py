@@ -29,7 +29,7 @@ from vla_accel_ros.sensing.ring import Handle
 if TYPE_CHECKING:
     from vla_accel_ros.engine.prefixes import Prefix
     from vla_accel_ros.engine.session import Session
-    from vla_accel_ros.engine.speaking import Text
+    from vla_accel_ros.engine.streaming import Text
 
 # Longer than any message should be under way.
 KEEP_S = 1.0

@@ -1,9 +1,9 @@
 """The lifecycle node that looks, acts and speaks: images, joints, an instruction and questions in, action
 chunks and answers out.
 
-Images arrive by the transport that the contract gives each camera (nodes/streams.py). Three loops at their
-own rates share one engine (engine/loops.py); this node only opens topics, hands over what comes in, and
-reports: `session` and `observed`, from which every chunk can be computed again; LoopStats once a second for
+Images arrive by the transport that the contract gives each camera (nodes/streams.py). Vision, actions and
+text stream through one engine at their own rates (engine/streaming.py); this node only opens topics, hands over
+what comes in, and reports: `session` and `observed`, from which every chunk can be computed again; LoopStats once a second for
 each loop; `inputs`, what comes of every stream and how fast chunks are made (nodes/inputs.py); and in
 /diagnostics the rate, age and drops of every stream, the loops' times and misses, and what chunks wait for.
 Loading, comparing with the contract and warming up happen in configure; a changed instruction takes effect
@@ -28,12 +28,12 @@ from vla_accel_ros.control.chunk_pace import ChunkPace
 from vla_accel_ros.control.guiding import Guiding
 from vla_accel_ros.control.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.loops import InferenceLoops, Pace, Ports
 from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.session import session_of
-from vla_accel_ros.engine.speaking import Text
+from vla_accel_ros.engine.streaming import Pace, Ports, Streaming, Text
 from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.models.options import device_fault
+from vla_accel_ros.models.policies import FLOW
 from vla_accel_ros.models.progress import Meter
 from vla_accel_ros.nodes import convert, inference_status, qos
 from vla_accel_ros.nodes.declare import value
@@ -62,7 +62,7 @@ class InferenceNode(ManagedNode):
     def __init__(self) -> None:
         super().__init__("inference", INFERENCE)
         self._contract: Contract | None = None
-        self._loops: InferenceLoops | None = None
+        self._stream: Streaming | None = None
         self._instruction = Instruction(self)
         self._reporter = Reporter(self, self._statuses)
 
@@ -96,15 +96,14 @@ class InferenceNode(ManagedNode):
             self._ingest.sets,
         )
         chunking = self._chunking(engine)
-        act = engine.act_in_turn if engine.acts_in_turn else chunking.act
-        self._loops = InferenceLoops(
+        self._stream = Streaming(
             engine,
             ports,
             pace["vision"],
             pace["action"],
             pace.get("language"),
             value(self, "language_max_tokens"),
-            act,
+            chunking if engine.policy.acts == FLOW else None,
         )
         self._chunks = self.output(ActionChunk, "action_chunk", qos.COMMAND)
         self._observed = self.output(Observed, "observed", qos.REPORT)
@@ -123,19 +122,19 @@ class InferenceNode(ManagedNode):
         self._contract = contract
 
     def activate(self) -> None:
-        assert self._loops is not None
+        assert self._stream is not None
         self._ingest.clear()
         self._pace.clear()
         self._inputs.promise()
         self._guiding.restart()
-        self._loops.start()
+        self._stream.start()
 
     def deactivate(self) -> None:
-        assert self._loops is not None
-        self._loops.stop()
+        assert self._stream is not None
+        self._stream.stop()
 
     def release(self) -> None:
-        self._contract = self._loops = None
+        self._contract = self._stream = None
 
     def finish(self) -> None:
         self._instruction.finish()
@@ -206,15 +205,15 @@ class InferenceNode(ManagedNode):
             value(self, "rtc_method"),
         )
         chunking = RealTimeChunking(engine, self.now_ns, settings, value(self, "rtc_jacobian"))
-        unguided = "staggered" if engine.staggers else ""
+        unguided = "staggered" if engine.config.staggered else ""
         self._guiding = Guiding(chunking, value(self, "rtc"), unguided)
         return chunking
 
     def _restart(self) -> None:
         """Continue nothing that was begun so far."""
-        assert self._loops is not None
+        assert self._stream is not None
         self._guiding.restart()
-        self._loops.forget()
+        self._stream.forget()
 
     def _on_instruction(self, message: String) -> None:
         try:
@@ -231,15 +230,14 @@ class InferenceNode(ManagedNode):
         self.get_logger().info(f"instruction: {message.data!r}")
 
     def _on_question(self, message: String) -> None:
-        assert self._loops is not None
-        speaking = self._loops.speaking
+        assert self._stream is not None
         try:
-            if speaking is None:
+            if not self._policy.speaks:
                 raise ValueError("the model answers nothing")
             if not self.active:
                 raise ValueError("the node is not active: activate it first")
             self._check_words(message.data)
-            speaking.ask(message.data)
+            self._stream.ask(message.data)
         except ValueError as error:
             self.get_logger().warning(f"question: {error}", throttle_duration_sec=1.0)
             self._texts.publish(convert.refusal_to_message(message.data, str(error), self.now_ns()))
@@ -249,14 +247,13 @@ class InferenceNode(ManagedNode):
         self._policy.prompt(text, np.zeros(self._policy.joints))
 
     def _on_cancel(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        speaking = None if self._loops is None else self._loops.speaking
-        there = 0 if speaking is None else speaking.cancel()
+        there = 0 if self._stream is None else self._stream.cancel()
         response.success, response.message = True, f"broken off: {there} answers and waiting questions"
         return response
 
     def _on_motion(self, message: Motion) -> None:
-        if self._guiding.told(execution(message)) and self._loops is not None:
-            self._loops.forget()
+        if self._guiding.told(execution(message)) and self._stream is not None:
+            self._stream.forget()
         if self._guiding.conflict:
             self.get_logger().warning(self._guiding.conflict, throttle_duration_sec=10.0)
 
@@ -290,16 +287,16 @@ class InferenceNode(ManagedNode):
         self.get_logger().error(f"{loop} loop: {error}\n{trace}", throttle_duration_sec=1.0)
 
     def _report(self) -> None:
-        assert self._loops is not None
+        assert self._stream is not None
         self._graph.poll()
         now_ns = self.now_ns()
-        for stats in self._loops.stats():
+        for stats in self._stream.stats():
             self._stats.publish(convert.loop_stats(stats, now_ns))
         self._streams.warn(now_ns)
         self._inputs.warn()
 
     def _statuses(self) -> Sequence[DiagnosticStatus]:
-        if self._loops is None:
+        if self._stream is None:
             return [status("inference", ERROR if self.trouble else OK, self.trouble or "not configured")]
         if not self.active:
             return [status("inference", OK, "not active")]
@@ -312,7 +309,7 @@ class InferenceNode(ManagedNode):
             self._graph.status(),
             inference_status.of_chunking(self._guiding, self._contract.chunk.step_dt_s),
             *self._streams.statuses(now_ns),
-            *inference_status.of_loops(self._loops.stats()),
+            *inference_status.of_loops(self._stream.stats()),
         ]
 
 

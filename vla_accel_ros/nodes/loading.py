@@ -19,7 +19,6 @@ import numpy as np
 import torch
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.in_turn import InTurn
 from vla_accel_ros.engine.precision import EXACT
 from vla_accel_ros.engine.stages import Progress as Preparing
 from vla_accel_ros.engine.types import Observation
@@ -93,14 +92,16 @@ class Load:
             policy,
             slots=self.kv_slots + (self.answers - 1 if policy.speaks else 0) + self.staggered,
             steps=self.denoise_steps,
-            time_rule=None if self.time_rule == "auto" else self.time_rule,
+            time_rule=self.time_rule,
             seed=self.seed,
             step_dt_s=contract.chunk.step_dt_s,
             answers=self.answers,
             answer_tokens=self.answer_tokens,
             fast=self.fast,
             precision=self.precision,
-            turns=InTurn(self.token_mode, self.token_prefer, self.camera_hz or math.inf),
+            token_mode=self.token_mode,
+            token_prefer=self.token_prefer,
+            camera_hz=self.camera_hz or math.inf,
             staggered=self.staggered,
         )
         if self.fast and engine.policy.device.type != "cuda":

@@ -96,7 +96,7 @@ def bundled(arguments: argparse.Namespace, device: torch.device) -> dict[str, An
                 "max_mrad": 1e3 * float(np.abs(apart).max()),
                 "to_float32": float(np.linalg.norm(apart) / np.linalg.norm(moved)),
                 "to_exact": float(np.linalg.norm(actions - same) / np.linalg.norm(moved)),
-                "copies_mb": engine.copied_bytes / 1e6,
+                "copies_mb": engine.runner.copied_bytes / 1e6,
             }
             document["cases"].append({name: _rounded(value) for name, value in case.items()})
             print(

@@ -18,6 +18,7 @@ import numpy as np
 from vla_accel_ros.control.buffer import TrajectoryBuffer
 from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.guiding import guidance_to
 from vla_accel_ros.models.rtc import MAX_WEIGHT, kept, prefix_weights
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sim.controller import ArmControllers
@@ -64,7 +65,7 @@ def table(engine: Engine, robot: SimRobot, contract: Contract, seeds: int = 20) 
         weights = prefix_weights(
             mask.schedule, DELAY, min(mask.execution, known), engine.policy.config.horizon
         )
-        predicted = np.array([kept(float(w), engine.steps, mask.max_weight) for w in weights])
+        predicted = np.array([kept(float(w), engine.config.steps, mask.max_weight) for w in weights])
         rows.append(
             {
                 "mask": name,
@@ -114,8 +115,8 @@ def _replan(session: Session, seed: int) -> tuple[np.ndarray, np.ndarray, np.nda
         free = engine.act(prefix, noise=noises[2]).actions
         guided = []
         for mask in MASKS.values():
-            guidance = engine.guidance(
-                prefix, old, DELAY, mask.execution, mask.schedule, max_weight=mask.max_weight
+            guidance = guidance_to(
+                engine, prefix, old, DELAY, mask.execution, mask.schedule, max_weight=mask.max_weight
             )
             guided.append(engine.act(prefix, noise=noises[2], guidance=guidance).actions)
     known = config.horizon - PASSED

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from vla_accel_ros.control.rtc import act_agreeing
 from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.session import Session, session_of
 from vla_accel_ros.engine.types import Observation
@@ -134,8 +133,7 @@ class _Stage:
         observation = Observation(images, moment.state, moment.instruction, moment.stamp_ns)
         with self._engine.observe(observation) as prefix:
             for chunk in moment.chunks:
-                noise = self._engine.noise(chunk.request_id)
-                again = act_agreeing(self._engine, prefix, chunk.agreement, chunk.state, noise)
+                again = self._engine.act(prefix, chunk.state, chunk.request_id, agreement=chunk.agreement)
                 actions = self.contract.to_robot(again.actions).astype(np.float32)
                 result.chunks += 1
                 found = difference(chunk, actions, again.update_magnitudes)
@@ -153,10 +151,7 @@ class _Stage:
 
     def _said(self, prefix: Prefix, prompt: str) -> str:
         """A whole answer: to the prefix's own prompt, or to a question about its frame."""
-        if prompt != prefix.instruction:
-            with self._engine.reword(prefix, prompt) as reworded:
-                return self._said(reworded, prompt)
-        with self._engine.ask(prefix, max_tokens=self._answer_tokens) as answer:
+        with self._engine.ask(prefix, prompt, max_tokens=self._answer_tokens) as answer:
             return "".join(answer)
 
     def _seen(self, moment: Moment) -> list:

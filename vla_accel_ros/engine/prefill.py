@@ -21,10 +21,13 @@ from vla_accel_ros.engine.intake import Intake, check_whole
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.stages import Stages
+from vla_accel_ros.engine.towers import Towers
 from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models import packed
 from vla_accel_ros.models.packed import Forward, Segment
 from vla_accel_ros.models.policies import AnyPolicy, WordedPolicy
+
+ENCODED_ONLY = "frames share forwards with their actions, so nothing continues them: use token_mode sequential without fast."
 
 
 class Extent(NamedTuple):
@@ -34,7 +37,7 @@ class Extent(NamedTuple):
     n_images: int
 
 
-class Seeing(Protocol):
+class Prefill(Protocol):
     """Computes prefixes into held slots of one pool."""
 
     def observe(self, observation: Observation, slot: int) -> Extent:
@@ -53,7 +56,7 @@ class Seeing(Protocol):
         ...
 
 
-class PlainSeeing:
+class PlainPrefill:
     """By the plain network. forward: computes the rest of a causal prefix, None = in plain torch."""
 
     def __init__(self, policy: AnyPolicy, pool: KVPool, forward: Forward | None = None) -> None:
@@ -108,7 +111,7 @@ class PlainSeeing:
         return n_tokens
 
 
-class FastSeeing:
+class CapturedPrefill:
     """By captured stages. The hidden state is computed when somebody wants it, which few do."""
 
     def __init__(self, policy: WordedPolicy, stages: Stages) -> None:
@@ -126,3 +129,33 @@ class FastSeeing:
 
     def last_hidden(self, slot: int, n_tokens: int) -> Tensor:
         return self._stages.last_hidden(slot, n_tokens)
+
+
+class EncodeOnly:
+    """Encodes, for policies whose prefill rides in packed forwards: `embeddings` of a slot are what those take.
+
+    towers: encode images instead of the plain network.
+    """
+
+    def __init__(self, policy: WordedPolicy, pool: KVPool, towers: Towers | None = None) -> None:
+        self._policy, self._towers, self._intake = policy, towers, Intake(policy)
+        self._kept = pool.k.new_zeros(pool.slots, policy.config.max_tokens, policy.config.prefix.width)
+
+    def observe(self, observation: Observation, slot: int) -> Extent:
+        if self._towers is not None:
+            n_tokens, n_words = self._towers.embed(observation, self._kept[slot])
+            return Extent(n_tokens, n_tokens - n_words)
+        inputs = self._intake(observation)
+        embeddings = self._policy.embed(inputs)[0]
+        self._kept[slot, : len(embeddings)].copy_(embeddings)
+        return Extent(len(embeddings), len(embeddings) - len(inputs.tokens))
+
+    def embeddings(self, slot: int, n_tokens: int) -> Tensor:
+        """[1, T, W]"""
+        return self._kept[slot, None, :n_tokens]
+
+    def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
+        raise ValueError(ENCODED_ONLY)
+
+    def last_hidden(self, slot: int, n_tokens: int) -> Tensor:
+        raise ValueError(ENCODED_ONLY)

@@ -1,4 +1,4 @@
-"""How frames share forwards: sequentially, pipelined, by speculation, or whichever of these serves best.
+"""Frames of a policy that acts by tokens: how they share forwards (ActionFlow, section 3).
 
 A frame needs K tokens: a prefill, which says the first, and K - 1 more, each a forward if nothing is shared.
 Let p be the seconds of a prefill, p + s with a draft of K - 1 rows behind it, q with K - 1 riders, d those of
@@ -12,24 +12,30 @@ and from one frame to the next, it takes
 
 where T is the camera's period: no frame comes sooner, and riders wait for the next. So a rate above the
 camera's is worth nothing, and A = K - 1 makes speculation best in both respects. A is known in every mode,
-because whether a draft would have been right can be seen when the frame is finished without one, too.
+because whether a draft would have been right can be seen when the frame is finished without one, too. In
+every mode a frame's tokens are its greedy ones.
 """
 
 from __future__ import annotations
 
-import itertools
-import statistics
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from torch import Tensor
+from vla_accel_ros.engine.config import (
+    AUTO,
+    PIPELINED,
+    PREFERENCES,
+    RATE,
+    SEQUENTIAL,
+    SPECULATIVE,
+    TOKEN_MODES,
+)
+from vla_accel_ros.engine.policies.policy import see
+from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Request
 
-from vla_accel_ros.engine.token_pipeline import Finished, TokenPipeline
-
-SCHEDULES = ("sequential", "pipelined", "speculative")
-MODES = (*SCHEDULES, "auto")
-PREFERENCES = ("rate", "freshness")
+SCHEDULES = (SEQUENTIAL, PIPELINED, SPECULATIVE)
 
 ALIKE = 0.05
 """Two modes are alike in what is preferred if they differ by less; the other respect decides then."""
@@ -52,32 +58,6 @@ class Times:
         for name, value in vars(self).items():
             if not 0 < value < float("inf"):
                 raise ValueError(f"{name} is {value}; a forward takes a positive number of seconds.")
-
-
-def measure(pipeline: TokenPipeline, prompt: Tensor, clock: Callable[[], float], repeats: int = 5) -> Times:
-    """The medians of an empty pipeline's forwards for prompts like this one [1, T, W], when they are warm."""
-    rest = pipeline.tokens - 1
-    frames = itertools.count()
-
-    def taken(riders: int, new: bool, draft: tuple[int, ...] = ()) -> float:
-        seconds = []
-        for _ in range(2 + repeats):
-            for _ in range(riders):
-                pipeline.step(next(frames), prompt)
-            begin = clock()
-            if new:
-                pipeline.step(next(frames), prompt, draft)
-            else:
-                pipeline.step()
-            seconds.append(clock() - begin)
-            for frame in pipeline.in_flight:
-                pipeline.drop(frame)
-        return statistics.median(seconds[2:])
-
-    prefill = taken(0, new=True)
-    if not rest:
-        return Times(prefill, prefill, prefill, prefill)
-    return Times(prefill, taken(0, True, (0,) * rest), taken(rest, True), taken(1, False))
 
 
 class Expected(NamedTuple):
@@ -124,12 +104,12 @@ def _cheapest(names: list[str], cost: dict[str, float]) -> list[str]:
     return [name for name in names if cost[name] <= (1.0 + ALIKE) * least]
 
 
-class Mode:
-    """The schedule of frames, fixed or chosen anew before each. Not for several threads at once.
+class TokenFrames:
+    """The schedule of frames, fixed or chosen anew before each.
 
-    mode: of MODES. prefer: of PREFERENCES. tokens: K. times: of this machine, may be replaced as they are
-    measured; needed for auto alone. camera_hz: how often frames come. Until frames were seen no draft is
-    expected to be right. Raises ValueError for names and numbers that cannot be.
+    mode: of TOKEN_MODES. prefer: of PREFERENCES. tokens: K. times: measured; needed for auto alone.
+    camera_hz: how often frames come. The draft of a frame is what the last finished frame said; until frames
+    were finished no draft is expected to be right. Raises ValueError for values that cannot be.
     """
 
     def __init__(
@@ -138,25 +118,55 @@ class Mode:
         prefer: str,
         tokens: int,
         times: Times | None = None,
-        camera_hz: float = float("inf"),
+        camera_hz: float = math.inf,
     ) -> None:
-        if mode not in MODES:
-            raise ValueError(f"mode is '{mode}'; use one of {MODES}.")
+        if mode not in TOKEN_MODES:
+            raise ValueError(f"mode is '{mode}'; use one of {TOKEN_MODES}.")
         if prefer not in PREFERENCES:
             raise ValueError(f"prefer is '{prefer}'; use one of {PREFERENCES}.")
         if tokens < 1 or not camera_hz > 0:
             raise ValueError(f"tokens is {tokens} and camera_hz {camera_hz}; both must be positive.")
-        if mode == "auto" and times is None:
+        if mode == AUTO and times is None:
             raise ValueError("mode is 'auto' but there are no times; measure the four forwards first.")
         self.mode, self.prefer, self.times = mode, prefer, times
         self._tokens, self._camera_hz = tokens, camera_hz
         self.accepted = 0.0
         self._seen = 0
-        self._schedule = "" if mode == "auto" else mode
+        self._schedule = "" if mode == AUTO else mode
+        self._overlap = False
+        self._last: tuple[str, tuple[int, ...]] = ("", ())  # words and tokens of the last finished frame
+        self._drafts: dict[Request, tuple[int, ...]] = {}
+
+    def next(
+        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
+    ) -> MicroBatch | None:
+        acts = [request for request in ready if request.want == ACT]
+        under_way = tuple(request for request in acts if request.begun)
+        waiting = [request for request in acts if not request.begun]
+        fresh = [request for request in waiting if request.fresh or not request.stream]
+        if under_way and not all(self._overlap and request.stream for request in under_way):
+            return MicroBatch(DECODE, under_way)  # finished at once
+        if fresh:
+            return self._prefill(under_way, fresh[0])
+        return see(ready)
+
+    def ran(self, batch: MicroBatch, took_s: float) -> None:
+        for request in batch.requests:
+            if request.want != ACT or not request.finished:
+                continue
+            draft = self._drafts.pop(request, ())
+            if request.error is None and not request.cancelled:
+                self.note(request.tokens, draft)
+                self._last = request.instruction, tuple(request.tokens)
+        if any(request.cancelled for request in self._drafts):
+            self._drafts = {one: draft for one, draft in self._drafts.items() if not one.cancelled}
+
+    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
+        return math.inf
 
     def schedule(self) -> str:
         """Of SCHEDULES, for the next frame."""
-        if self.mode == "auto":
+        if self.mode == AUTO:
             assert self.times is not None
             self._schedule = best(
                 self.times, self._tokens, self.accepted, self.prefer, self._camera_hz, self._schedule
@@ -165,7 +175,7 @@ class Mode:
 
     def overlaps(self, schedule: str) -> bool:
         """Whether what a frame still has to say rides with the frames after it."""
-        return schedule == "pipelined" or (schedule == "speculative" and self.prefer == "rate")
+        return schedule == PIPELINED or (schedule == SPECULATIVE and self.prefer == RATE)
 
     def note(self, tokens: Sequence[int], draft: Sequence[int]) -> None:
         """A frame is finished, for which this was the draft, or would have been; () = there was none."""
@@ -177,43 +187,23 @@ class Mode:
         self._seen += 1
         self.accepted += (right - self.accepted) * max(MEMORY, 1.0 / self._seen)
 
+    def _prefill(self, under_way: tuple[Request, ...], new: Request) -> MicroBatch:
+        schedule = self.schedule()
+        words, last = self._last
+        if words != new.instruction:  # said of another task
+            last = ()
+        self._drafts[new] = last
+        self._overlap = self.overlaps(schedule)
+        draft = last[: self._tokens - 1] if schedule == SPECULATIVE else ()
+        return MicroBatch(PREFILL, (*under_way, new), draft=draft)
 
-class Frames:
-    """Frames through a pipeline, by the schedule that a mode gives for each. Not for several threads at once.
 
-    The draft of a frame is what the last finished frame said.
-    """
+def most_riders(mode: str, prefer: str, tokens: int) -> int:
+    """How many frames may ride at most in a new one's prefill."""
+    overlaps = mode in (PIPELINED, AUTO) or (mode == SPECULATIVE and prefer == RATE)
+    return tokens - 1 if overlaps else 0
 
-    def __init__(self, pipeline: TokenPipeline, mode: Mode) -> None:
-        self._pipeline, self._mode = pipeline, mode
-        self._last: tuple[int, ...] = ()
-        self._drafts: dict[int, tuple[int, ...]] = {}
 
-    def take(self, frame: int, embeddings: Tensor) -> list[Finished]:
-        """A new frame, as TokenPipeline.step takes it; returns what is finished, oldest first.
-
-        Where frames do not overlap that is this one, and those that were in flight from before.
-        """
-        schedule = self._mode.schedule()
-        draft = self._last if schedule == "speculative" else ()
-        finished = self._pipeline.step(frame, embeddings, draft)
-        self._drafts[frame] = self._last
-        if not self._mode.overlaps(schedule):
-            finished += self._pipeline.drain()
-        return self._noted(finished)
-
-    def drain(self) -> list[Finished]:
-        """Finish what is in flight, without a new frame."""
-        return self._noted(self._pipeline.drain())
-
-    def clear(self) -> None:
-        """Forget what is in flight and what was said, as when the instruction has changed."""
-        self._pipeline.clear()
-        self._drafts.clear()
-        self._last = ()
-
-    def _noted(self, finished: list[Finished]) -> list[Finished]:
-        for one in finished:
-            self._mode.note(one.tokens, self._drafts.pop(one.frame))
-            self._last = one.tokens
-        return finished
+def draft_lengths(mode: str, tokens: int) -> tuple[int, ...]:
+    """How many tokens of a draft may stand behind a new frame's prompt."""
+    return (0, tokens - 1) if mode in (SPECULATIVE, AUTO) and tokens > 1 else (0,)

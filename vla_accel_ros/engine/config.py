@@ -1,0 +1,68 @@
+"""Every option of an engine, with its default, in one place.
+
+Node parameters, command-line options and the record of a session derive from this dataclass. An option whose
+default changes here changes everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+SEQUENTIAL, PIPELINED, SPECULATIVE, AUTO = "sequential", "pipelined", "speculative", "auto"
+TOKEN_MODES = (SEQUENTIAL, PIPELINED, SPECULATIVE, AUTO)
+RATE, FRESHNESS = "rate", "freshness"
+PREFERENCES = (RATE, FRESHNESS)
+EXACT = "exact"
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """How an engine runs a policy.
+
+    slots: prefixes alive at once, at least 4: the newest, one being computed, one acted on, one asked about.
+        Token pipelines and staggered chunks hold more; see `Engine`.
+    steps, time_rule: flow sampling, see models.sampling; "auto" is the rule of whoever trained the policy.
+    seed: the noise of action request r is a function of (seed, r) alone.
+    step_dt_s: seconds between two actions of a chunk.
+    answers, answer_tokens: most answers written at once, and most tokens in one.
+    fast: compute by captured stages and fused kernels, where the family has them.
+    precision: of the captured stages, see engine.precision; all but "exact" change the actions.
+    staggered: chunks denoised at once, each begun a step after the one before; 0 = whole chunks.
+    token_mode, token_prefer: how frames of a policy that acts by tokens share forwards, see policies.tokens.
+    camera_hz: how often frames come, which token_mode "auto" plans with.
+
+    Raises ValueError, in one sentence, for a value that cannot be.
+    """
+
+    slots: int = 5
+    steps: int = 10
+    time_rule: str = "auto"
+    seed: int = 0
+    step_dt_s: float = 1 / 30
+    answers: int = 4
+    answer_tokens: int = 16
+    fast: bool = False
+    precision: str = EXACT
+    staggered: int = 0
+    token_mode: str = SEQUENTIAL
+    token_prefer: str = FRESHNESS
+    camera_hz: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not self.step_dt_s > 0:
+            raise ValueError(f"step_dt_s is {self.step_dt_s}; give the time between two actions in seconds.")
+        for name, least in (("slots", 1), ("steps", 1), ("seed", 0), ("answers", 1), ("answer_tokens", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; give {least} or more.")
+        if self.token_mode not in TOKEN_MODES:
+            raise ValueError(f"token_mode is '{self.token_mode}'; use one of {TOKEN_MODES}.")
+        if self.token_prefer not in PREFERENCES:
+            raise ValueError(f"token_prefer is '{self.token_prefer}'; use one of {PREFERENCES}.")
+        if not self.camera_hz > 0:
+            raise ValueError(f"camera_hz is {self.camera_hz}; it must be positive.")
+        if self.staggered and not 2 <= self.staggered <= self.steps:
+            raise ValueError(
+                f"staggered is {self.staggered}, but a chunk takes {self.steps} steps and one is begun in "
+                f"each: give 2 to {self.steps}, or 0 for one chunk at a time."
+            )

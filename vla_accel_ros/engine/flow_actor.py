@@ -1,0 +1,208 @@
+"""How a policy that acts by flow makes chunks: whole ones, or staggered in seats.
+
+Every chunk starts from noise that is a function of the seed and the request's number alone, so that it can be
+made again. A free chunk is computed by captured stages where there are any; one that agrees with the chunk
+being executed (guidance, committed actions) by the plain network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.config import EngineConfig
+from vla_accel_ros.engine.guiding import guidance_of
+from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.request import DENOISE, MicroBatch, Request
+from vla_accel_ros.engine.stages import Stages
+from vla_accel_ros.engine.staggered import PlainSeats, Seats
+from vla_accel_ros.engine.staggered_stage import CapturedSeats
+from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.models.committed import Committed
+from vla_accel_ros.models.policies import AnyPolicy, FlowPolicy
+from vla_accel_ros.models.sampling import Flow, flow_times, sample
+
+BESIDE = 3
+"""Slots for frames that no staggered chunk holds: the newest, one being computed, one asked about."""
+
+
+@dataclass
+class _Denoising:
+    """origin float32 [D]: the state that the network is given, and that relative actions are relative to."""
+
+    origin: np.ndarray
+    noise: Tensor
+    state: Tensor | None
+    seat: int | None = None
+    steps: int = 0
+
+
+class FlowActor:
+    """Action requests of one engine. stages: compute free chunks instead of the plain network."""
+
+    def __init__(
+        self,
+        policy: AnyPolicy,
+        config: EngineConfig,
+        pool: KVPool,
+        time_rule: str,
+        stages: Stages | None = None,
+    ) -> None:
+        self._policy, self._config, self._pool = cast(FlowPolicy, policy), config, pool
+        self._time_rule, self._stages = time_rule, stages
+        flow_times(config.steps, time_rule)
+        self.horizon = int(policy.config.horizon)
+        self._seats: Seats | None = None
+        count = config.staggered
+        if count and pool.slots < count + BESIDE:
+            raise ValueError(
+                f"slots is {pool.slots}, but {count} chunks under way hold a frame each and {BESIDE} more are "
+                f"needed: give at least {count + BESIDE}."
+            )
+        if count and stages is not None:
+            self._seats = CapturedSeats(stages, count, config.steps)
+        elif count:
+            # Each by itself: in plain torch a chunk is the same to the bit in company only so.
+            self._seats = PlainSeats(policy.model, count, config.steps, time_rule, together=False)
+        self._seated: dict[int, Request] = {}
+
+    def first_stage(self, request: Request) -> str:
+        """DENOISE, always."""
+        return DENOISE
+
+    def prepare(self) -> None:
+        """Capture what staggered chunks need, before the first."""
+        if self._seats is not None:
+            self._seats.prepare()
+
+    def room(self, request: Request) -> bool:
+        """Whether a seat is free, or will be when chunks for other words make way."""
+        if self._seats is None or request.whole:
+            return True
+        others = [one for one in self._seated.values() if one.robot == request.robot and one.stream]
+        makes_way = any(one.instruction != request.instruction for one in others)
+        return len(self._seated) < self._seats.count or makes_way
+
+    def begin(self, request: Request) -> None:
+        """Prepare noise and state, and take a seat. Raises ValueError for what the policy cannot take."""
+        policy, prefix = self._policy, request.prefix
+        assert prefix is not None
+        if request.committed is not None and request.guidance is not None:
+            raise ValueError("act was given guidance and committed; they are two ways to agree, give one.")
+        if not policy.feels:
+            request.state = None
+        elif request.state is not None:
+            request.state = np.array(request.state, np.float32)
+        origin = prefix.state if request.state is None else request.state
+        self._agree(request, origin)
+        state = policy.normalized_state(origin)[None] if policy.feels else None
+        doing = _Denoising(origin, self._noise(request), state)
+        if self._seats is not None and not request.whole:
+            doing.seat = next(seat for seat in range(self._seats.count) if seat not in self._seated)
+            span = self._pool.span(prefix.slot, 0, prefix.n_tokens)
+            self._seats.take(doing.seat, doing.noise, state, span)
+            self._seated[doing.seat] = request
+        request.progress = doing
+
+    def run(self, batch: MicroBatch) -> None:
+        """All steps of chunks that have no seat; one step of those that have."""
+        seated = [request for request in batch.requests if request.progress.seat is not None]
+        for request in batch.requests:
+            if request.progress.seat is None:
+                self._finish(request, self._whole(request))
+        if not seated:
+            return
+        assert self._seats is not None
+        for _ in range(batch.steps or self._config.steps):
+            with torch.inference_mode():
+                self._seats.step([request.progress.seat for request in seated])
+            for request in seated:
+                request.progress.steps += 1
+            if any(request.progress.steps == self._seats.steps for request in seated):
+                break
+        for request in seated:
+            if request.progress.steps == self._seats.steps:
+                self._finish(request, self._seats.flow(request.progress.seat))
+
+    def drop(self, request: Request) -> None:
+        """Leave the seat."""
+        doing = request.progress
+        if doing is not None and doing.seat is not None:
+            self._seated.pop(doing.seat, None)
+
+    def noise(self, number: int) -> np.ndarray:
+        """Of an action request, float32 [H, A]: a function of the seed and its number alone."""
+        shape = (self.horizon, self._policy.config.action_dim)
+        return np.random.default_rng((self._config.seed, number, 0)).standard_normal(shape, dtype=np.float32)
+
+    def _agree(self, request: Request, origin: np.ndarray) -> None:
+        """What an agreement means for this request."""
+        agreement, prefix = request.agreement, request.prefix
+        if agreement is None or request.guidance is not None or request.committed is not None:
+            return
+        assert prefix is not None
+        if agreement.method == "trained":
+            request.committed = agreement.actions
+        else:
+            request.guidance = guidance_of(
+                self._policy, agreement, prefix.stamp_ns, origin, self.horizon, self._config.step_dt_s
+            )
+
+    def _noise(self, request: Request) -> Tensor:
+        """float32 [1, H, A]: what was given, or the request's own."""
+        noise = request.noise
+        if noise is None or isinstance(noise, int):
+            noise = self.noise(request.number if noise is None else noise)
+        shape = (self.horizon, self._policy.config.action_dim)
+        if tuple(noise.shape) != shape:
+            raise ValueError(f"noise has shape {list(noise.shape)}; the policy takes {list(shape)}.")
+        return torch.as_tensor(noise, dtype=torch.float32, device=self._policy.device)[None]
+
+    def _whole(self, request: Request) -> Flow:
+        prefix, model, doing = request.prefix, self._policy.model, request.progress
+        assert prefix is not None
+        steps = self._config.steps if request.steps is None else request.steps
+        flow_times(steps, self._time_rule)
+        kv = self._pool.view(prefix.slot, prefix.n_tokens)
+        guidance, committed = request.guidance, request.committed
+        held = None if committed is None else Committed.of(self._policy, committed, doing.origin)
+
+        def at(x: Tensor, t: Tensor) -> Tensor:
+            return model.velocity(x, t, doing.state, kv)
+
+        def velocity(x: Tensor, t: float) -> Tensor:
+            return at(x, torch.full((1,), t, device=x.device))
+
+        exact = guidance is not None and guidance.jacobian == "exact"
+        with torch.no_grad() if exact else torch.inference_mode():
+            field = velocity if guidance is None else guidance.guide(velocity, doing.noise)
+            start = doing.noise
+            if held is not None:
+                start, field = held.begin(start), held.hold(at)
+            if self._stages is not None and guidance is None and held is None:
+                return self._stages.act(start, doing.state, [prefix.slot], [prefix.n_tokens], steps)
+            return sample(field, start, steps, self._time_rule)
+
+    @torch.inference_mode()
+    def _finish(self, request: Request, flow: Flow) -> None:
+        policy, prefix, origin = self._policy, request.prefix, request.progress.origin
+        assert prefix is not None
+        updates = flow.update[0, :, : policy.joints].square().mean(dim=-1).sqrt()
+        actions = policy.actions(flow.actions[0], origin)
+        if request.committed is not None:
+            actions[: len(request.committed)] = request.committed
+        request.result = Chunk(
+            actions=actions,
+            stamp_ns=prefix.stamp_ns,
+            step_dt_s=self._config.step_dt_s,
+            kv_version=prefix.version,
+            request_id=request.number,
+            update_magnitudes=updates.cpu().numpy(),
+            agreement=request.agreement,
+            state=request.state,
+        )
+        request.finished = True

@@ -1,0 +1,57 @@
+"""Flow chunks: whole, one after another, or staggered, several at their own noise levels in one batch.
+
+Staggered: a chunk needs as many steps as ever, but each step advances all that are under way and finishes the
+oldest, so chunks leave at the rate of steps. Whatever is ready to begin joins the next step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from vla_accel_ros.engine.policies.policy import frame_first, see
+from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
+
+
+class WholeChunks:
+    """One chunk at a time, all its steps in one micro-batch."""
+
+    def next(
+        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
+    ) -> MicroBatch | None:
+        return frame_first(ready)
+
+    def ran(self, batch: MicroBatch, took_s: float) -> None:
+        pass
+
+    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
+        return math.inf
+
+
+class StaggeredChunks(WholeChunks):
+    """Up to `seats` chunks under way, one begun in each step."""
+
+    def __init__(self, seats: int) -> None:
+        self._seats = seats
+
+    def next(
+        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
+    ) -> MicroBatch | None:
+        acts = [request for request in ready if request.want == ACT]
+        whole = [request for request in acts if request.whole]
+        if whole:
+            return MicroBatch(DENOISE, (whole[0],), steps=0)
+        waiting = [request for request in acts if not request.begun]
+        fresh = [request for request in waiting if request.fresh or not request.stream]
+        words = {request.robot: request.instruction for request in fresh if request.stream}
+        under_way = [
+            request
+            for request in acts
+            if request.begun and words.get(request.robot, request.instruction) == request.instruction
+        ]
+        if len(under_way) < self._seats and fresh:
+            return MicroBatch(DENOISE, (*under_way, fresh[0]))
+        if seen := see(ready):
+            return seen
+        joins = waiting[:1] if len(under_way) < self._seats else []
+        return MicroBatch(DENOISE, (*under_way, *joins)) if under_way or joins else None

@@ -1,0 +1,60 @@
+"""The interface of a scheduling policy, and the order that the built-in ones share.
+
+A policy chooses and does nothing else: no torch, no clock, no threads. So the same object runs in the engine,
+in a scheduler of many robots and in a simulator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+from vla_accel_ros.engine.request import ACT, ENCODE, OBSERVE, PREFILL, REWORD, MicroBatch, Request
+
+
+class Policy(Protocol):
+    """Chooses the next micro-batch."""
+
+    def next(
+        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
+    ) -> MicroBatch | None:
+        """What `lane` runs now; None to leave it idle.
+
+        ready: requests whose next micro-request may run, in order of submission. due_s: when the next frame is
+        expected.
+        """
+        ...
+
+    def ran(self, batch: MicroBatch, took_s: float) -> None:
+        """A micro-batch took so long; its requests say what came of it."""
+        ...
+
+    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
+        """When to ask again, if nothing new comes until then."""
+        ...
+
+
+def frame_first(ready: Sequence[Request]) -> MicroBatch | None:
+    """The order of frames on one lane: a frame that was not acted on before the next one is seen.
+
+    Seeing a frame while the one before still waits makes both late. A second chunk from one frame, for newer
+    joints, comes after both. Returns the request to begin or to go on with, alone in its micro-batch.
+    """
+    acts = [request for request in ready if request.want == ACT]
+    for request in by_priority(acts):
+        if request.begun or request.fresh or not request.stream:
+            return MicroBatch(request.stage, (request,), steps=0)
+    return see(ready) or (MicroBatch(acts[0].stage, (acts[0],), steps=0) if acts else None)
+
+
+def see(ready: Sequence[Request]) -> MicroBatch | None:
+    """The next frame, or the same frame with other words."""
+    for request in by_priority([r for r in ready if r.want in (OBSERVE, REWORD)]):
+        return MicroBatch(ENCODE if request.want == OBSERVE else PREFILL, (request,))
+    return None
+
+
+def by_priority(requests: Sequence[Request]) -> list[Request]:
+    """The highest priority first; among equals in order of submission."""
+    return sorted(requests, key=lambda request: -request.priority)

@@ -1,0 +1,81 @@
+"""Text in the slack: answers are written in the time that frames and actions leave over.
+
+Seeing and acting never wait for text. A token, which advances all answers under way at once, begins only if
+it can be expected to end, with a margin, before the next frame is due. The expectation rises at once with a
+token that took longer and falls slowly, because a token too many delays a robot and one too few a sentence.
+Where there is never any slack, a token now and then keeps answers from standing still, and takes at most
+SHARE of the time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from vla_accel_ros.engine.policies.policy import Policy
+from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.engine.request import ASK, DECODE, PREFILL, MicroBatch, Request
+
+PATIENCE_S = 0.2
+"""Longest that text waits for its first token or its next, where nothing is left over."""
+SHARE = 0.1
+"""Of the time that text takes at most where actions leave none over."""
+MARGIN_S = 0.001
+"""Kept free before the next frame."""
+TOKEN_S = 0.001
+"""What a token is expected to take before one was measured: little, so that the first is measured soon."""
+
+
+class TextInSlack:
+    """Whatever `first` chooses, and text when it chooses nothing. profile: what a token is expected to take."""
+
+    def __init__(self, first: Policy, profile: Profile) -> None:
+        self._first, self._profile = first, profile
+        self._wrote_s: float | None = None
+        self._patience_s = PATIENCE_S
+
+    def next(
+        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
+    ) -> MicroBatch | None:
+        asks = [request for request in ready if request.want == ASK]
+        text = self._text(asks)
+        overdue = text is not None and now_s >= self._overdue_s(asks)
+        if not overdue:
+            urgent = self._first.next(lane, [r for r in ready if r.want != ASK], now_s, due_s)
+            if urgent is not None:
+                return urgent
+        if text is None or not (overdue or text.stage == PREFILL or self._fits(text, due_s - now_s)):
+            return None
+        if text.stage == DECODE:
+            self._wrote_s = now_s
+        return text
+
+    def ran(self, batch: MicroBatch, took_s: float) -> None:
+        if batch.stage == DECODE and batch.requests[0].want == ASK:
+            self._patience_s = max(PATIENCE_S, took_s / SHARE)
+        else:
+            self._first.ran(batch, took_s)
+
+    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
+        asks = [request for request in ready if request.want == ASK]
+        text_s = self._overdue_s(asks) if asks else math.inf
+        return min(text_s, self._first.wake_s(ready, now_s))
+
+    def _text(self, asks: list[Request]) -> MicroBatch | None:
+        """Begin the oldest question that waits; else a token of every answer under way."""
+        waiting = [request for request in asks if not request.begun]
+        if waiting:
+            return MicroBatch(PREFILL, (max(waiting, key=lambda request: request.priority),))
+        return MicroBatch(DECODE, tuple(asks)) if asks else None
+
+    def _fits(self, batch: MicroBatch, left_s: float) -> bool:
+        expected_s = self._profile.expected_s(batch.kind, len(batch.requests), TOKEN_S)
+        return left_s - MARGIN_S >= expected_s
+
+    def _overdue_s(self, asks: list[Request]) -> float:
+        """When text has waited long enough."""
+        waiting = [request.submitted_s for request in asks if not request.begun]
+        if waiting:
+            return min(waiting) + PATIENCE_S
+        begun_s = max(request.begun_s for request in asks)
+        return max(begun_s, begun_s if self._wrote_s is None else self._wrote_s) + self._patience_s

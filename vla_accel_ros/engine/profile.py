@@ -1,0 +1,43 @@
+"""Durations of stages by batch: what policies plan with, and what a simulator runs on.
+
+Measured while the engine runs, or given (`Profile(known)`), e.g. measured on another machine or projected.
+An expectation rises at once with a run that took longer and falls slowly: planning with too little delays a
+robot, with too much only wastes some time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+FORGET = 0.05
+"""Weight of a run that took less than expected."""
+
+
+class Profile:
+    """Expected seconds of a stage for a number of requests. known: (stage, batch) -> seconds."""
+
+    def __init__(self, known: Mapping[tuple[str, int], float] | None = None) -> None:
+        self._expected_s: dict[tuple[str, int], float] = {}
+        for (stage, batch), seconds in (known or {}).items():
+            if not 0 < seconds < float("inf"):
+                raise ValueError(f"{stage} of {batch} takes {seconds} s; give a positive number of seconds.")
+            self._expected_s[stage, batch] = seconds
+
+    def note(self, stage: str, batch: int, took_s: float) -> None:
+        """A micro-batch took so long."""
+        before_s = self._expected_s.get((stage, batch), took_s)
+        weight = 1.0 if took_s > before_s else FORGET
+        self._expected_s[stage, batch] = before_s + weight * (took_s - before_s)
+
+    def expected_s(self, stage: str, batch: int, otherwise_s: float) -> float:
+        """What it is expected to take: as measured, else as the nearest larger or smaller batch was, else
+        otherwise_s."""
+        known = [size for name, size in self._expected_s if name == stage]
+        if not known:
+            return otherwise_s
+        nearest = min(known, key=lambda size: (size < batch, abs(size - batch)))
+        return self._expected_s[stage, nearest]
+
+    def known(self) -> dict[tuple[str, int], float]:
+        """(stage, batch) -> seconds, a copy."""
+        return dict(self._expected_s)

@@ -1,0 +1,126 @@
+"""What somebody wants of the engine, and what one launch computes of it.
+
+A request is a chain of micro-requests: encode (vision and, where nothing else computes it, the prefix),
+prefill, denoise, decode. `stage` says which one is next, so a request can be left between any two of them and
+taken up again. A micro-batch is one stage of one or more requests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vla_accel_ros.engine.types import Agreement, Chunk, Observation
+
+if TYPE_CHECKING:  # policies plan with requests where there is no torch
+    from vla_accel_ros.engine.prefixes import Prefix
+    from vla_accel_ros.models.decoding import Sampling
+    from vla_accel_ros.models.rtc import Guidance
+
+OBSERVE, ACT, ASK, REWORD = "observe", "act", "ask", "reword"
+ENCODE, PREFILL, DENOISE, DECODE = "encode", "prefill", "denoise", "decode"
+
+_FIRST_STAGE = {OBSERVE: ENCODE, REWORD: PREFILL, ASK: PREFILL, ACT: DENOISE}
+
+
+class Cancelled(RuntimeError):
+    """A request was cancelled before it was finished."""
+
+
+@dataclass(eq=False)
+class Request:
+    """One wish, from its submission to its result. Whoever submits sets the upper fields; the engine sets
+    those from `stage` on, in the lane that runs it.
+
+    want: OBSERVE, ACT, ASK or REWORD. robot: whose frames it is about.
+    observation: of OBSERVE. prefix: what ACT, ASK and REWORD read; None: the robot's newest when they begin.
+    priority: higher goes first among equals. not_before_s: it is not acted on the same frame again earlier.
+    stream: it belongs to a stream of frames: it waits until there is something new to act on, and may ride in
+        the forwards of later frames. False: it is finished as soon as possible.
+    waits: whether it waits for room (a slot, a seat, a place for an answer) or fails without it.
+
+    Of ACT. state float [D]: the newest joints, for a policy with a state token. sense: gives (state, stamp_ns)
+    when the request begins, or None. noise float [H, A], steps, guidance, committed: see Engine.act.
+    agreement: what the chunk is made to agree with, recorded in it. on_begin: called with the request, whose
+    prefix and state are known then, before its first micro-batch.
+    Of ASK and REWORD. question: other words than the prefix's; None: its own. max_tokens, sampling, seed,
+    stop: see Engine.ask.
+    on_progress: called in the lane after each micro-batch that advanced it, the last one included.
+
+    number: of its kind, in order of beginning. instruction: the words of the frame it reads. fresh: the frame was not acted on before. done: micro-batches
+    so far. tokens: ids so far. pieces: text that nobody has read. result: Prefix, Chunk, or the whole text.
+    """
+
+    want: str
+    robot: str = ""
+    observation: Observation | None = None
+    prefix: Prefix | None = None
+    priority: int = 0
+    not_before_s: float = -math.inf
+    stream: bool = False
+    waits: bool = False
+    state: np.ndarray | None = None
+    sense: Callable[[], tuple[np.ndarray, int] | None] | None = None
+    noise: Any = None
+    steps: int | None = None
+    guidance: Guidance | None = None
+    committed: np.ndarray | None = None
+    agreement: Agreement | None = None
+    on_begin: Callable[[Request], None] | None = None
+    question: str | None = None
+    max_tokens: int = 16
+    sampling: Sampling | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    on_progress: Callable[[Request], None] | None = None
+
+    stage: str = field(default="", init=False)
+    number: int = field(default=-1, init=False)
+    instruction: str = field(default="", init=False)
+    fresh: bool = field(default=False, init=False)
+    begun: bool = field(default=False, init=False)
+    finished: bool = field(default=False, init=False)
+    cancelled: bool = field(default=False, init=False)
+    submitted_s: float = field(default=0.0, init=False)
+    begun_s: float = field(default=0.0, init=False)
+    sensed_ns: int = field(default=0, init=False)
+    done: int = field(default=0, init=False)
+    tokens: list[int] = field(default_factory=list, init=False)
+    pieces: deque[str] = field(default_factory=deque, init=False)
+    result: Prefix | Chunk | str | None = field(default=None, init=False)
+    error: Exception | None = field(default=None, init=False)
+    progress: Any = field(default=None, init=False)  # of who computes it
+
+    def __post_init__(self) -> None:
+        if self.want not in _FIRST_STAGE:
+            raise ValueError(f"want is '{self.want}'; use one of {tuple(_FIRST_STAGE)}.")
+        self.stage = _FIRST_STAGE[self.want]
+
+    @property
+    def whole(self) -> bool:
+        """Whether an action request cannot share denoising steps with others."""
+        return self.guidance is not None or self.committed is not None or self.steps is not None
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """What one launch computes: a stage of some requests.
+
+    steps: how many denoising steps or tokens; 0 = to the end. draft: ids that may be the next tokens of the
+    request whose stage is PREFILL.
+    """
+
+    stage: str
+    requests: tuple[Request, ...]
+    steps: int = 1
+    draft: tuple[int, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Under what its duration is known: "act.denoise"."""
+        return f"{self.requests[-1].want}.{self.stage}"

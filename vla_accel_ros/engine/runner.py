@@ -1,0 +1,227 @@
+"""Computes micro-batches: the prefill, the actor and the text decoder that fit a policy and what was chosen.
+
+Policies that act by flow see and act by the plain network or by captured stages. Those that act by tokens see
+a whole prefix and continue it, or only encode and compute prefills and tokens of several frames in one
+forward. Text needs a language head, and a prefix to continue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol, cast
+
+import torch
+
+from vla_accel_ros.engine.config import AUTO, SEQUENTIAL, EngineConfig
+from vla_accel_ros.engine.flow_actor import FlowActor
+from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.packed_stage import PackedForward
+from vla_accel_ros.engine.policies.chunks import StaggeredChunks, WholeChunks
+from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
+from vla_accel_ros.engine.policies.text import TextInSlack
+from vla_accel_ros.engine.policies.tokens import TokenFrames
+from vla_accel_ros.engine.precision import EXACT, check
+from vla_accel_ros.engine.prefill import ENCODED_ONLY, CapturedPrefill, EncodeOnly, PlainPrefill, Prefill
+from vla_accel_ros.engine.prefixes import Prefix, Prefixes
+from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.engine.request import ACT, ASK, DECODE, OBSERVE, REWORD, MicroBatch, Request
+from vla_accel_ros.engine.stages import Progress, Stages
+from vla_accel_ros.engine.text import TextDecoder
+from vla_accel_ros.engine.token_actor import PackedTokenActor, TokenActor, slots_for
+from vla_accel_ros.engine.towers import Towers
+from vla_accel_ros.kernels.ops import ops_for
+from vla_accel_ros.models.openvla import OpenVLA
+from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.policies import FLOW, AnyPolicy, WordedPolicy
+from vla_accel_ros.models.quantized import FP8, INT4, INT8
+
+
+class Actor(Protocol):
+    """Computes action requests. horizon: actions it makes at once."""
+
+    horizon: int
+
+    def first_stage(self, request: Request) -> str: ...
+    def room(self, request: Request) -> bool: ...
+    def begin(self, request: Request) -> None: ...
+    def run(self, batch: MicroBatch) -> None: ...
+    def drop(self, request: Request) -> None: ...
+
+
+class ModelRunner:
+    """Everything of one engine that computes; see engine.scheduler.Runner.
+
+    Raises ValueError for choices that the policy does not have.
+    """
+
+    def __init__(self, policy: AnyPolicy, config: EngineConfig) -> None:
+        self.policy, self.config = policy, config
+        self.time_rule = policy.time_rule if config.time_rule == AUTO else config.time_rule
+        _check(policy, config)
+        forward = _forward(policy, config) if config.fast and policy.decodes else None
+        worded = cast(WordedPolicy, policy)
+        packs = policy.acts != FLOW and (config.fast or config.token_mode != SEQUENTIAL)
+        slots = slots_for(config, policy.joints) if packs else config.slots
+        tokens = policy.config.max_tokens + (policy.joints - 1 if packs else 0)
+        self.pool = KVPool(policy.config.prefix, slots, tokens, policy.device, policy.kv_dtype)
+        self.prefixes = Prefixes(self.pool)
+        self.stages: Stages | None = None
+        self.text: TextDecoder | None = None
+        self.packed_forward = forward
+        self.prefill: Prefill
+        self.actor: FlowActor | TokenActor | PackedTokenActor
+        if packs:
+            self.prefill = encoded = EncodeOnly(
+                worded, self.pool, Towers(worded, ops_for(policy.device)) if config.fast else None
+            )
+            self.actor = PackedTokenActor(worded, config, self.pool, encoded, forward)
+            return
+        if config.fast:
+            self.stages = Stages(
+                policy.model,
+                self.pool,
+                self.time_rule,
+                precision=config.precision,
+                rule=policy.pixel_rule,
+            )
+            self.prefill = CapturedPrefill(worded, self.stages)
+        else:
+            self.prefill = PlainPrefill(policy, self.pool)
+        if policy.acts == FLOW:
+            self.actor = FlowActor(policy, config, self.pool, self.time_rule, self.stages)
+        else:
+            self.actor = TokenActor(policy, config, self.pool, self.prefill.last_hidden)
+        if policy.decodes:
+            self.text = TextDecoder(policy, config, self.pool, forward)
+
+    @property
+    def copied_bytes(self) -> int:
+        """Memory of the quantised copies of weights so far; see engine.precision."""
+        stages = 0 if self.stages is None else self.stages.small.nbytes
+        return stages + (0 if self.packed_forward is None else self.packed_forward.copied_bytes)
+
+    def scheduling(self, profile: Profile) -> SchedulingPolicy:
+        """The scheduling policy that fits."""
+        config, first = self.config, cast(SchedulingPolicy, WholeChunks())
+        if config.staggered:
+            first = StaggeredChunks(config.staggered)
+        elif isinstance(self.actor, PackedTokenActor):
+            times = self.actor.measure() if config.token_mode == AUTO else None
+            first = TokenFrames(
+                config.token_mode, config.token_prefer, self.actor.tokens, times, config.camera_hz
+            )
+        return first if self.text is None else TextInSlack(first, profile)
+
+    def first_stage(self, request: Request) -> str:
+        if request.want == ACT:
+            return self.actor.first_stage(request)
+        if request.want in (ASK, REWORD) and self.text is None:
+            kind = self.policy.config.kind
+            packs = isinstance(self.actor, PackedTokenActor)
+            raise ValueError(
+                ENCODED_ONLY if packs else f"a {kind} policy has no language head; ask it nothing."
+            )
+        return request.stage
+
+    def room(self, request: Request) -> bool:
+        if request.want == ACT:
+            return self.actor.room(request)
+        return request.want != ASK or (self.text is not None and self.text.places > 0)
+
+    def begin(self, request: Request) -> None:
+        if request.want == ACT:
+            self.actor.begin(request)
+
+    def run(self, batch: MicroBatch) -> None:
+        if batch.requests[-1].want == ACT:
+            self.actor.run(batch)
+        elif batch.stage == DECODE:
+            assert self.text is not None
+            self.text.advance()
+        else:
+            for request in batch.requests:
+                self._prefill(request)
+
+    def drop(self, request: Request) -> None:
+        if request.want == ACT:
+            self.actor.drop(request)
+        elif request.want == ASK and self.text is not None:
+            self.text.drop(request)
+
+    def prepare(self, views: Iterable[int], prompts: Iterable[int], progress: Progress) -> None:
+        """See Engine.prepare."""
+        if isinstance(self.actor, PackedTokenActor):
+            self.actor.prepare(prompts, progress)
+        if self.stages is None:
+            return
+        self.stages.build(views, prompts, (self.config.steps,), progress=progress)
+        self.actor.prepare()
+        if self.text is not None:
+            slot, n_tokens = self.pool.acquire(), 1
+            try:
+                self.text.prepare(slot, n_tokens, self.prefill.last_hidden(slot, n_tokens))
+            finally:
+                self.pool.release(slot)
+
+    def _prefill(self, request: Request) -> None:
+        """A frame's prefix, the same with other words, or what an answer begins with."""
+        with torch.inference_mode():
+            if request.want == OBSERVE:
+                observation = request.observation
+                assert observation is not None
+                with self.pool.filling() as slot:
+                    seen = self.prefill.observe(observation, slot)
+                    request.result = self.prefixes.publish(slot, observation, *seen)
+                request.finished = True
+                return
+            prefix = request.prefix
+            assert prefix is not None
+            if request.question is not None and request.question != prefix.instruction:
+                request.prefix = prefix = self._reworded(prefix, request.question)
+                request.instruction = prefix.instruction
+            if request.want == REWORD:
+                request.result, request.finished = self.prefixes.hold(prefix), True
+                return
+            assert self.text is not None
+            self.text.begin(request, self.prefill.last_hidden(prefix.slot, prefix.n_tokens))
+            request.stage = DECODE
+
+    def _reworded(self, frame: Prefix, question: str) -> Prefix:
+        """The same frame with other words, instead of the handle that is given back."""
+        with self.pool.filling() as slot:
+            n_tokens = self.prefill.reword(frame, question, slot)
+            prefix = self.prefixes.beside(frame, slot, n_tokens, question)
+        frame.release()
+        return prefix
+
+
+def _check(policy: AnyPolicy, config: EngineConfig) -> None:
+    """Raise ValueError for choices that the policy does not have."""
+    kind, device, dtype = policy.config.kind, policy.device, policy.kv_dtype
+    check(config.precision, config.fast, device, dtype)
+    if config.fast and not isinstance(policy.model, Pi | OpenVLA):
+        raise ValueError(f"fast is true, but a {kind} policy has no fast stages; leave it false.")
+    if policy.acts == FLOW:
+        if config.token_mode != SEQUENTIAL:
+            raise ValueError(
+                f"token_mode is '{config.token_mode}', but a {kind} policy does not act by tokens; use "
+                f"{SEQUENTIAL}."
+            )
+        return
+    if config.staggered:
+        raise ValueError(
+            f"staggered is {config.staggered}, but a {kind} policy acts by tokens, it denoises nothing: use 0."
+        )
+    if config.precision == FP8:
+        raise ValueError(f"precision is {FP8}, but {kind} has no stages in it; use {INT8} or {INT4}.")
+    if config.precision != EXACT and config.token_mode != SEQUENTIAL:
+        raise ValueError(
+            f"precision is {config.precision} and token_mode '{config.token_mode}', but only forwards of few "
+            f"rows have small weights, so actions would depend on the mode; use {SEQUENTIAL} or {EXACT}."
+        )
+
+
+def _forward(policy: AnyPolicy, config: EngineConfig) -> PackedForward:
+    positions = policy.config.max_tokens + max(config.answer_tokens, policy.joints)
+    weights = config.precision if config.precision in (INT8, INT4) else None
+    return PackedForward(policy.model.stack, policy.config.prefix, positions, weights=weights)

@@ -1,0 +1,286 @@
+"""A running stack over one engine: frames come in, chunks and texts go out, each at its own rate.
+
+Nothing is decided here: every frame, every wish for a chunk and every question is a request, and the
+scheduler's lane runs them. Vision submits the newest observation at its rate. One action request always waits
+for something new to act on: a frame, or newer joints for a model with a state token. Questions wait for room,
+and the model continues its own prompt when nobody asks. What comes of requests is handed over in a thread of
+its own, so that whoever takes it never delays the lane.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import numpy as np
+
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.loop import Awaited, Loop, LoopRecord, LoopStats
+from vla_accel_ros.engine.prefixes import Prefix
+from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.types import Chunk, Observation, Torn
+
+MOST_WAITING = 16
+"""Questions that wait for room."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often something is done and how long it may take; deadline_s 0 is one period."""
+
+    rate_hz: float
+    deadline_s: float = 0.0
+
+    @property
+    def period_s(self) -> float:
+        """Seconds from one to the next."""
+        return 1.0 / self.rate_hz
+
+    @property
+    def most_s(self) -> float:
+        """Seconds after which it is a miss."""
+        return self.deadline_s or self.period_s
+
+
+@dataclass(frozen=True)
+class Text:
+    """An answer as it grows. text: the whole of it so far; request_id: which answer; prefix: what it is
+    about, whose instruction is the question if there was one."""
+
+    prefix: Prefix
+    request_id: int
+    text: str
+    finished: bool
+
+
+@dataclass(frozen=True)
+class Ports:
+    """What a stream takes from outside and gives back; called in threads of the stream.
+
+    observe: the newest Observation, or None when there is none that is new; observed: it is needed no longer.
+    feel: (state float [D], stamp_ns) of the newest joints, or None; for models with a state token.
+    on_chunk: gets each chunk and the seconds its action request took. on_text: gets each piece of an answer.
+    on_error: gets ("vision", "action" or "language", exception); the stream goes on.
+    on_prefix: gets each prefix and the observation it was computed from, whose images are still lent.
+    frames: what vision awaits when it is due; None: it takes what there is.
+    """
+
+    observe: Callable[[], Observation | None]
+    observed: Callable[[], None]
+    feel: Callable[[], tuple[np.ndarray, int] | None]
+    on_chunk: Callable[[Chunk, float], None]
+    on_text: Callable[[Text], None]
+    on_error: Callable[[str, Exception], None]
+    on_prefix: Callable[[Prefix, Observation], None] = lambda prefix, observation: None
+    frames: Awaited | None = None
+
+
+class Chunking(Protocol):
+    """Makes each chunk agree with the one that is being executed (control.rtc). Called in the lane."""
+
+    def begin(self, request: Request) -> None: ...
+    def made(self, request: Request) -> None: ...
+
+
+class Streaming:
+    """One robot's stream over an engine; start() and stop() may be called again and again.
+
+    action: how often chunks are made from one frame, for newer joints; of a new frame one is made at once.
+    language: how often the model continues its own prompt; None: it speaks only when it is asked. max_tokens:
+    of the longest answer. A prefix that was there before (a warm-up, or the last one before a pause) is never
+    acted on.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        ports: Ports,
+        vision: Pace,
+        action: Pace,
+        language: Pace | None = None,
+        max_tokens: int = 16,
+        chunking: Chunking | None = None,
+        robot: str = "",
+    ) -> None:
+        self._engine, self._scheduler, self._ports, self._robot = engine, engine.scheduler, ports, robot
+        self._action, self._language, self._max_tokens = action, language, max_tokens
+        self._chunking = chunking
+        self._vision = Loop(
+            "vision", vision.rate_hz, vision.most_s, self.see, on_error=self._failed, awaited=ports.frames
+        )
+        self._records = {"action": LoopRecord("action", action.rate_hz)}
+        if engine.policy.speaks:
+            self._records["language"] = LoopRecord("language", language.rate_hz if language else 0.0)
+        self._next: Request | None = None  # the action request that waits
+        self._narrated, self._narrate_s = -1, -math.inf
+        self._running = False
+        self._results: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
+        self._come = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start, forgetting every frame there is."""
+        scheduler = self._scheduler
+        scheduler.skip(self._robot)
+        scheduler.due_s = lambda: math.inf if self._vision.due_s is None else self._vision.due_s
+        scheduler.on_ran = self._ran
+        self._narrated = self._engine.runner.prefixes.newest_version(self._robot)
+        self._running = True
+        self._thread = threading.Thread(target=self._hand_over, name="results", daemon=True)
+        self._thread.start()
+        self._want_chunk()
+        scheduler.start()
+        self._vision.start()
+
+    def stop(self) -> None:
+        """Stop and wait for the threads; what is under way is broken off after its present micro-batch."""
+        with self._come:
+            self._running = False
+            self._come.notify_all()
+        self._vision.stop()
+        self._scheduler.stop()
+        self._next = None
+        if self._thread is not None:
+            self._thread.join()
+        self._results.clear()
+
+    def forget(self) -> None:
+        """Finish no chunk that is under way: the robot was moved otherwise meanwhile."""
+        self._scheduler.forget(self._robot)
+
+    def stats(self) -> list[LoopStats]:
+        """How often each is done, and how long it takes; of language, forwards."""
+        return [self._vision.stats(), *(record.stats() for record in self._records.values())]
+
+    def ask(self, question: str) -> None:
+        """Have a question answered, about the frame that is the newest when there is room for it.
+
+        Raises ValueError for an empty one, if too many wait already, or if the model answers nothing.
+        """
+        if not question.strip():
+            raise ValueError("the question is empty: say what to answer")
+        waiting = sum(not request.begun for request in self._asks())
+        if waiting >= MOST_WAITING:
+            raise ValueError(f"{MOST_WAITING} questions wait already: {question!r} is not taken, ask later")
+        self._scheduler.submit(self._ask(question))
+
+    def cancel(self) -> int:
+        """Break off all answers, and forget the questions that wait; returns how many there were."""
+        asks = self._asks()
+        self._scheduler.cancel(*asks)
+        return len(asks)
+
+    def see(self) -> bool:
+        """One run of vision: the newest observation becomes the newest prefix.
+
+        One whose images were overwritten meanwhile comes to nothing; who lends the images counts it.
+        """
+        observation = self._ports.observe()
+        if observation is None:
+            return False
+        scheduler = self._scheduler
+        try:
+            request = scheduler.submit(Request(OBSERVE, self._robot, observation))
+            with cast(Prefix, scheduler.wait(request).result) as prefix:
+                self._ports.on_prefix(prefix, observation)
+                self._narrate(prefix)
+        except Torn:
+            return False
+        finally:
+            self._ports.observed()
+        return True
+
+    def _want_chunk(self, not_before_s: float = -math.inf) -> None:
+        """Have the next chunk made when there is something new to act on."""
+        self._next = Request(
+            ACT,
+            self._robot,
+            stream=True,
+            waits=True,
+            not_before_s=not_before_s,
+            sense=self._ports.feel if self._engine.policy.feels else None,
+            on_begin=None if self._chunking is None else self._chunking.begin,
+            on_progress=self._acted,
+        )
+        self._scheduler.submit(self._next)
+
+    def _acted(self, request: Request) -> None:
+        if request is self._next and self._running:
+            self._want_chunk(request.begun_s + self._action.period_s)
+        if not request.finished or request.cancelled:
+            return
+        if request.error is not None:
+            self._give(self._ports.on_error, "action", request.error)
+            return
+        if self._chunking is not None:
+            self._chunking.made(request)
+        took_s = self._records["action"].note(request.begun_s, self._action.most_s)
+        self._give(self._ports.on_chunk, request.result, took_s)
+
+    def _narrate(self, prefix: Prefix) -> None:
+        """Have the model continue its own prompt, if it is time and nothing is said unasked."""
+        if self._language is None or not self._running or prefix.version == self._narrated:
+            return
+        now_s = self._scheduler.now_s()
+        if now_s < self._narrate_s or not all(request.priority for request in self._asks()):
+            return
+        self._narrated, self._narrate_s = prefix.version, now_s + self._language.period_s
+        self._scheduler.submit(self._ask(None))
+
+    def _ask(self, question: str | None) -> Request:
+        return Request(
+            ASK,
+            self._robot,
+            stream=True,
+            waits=True,
+            priority=int(question is not None),
+            question=question,
+            max_tokens=self._max_tokens,
+            on_progress=self._said,
+        )
+
+    def _asks(self) -> list[Request]:
+        return [r for r in self._scheduler.requests if r.want == ASK and r.robot == self._robot]
+
+    def _said(self, request: Request) -> None:
+        if request.cancelled:
+            return
+        if request.error is not None:
+            self._give(self._ports.on_error, "language", request.error)
+        elif request.pieces or request.finished:
+            request.pieces.clear()
+            text, finished = str(request.result or ""), request.finished
+            assert request.prefix is not None
+            self._give(self._ports.on_text, Text(request.prefix, request.number, text, finished))
+
+    def _ran(self, batch: MicroBatch, began_s: float) -> None:
+        if batch.requests[-1].want == ASK:
+            most_s = math.inf if self._language is None else self._language.most_s
+            self._records["language"].note(began_s, most_s)
+
+    def _failed(self, error: Exception) -> bool:
+        self._ports.on_error("vision", error)
+        return True
+
+    def _give(self, port: Callable[..., None], *what: object) -> None:
+        with self._come:
+            self._results.append((port, what))
+            self._come.notify_all()
+
+    def _hand_over(self) -> None:
+        while True:
+            with self._come:
+                self._come.wait_for(lambda: self._results or not self._running)
+                if not self._running:
+                    return
+                port, what = self._results.popleft()
+            try:
+                port(*what)
+            except Exception as error:
+                name = "language" if port is self._ports.on_text else "action"
+                if port is not self._ports.on_error:
+                    self._ports.on_error(name, error)

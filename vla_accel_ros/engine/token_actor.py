@@ -1,0 +1,301 @@
+"""How a policy that acts by tokens acts: K greedy tokens that continue a prefix are one action.
+
+TokenActor continues a whole prefix, one frame at a time. PackedTokenActor computes a frame's prefill and the
+tokens of frames before it in one forward (ActionFlow, section 3): which frames share it is the scheduling
+policy's choice (policies.tokens). Either way a frame's tokens are its greedy ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.config import EngineConfig
+from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.packed_stage import PackedForward
+from vla_accel_ros.engine.policies.tokens import Times, draft_lengths, most_riders
+from vla_accel_ros.engine.prefill import EncodeOnly
+from vla_accel_ros.engine.request import DECODE, PREFILL, MicroBatch, Request
+from vla_accel_ros.engine.stages import Progress
+from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.models import packed
+from vla_accel_ros.models.decoding import decode
+from vla_accel_ros.models.packed import Forward, Segment
+from vla_accel_ros.models.policies import AnyPolicy, TokenPolicy, WordedPolicy
+
+BESIDE = 3
+"""Slots for frames that are not on their way to an action: the newest, one being encoded, one to begin."""
+MEASURED_WORDS = 24
+"""Of the prompt whose forwards are timed for token_mode auto."""
+_REPEATS = 5
+
+
+def check(request: Request) -> None:
+    """Raise ValueError for what is for chunks that are denoised."""
+    given = {name: getattr(request, name) for name in ("noise", "steps", "guidance", "committed")}
+    for name, value in given.items():
+        if value is not None and not isinstance(value, int):
+            raise ValueError(f"act was given {name}, but the policy acts by tokens and has no use for it.")
+
+
+def _chunk(policy: AnyPolicy, request: Request, step_dt_s: float) -> Chunk:
+    prefix = request.prefix
+    assert prefix is not None
+    return Chunk(
+        actions=policy.actions(torch.tensor([request.tokens]), prefix.state),
+        stamp_ns=prefix.stamp_ns,
+        step_dt_s=step_dt_s,
+        kv_version=prefix.version,
+        request_id=request.number,
+        update_magnitudes=np.zeros(1, np.float32),
+    )
+
+
+class TokenActor:
+    """All tokens of one frame in one micro-batch. last_hidden: of a prefix's last token, by slot and length."""
+
+    horizon = 1
+
+    def __init__(
+        self,
+        policy: AnyPolicy,
+        config: EngineConfig,
+        pool: KVPool,
+        last_hidden: Callable[[int, int], Tensor],
+    ) -> None:
+        self._policy, self._config, self._pool = cast(TokenPolicy, policy), config, pool
+        self._last_hidden = last_hidden
+        room = max(1, policy.joints - 1)
+        self._tail = KVPool(policy.config.prefix, 1, room, policy.device, policy.kv_dtype)
+
+    def first_stage(self, request: Request) -> str:
+        """DECODE: the prefix was computed when the frame was observed."""
+        check(request)
+        return DECODE
+
+    def prepare(self) -> None:
+        """Nothing is captured."""
+
+    def room(self, request: Request) -> bool:
+        """Always."""
+        return True
+
+    def begin(self, request: Request) -> None:
+        """Nothing is to be done ahead."""
+        request.state = None
+
+    @torch.inference_mode()
+    def run(self, batch: MicroBatch) -> None:
+        """Every request to its end."""
+        for request in batch.requests:
+            prefix = request.prefix
+            assert prefix is not None
+            kv = self._pool.view(prefix.slot, prefix.n_tokens)
+            hidden = self._last_hidden(prefix.slot, prefix.n_tokens)[None]
+            room = self._tail.view(0, self._tail.max_tokens)
+            steps = decode(self._policy.model, kv, hidden, self._policy.joints, room=room)
+            request.tokens = torch.cat([step.tokens for step in steps]).tolist()
+            request.result = _chunk(self._policy, request, self._config.step_dt_s)
+            request.finished = True
+
+    def drop(self, request: Request) -> None:
+        """Nothing is held."""
+
+
+class PackedTokenActor:
+    """Prefills and decodes of several frames in one forward. The keys and values of a frame's prompt and tokens
+    are written to its prefix's own slot, which therefore has room for both.
+
+    forward: how segments are computed, None = in plain torch. together: False computes every frame's rows by
+    itself, to the bit what they are alone (models.packed).
+    """
+
+    horizon = 1
+
+    def __init__(
+        self,
+        policy: WordedPolicy,
+        config: EngineConfig,
+        pool: KVPool,
+        encoded: EncodeOnly,
+        forward: Forward | None = None,
+        together: bool = True,
+    ) -> None:
+        self._policy, self._config, self._pool, self._encoded = policy, config, pool, encoded
+        plain: Forward = partial(packed.forward, policy.model.language_model.model, together=together)
+        self._captured, self._forward = forward, forward or plain
+        self.tokens = int(policy.joints)
+        self._slots: dict[int, Request] = {}  # frames on their way, by slot
+
+    def first_stage(self, request: Request) -> str:
+        """PREFILL: the frame was only encoded."""
+        check(request)
+        return PREFILL
+
+    def room(self, request: Request) -> bool:
+        """Whether its frame is not on its way already."""
+        return request.prefix is None or request.prefix.slot not in self._slots
+
+    def begin(self, request: Request) -> None:
+        """Raises ValueError for a frame that is on its way already: its slot has room for one action."""
+        assert request.prefix is not None
+        if not self.room(request):
+            raise ValueError(f"frame {request.prefix.version} is being acted on; wait for its action.")
+        request.state = None
+        self._slots[request.prefix.slot] = request
+
+    @torch.inference_mode()
+    def run(self, batch: MicroBatch) -> None:
+        """One forward: the prompts of requests whose stage is PREFILL, and a token of all others."""
+        new = [request for request in batch.requests if request.stage == PREFILL]
+        riding = [request for request in batch.requests if request.stage == DECODE]
+        segments = [*self._decodes(riding), *(self._prefill(request, batch.draft) for request in new)]
+        hidden = self._forward(segments)
+        for place, request in enumerate(new, len(riding)):
+            assert request.prefix is not None
+            hidden[place] = hidden[place][:, request.prefix.n_tokens - 1 :]
+        said = self._said(hidden)
+        for request, ids in zip([*riding, *new], said, strict=True):
+            request.tokens += ids if request.stage == DECODE else _verified(ids, batch.draft)
+            request.stage = DECODE
+            if len(request.tokens) >= self.tokens:
+                request.result = _chunk(self._policy, request, self._config.step_dt_s)
+                request.finished = True
+
+    def drop(self, request: Request) -> None:
+        """Its slot may be used for another action."""
+        if request.prefix is not None and self._slots.get(request.prefix.slot) is request:
+            del self._slots[request.prefix.slot]
+
+    def prepare(
+        self, prompts: Iterable[int] = (), progress: Progress = lambda name, done, total: None
+    ) -> None:
+        """Have the captured forwards made that frames with so many words may come to.
+
+        progress: told of every number of rows. Raises PoolExhausted while frames are held.
+        """
+        forward, mode, tokens = self._captured, self._config.token_mode, self.tokens
+        if not isinstance(forward, PackedForward):
+            return
+        config = self._policy.config
+        images, most = (
+            config.max_tokens - config.max_prompt,
+            most_riders(mode, self._config.token_prefer, tokens),
+        )
+        rows = {images + words + draft for words in prompts for draft in draft_lengths(mode, tokens)}
+        counts = [*forward.distinct(rows), *([0] if tokens > 1 else [])]
+        with torch.inference_mode(), self._held(most + 2) as slots:
+            for done, count in enumerate(counts):
+                progress(f"forwards of {count} new rows" if count else "decodes", done, len(counts))
+                for riding in range(most + 1) if count else range(1, max(most, 1) + 1):
+                    forward(self._nothing(count, slots[: riding + bool(count)]))
+
+    def measure(self) -> Times:
+        """The medians of the forwards that token_mode auto chooses by, when they are warm."""
+        config, rest = self._policy.config, self.tokens - 1
+        words = min(config.max_tokens - config.max_prompt + MEASURED_WORDS, config.max_tokens)
+        with torch.inference_mode(), self._held(self.tokens) as slots:
+
+            def taken(rows: int, riders: int) -> float:
+                seconds = []
+                for _ in range(2 + _REPEATS):
+                    segments = self._nothing(rows, slots[: riders + bool(rows)])
+                    begin_s = self._now_s()
+                    self._said(self._forward(segments))
+                    seconds.append(self._now_s() - begin_s)
+                return statistics.median(seconds[2:])
+
+            prefill = taken(words, 0)
+            if not rest:
+                return Times(prefill, prefill, prefill, prefill)
+            return Times(prefill, taken(words + rest, 0), taken(words, rest), taken(0, 1))
+
+    def _now_s(self) -> float:
+        if self._policy.device.type == "cuda":
+            torch.cuda.synchronize(self._policy.device)
+        return time.perf_counter()
+
+    def _held(self, count: int) -> _Held:
+        return _Held(self._pool, count)
+
+    def _nothing(self, rows: int, slots: list[int]) -> list[Segment]:
+        """Of zeros: a new frame of so many rows, or none for 0, and riders in the other slots."""
+
+        def zeros(count: int) -> Tensor:
+            return self._pool.k.new_zeros(1, count, self._policy.config.prefix.width)
+
+        span, riding = self._pool.span, slots[bool(rows) :]
+        made = [Segment(zeros(1), (span(slot, 0, 1),), out=span(slot, 1, 2)) for slot in riding]
+        if rows:
+            made.append(Segment(zeros(rows), causal=True, out=span(slots[0], 0, rows)))
+        return made
+
+    def _prefill(self, request: Request, draft: tuple[int, ...]) -> Segment:
+        prefix = request.prefix
+        assert prefix is not None
+        x = self._encoded.embeddings(prefix.slot, prefix.n_tokens)
+        if draft:
+            ids = torch.tensor([draft], device=x.device)
+            x = torch.cat((x, self._policy.model.embed_tokens(ids).to(x.dtype)), dim=1)
+        return Segment(x, causal=True, out=self._pool.span(prefix.slot, 0, x.shape[1]))
+
+    def _decodes(self, riding: list[Request]) -> list[Segment]:
+        if not riding:
+            return []
+        model = self._policy.model
+        ids = torch.tensor([[request.tokens[-1] for request in riding]], device=self._policy.device)
+        made = []
+        for request, x in zip(riding, model.embed_tokens(ids).split(1, dim=1), strict=True):
+            prefix = request.prefix
+            assert prefix is not None
+            known = prefix.n_tokens + len(request.tokens) - 1  # the last one said is not in the slot
+            span = self._pool.span
+            made.append(Segment(x, (span(prefix.slot, 0, known),), out=span(prefix.slot, known, known + 1)))
+        return made
+
+    def _said(self, hidden: list[Tensor]) -> list[list[int]]:
+        """The likeliest id after each row, read from the device once."""
+        ids = iter(self._policy.model.logits(torch.cat(hidden, dim=1))[0].argmax(dim=-1).tolist())
+        return [list(itertools.islice(ids, rows.shape[1])) for rows in hidden]
+
+
+class _Held:
+    """Some slots, for a block."""
+
+    def __init__(self, pool: KVPool, count: int) -> None:
+        self._pool, self._count, self._slots = pool, count, list[int]()
+
+    def __enter__(self) -> list[int]:
+        try:
+            for _ in range(self._count):
+                self._slots.append(self._pool.acquire())
+        except BaseException:
+            self.__exit__()
+            raise
+        return self._slots
+
+    def __exit__(self, *_: object) -> None:
+        for slot in self._slots:
+            self._pool.release(slot)
+        self._slots = []
+
+
+def _verified(said: list[int], draft: tuple[int, ...]) -> list[int]:
+    """What was said up to the first token that the draft has otherwise, and that one too."""
+    right = 0
+    while right < len(draft) and said[right] == draft[right]:
+        right += 1
+    return said[: right + 1]
+
+
+def slots_for(config: EngineConfig, tokens: int) -> int:
+    """Slots that frames of K tokens need: those on their way, and BESIDE."""
+    return max(config.slots, most_riders(config.token_mode, config.token_prefer, tokens) + 1 + BESIDE)
