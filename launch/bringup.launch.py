@@ -30,7 +30,7 @@ def generate_launch_description() -> LaunchDescription:
         ("params_file", str(share_path("config/params.yaml")), "Parameters of the nodes (YAML)."),
         ("contract", "", "Contract of the robot (YAML). Empty: as in params_file, else the simulated arm's."),
         ("model", "", "Checkpoint folder. Empty: as in params_file, else the bundled demo policy."),
-        ("fast", "", "true: captured stages and fused kernels on a GPU. Empty: as in params_file."),
+        ("fast", "", "auto, true or false: captured stages and fused kernels. Empty: as in params_file."),
         ("precision", "", "exact, or lossy: fp8, int8 or int4, of fast stages. Empty: as in params_file."),
         ("staggered", "", "Chunks denoised at once, 0 for one at a time. Empty: as in params_file."),
         ("mode", "", "block, async, blend or rtc. Empty: as in params_file. Inference guides if it is rtc."),
@@ -70,9 +70,6 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     def text(name: str) -> dict[str, ParameterValue]:
         return {name: ParameterValue(given(name), value_type=str)} if given(name) else {}
 
-    def flag(name: str) -> dict[str, ParameterValue]:
-        return {name: yes(name)} if given(name) else {}
-
     def number(name: str) -> dict[str, ParameterValue]:
         return {name: ParameterValue(LaunchConfiguration(name), value_type=int)} if given(name) else {}
 
@@ -109,7 +106,7 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         LogInfo(msg=who_may_command({**os.environ, **environment})),
         node(
             "inference",
-            {**shared, **text("model"), **flag("fast"), **text("precision"), **number("staggered")},
+            {**shared, **text("model"), **text("fast"), **text("precision"), **number("staggered")},
         ),
         node("trajectory", {**shared, **text("mode")}),
     ]

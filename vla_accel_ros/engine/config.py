@@ -6,7 +6,6 @@ default changes here changes everywhere.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 SEQUENTIAL, PIPELINED, SPECULATIVE, AUTO = "sequential", "pipelined", "speculative", "auto"
@@ -30,7 +29,7 @@ class EngineConfig:
     precision: of the captured stages, see engine.precision; all but "exact" change the actions.
     staggered: chunks denoised at once, each begun a step after the one before; 0 = whole chunks.
     token_mode, token_prefer: how frames of a policy that acts by tokens share forwards, see policies.tokens.
-    camera_hz: how often frames come, which token_mode "auto" plans with.
+    camera_hz: how often frames come, which token_mode "auto" plans with; 0 = as often as they are wanted.
 
     Raises ValueError, in one sentence, for a value that cannot be.
     """
@@ -47,7 +46,7 @@ class EngineConfig:
     staggered: int = 0
     token_mode: str = SEQUENTIAL
     token_prefer: str = FRESHNESS
-    camera_hz: float = math.inf
+    camera_hz: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.step_dt_s > 0:
@@ -59,8 +58,8 @@ class EngineConfig:
             raise ValueError(f"token_mode is '{self.token_mode}'; use one of {TOKEN_MODES}.")
         if self.token_prefer not in PREFERENCES:
             raise ValueError(f"token_prefer is '{self.token_prefer}'; use one of {PREFERENCES}.")
-        if not self.camera_hz > 0:
-            raise ValueError(f"camera_hz is {self.camera_hz}; it must be positive.")
+        if not 0 <= self.camera_hz < float("inf"):
+            raise ValueError(f"camera_hz is {self.camera_hz}; give the frames a second, or 0.")
         if self.staggered and not 2 <= self.staggered <= self.steps:
             raise ValueError(
                 f"staggered is {self.staggered}, but a chunk takes {self.steps} steps and one is begun in "

@@ -60,8 +60,8 @@ class FlowActor:
         count = config.staggered
         if count and pool.slots < count + BESIDE:
             raise ValueError(
-                f"slots is {pool.slots}, but {count} chunks under way hold a frame each and {BESIDE} more are "
-                f"needed: give at least {count + BESIDE}."
+                f"slots is {pool.slots}, but {count} chunks under way hold a frame each and {BESIDE} more "
+                f"are needed: give at least {count + BESIDE}."
             )
         if count and stages is not None:
             self._seats = CapturedSeats(stages, count, config.steps)

@@ -27,7 +27,10 @@ from vla_accel_ros.models import packed
 from vla_accel_ros.models.packed import Forward, Segment
 from vla_accel_ros.models.policies import AnyPolicy, WordedPolicy
 
-ENCODED_ONLY = "frames share forwards with their actions, so nothing continues them: use token_mode sequential without fast."
+ENCODED_ONLY = (
+    "frames share forwards with their actions, so nothing continues them: use token_mode sequential "
+    "without fast."
+)
 
 
 class Extent(NamedTuple):
@@ -132,7 +135,7 @@ class CapturedPrefill:
 
 
 class EncodeOnly:
-    """Encodes, for policies whose prefill rides in packed forwards: `embeddings` of a slot are what those take.
+    """Encodes, for policies whose prefill is part of packed forwards, which take `embeddings` of a slot.
 
     towers: encode images instead of the plain network.
     """

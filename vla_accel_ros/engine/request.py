@@ -34,26 +34,27 @@ class Cancelled(RuntimeError):
 
 @dataclass(eq=False)
 class Request:
-    """One wish, from its submission to its result. Whoever submits sets the upper fields; the engine sets
-    those from `stage` on, in the lane that runs it.
+    """One wish, from its submission to its result. Whoever submits sets the fields up to on_progress; the
+    engine sets the others, in the lane that runs it.
 
     want: OBSERVE, ACT, ASK or REWORD. robot: whose frames it is about.
-    observation: of OBSERVE. prefix: what ACT, ASK and REWORD read; None: the robot's newest when they begin.
-    priority: higher goes first among equals. not_before_s: it is not acted on the same frame again earlier.
+    observation: of OBSERVE. prefix: what the others read; None: the robot's newest when they begin.
+    priority: higher goes first among equals. not_before_s: not acted on the same frame again earlier.
     stream: it belongs to a stream of frames: it waits until there is something new to act on, and may ride in
         the forwards of later frames. False: it is finished as soon as possible.
     waits: whether it waits for room (a slot, a seat, a place for an answer) or fails without it.
 
-    Of ACT. state float [D]: the newest joints, for a policy with a state token. sense: gives (state, stamp_ns)
-    when the request begins, or None. noise float [H, A], steps, guidance, committed: see Engine.act.
-    agreement: what the chunk is made to agree with, recorded in it. on_begin: called with the request, whose
-    prefix and state are known then, before its first micro-batch.
+    Of ACT. state float [D]: the newest joints, for a policy with a state token. sense: gives (state,
+    stamp_ns) when the request begins, or None. noise, steps, guidance, committed, agreement: see Engine.act.
+    on_begin: called with the request before its first micro-batch; prefix and state are known then.
     Of ASK and REWORD. question: other words than the prefix's; None: its own. max_tokens, sampling, seed,
     stop: see Engine.ask.
-    on_progress: called in the lane after each micro-batch that advanced it, the last one included.
+    on_progress: called in the lane after each micro-batch that advanced it, the last one included, and when
+    it was cancelled.
 
-    number: of its kind, in order of beginning. instruction: the words of the frame it reads. fresh: the frame was not acted on before. done: micro-batches
-    so far. tokens: ids so far. pieces: text that nobody has read. result: Prefix, Chunk, or the whole text.
+    stage: what is next. number: of its kind, in order of beginning. instruction: the words of the frame it
+    reads. fresh: the frame was not acted on before. done: micro-batches so far. tokens: ids so far. pieces:
+    text that nobody has read. result: Prefix, Chunk, or the whole text. progress: of who computes it.
     """
 
     want: str

@@ -7,6 +7,8 @@ forward. Text needs a language head, and a prefix to continue.
 
 from __future__ import annotations
 
+import importlib.util
+import math
 from collections.abc import Iterable
 from typing import Protocol, cast
 
@@ -108,7 +110,7 @@ class ModelRunner:
         elif isinstance(self.actor, PackedTokenActor):
             times = self.actor.measure() if config.token_mode == AUTO else None
             first = TokenFrames(
-                config.token_mode, config.token_prefer, self.actor.tokens, times, config.camera_hz
+                config.token_mode, config.token_prefer, self.actor.tokens, times, config.camera_hz or math.inf
             )
         return first if self.text is None else TextInSlack(first, profile)
 
@@ -195,6 +197,12 @@ class ModelRunner:
         return prefix
 
 
+def has_stages(policy: AnyPolicy) -> bool:
+    """Whether a policy can be computed by captured stages on its device, and gains by it."""
+    known = isinstance(policy.model, Pi | OpenVLA)
+    return known and policy.device.type == "cuda" and importlib.util.find_spec("triton") is not None
+
+
 def _check(policy: AnyPolicy, config: EngineConfig) -> None:
     """Raise ValueError for choices that the policy does not have."""
     kind, device, dtype = policy.config.kind, policy.device, policy.kv_dtype
@@ -210,7 +218,8 @@ def _check(policy: AnyPolicy, config: EngineConfig) -> None:
         return
     if config.staggered:
         raise ValueError(
-            f"staggered is {config.staggered}, but a {kind} policy acts by tokens, it denoises nothing: use 0."
+            f"staggered is {config.staggered}, but a {kind} policy acts by tokens, it denoises nothing: "
+            "use 0."
         )
     if config.precision == FP8:
         raise ValueError(f"precision is {FP8}, but {kind} has no stages in it; use {INT8} or {INT4}.")

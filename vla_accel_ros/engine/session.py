@@ -75,6 +75,8 @@ def session_of(
     device = engine.policy.device
     found = {
         "device": device.type,
+        "dtype": str(engine.policy.kv_dtype).removeprefix("torch."),
+        "fast": engine.config.fast,
         "denoise_steps": engine.config.steps,
         "time_rule": engine.runner.time_rule,
     }

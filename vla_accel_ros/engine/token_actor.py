@@ -60,7 +60,7 @@ def _chunk(policy: AnyPolicy, request: Request, step_dt_s: float) -> Chunk:
 
 
 class TokenActor:
-    """All tokens of one frame in one micro-batch. last_hidden: of a prefix's last token, by slot and length."""
+    """All tokens of a frame in one micro-batch. last_hidden: of a prefix's last token, by slot and length."""
 
     horizon = 1
 
@@ -111,8 +111,8 @@ class TokenActor:
 
 
 class PackedTokenActor:
-    """Prefills and decodes of several frames in one forward. The keys and values of a frame's prompt and tokens
-    are written to its prefix's own slot, which therefore has room for both.
+    """Prefills and decodes of several frames in one forward. A frame's keys and values, of its prompt and of
+    its tokens, are written to its prefix's own slot, which has room for both.
 
     forward: how segments are computed, None = in plain torch. together: False computes every frame's rows by
     itself, to the bit what they are alone (models.packed).

@@ -65,6 +65,7 @@ def value(node: Node, name: str) -> Any:
 
 def _descriptor(parameter: Parameter) -> ParameterDescriptor:
     descriptor = ParameterDescriptor(description=parameter.description, read_only=parameter.read_only)
+    descriptor.dynamic_typing = parameter.takes_bool
     if parameter.choices:
         descriptor.additional_constraints = f"one of {', '.join(parameter.choices)}"
     low, high = parameter.minimum, parameter.maximum

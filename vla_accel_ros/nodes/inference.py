@@ -2,10 +2,10 @@
 chunks and answers out.
 
 Images arrive by the transport that the contract gives each camera (nodes/streams.py). Vision, actions and
-text stream through one engine at their own rates (engine/streaming.py); this node only opens topics, hands over
-what comes in, and reports: `session` and `observed`, from which every chunk can be computed again; LoopStats once a second for
-each loop; `inputs`, what comes of every stream and how fast chunks are made (nodes/inputs.py); and in
-/diagnostics the rate, age and drops of every stream, the loops' times and misses, and what chunks wait for.
+text stream through one engine at their own rates (engine/streaming.py); this node only opens topics, hands
+over what comes in, and reports: `session` and `observed`, from which every chunk can be computed again;
+LoopStats once a second for vision, action and language; `inputs`, what comes of every stream and how fast
+chunks are made (nodes/inputs.py); and in /diagnostics the rate, age and drops of every stream, the loops' times and misses, and what chunks wait for.
 Loading, comparing with the contract and warming up happen in configure; a changed instruction takes effect
 with the next frame. Each chunk is guided to continue the one before while the trajectory node tells, on
 `motion`, that it runs in mode `rtc`. A `question` is answered beside acting, several at once, in the time
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,7 @@ from vla_accel_ros.nodes.graph import GraphCheck
 from vla_accel_ros.nodes.inputs import InputsTopic
 from vla_accel_ros.nodes.instruction import Instruction
 from vla_accel_ros.nodes.lifecycle import ManagedNode
-from vla_accel_ros.nodes.loading import Load
+from vla_accel_ros.nodes.loading import Load, choices
 from vla_accel_ros.nodes.motion import execution
 from vla_accel_ros.nodes.params.inference import INFERENCE
 from vla_accel_ros.nodes.process import run
@@ -149,32 +150,21 @@ class InferenceNode(ManagedNode):
             self._restart()
 
     def _choices(self) -> Load:
-        return Load(
-            model=Path(value(self, "model") or demo_model()),
-            device=value(self, "device"),
-            dtype=value(self, "dtype"),
-            torch_threads=value(self, "torch_threads"),
-            kv_slots=value(self, "kv_slots"),
-            denoise_steps=value(self, "denoise_steps"),
-            time_rule=value(self, "time_rule"),
-            seed=value(self, "seed"),
-            answers=value(self, "language_answers"),
-            answer_tokens=value(self, "language_max_tokens"),
-            statistics=value(self, "statistics"),
-            prompt_state=value(self, "prompt_state"),
-            fast=value(self, "fast"),
-            precision=value(self, "precision"),
-            token_mode=value(self, "token_mode"),
-            token_prefer=value(self, "token_prefer"),
-            camera_hz=value(self, "vision_hz"),
-            staggered=value(self, "staggered"),
-        )
+        renamed = {
+            "answers": "language_answers",
+            "answer_tokens": "language_max_tokens",
+            "camera_hz": "vision_hz",
+        }
+        names = [field.name for field in fields(Load) if field.name != "model"]
+        chosen = {name: value(self, renamed.get(name, name)) for name in names}
+        return Load(Path(value(self, "model") or demo_model()), **chosen)
 
     def _load(self, load: Load, contract: Contract) -> Engine:
         log = self.get_logger()
         with Meter(f"loading {load.model.name}") as meter:
             engine = load.engine(contract, log.warning, meter, self._on_stage, self._on_warm)
-        log.info(f"loaded {load.model} on {engine.policy.device}: {engine.policy.config.kind}, {meter}")
+        kind, device = engine.policy.config.kind, engine.policy.device
+        log.info(f"loaded {load.model} on {device}: {kind}, {meter}; {choices(engine)}")
         return engine
 
     def _on_stage(self, name: str, done: int, total: int) -> None:

@@ -9,7 +9,6 @@ allocations before the robot depends on time.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,41 +17,44 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from vla_accel_ros.engine.config import EXACT, EngineConfig
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.precision import EXACT
+from vla_accel_ros.engine.runner import has_stages
 from vla_accel_ros.engine.stages import Progress as Preparing
 from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checkpoint import load_policy
 from vla_accel_ros.models.options import Progress, find_device
+from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sensing.findings import WARNING, refuse
 from vla_accel_ros.sensing.model_check import ModelFacts, judge
 
+AUTO = "auto"
+
 
 @dataclass(frozen=True)
 class Load:
-    """What to load and how; see the parameters of the same names. "auto" is what suits machine and model.
-    camera_hz: how often frames are looked at, which mode auto of tokens reckons with; 0 is
-    as often as they are wanted."""
+    """What to load and how; see the parameters of the same names. "auto" is what suits machine and model: on
+    CUDA bfloat16 and, where the family has them, captured stages; elsewhere float32 and plain torch."""
 
     model: Path
-    device: str = "auto"
-    dtype: str = "float32"
+    device: str = AUTO
+    dtype: str = AUTO
     torch_threads: int = 1
-    kv_slots: int = 5
-    denoise_steps: int = 10
-    time_rule: str = "auto"
-    seed: int = 0
-    answers: int = 4
-    answer_tokens: int = 16
+    kv_slots: int = EngineConfig.slots
+    denoise_steps: int = EngineConfig.steps
+    time_rule: str = EngineConfig.time_rule
+    seed: int = EngineConfig.seed
+    answers: int = EngineConfig.answers
+    answer_tokens: int = EngineConfig.answer_tokens
     statistics: str = ""
-    prompt_state: str = "auto"
-    fast: bool = False
-    precision: str = EXACT
-    token_mode: str = "sequential"
-    token_prefer: str = "freshness"
-    camera_hz: float = 0.0
-    staggered: int = 0
+    prompt_state: str = AUTO
+    fast: bool | str = AUTO
+    precision: str = EngineConfig.precision
+    token_mode: str = EngineConfig.token_mode
+    token_prefer: str = EngineConfig.token_prefer
+    camera_hz: float = EngineConfig.camera_hz
+    staggered: int = EngineConfig.staggered
 
     def engine(
         self,
@@ -70,53 +72,73 @@ class Load:
         """
         if self.torch_threads:
             torch.set_num_threads(self.torch_threads)
+        policy = self._policy(contract, warn, progress)
+        fast = has_stages(policy) if self.fast == AUTO else str(self.fast).lower() == "true"
+        if self.fast == AUTO and self.precision != EXACT:
+            fast = True  # only fast stages have it, and say so where there are none
+        engine = Engine(policy, self._config(contract, fast, policy.speaks))
+        if fast and policy.device.type != "cuda":
+            warn(
+                f"fast is true, but the model runs on {policy.device}: captured stages need a GPU; "
+                "without one their plain twins run, which are not faster"
+            )
+        if self.precision != EXACT:
+            warn(
+                f"precision is {self.precision}: actions are not quite those of the exact network; "
+                "`python bench/precision.py` tells how far they are"
+            )
+        engine.prepare([len(contract.cameras)], range(1, policy.config.max_prompt + 1), preparing)
+        warm(warm_up(engine, contract))
+        return engine
+
+    def _policy(
+        self, contract: Contract, warn: Callable[[str], object], progress: Progress | None
+    ) -> AnyPolicy:
         device = self.device
-        if device == "auto":
+        if device == AUTO:
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        target, dtype = find_device(device), getattr(torch, self.dtype)
+        target, dtype = find_device(device), self.dtype
+        if dtype == AUTO:
+            dtype = "bfloat16" if target.type == "cuda" else "float32"
         found = judge(ModelFacts.read(self.model, self.statistics or None), contract)
         refuse(found)
         for finding in found:
             if finding.level == WARNING:
                 warn(str(finding))
-        policy = load_policy(
+        return load_policy(
             self.model,
             target,
-            dtype,
+            getattr(torch, dtype),
             contract.delta_mask,
             statistics=self.statistics,
             prompt_state=self.prompt_state,
             progress=progress,
         )
-        engine = Engine(
-            policy,
-            slots=self.kv_slots + (self.answers - 1 if policy.speaks else 0) + self.staggered,
+
+    def _config(self, contract: Contract, fast: bool, speaks: bool) -> EngineConfig:
+        more = (self.answers - 1 if speaks else 0) + self.staggered
+        return EngineConfig(
+            slots=self.kv_slots + more,
             steps=self.denoise_steps,
             time_rule=self.time_rule,
             seed=self.seed,
             step_dt_s=contract.chunk.step_dt_s,
             answers=self.answers,
             answer_tokens=self.answer_tokens,
-            fast=self.fast,
+            fast=fast,
             precision=self.precision,
             token_mode=self.token_mode,
             token_prefer=self.token_prefer,
-            camera_hz=self.camera_hz or math.inf,
+            camera_hz=self.camera_hz,
             staggered=self.staggered,
         )
-        if self.fast and engine.policy.device.type != "cuda":
-            warn(
-                f"fast is true, but the model runs on {engine.policy.device}: captured stages need a GPU; "
-                "without one their plain twins run, which are not faster"
-            )
-        if self.precision != EXACT:
-            warn(
-                f"precision is {self.precision}: actions are not quite those of the exact network; "
-                "`vla bench precision` tells how far they are"
-            )
-        engine.prepare([len(contract.cameras)], range(1, engine.policy.config.max_prompt + 1), preparing)
-        warm(warm_up(engine, contract))
-        return engine
+
+
+def choices(engine: Engine) -> str:
+    """What was chosen where "auto" was asked for, for the log: "cuda, bfloat16, captured stages"."""
+    dtype = str(engine.policy.kv_dtype).removeprefix("torch.")
+    how = "captured stages" if engine.config.fast else "plain torch"
+    return f"{engine.policy.device.type}, {dtype}, {how}"
 
 
 def warm_up(engine: Engine, contract: Contract) -> float:

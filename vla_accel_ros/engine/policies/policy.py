@@ -21,8 +21,8 @@ class Policy(Protocol):
     ) -> MicroBatch | None:
         """What `lane` runs now; None to leave it idle.
 
-        ready: requests whose next micro-request may run, in order of submission. due_s: when the next frame is
-        expected.
+        ready: requests whose next micro-request may run, in order of submission. due_s: when the next frame
+        is expected.
         """
         ...
 

@@ -27,7 +27,7 @@ TOKEN_S = 0.001
 
 
 class TextInSlack:
-    """Whatever `first` chooses, and text when it chooses nothing. profile: what a token is expected to take."""
+    """Whatever `first` chooses, and text when it chooses nothing. profile: of what a token takes."""
 
     def __init__(self, first: Policy, profile: Profile) -> None:
         self._first, self._profile = first, profile

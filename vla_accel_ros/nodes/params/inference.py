@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter
 
 INFERENCE = (
@@ -39,20 +40,24 @@ INFERENCE = (
         choices=("auto", "cpu", "cuda"),
     ),
     Parameter(
-        "dtype", "float32", "Number format of the weights and the KV cache.", choices=("float32", "bfloat16")
+        "dtype",
+        "auto",
+        "Number format of the weights and the KV cache; auto is bfloat16 on CUDA and float32 elsewhere.",
+        choices=("auto", "float32", "bfloat16"),
     ),
     Parameter(
         "fast",
-        False,
-        "Compute by captured stages and fused kernels (pi0, pi0.5 and OpenVLA; a GPU "
-        "with triton), which are made while the node configures; false is plain torch.",
+        "auto",
+        "Compute by captured stages and fused kernels, which are made while the node configures; false is "
+        "plain torch. auto: on CUDA with triton, where the family has them (pi0, pi0.5, OpenVLA).",
+        choices=("auto", "true", "false"),
     ),
     Parameter(
         "precision",
-        "exact",
-        "How exactly the fast stages compute. All but exact change the actions (`vla bench precision` tells "
-        "by how much): fp8 multiplies in 8 bits, on GPUs from sm_89 on; int8 and int4 are of the weights of "
-        "denoising and text.",
+        EngineConfig.precision,
+        "How exactly the fast stages compute. All but exact change the actions (`python bench/precision.py` "
+        "tells by how much): fp8 multiplies in 8 bits, on GPUs from sm_89 on; int8 and int4 are of the "
+        "weights of denoising and text.",
         choices=("exact", "fp8", "int8", "int4"),
     ),
     Parameter(
@@ -64,7 +69,7 @@ INFERENCE = (
     ),
     Parameter(
         "kv_slots",
-        5,
+        EngineConfig.slots,
         "Frames whose KV cache fits at once: one being written, the newest, one acted on, one that is spoken "
         "of; those of further answers (language_answers) come on top.",
         minimum=4,
@@ -76,8 +81,8 @@ INFERENCE = (
     Parameter(
         "action_hz",
         60.0,
-        "Rate at which the action loop looks for work [Hz]; it denoises when there is a new prefix, and a "
-        "model with a state token also when there is a new joint state.",
+        "How often at most chunks are made from one frame, for newer joints, by a model with a state token "
+        "[Hz]; of a new frame one is made at once.",
         minimum=0.1,
         maximum=1000.0,
     ),
@@ -103,7 +108,7 @@ INFERENCE = (
     ),
     Parameter(
         "token_mode",
-        "sequential",
+        EngineConfig.token_mode,
         "How frames of a model that acts by tokens (OpenVLA) share forwards: not at all; pipelined, later "
         "frames carry the tokens of earlier ones; speculative, the last action is a draft of the next; or "
         "auto, by measured times and how often drafts are right. In float32 the actions are the same.",
@@ -111,16 +116,30 @@ INFERENCE = (
     ),
     Parameter(
         "token_prefer",
-        "freshness",
+        EngineConfig.token_prefer,
         "What speculative and auto are for: the freshness of an action, or the rate of actions.",
         choices=("freshness", "rate"),
     ),
-    Parameter("language_max_tokens", 16, "Longest answer, in tokens.", minimum=1, maximum=512),
-    Parameter("language_answers", 4, "Answers under way at once; more wait.", minimum=1, maximum=32),
-    Parameter("denoise_steps", 10, "Euler steps of flow matching per chunk.", minimum=1, maximum=64),
+    Parameter(
+        "language_max_tokens",
+        EngineConfig.answer_tokens,
+        "Longest answer, in tokens.",
+        minimum=1,
+        maximum=512,
+    ),
+    Parameter(
+        "language_answers",
+        EngineConfig.answers,
+        "Answers under way at once; more wait.",
+        minimum=1,
+        maximum=32,
+    ),
+    Parameter(
+        "denoise_steps", EngineConfig.steps, "Euler steps of flow matching per chunk.", minimum=1, maximum=64
+    ),
     Parameter(
         "staggered",
-        0,
+        EngineConfig.staggered,
         "Chunks denoised at once, each begun on the newest frame and joints, a step after the one before "
         "(needs fast to be faster): up to denoise_steps times as many chunks, each finished later than one "
         "that is denoised by itself. Nothing guides them (rtc). 0: one chunk at a time.",
@@ -129,11 +148,16 @@ INFERENCE = (
     ),
     Parameter(
         "time_rule",
-        "auto",
+        EngineConfig.time_rule,
         "How the flow time is stepped (models/sampling.py); auto is the rule of whoever trained the policy.",
         choices=("auto", "openpi", "lerobot"),
     ),
-    Parameter("seed", 0, "Seed of the denoising noise; noise is a function of (seed, request).", minimum=0),
+    Parameter(
+        "seed",
+        EngineConfig.seed,
+        "Seed of the denoising noise; noise is a function of (seed, request).",
+        minimum=0,
+    ),
     Parameter(
         "rtc",
         "auto",

@@ -33,8 +33,15 @@ class Parameter:
     def __post_init__(self) -> None:
         self.check(self.default)
 
+    @property
+    def takes_bool(self) -> bool:
+        """Whether true and false are two of its choices, which may be given as such."""
+        return {"true", "false"} <= set(self.choices)
+
     def check(self, value: Value) -> None:
         """Raise TypeError or ValueError, in one sentence, for a value this parameter may not have."""
+        if self.takes_bool and isinstance(value, bool):
+            return
         if type(value) is not type(self.default):
             raise TypeError(
                 f"parameter {self.name!r} is {value!r} of type {type(value).__name__}: "
