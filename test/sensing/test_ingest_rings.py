@@ -12,7 +12,8 @@ from rings import is_whole, known_image, left_over, unique
 from streams import S, make_contract
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.loops import InferenceLoops, Pace, Ports
+from vla_accel_ros.engine.request import ACT, Request
+from vla_accel_ros.engine.streaming import Pace, Ports, Streaming
 from vla_accel_ros.engine.types import Torn
 from vla_accel_ros.sensing.frames import Frame
 from vla_accel_ros.sensing.ingest import Ingest
@@ -107,8 +108,8 @@ def test_the_engine_discards_what_was_overwritten_before_it_had_the_pixels(robot
             engine.observe(observation)
 
 
-def test_the_vision_loop_goes_on_with_the_next_frame_and_nothing_is_acted_on(robot):
-    chunks, errors = [], []
+def test_vision_goes_on_with_the_next_frame_and_nothing_is_acted_on(robot):
+    errors = []
     overtake = [True]
 
     def observe():
@@ -122,16 +123,18 @@ def test_the_vision_loop_goes_on_with_the_next_frame_and_nothing_is_acted_on(rob
         observe,
         robot.ingest.observed,
         lambda: None,
-        lambda chunk, _: chunks.append(chunk),
+        lambda chunk, _: None,
         lambda _: None,
         lambda *error: errors.append(error),
     )
-    loops = InferenceLoops(Engine(make_policy(), slots=4, steps=1), ports, Pace(10.0), Pace(10.0), None)
+    engine = Engine(make_policy(), slots=4, steps=1)
+    stream = Streaming(engine, ports, Pace(10.0), Pace(10.0), None)
+    act = engine.scheduler.submit(Request(ACT, stream=True))
     robot.send(robot.film(NOW), NOW)
-    assert not loops.see() and not loops.act()
+    assert not stream.see() and not engine.scheduler.step()
     overtake[:] = [False]
-    assert loops.see() and loops.act()
-    assert [chunk.stamp_ns for chunk in chunks] == [NOW + SLOTS] and not errors
+    assert stream.see() and engine.scheduler.step() == (act,)
+    assert act.result.stamp_ns == NOW + SLOTS and not errors
 
 
 def test_a_ring_of_another_size_or_name_is_followed(robot):
