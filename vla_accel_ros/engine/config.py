@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vla_accel_ros.models.noise import FRESH, KINDS
+
 SEQUENTIAL, PIPELINED, SPECULATIVE, AUTO = "sequential", "pipelined", "speculative", "auto"
 TOKEN_MODES = (SEQUENTIAL, PIPELINED, SPECULATIVE, AUTO)
 RATE, FRESHNESS = "rate", "freshness"
@@ -22,7 +24,8 @@ class EngineConfig:
     slots: prefixes alive at once, at least 4: the newest, one being computed, one acted on, one asked about.
         Token pipelines and staggered chunks hold more; see `Engine`.
     steps, time_rule: flow sampling, see models.sampling; "auto" is the rule of whoever trained the policy.
-    seed: the noise of action request r is a function of (seed, r) alone.
+    seed, noise: what chunks begin with, see models.noise: "fresh", a function of (seed, request) alone, or
+        "coherent", of (seed, time of each action).
     step_dt_s: seconds between two actions of a chunk.
     answers, answer_tokens: most answers written at once, and most tokens in one.
     fast: compute by captured stages and fused kernels, where the family has them.
@@ -38,6 +41,7 @@ class EngineConfig:
     steps: int = 10
     time_rule: str = "auto"
     seed: int = 0
+    noise: str = FRESH
     step_dt_s: float = 1 / 30
     answers: int = 4
     answer_tokens: int = 16
@@ -54,6 +58,8 @@ class EngineConfig:
         for name, least in (("slots", 1), ("steps", 1), ("seed", 0), ("answers", 1), ("answer_tokens", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; give {least} or more.")
+        if self.noise not in KINDS:
+            raise ValueError(f"noise is '{self.noise}'; use one of {KINDS}.")
         if self.token_mode not in TOKEN_MODES:
             raise ValueError(f"token_mode is '{self.token_mode}'; use one of {TOKEN_MODES}.")
         if self.token_prefer not in PREFERENCES:

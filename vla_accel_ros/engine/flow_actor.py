@@ -1,7 +1,7 @@
 """How a policy that acts by flow makes chunks: whole ones, or staggered in seats.
 
-Every chunk starts from noise that is a function of the seed and the request's number alone, so that it can be
-made again. A free chunk is computed by captured stages where there are any; one that agrees with the chunk
+Every chunk starts from noise that is a function of the seed and of what it is for (models.noise), so that it
+can be made again. A free chunk is computed by captured stages where there are any; one that agrees with the chunk
 being executed (guidance, committed actions) by the plain network.
 """
 
@@ -23,6 +23,7 @@ from vla_accel_ros.engine.staggered import PlainSeats, Seats
 from vla_accel_ros.engine.staggered_stage import CapturedSeats
 from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.models.committed import Committed
+from vla_accel_ros.models.noise import COHERENT, coherent, fresh
 from vla_accel_ros.models.policies import AnyPolicy, FlowPolicy
 from vla_accel_ros.models.sampling import Flow, flow_times, sample
 
@@ -134,10 +135,12 @@ class FlowActor:
         if doing is not None and doing.seat is not None:
             self._seated.pop(doing.seat, None)
 
-    def noise(self, number: int) -> np.ndarray:
-        """Of an action request, float32 [H, A]: a function of the seed and its number alone."""
-        shape = (self.horizon, self._policy.config.action_dim)
-        return np.random.default_rng((self._config.seed, number, 0)).standard_normal(shape, dtype=np.float32)
+    def noise(self, number: int, stamp_ns: int = 0) -> np.ndarray:
+        """Of an action request on a frame of that stamp, float32 [H, A]; see models.noise."""
+        config, shape = self._config, (self.horizon, self._policy.config.action_dim)
+        if config.noise == COHERENT:
+            return coherent(config.seed, stamp_ns, config.step_dt_s, shape)
+        return fresh(config.seed, number, shape)
 
     def _agree(self, request: Request, origin: np.ndarray) -> None:
         """What an agreement means for this request."""
@@ -156,7 +159,8 @@ class FlowActor:
         """float32 [1, H, A]: what was given, or the request's own."""
         noise = request.noise
         if noise is None or isinstance(noise, int):
-            noise = self.noise(request.number if noise is None else noise)
+            assert request.prefix is not None
+            noise = self.noise(request.number if noise is None else noise, request.prefix.stamp_ns)
         shape = (self.horizon, self._policy.config.action_dim)
         if tuple(noise.shape) != shape:
             raise ValueError(f"noise has shape {list(noise.shape)}; the policy takes {list(shape)}.")

@@ -45,6 +45,7 @@ class Load:
     denoise_steps: int = EngineConfig.steps
     time_rule: str = EngineConfig.time_rule
     seed: int = EngineConfig.seed
+    noise: str = EngineConfig.noise
     answers: int = EngineConfig.answers
     answer_tokens: int = EngineConfig.answer_tokens
     statistics: str = ""
@@ -122,6 +123,7 @@ class Load:
             steps=self.denoise_steps,
             time_rule=self.time_rule,
             seed=self.seed,
+            noise=self.noise,
             step_dt_s=contract.chunk.step_dt_s,
             answers=self.answers,
             answer_tokens=self.answer_tokens,

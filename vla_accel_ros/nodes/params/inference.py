@@ -159,6 +159,13 @@ INFERENCE = (
         minimum=0,
     ),
     Parameter(
+        "noise",
+        EngineConfig.noise,
+        "What denoising begins with: fresh noise for each chunk, or coherent noise, of the time of each "
+        "action, so that chunks that overlap begin alike.",
+        choices=("fresh", "coherent"),
+    ),
+    Parameter(
         "rtc",
         "auto",
         "Real-time chunking, each chunk guided by the one before: auto while a trajectory node tells that it "
