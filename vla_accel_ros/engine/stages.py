@@ -9,7 +9,8 @@ takes to put the work in the stream. The results are the plain model's, but for 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -18,16 +19,17 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.decoding import Finish
-from vla_accel_ros.engine.denoising import Denoise
+from vla_accel_ros.engine.denoising import Denoise, Guides
 from vla_accel_ros.engine.graphs import Memory, Stage
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.precision import EXACT, Small, check
 from vla_accel_ros.engine.prefilling import Encode, Prefill
 from vla_accel_ros.engine.prefilling_fp8 import EncodeFp8, PrefillFp8
+from vla_accel_ros.engine.staging import Pending
 from vla_accel_ros.kernels.ops import Ops, ops_for
 from vla_accel_ros.models.conventions import OPENPI
 from vla_accel_ros.models.folded import Expert
-from vla_accel_ros.models.folding import fold_expert, fold_prefix
+from vla_accel_ros.models.folding import fold_expert, fold_prefix, with_clean_step
 from vla_accel_ros.models.gemma import rotary_tables
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.pixels import PixelRule
@@ -49,8 +51,9 @@ class Stages:
     """encode, prefill, denoise and finish of a model over a pool of prefixes.
 
     time_rule: of the flow, see models.sampling. ops: makes the kernels of a stage; None = those of the pool's
-    device. precision: see engine.precision. rule: how pixels become the network's. Raises RuntimeError on a
-    GPU without triton, ValueError for a precision that the device does not have.
+    device. precision: see engine.precision. rule: how pixels become the network's. joints: numbers of an
+    action that the magnitudes of updates count; None = all. Raises RuntimeError on a GPU without triton,
+    ValueError for a precision that the device does not have.
     """
 
     def __init__(
@@ -61,9 +64,11 @@ class Stages:
         ops: Callable[[], Ops] | None = None,
         precision: str = EXACT,
         rule: PixelRule = OPENPI.pixels,
+        joints: int | None = None,
     ) -> None:
         device, dtype, sizes = pool.k.device, pool.k.dtype, model.config.prefix
         self.model, self.pool, self.time_rule, self.rule = model, pool, time_rule, rule
+        self.joints = joints
         check(precision, True, device, dtype)
         self._ops = ops or (lambda: ops_for(device))
         self.prefix = fold_prefix(model.language_model)
@@ -77,6 +82,7 @@ class Stages:
         self.tables = cos[0, 0, :, :half].contiguous(), sin[0, 0, :, :half].contiguous()
         self._memory = Memory(device, dtype)
         self._experts: dict[int, Expert] = {}
+        self._clean: dict[int, Expert] = {}
         self._stages: dict[Hashable, Stage] = {}
         self._chain = self._ops()
         self._making, self._observing = threading.RLock(), threading.Lock()
@@ -173,19 +179,54 @@ class Stages:
 
     @torch.inference_mode()
     def act(
-        self, noise: Tensor, state: Tensor | None, slots: Sequence[int], lengths: Sequence[int], steps: int
+        self,
+        noise: Tensor,
+        state: Tensor | None,
+        slots: Sequence[int],
+        lengths: Sequence[int],
+        steps: int,
+        guides: Guides | None = None,
     ) -> Flow:
-        """Sample a chunk from each of some prefixes.
+        """Sample a chunk from each of some prefixes; what it returns is on the device.
 
-        noise float32 [B, H, A]; state float32 [B, S], for pi0; slots, lengths: of the prefixes, B each.
+        noise float32 [B, H, A]; state float32 [B, S], for pi0; slots, lengths: of the prefixes, B each;
+        guides: what each chunk must agree with, None = all are free.
         """
-        key = ("denoise", len(slots), steps)
+        with self._denoised(noise, state, slots, lengths, steps, guides) as stage:
+            return Flow(stage.x.clone(), stage.update.clone())
+
+    @torch.inference_mode()
+    def submit(
+        self,
+        noise: Tensor,
+        state: Tensor | None,
+        slots: Sequence[int],
+        lengths: Sequence[int],
+        steps: int,
+        guides: Guides | None = None,
+    ) -> Pending:
+        """As `act`, but the chunks come to the host. Once the stage is captured nothing is waited for or
+        allocated on the device here; inputs may be of the host, whose memory need not be page-locked."""
+        with self._denoised(noise, state, slots, lengths, steps, guides) as stage:
+            return stage.pending()
+
+    @contextmanager
+    def _denoised(
+        self,
+        noise: Tensor,
+        state: Tensor | None,
+        slots: Sequence[int],
+        lengths: Sequence[int],
+        steps: int,
+        guides: Guides | None,
+    ) -> Iterator[Denoise]:
+        """The stage, with these chunks in it."""
         stage = self.denoise(len(slots), steps)
-        with self._locks[key]:
-            stage.set(noise, state if stage.alone else None, slots, lengths)
+        with self._locks["denoise", len(slots), steps], stage.call():
+            stage.set(noise, state if stage.alone else None, slots, lengths, guides)
             stage.capture()
             stage.run()
-            return Flow(stage.x.clone(), stage.update.clone())
+            yield stage
 
     @torch.inference_mode()
     def last_hidden(self, slot: int, length: int) -> Tensor:
@@ -232,10 +273,27 @@ class Stages:
                 other = next(iter(self._experts.values()), None)
                 self._experts[steps] = fold_expert(self.model, steps, self.time_rule, other)
             expert = self._experts[steps]
-            small = self.small.expert(expert.layers)
-            return Denoise(self.model.config, expert, self.pool, self.tables, self._ops(), batch, small)
+            return Denoise(
+                self.model.config,
+                expert,
+                self.pool,
+                self.tables,
+                self._ops(),
+                batch,
+                self.small.expert(expert.layers),
+                partial(self.clean, steps),
+                self.time_rule,
+                self.joints,
+            )
 
         return self._stage(("denoise", batch, steps), make)
+
+    def clean(self, steps: int) -> Expert:
+        """The expert of so many steps, which has been made, with a row for flow time 0."""
+        with self._making:
+            if steps not in self._clean:
+                self._clean[steps] = with_clean_step(self.model, self._experts[steps], self.time_rule)
+            return self._clean[steps]
 
     def _stage(self, key: Hashable, make: Callable[[], S]) -> S:
         with self._making:
