@@ -21,6 +21,9 @@ from torch import Tensor
 ALIGNMENT = 256
 """Fields of a block begin at multiples of so many bytes."""
 
+BLOCKS = 4
+"""Of the host for the inputs of one stage: so many calls may be put behind a busy device without waiting."""
+
 Field = tuple[torch.dtype, tuple[int, ...]]
 Value = Tensor | np.ndarray | Sequence[int] | Sequence[float] | Sequence[Sequence[float]]
 
@@ -46,7 +49,7 @@ class HostRing:
     For each block: `fill`, write, copy from it in the current stream, `sent`.
     """
 
-    def __init__(self, device: torch.device, fields: Mapping[str, Field], blocks: int = 2) -> None:
+    def __init__(self, device: torch.device, fields: Mapping[str, Field], blocks: int = BLOCKS) -> None:
         self._cuda, size = device.type == "cuda", _bytes_of(fields)
         made = [torch.zeros(size, dtype=torch.uint8, pin_memory=self._cuda) for _ in range(blocks)]
         self.blocks = [(block, _fields_of(block, fields)) for block in made]
@@ -72,7 +75,7 @@ class Inputs:
     fields: names with dtype and shape. Not for several threads at once.
     """
 
-    def __init__(self, device: torch.device, fields: Mapping[str, Field], blocks: int = 2) -> None:
+    def __init__(self, device: torch.device, fields: Mapping[str, Field], blocks: int = BLOCKS) -> None:
         self._ring = HostRing(device, fields, blocks if device.type == "cuda" else 0)
         self._block = torch.zeros(_bytes_of(fields), dtype=torch.uint8, device=device)
         self.fields = _fields_of(self._block, fields)
