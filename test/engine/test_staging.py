@@ -1,4 +1,4 @@
-"""Inputs go up and results come down through memory that is allocated once, and no call overwrites another."""
+"""Inputs go up and results come down through memory that is allocated once; no call overwrites another."""
 
 from __future__ import annotations
 
