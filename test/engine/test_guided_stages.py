@@ -12,7 +12,7 @@ from torch import Tensor
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.engine.staggered import PlainSeats, Seats, StaggeredDenoising
-from vla_accel_ros.engine.staggered_stage import CapturedSeats, OneByOne
+from vla_accel_ros.engine.staggered_stage import CapturedSeats, OneByOne, powers_of_two
 from vla_accel_ros.models.committed import Committed
 from vla_accel_ros.models.inpainting import Inpainting
 from vla_accel_ros.models.packed import Span
@@ -191,6 +191,43 @@ def test_staggered_chunks_of_every_kind_are_to_the_bit_what_each_is_alone(
             assert torch.equal(flows[number].actions, plain.actions)
         if isinstance(one, Committed):
             assert torch.equal(flows[number].actions[0, :3], one.actions)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fewer_seats_are_computed_where_fewer_are_taken(kind: str, device: str) -> None:
+    """Chunks come and go, so that every size has its turn with every one of them."""
+    setting, kinds = Setting(kind, device), Setting(kind, device).several()
+    assert powers_of_two(6) == [1, 2, 4, 6] and powers_of_two(8) == [1, 2, 4, 8] and powers_of_two(1) == [1]
+    seats = CapturedSeats(setting.stages, 6, STEPS, sizes=powers_of_two(6))
+    batch = StaggeredDenoising[int](seats)
+    given = {number: (number % 3, kinds[(number + number // 3) % 3]) for number in range(9)}
+    flows: dict[int, Flow] = {}
+    for number, (row, one) in given.items():
+        while batch.full:
+            flows |= dict(batch.step())
+        setting.begin(batch, row, one, number)
+        if number % 4 != 1:
+            flows |= dict(batch.step())
+    while batch.under_way:
+        flows |= dict(batch.step())
+    for number, (row, one) in given.items():
+        torch.testing.assert_close(flows[number], setting.plain(row, one), **NEAR)
+
+
+@pytest.mark.gpu
+def test_a_stage_has_a_graph_for_each_form_and_partition() -> None:
+    setting = Setting("pi05", "cuda")
+    setting.stages.partitions["fast"] = torch.cuda.Stream(priority=-1)
+    wanted, made = setting.act([0], None).actions, []
+    for partition in (None, "fast"):
+        given = setting.noise[:1], None, [0], [LENGTHS[0]], STEPS
+        made.append(setting.stages.act(*given, partition=partition).actions)
+        seats = CapturedSeats(setting.stages, 2, STEPS, wide=False, partition=partition)
+        batch = StaggeredDenoising[int](seats)
+        setting.begin(batch, 0, None)
+        made += [done.flow.actions for _ in range(STEPS) for done in batch.step()]
+    assert torch.equal(made[0], wanted) and torch.equal(made[2], wanted) and torch.equal(made[1], made[3])
+    assert len(setting.stages.denoise(1, STEPS)._graphs) == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -49,11 +49,13 @@ def put(buffer: Tensor, values: Tensor) -> None:
 class Stage(ABC):
     """What is computed is `body`; `run` computes it.
 
-    variant: which of several bodies over the same buffers is computed, each with a graph of its own. Whoever
-    calls it sets that and the inputs, and holds whatever lock the stage's callers share.
+    variant: which of several bodies over the same buffers is computed; partition: on which processors. Each
+    pair has a graph of its own. Whoever calls it sets them and the inputs, and holds whatever lock the
+    stage's callers share.
     """
 
     variant: Hashable = None
+    partition: Hashable = None
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -67,7 +69,7 @@ class Stage(ABC):
     @property
     def captured(self) -> bool:
         """Whether a call replays a graph."""
-        return self.variant in self._graphs
+        return (self.variant, self.partition) in self._graphs
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -102,12 +104,12 @@ class Stage(ABC):
         # Other threads may use the device meanwhile.
         with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             self.body()
-        self._graphs[self.variant] = graph
+        self._graphs[self.variant, self.partition] = graph
 
     @torch.inference_mode()
     def run(self) -> None:
         """Replay, or compute."""
-        graph = self._graphs.get(self.variant)
+        graph = self._graphs.get((self.variant, self.partition))
         if graph is None:
             self.body()
         else:

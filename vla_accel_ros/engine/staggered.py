@@ -190,8 +190,10 @@ class StaggeredDenoising(Generic[Key]):
         """
         if self.full:
             raise ValueError(f"{len(self._chunks)} chunks are under way, and no more are allowed: step first")
-        self._seats.take(self._free[0], noise, state, kv, guide)
-        self._chunks.append(_Chunk(key, self._free.pop(0)))
+        seat = min(self._free)  # low ones first, as fewer may be computed
+        self._seats.take(seat, noise, state, kv, guide)
+        self._free.remove(seat)
+        self._chunks.append(_Chunk(key, seat))
 
     @torch.inference_mode()
     def step(self) -> list[Denoised[Key]]:

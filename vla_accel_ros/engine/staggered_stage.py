@@ -11,7 +11,7 @@ WIDE_ROWS on arithmetic counts: there, as in prefill, the products are cuBLAS wi
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
 import numpy as np
@@ -24,6 +24,7 @@ from vla_accel_ros.engine.precision import SmallLayer
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.engine.staggered import StaggeredDenoising
 from vla_accel_ros.engine.staging import Field, HostRing, Inputs, Pending
+from vla_accel_ros.kernels.flow import Guide
 from vla_accel_ros.kernels.linear import product_in_parts
 from vla_accel_ros.kernels.ops import Ops, ops_for
 from vla_accel_ros.models.config import PiConfig
@@ -64,6 +65,17 @@ class StaggeredStep(Denoise):
         self.where = self._seats.fields["where"]
         self.slots, self.lengths, self.steps = self.where[:, :batch].unbind(0)
         self.lengths.fill_(1)
+        self._sequences = self._sequences._replace(positions=self.lengths)
+
+    def share(self, larger: StaggeredStep) -> None:
+        """Be a step of the first seats of a larger one: what sits there is from now on its, and ours."""
+        batch = len(self.x)
+        self.x, self.update, self.state = larger.x[:batch], larger.update[:batch], larger.state[:batch]
+        self.magnitudes = larger.magnitudes._replace(values=larger.magnitudes.values[:batch])
+        target, weights, gains, reach, committed = larger.guide
+        self.guide = Guide(target[:batch], weights[:batch], gains[:batch], reach, committed[:batch])
+        self.where = larger.where
+        self.slots, self.lengths, self.steps = self.where[:, :batch].unbind(0)
         self._sequences = self._sequences._replace(positions=self.lengths)
 
     def place(self, where: np.ndarray) -> None:
@@ -166,7 +178,11 @@ class CapturedSeats:
     `prepare`. wide: whether for many rows; None = as there are. Many are computed with the exact weights,
     whatever the stages' precision: reading fewer bits makes less of the reading, not of the arithmetic.
     ops: as of Stages. committed: whether `prepare` is for committed actions, too; else the first chunk with
-    some waits for the capture.
+    some waits for the capture. partition: see Stages.
+
+    sizes: numbers of seats that have graphs of their own; a step computes the fewest that hold all chunks, so
+    that empty seats cost less. Products of other numbers of rows round differently, so a chunk is the same to
+    the bit in any company only with one size, `count`, which None is; powers_of_two has the usual ones.
     """
 
     def __init__(
@@ -177,20 +193,29 @@ class CapturedSeats:
         wide: bool | None = None,
         ops: Ops | None = None,
         committed: bool = False,
+        partition: Hashable = None,
+        sizes: Sequence[int] | None = None,
     ) -> None:
         self.count, self.steps = count, steps
         pool, config = stages.pool, stages.model.config
         expert, device = stages.denoise(1, steps).expert, pool.k.device
-        rows = count * (config.horizon + (config.kind == "pi0"))
         small, ops = stages.small.expert(expert.layers), ops or ops_for(device)
-        self._pool = pool
-        given = config, expert, pool, stages.tables, ops, count
+        self._pool, self._stream = pool, stages.partitions[partition]
         more = partial(stages.clean, steps), stages.time_rule, stages.joints
-        self.stage = (
-            WideStep(*given, *more)
-            if (rows >= WIDE_ROWS if wide is None else wide)
-            else StaggeredStep(*given, small, *more)
-        )
+
+        def made(seats: int) -> StaggeredStep:
+            given = config, expert, pool, stages.tables, ops, seats
+            rows = seats * (config.horizon + (config.kind == "pi0"))
+            many = rows >= WIDE_ROWS if wide is None else wide
+            step = WideStep(*given, *more) if many else StaggeredStep(*given, small, *more)
+            step.partition = partition
+            return step
+
+        self.stage = made(count)
+        self._steps = [made(size) for size in sorted(set(sizes or ())) if size < count]
+        for step in self._steps:
+            step.share(self.stage)
+        self._steps.append(self.stage)
         self._where = np.zeros(self.stage.where.shape, np.int32)
         self._where[1] = 1
         self._guides: list[Inpainting | None] = [None] * count
@@ -203,8 +228,9 @@ class CapturedSeats:
             self._capture(form)
 
     def _capture(self, form: Form) -> None:
-        self.stage.use(form)
-        self.stage.capture()
+        for step in self._steps:
+            step.use(form)
+            step.capture(self._stream)
 
     @torch.inference_mode()
     def take(
@@ -246,9 +272,10 @@ class CapturedSeats:
 
     @torch.inference_mode()
     def step(self, taken: Sequence[int]) -> None:
-        self.stage.use(max(Form.of(self._guides[seat]) for seat in taken))
+        stage = next(step for step in self._steps if len(step.x) > max(taken))
+        stage.use(max(Form.of(self._guides[seat]) for seat in taken))
         self.stage.place(self._where)
-        self.stage.run()
+        stage.run()
         self._where[2, list(taken)] += 1
         self._where[2] %= self.steps
 
@@ -261,6 +288,11 @@ class CapturedSeats:
     def result(self, seat: int) -> Pending:
         """See Seats."""
         return self.stage.readback.one(seat)
+
+
+def powers_of_two(count: int) -> list[int]:
+    """Sizes for so many seats: 1, 2, 4, ... below, and count."""
+    return [*(1 << power for power in range((count - 1).bit_length())), count]
 
 
 def _begin_fields(stage: StaggeredStep, steps: int) -> dict[str, Field]:
