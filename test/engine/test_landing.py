@@ -161,7 +161,7 @@ def test_a_captured_stage_takes_other_sizes_without_being_captured_again() -> No
     for seed, sizes in enumerate(((LARGE, TALL), (TALL, LARGE), ((28, 28), (480, 640)), (LARGE, TALL))):
         frames = list(mixed(seed, sizes).images.values())
         stages.observe([frames], [prompt], [0])
-        graphs.add(encode._graph)
+        graphs.update(encode._graphs.values())
         assert encode.captured and len(graphs) == 1
         here = image.Views(OPENPI.pixels, 28, 2, CPU)
         here.point([here.view(torch.from_numpy(frame)) for frame in frames])

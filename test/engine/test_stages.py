@@ -12,8 +12,9 @@ from builders import make_config, make_model
 from torch import Tensor
 
 from vla_accel_ros.engine.decoding import Decode
+from vla_accel_ros.engine.denoising import Form
 from vla_accel_ros.engine.kv_pool import KVPool, PoolExhausted
-from vla_accel_ros.engine.stages import BUCKET, Stages
+from vla_accel_ros.engine.stages import BUCKET, CHUNKS, Stages
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.models.conventions import padded
 from vla_accel_ros.models.gemma import KV
@@ -194,6 +195,12 @@ def test_building_ahead_tells_its_progress_and_gives_the_slot_back() -> None:
     assert setting.pool.acquire() == 0
     with pytest.raises(PoolExhausted):
         setting.stages.build((1,), (3,), (2,))
+
+
+def test_every_form_of_a_chunk_can_be_built_ahead() -> None:
+    setting, told = Setting("pi05", slots=1), []
+    setting.stages.build((), (), (2,), progress=lambda *said: told.append(said[0]), forms=Form)
+    assert told == [f"2 denoising steps of 1 {chunks}" for chunks in CHUNKS.values()]
 
 
 def test_prompts_are_padded_to_buckets_but_never_beyond_what_a_slot_holds() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from drawing import DEVICE, DTYPES, Drawing, assert_near, ints, poison
@@ -57,6 +59,67 @@ def test_read_out(dtype: torch.dtype, tables: int, modulated: bool) -> None:
     kernels.read_out(hidden, weight, bias, ours, update, scale, config=SMALL)
     assert_near(update, moved, torch.float32)
     assert_near(ours, twin, torch.float32)
+
+
+@dtypes
+@rows
+@pytest.mark.parametrize("guided", [False, True])
+@pytest.mark.parametrize("counted", [False, True])
+def test_read_out_of_a_guided_step(dtype: torch.dtype, tables: int, guided: bool, counted: bool) -> None:
+    """Weights of 0, committed actions, and as many numbers in a magnitude as are asked for."""
+    draw, batch, horizon, size, width, steps = Drawing(6), 3, 5, 6, 40, 4
+    hidden, weight, step = draw(batch, horizon, width, dtype=dtype), draw(size, width), ints(3, 0, 2)
+    bias, scale, x = draw(tables, size), draw(tables, width), draw(batch, horizon, size)
+    weights, gains = draw(batch, horizon).abs() * (draw(batch, horizon) > 0), draw(batch, steps).abs()
+    guide = flow.Guide(draw(batch, horizon, size), weights, gains, draw(steps), ints(0, 2, 0))
+    guides = guide if guided else None
+    made = []
+    for run in (flow.read_out, partial(kernels.read_out, config=SMALL)):
+        moving, update, values = x.clone(), poison(*x.shape), torch.zeros(batch, steps, horizon).to(DEVICE)
+        magnitudes = flow.Magnitudes(values, 4) if counted else None
+        run(hidden, weight, bias, moving, update, scale, step, magnitudes, guides)
+        made.append((moving, update, values))
+    for ours, twin in zip(made[1], made[0], strict=True):
+        assert_near(ours, twin, torch.float32)
+    free = x.clone()
+    kernels.read_out(hidden, weight, bias, free, poison(*x.shape), scale, config=SMALL)
+    moved = made[1][0]
+    if guided:
+        assert torch.equal(moved[1, :2], x[1, :2])
+        unheld = weights == 0.0
+        unheld[1, :2] = False
+        assert torch.equal(moved[unheld], free[unheld]) and unheld.any()
+        assert not torch.equal(moved, free)
+    else:
+        assert torch.equal(moved, free)
+
+
+@dtypes
+@pytest.mark.parametrize("kind", ["pi0", "pi05"])
+def test_embed_actions_with_a_time_for_each(dtype: torch.dtype, kind: str) -> None:
+    """Tables of a row for each action are those of a row for each sequence, where all rows of one agree."""
+    draw, batch, horizon, size, width = Drawing(7), 3, 7, 6, 40
+    x, weight, bias = draw(batch, horizon, size), draw(width, size), draw(batch * horizon, width)
+    scale = None if kind == "pi0" else draw(batch * horizon, width, spread=0.3)
+    more = (draw(width, width, dtype=dtype, spread=width**-0.5), draw(width), draw(batch, width, dtype=dtype))
+    given = more if kind == "pi0" else (None, None, None)
+    scratch = Scratch.of(DEVICE, 1 << 14, 1)
+    made = []
+    for run in (flow.embed_actions, partial(kernels.embed_actions, config=SMALL, scratch=scratch)):
+        out = poison(batch, horizon + (kind == "pi0"), width, dtype=dtype)
+        norm = Norm.of(out, scaled=scale is not None)._replace(scale=scale)
+        run(x, weight, bias, out, *given, norm)
+        made.append((out, norm))
+    (twin, left), (ours, right) = made
+    assert_near(ours, twin, dtype)
+    assert_near(right.squares.sum(0)[: len(bias)], left.squares.sum(0)[: len(bias)], dtype)
+    if right.scaled is not None and left.scaled is not None:
+        assert_near(right.scaled, left.scaled, dtype)
+    for run in (flow.embed_actions, partial(kernels.embed_actions, config=SMALL, scratch=scratch)):
+        out, again = (poison(*ours.shape, dtype=dtype) for _ in range(2))
+        run(x, weight, bias[:batch], out, *given)
+        run(x, weight, bias[:batch].repeat_interleave(horizon, dim=0), again, *given)
+        assert torch.equal(out, again)
 
 
 @dtypes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -15,9 +17,12 @@ from vla_accel_ros.engine.staggered import StaggeredDenoising
 from vla_accel_ros.engine.staggered_stage import CapturedSeats
 from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.tuning import Table
+from vla_accel_ros.models.committed import Committed
 from vla_accel_ros.models.gemma import KV
+from vla_accel_ros.models.inpainting import Inpainting
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.processing import to_unit
+from vla_accel_ros.models.rtc import Guidance
 from vla_accel_ros.models.sampling import sample
 
 KINDS = ("pi0", "pi05")
@@ -88,6 +93,55 @@ def test_staggered_steps_on_kernels_are_the_plain_model(kind: str, wide: bool) -
         _, _, want = plain(model, images, prompt, noise + number, state)
         torch.testing.assert_close(flow.actions, want, rtol=1e-4, atol=5e-5)
     assert sorted(flows) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("wide", [None, False, True], ids=["stages", "few rows", "many rows"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_guided_and_committed_chunks_on_kernels_are_the_plain_model(kind: str, wide: bool | None) -> None:
+    """A free, a guided and a committed one, each to the bit what it is alone."""
+    model = make_model(make_config(kind)).to(DEVICE)
+    images, prompt, noise, state = inputs(model)
+    kv, _, _ = plain(model, images, prompt, noise, state)
+    pool = KVPool(model.config.prefix, 2, model.config.max_tokens, DEVICE, model.language_model.dtype)
+    ops = partial(TritonOps, DEVICE, Table(processors=4))
+    stages, length = Stages(model, pool, ops=ops), kv.k.shape[3]
+    previous = torch.randn(noise.shape[1:], generator=torch.Generator().manual_seed(8)).to(DEVICE)
+    given = (None, Guidance(previous[:6], 1, 4, max_weight=2.0), Committed(previous[:3]))
+    guides = [None if one is None else Inpainting.of(one, *noise.shape[1:]) for one in given]
+    with torch.inference_mode():
+        for ours, theirs in zip(pool.view(1, length), kv, strict=True):
+            ours.copy_(theirs)
+        if wide is None:
+            draws = torch.cat([noise + number for number in range(3)])
+            flow = stages.act(draws, state.expand(3, -1), [1] * 3, [length] * 3, 2, guides)
+            made = list(flow.actions.split(1))
+            free = stages.act(draws, state.expand(3, -1), [1] * 3, [length] * 3, 2)
+            assert torch.equal(free.actions[0], flow.actions[0])
+        else:
+            seats = CapturedSeats(stages, 3, 2, wide, ops())
+            batch, flows = StaggeredDenoising[int](seats), {}
+            spans, own = pool.span(1, 0, length), state if kind == "pi0" else None
+            for number, guide in enumerate(guides):
+                batch.begin(number, noise + number, own, spans, guide)
+                flows |= dict(batch.step())
+            flows |= dict(batch.step())
+            made = [flows[number].actions for number in range(3)]
+            for number, guide in enumerate(guides):
+                batch.begin(number, noise + number, own, spans, guide)
+                (alone,) = [done for _ in range(2) for done in batch.step()]
+                assert torch.equal(alone.flow.actions, made[number])
+
+        def at(x: Tensor, t: Tensor) -> Tensor:
+            return model.velocity(x, t, state, kv)
+
+        for number, (one, actions) in enumerate(zip(given, made, strict=True)):
+            start, field = noise + number, lambda x, t: at(x, torch.full((1,), t))
+            if isinstance(one, Guidance):
+                field = one.guide(field, start)
+            elif isinstance(one, Committed):
+                start, field = one.begin(start), one.hold(at)
+                assert torch.equal(actions[0, :3], previous[:3])
+            torch.testing.assert_close(actions, sample(field, start, 2).actions, rtol=1e-4, atol=5e-5)
 
 
 @pytest.mark.gpu

@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vla_accel_ros.engine.graphs import Stage, put
+from vla_accel_ros.engine.graphs import Stage
 from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.staging import Inputs
 from vla_accel_ros.kernels.linear import Norm
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.models.folded import Prefix
@@ -40,11 +41,15 @@ class _Rows(Stage):
         self.prefix, self.pool, self.ops = prefix, pool, ops
         self.cos, self.sin = tables
 
-        def place(*shape: int, kind: torch.dtype = dtype) -> Tensor:
-            return torch.zeros(*shape, device=device, dtype=kind)
+        def place(*shape: int) -> Tensor:
+            return torch.zeros(*shape, device=device, dtype=dtype)
 
-        self.slots, self.lengths, self._zeros = (place(batch, kind=torch.int32) for _ in range(3))
+        counts = torch.int32, (batch,)
+        fields = {"tokens": (torch.int64, (batch,)), "slots": counts, "lengths": counts, "written": counts}
+        self._inputs = Inputs(device, fields)
+        self.tokens, self.slots, self.lengths, self.written = self._inputs.fields.values()
         self.lengths.fill_(1)
+        self._zeros = torch.zeros_like(self.slots)
         self._rows = torch.arange(batch, dtype=torch.int32, device=device)
         shape = (batch, len(prefix.layers), sizes.kv_heads, room, sizes.head_dim)
         self._k, self._v = place(*shape), place(*shape)
@@ -92,8 +97,7 @@ class Finish(_Rows):
 
     def set(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
         """Where the prefixes are and how long."""
-        put(self.slots, torch.tensor(slots, dtype=torch.int32))
-        put(self.lengths, torch.tensor(lengths, dtype=torch.int32))
+        self._inputs.put(slots=slots, lengths=lengths)
 
     def body(self) -> None:
         self._x.copy_(self.carry[self.slots.long()][:, None])
@@ -122,17 +126,13 @@ class Decode(_Rows):
     ) -> None:
         super().__init__(model, prefix, pool, tables, ops, batch, room)
         self._table, self._scale = model.embed_table, math.sqrt(model.config.prefix.width)
-        self.tokens = torch.zeros(batch, dtype=torch.int64, device=self.device)
-        self.written = torch.zeros_like(self.slots)
         self.logits = torch.zeros(batch, model.config.vocab, device=self.device, dtype=pool.k.dtype)
 
     def set(
         self, tokens: Tensor, slots: Sequence[int], lengths: Sequence[int], written: Sequence[int]
     ) -> None:
         """B of each; tokens int64."""
-        self.tokens.copy_(tokens)
-        for to, values in ((self.slots, slots), (self.lengths, lengths), (self.written, written)):
-            put(to, torch.tensor(values, dtype=torch.int32))
+        self._inputs.put(tokens=tokens, slots=slots, lengths=lengths, written=written)
 
     def body(self) -> None:
         self._x.copy_(self._table[self.tokens][:, None] * self._scale)

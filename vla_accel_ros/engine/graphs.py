@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -45,11 +47,20 @@ def put(buffer: Tensor, values: Tensor) -> None:
 
 
 class Stage(ABC):
-    """What is computed is `body`; `run` computes it."""
+    """What is computed is `body`; `run` computes it.
+
+    variant: which of several bodies over the same buffers is computed; partition: on which processors. Each
+    pair has a graph of its own. Whoever calls it sets them and the inputs, and holds whatever lock the
+    stage's callers share.
+    """
+
+    variant: Hashable = None
+    partition: Hashable = None
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self._over = torch.cuda.Event() if device.type == "cuda" else None
 
     @abstractmethod
     def body(self) -> None:
@@ -58,14 +69,31 @@ class Stage(ABC):
     @property
     def captured(self) -> bool:
         """Whether a call replays a graph."""
-        return self._graph is not None
+        return (self.variant, self.partition) in self._graphs
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """One call, from its inputs to its outputs, ordered after the one before it whatever streams both are
+        in, because they share the stage's buffers."""
+        if self._over is None:
+            yield
+            return
+        stream = torch.cuda.current_stream(self.device)
+        stream.wait_event(self._over)
+        try:
+            yield
+        finally:
+            self._over.record(stream)
 
     @torch.inference_mode()
-    def capture(self) -> None:
-        """Record the graph; does nothing on a CPU or the second time. The inputs must be valid ones."""
+    def capture(self, stream: torch.cuda.Stream | None = None) -> None:
+        """Record the variant's graph; does nothing on a CPU or the second time. The inputs must be valid.
+
+        stream: to record on, whose partition of processors and priority the graph keeps; None = any.
+        """
         if self.device.type != "cuda" or self.captured:
             return
-        current, side = torch.cuda.current_stream(self.device), torch.cuda.Stream(self.device)
+        current, side = torch.cuda.current_stream(self.device), stream or torch.cuda.Stream(self.device)
         side.wait_stream(current)
         # Kernels are compiled and libraries make their work spaces, neither of which can be captured.
         with torch.cuda.stream(side):
@@ -76,12 +104,13 @@ class Stage(ABC):
         # Other threads may use the device meanwhile.
         with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             self.body()
-        self._graph = graph
+        self._graphs[self.variant, self.partition] = graph
 
     @torch.inference_mode()
     def run(self) -> None:
         """Replay, or compute."""
-        if self._graph is None:
+        graph = self._graphs.get((self.variant, self.partition))
+        if graph is None:
             self.body()
         else:
-            self._graph.replay()
+            graph.replay()

@@ -18,9 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vla_accel_ros.engine.graphs import Memory, Stage, put
+from vla_accel_ros.engine.graphs import Memory, Stage
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.landing import Landing
+from vla_accel_ros.engine.staging import Inputs
 from vla_accel_ros.kernels.linear import product_in_parts
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.models.folded import Prefix
@@ -124,11 +125,12 @@ class Prefill(Stage):
         tokens = images + bucket
         if tokens > pool.max_tokens:
             raise ValueError(f"a prefix of {tokens} tokens does not fit into slots of {pool.max_tokens}.")
-        self.prompt = torch.zeros(batch, bucket, dtype=torch.int64, device=self.device)
-        self.slots, self._zeros = (
-            torch.zeros(batch, dtype=torch.int32, device=self.device) for _ in range(2)
-        )
-        self.lengths = torch.full_like(self.slots, tokens)
+        counts = torch.int32, (batch,)
+        fields = {"prompt": (torch.int64, (batch, bucket)), "slots": counts, "lengths": counts}
+        self._inputs = Inputs(self.device, fields)
+        self.prompt, self.slots, self.lengths = self._inputs.fields.values()
+        self.lengths.fill_(tokens)
+        self._zeros = torch.zeros_like(self.slots)
 
         def place(name: str, width: int) -> Tensor:
             most = batch * pool.max_tokens * width
@@ -152,10 +154,15 @@ class Prefill(Stage):
 
     def set(self, prompts: Sequence[Tensor], slots: Sequence[int]) -> None:
         """prompts int64 [t], each with t at most the bucket; slots: as many. Nothing is waited for."""
+        padded = torch.zeros(self.prompt.shape, dtype=torch.int64)
+        for row, prompt in zip(padded, prompts, strict=True):
+            if not prompt.is_cuda:
+                row[: len(prompt)] = prompt
+        lengths = [self._images + len(prompt) for prompt in prompts]
+        self._inputs.put(prompt=padded, slots=slots, lengths=lengths)
         for row, prompt in zip(self.prompt, prompts, strict=True):
-            put(row[: len(prompt)], prompt)
-        put(self.slots, torch.tensor(slots, dtype=torch.int32))
-        put(self.lengths, torch.tensor([self._images + len(p) for p in prompts], dtype=torch.int32))
+            if prompt.is_cuda:
+                row[: len(prompt)].copy_(prompt)
 
     def body(self) -> None:
         ops, layers = self.ops, self.prefix.layers

@@ -9,7 +9,8 @@ takes to put the work in the stream. The results are the plain model's, but for 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -18,17 +19,19 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.decoding import Finish
-from vla_accel_ros.engine.denoising import Denoise
+from vla_accel_ros.engine.denoising import Denoise, Form, Guides
 from vla_accel_ros.engine.graphs import Memory, Stage
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.precision import EXACT, Small, check
 from vla_accel_ros.engine.prefilling import Encode, Prefill
 from vla_accel_ros.engine.prefilling_fp8 import EncodeFp8, PrefillFp8
+from vla_accel_ros.engine.staging import Pending
 from vla_accel_ros.kernels.ops import Ops, ops_for
 from vla_accel_ros.models.conventions import OPENPI
 from vla_accel_ros.models.folded import Expert
-from vla_accel_ros.models.folding import fold_expert, fold_prefix
+from vla_accel_ros.models.folding import fold_expert, fold_prefix, with_clean_step
 from vla_accel_ros.models.gemma import rotary_tables
+from vla_accel_ros.models.inpainting import Inpainting
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.pixels import PixelRule
 from vla_accel_ros.models.sampling import Flow
@@ -42,6 +45,12 @@ BUCKET = 16
 Images = Sequence[np.ndarray] | np.ndarray
 """uint8 [H, W, 3] each, of any sizes, or all of one: [V, H, W, 3]."""
 
+CHUNKS = {
+    Form.FREE: "chunks",
+    Form.GUIDED: "guided chunks",
+    Form.COMMITTED: "chunks with committed actions",
+}
+
 S = TypeVar("S", bound=Stage)
 
 
@@ -49,8 +58,11 @@ class Stages:
     """encode, prefill, denoise and finish of a model over a pool of prefixes.
 
     time_rule: of the flow, see models.sampling. ops: makes the kernels of a stage; None = those of the pool's
-    device. precision: see engine.precision. rule: how pixels become the network's. Raises RuntimeError on a
-    GPU without triton, ValueError for a precision that the device does not have.
+    device. precision: see engine.precision. rule: how pixels become the network's. joints: numbers of an
+    action that the magnitudes of updates count; None = all.
+    partitions: streams by a name for each, on which stages that are called for that partition are captured,
+    so that their graphs keep its processors and priority; None, which is there, is no partition.
+    Raises RuntimeError on a GPU without triton, ValueError for a precision that the device does not have.
     """
 
     def __init__(
@@ -61,9 +73,12 @@ class Stages:
         ops: Callable[[], Ops] | None = None,
         precision: str = EXACT,
         rule: PixelRule = OPENPI.pixels,
+        joints: int | None = None,
     ) -> None:
         device, dtype, sizes = pool.k.device, pool.k.dtype, model.config.prefix
         self.model, self.pool, self.time_rule, self.rule = model, pool, time_rule, rule
+        self.joints = joints
+        self.partitions: dict[Hashable, torch.cuda.Stream | None] = {None: None}
         check(precision, True, device, dtype)
         self._ops = ops or (lambda: ops_for(device))
         self.prefix = fold_prefix(model.language_model)
@@ -77,6 +92,7 @@ class Stages:
         self.tables = cos[0, 0, :, :half].contiguous(), sin[0, 0, :, :half].contiguous()
         self._memory = Memory(device, dtype)
         self._experts: dict[int, Expert] = {}
+        self._clean: dict[int, Expert] = {}
         self._stages: dict[Hashable, Stage] = {}
         self._chain = self._ops()
         self._making, self._observing = threading.RLock(), threading.Lock()
@@ -89,8 +105,11 @@ class Stages:
         steps: Iterable[int],
         batches: Iterable[int] = (1,),
         progress: Progress = lambda name, done, total: None,
+        forms: Iterable[Form] = (Form.FREE,),
+        partition: Hashable = None,
     ) -> None:
-        """Make and capture stages ahead: for numbers of images, prompt lengths, steps and chunks at once.
+        """Make and capture stages ahead: for numbers of images, prompt lengths, steps and chunks at once, and
+        forms of chunks, for one partition.
 
         A free slot of the pool is used meanwhile: raises PoolExhausted if there is none.
         """
@@ -105,14 +124,18 @@ class Stages:
                 for bucket in buckets:
                     prompt = torch.zeros(bucket, dtype=torch.int64)
                     name = f"prefix of {count} images and {bucket} words"
-                    made.append((name, partial(self.observe, [images], [prompt], [slot])))
+                    made.append(
+                        (name, partial(self.observe, [images], [prompt], [slot], partition=partition))
+                    )
             for number in sorted(set(steps)):
                 for batch in sorted(set(batches)):
                     noise = torch.zeros(batch, config.horizon, config.action_dim, device=device)
                     state = torch.zeros(batch, config.state_dim, device=device)
-                    name = f"{number} denoising steps of {batch} chunks"
-                    act = partial(self.act, noise, state, [slot] * batch, [1] * batch, number)
-                    made.append((name, act))
+                    given = noise, state, [slot] * batch, [1] * batch, number
+                    for form in sorted(set(forms)):
+                        name = f"{number} denoising steps of {batch} {CHUNKS[form]}"
+                        guides = [_example(form, noise[0].cpu())] * batch
+                        made.append((name, partial(self.act, *given, guides, partition)))
             for done, (name, make) in enumerate(made):
                 progress(name, done, len(made))
                 make()
@@ -132,31 +155,31 @@ class Stages:
         prompts: Sequence[Tensor],
         slots: Sequence[int],
         taken: Callable[[], None] = lambda: None,
+        partition: Hashable = None,
     ) -> list[int]:
         """Write prefixes into pool slots; returns their lengths.
 
         frames: V images each, the same V for all; prompts int64 [t]; slots: one for each.
         taken: called once the images are needed no longer, before anything is made of them; what it raises
-        ends the call. Only that is waited for; the rest is ordered by the current stream.
+        ends the call. Only that is waited for; the rest is ordered by the current stream. partition: see
+        `partitions`.
         """
         batch, views = len(frames), len(frames[0])
         encode = self.encode(batch * views)
         prefill = self.prefill(views, max(len(prompt) for prompt in prompts), batch)
         with self._observing:  # encode and prefill share their buffers with all others of their kind
             encode.landing.take([image for frame in frames for image in frame], taken)
-            encode.capture()
-            encode.run()
+            self._run(encode, partition)
             encode.landing.read()
             tokens = views * self.model.config.vision.tokens
             for slot, seen in zip(slots, encode.tokens.split(tokens), strict=True):
                 self.images[slot, :tokens].copy_(seen)
             prefill.set(prompts, slots)
-            prefill.capture()
-            prefill.run()
+            self._run(prefill, partition)
         return [tokens + len(prompt) for prompt in prompts]
 
     @torch.inference_mode()
-    def reword(self, source: int, tokens: int, prompt: Tensor, slot: int) -> int:
+    def reword(self, source: int, tokens: int, prompt: Tensor, slot: int, partition: Hashable = None) -> int:
         """Write the prefix of a slot's images, so many tokens, and another prompt into another slot.
 
         Returns its length. The images are not encoded again: they were kept when they were observed.
@@ -167,28 +190,64 @@ class Stages:
             encode.tokens.copy_(self.images[source, :tokens])
             self.images[slot, :tokens].copy_(encode.tokens)
             prefill.set([prompt], [slot])
-            prefill.capture()
-            prefill.run()
+            self._run(prefill, partition)
         return tokens + len(prompt)
 
     @torch.inference_mode()
     def act(
-        self, noise: Tensor, state: Tensor | None, slots: Sequence[int], lengths: Sequence[int], steps: int
+        self,
+        noise: Tensor,
+        state: Tensor | None,
+        slots: Sequence[int],
+        lengths: Sequence[int],
+        steps: int,
+        guides: Guides | None = None,
+        partition: Hashable = None,
     ) -> Flow:
-        """Sample a chunk from each of some prefixes.
+        """Sample a chunk from each of some prefixes; what it returns is on the device.
 
-        noise float32 [B, H, A]; state float32 [B, S], for pi0; slots, lengths: of the prefixes, B each.
+        noise float32 [B, H, A]; state float32 [B, S], for pi0; slots, lengths: of the prefixes, B each;
+        guides: what each chunk must agree with, None = all are free. partition: see `partitions`.
         """
-        key = ("denoise", len(slots), steps)
-        stage = self.denoise(len(slots), steps)
-        with self._locks[key]:
-            stage.set(noise, state if stage.alone else None, slots, lengths)
-            stage.capture()
-            stage.run()
+        with self._denoised(noise, state, slots, lengths, steps, guides, partition) as stage:
             return Flow(stage.x.clone(), stage.update.clone())
 
     @torch.inference_mode()
-    def last_hidden(self, slot: int, length: int) -> Tensor:
+    def submit(
+        self,
+        noise: Tensor,
+        state: Tensor | None,
+        slots: Sequence[int],
+        lengths: Sequence[int],
+        steps: int,
+        guides: Guides | None = None,
+        partition: Hashable = None,
+    ) -> Pending:
+        """As `act`, but the chunks come to the host. Once the stage is captured nothing is waited for or
+        allocated on the device here; inputs may be of the host, whose memory need not be page-locked."""
+        with self._denoised(noise, state, slots, lengths, steps, guides, partition) as stage:
+            return stage.pending()
+
+    @contextmanager
+    def _denoised(
+        self,
+        noise: Tensor,
+        state: Tensor | None,
+        slots: Sequence[int],
+        lengths: Sequence[int],
+        steps: int,
+        guides: Guides | None,
+        partition: Hashable,
+    ) -> Iterator[Denoise]:
+        """The stage, with these chunks in it."""
+        stage = self.denoise(len(slots), steps)
+        with self._locks["denoise", len(slots), steps], stage.call():
+            stage.set(noise, state if stage.alone else None, slots, lengths, guides)
+            self._run(stage, partition)
+            yield stage
+
+    @torch.inference_mode()
+    def last_hidden(self, slot: int, length: int, partition: Hashable = None) -> Tensor:
         """The hidden state [W] after the final norm of a prefix's last token, which text begins with."""
         stage = self._stage(
             ("finish",),
@@ -196,8 +255,7 @@ class Stages:
         )
         with self._locks["finish",]:
             stage.set([slot], [length])
-            stage.capture()
-            stage.run()
+            self._run(stage, partition)
             return stage.hidden[0, 0].clone()
 
     def encode(self, images: int) -> Encode:
@@ -232,10 +290,32 @@ class Stages:
                 other = next(iter(self._experts.values()), None)
                 self._experts[steps] = fold_expert(self.model, steps, self.time_rule, other)
             expert = self._experts[steps]
-            small = self.small.expert(expert.layers)
-            return Denoise(self.model.config, expert, self.pool, self.tables, self._ops(), batch, small)
+            return Denoise(
+                self.model.config,
+                expert,
+                self.pool,
+                self.tables,
+                self._ops(),
+                batch,
+                self.small.expert(expert.layers),
+                partial(self.clean, steps),
+                self.time_rule,
+                self.joints,
+            )
 
         return self._stage(("denoise", batch, steps), make)
+
+    def _run(self, stage: Stage, partition: Hashable) -> None:
+        stage.partition = partition
+        stage.capture(self.partitions[partition])
+        stage.run()
+
+    def clean(self, steps: int) -> Expert:
+        """The expert of so many steps, which has been made, with a row for flow time 0."""
+        with self._making:
+            if steps not in self._clean:
+                self._clean[steps] = with_clean_step(self.model, self._experts[steps], self.time_rule)
+            return self._clean[steps]
 
     def _stage(self, key: Hashable, make: Callable[[], S]) -> S:
         with self._making:
@@ -243,3 +323,10 @@ class Stages:
                 self._locks[key] = threading.Lock()
                 self._stages[key] = make()
             return self._stages[key]  # type: ignore[return-value]
+
+
+def _example(form: Form, actions: Tensor) -> Inpainting | None:
+    """What makes a chunk of actions [H, A] one of that form."""
+    if form is Form.FREE:
+        return None
+    return Inpainting(actions, torch.zeros(len(actions)), committed=int(form is Form.COMMITTED))

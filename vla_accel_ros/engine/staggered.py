@@ -10,12 +10,14 @@ A chunk keeps one seat from its first step to its last; what seats are made of i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from vla_accel_ros.engine.staging import Pending, Samples
+from vla_accel_ros.models.inpainting import Inpainting
 from vla_accel_ros.models.packed import FlowStep, Part, velocities
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.sampling import Flow, flow_times
@@ -33,7 +35,9 @@ class Seats(Protocol):
         """Do ahead what would delay the first chunk."""
         ...
 
-    def take(self, seat: int, noise: Tensor, state: Tensor | None, kv: Part) -> None:
+    def take(
+        self, seat: int, noise: Tensor, state: Tensor | None, kv: Part, guide: Inpainting | None = None
+    ) -> None:
         """A chunk sits down: see StaggeredDenoising.begin."""
         ...
 
@@ -45,42 +49,83 @@ class Seats(Protocol):
         """What has become of a chunk."""
         ...
 
+    def result(self, seat: int) -> Pending:
+        """The same on its way to the host, and how far every step moved it; nothing is waited for."""
+        ...
+
 
 class PlainSeats:
     """In plain torch. together: False computes every chunk's step by itself, to the bit what it is alone
-    (models.packed). steps, time_rule: see models.sampling."""
+    (models.packed), and chunks with committed actions are always computed so. steps, time_rule: see
+    models.sampling. joints: numbers of an action that magnitudes count, None = all."""
 
     def __init__(
-        self, model: Pi, count: int, steps: int = 10, time_rule: str = "openpi", together: bool = True
+        self,
+        model: Pi,
+        count: int,
+        steps: int = 10,
+        time_rule: str = "openpi",
+        together: bool = True,
+        joints: int | None = None,
     ) -> None:
         self.count, self.steps = count, steps
         self._model, self._together, self._dt = model, together, -1.0 / steps
-        self._times = flow_times(steps, time_rule)
+        self._times, self._joints = flow_times(steps, time_rule), joints
         self._on: dict[torch.device, list[Tensor]] = {}
         self._due: dict[int, FlowStep] = {}
         self._flows: dict[int, Flow] = {}
+        self._guides: dict[int, Inpainting | None] = {}
+        self._moved: dict[int, list[Tensor]] = {}
 
     def prepare(self) -> None:
         pass
 
-    def take(self, seat: int, noise: Tensor, state: Tensor | None, kv: Part) -> None:
-        device = noise.device
+    def take(
+        self, seat: int, noise: Tensor, state: Tensor | None, kv: Part, guide: Inpainting | None = None
+    ) -> None:
+        device, x = noise.device, noise.float()
         if device not in self._on:
             self._on[device] = [torch.full((1,), time, device=device) for time in self._times]
-        self._due[seat] = FlowStep(noise.float(), self._on[device][0], state, kv)
+        if guide is not None:
+            target = guide.target.to(x)[None]
+            guide = replace(guide, target=target[0], weights=guide.weights.to(x))
+            x = torch.cat((target[:, : guide.committed], x[:, guide.committed :]), dim=1)
+        self._guides[seat], self._moved[seat] = guide, []
+        self._due[seat] = FlowStep(x, self._time(0, device, guide), state, kv)
+
+    def _time(self, step: int, device: torch.device, guide: Inpainting | None) -> Tensor:
+        """As models.sampling.Velocity has it, and models.committed where actions are committed."""
+        if guide is None or not guide.committed:
+            return self._on[device][step]
+        times = torch.full((1, len(guide.target)), self._times[step])
+        times[:, : guide.committed] = 0.0
+        return times
 
     def step(self, taken: Sequence[int]) -> None:
-        found = velocities(self._model, [self._due[seat] for seat in taken], self._together)
-        for seat, velocity in zip(taken, found, strict=True):
-            due, update = self._due.pop(seat), self._dt * velocity
-            self._flows[seat] = Flow(due.x + update, update)
-            after = due.step + 1
-            if after < self.steps:
-                x = self._flows[seat].actions
-                self._due[seat] = due._replace(x=x, t=self._on[x.device][after], step=after)
+        single = [seat for seat in taken if self._due[seat].t.ndim == 2]
+        for seats, together in ((single, False), ([s for s in taken if s not in single], self._together)):
+            found = velocities(self._model, [self._due[seat] for seat in seats], together)
+            for seat, velocity in zip(seats, found, strict=True):
+                self._move(seat, velocity)
+
+    def _move(self, seat: int, velocity: Tensor) -> None:
+        due, guide = self._due.pop(seat), self._guides[seat]
+        if guide is not None:
+            velocity = guide.guided(velocity, due.x, self._times[due.step])
+        update = self._dt * velocity
+        self._flows[seat] = Flow(due.x + update, update)
+        self._moved[seat].append(update[..., : self._joints].square().mean(-1).sqrt())
+        after = due.step + 1
+        if after < self.steps:
+            x = self._flows[seat].actions
+            self._due[seat] = due._replace(x=x, t=self._time(after, x.device, guide), step=after)
 
     def flow(self, seat: int) -> Flow:
         return self._flows[seat]
+
+    def result(self, seat: int) -> Pending:
+        flow, moved = self._flows[seat], torch.stack(self._moved[seat])
+        return Pending(Samples(*(part.float().cpu().numpy() for part in (*flow, moved))))
 
 
 class Denoised(NamedTuple, Generic[Key]):
@@ -88,6 +133,13 @@ class Denoised(NamedTuple, Generic[Key]):
 
     key: Key
     flow: Flow
+
+
+class Submitted(NamedTuple, Generic[Key]):
+    """key: as it was given to begin; pending: the chunk, of a batch of one, on its way to the host."""
+
+    key: Key
+    pending: Pending
 
 
 @dataclass
@@ -122,29 +174,46 @@ class StaggeredDenoising(Generic[Key]):
         return not self._free
 
     @torch.inference_mode()
-    def begin(self, key: Key, noise: Tensor, state: Tensor | None, kv: Part) -> None:
+    def begin(
+        self,
+        key: Key,
+        noise: Tensor,
+        state: Tensor | None,
+        kv: Part,
+        guide: Inpainting | None = None,
+    ) -> None:
         """Take a chunk in; the next step is its first.
 
         noise float32 [1, H, A]; state float [1, S], normalised, for pi0, else None; kv: its prefix, which the
-        caller holds until the chunk is finished or dropped. Raises ValueError if there is no room.
+        caller holds until the chunk is finished or dropped; guide: what it must agree with. Raises ValueError
+        if there is no room.
         """
         if self.full:
             raise ValueError(f"{len(self._chunks)} chunks are under way, and no more are allowed: step first")
-        self._seats.take(self._free[0], noise, state, kv)
-        self._chunks.append(_Chunk(key, self._free.pop(0)))
+        seat = min(self._free)  # low ones first, as fewer may be computed
+        self._seats.take(seat, noise, state, kv, guide)
+        self._free.remove(seat)
+        self._chunks.append(_Chunk(key, seat))
 
     @torch.inference_mode()
     def step(self) -> list[Denoised[Key]]:
         """Advance every chunk by one step; returns those that are finished, oldest first."""
+        return [Denoised(chunk.key, self._seats.flow(chunk.seat)) for chunk in self._advance()]
+
+    @torch.inference_mode()
+    def submit(self) -> list[Submitted[Key]]:
+        """As `step`, but nothing is waited for, and the chunks come to the host."""
+        return [Submitted(chunk.key, self._seats.result(chunk.seat)) for chunk in self._advance()]
+
+    def _advance(self) -> list[_Chunk[Key]]:
+        """The chunks whose last step this was; their seats are free, and hold them until the next begin."""
         if not self._chunks:
             return []
         self._seats.step([chunk.seat for chunk in self._chunks])
-        finished = []
         for chunk in self._chunks:
             chunk.done += 1
-            if chunk.done == self._seats.steps:
-                finished.append(Denoised(chunk.key, self._seats.flow(chunk.seat)))
-                self._free.append(chunk.seat)
+        finished = [chunk for chunk in self._chunks if chunk.done == self._seats.steps]
+        self._free += [chunk.seat for chunk in finished]
         self._chunks = [chunk for chunk in self._chunks if chunk.done < self._seats.steps]
         return finished
 

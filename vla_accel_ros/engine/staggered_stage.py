@@ -11,22 +11,25 @@ WIDE_ROWS on arithmetic counts: there, as in prefill, the products are cuBLAS wi
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.denoising import Denoise
-from vla_accel_ros.engine.graphs import put
+from vla_accel_ros.engine.denoising import Denoise, Form, Guides, check_fits, single
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.precision import SmallLayer
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.engine.staggered import StaggeredDenoising
+from vla_accel_ros.engine.staging import Field, HostRing, Inputs, Pending
+from vla_accel_ros.kernels.flow import Guide
 from vla_accel_ros.kernels.linear import product_in_parts
 from vla_accel_ros.kernels.ops import Ops, ops_for
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.folded import Expert, Modulation
+from vla_accel_ros.models.inpainting import Inpainting
 from vla_accel_ros.models.packed import Part, Span
 from vla_accel_ros.models.sampling import Flow
 
@@ -40,8 +43,7 @@ pass that adds them to the residual adds them up."""
 class StaggeredStep(Denoise):
     """As Denoise, but one step of x in place, which is a seat's own from step to step.
 
-    where int32 [3, B]: slots, lengths and steps, of each seat. small: as of Denoise. Because x is read and
-    written, capture is for the time before anybody sits.
+    where int32 [3, B]: slots, lengths and steps, of each seat. Parameters: as of Denoise.
     """
 
     def __init__(
@@ -53,15 +55,45 @@ class StaggeredStep(Denoise):
         ops: Ops,
         batch: int,
         small: Sequence[SmallLayer] | None = None,
+        clean: Callable[[], Expert] | None = None,
+        time_rule: str = "openpi",
+        joints: int | None = None,
     ) -> None:
-        super().__init__(config, expert, pool, tables, ops, batch, small)
+        super().__init__(config, expert, pool, tables, ops, batch, small, clean, time_rule, joints)
         # Each row begins at a multiple of 16 bytes.
-        self.where = torch.zeros(3, -(-batch // 4) * 4, dtype=torch.int32, device=pool.k.device)
+        self._seats = Inputs(self.device, {"where": (torch.int32, (3, -(-batch // 4) * 4))})
+        self.where = self._seats.fields["where"]
         self.slots, self.lengths, self.steps = self.where[:, :batch].unbind(0)
         self.lengths.fill_(1)
+        self._sequences = self._sequences._replace(positions=self.lengths)
+
+    def share(self, larger: StaggeredStep) -> None:
+        """Be a step of the first seats of a larger one: what sits there is from now on its, and ours."""
+        batch = len(self.x)
+        self.x, self.update, self.state = larger.x[:batch], larger.update[:batch], larger.state[:batch]
+        self.magnitudes = larger.magnitudes._replace(values=larger.magnitudes.values[:batch])
+        target, weights, gains, reach, committed = larger.guide
+        self.guide = Guide(target[:batch], weights[:batch], gains[:batch], reach, committed[:batch])
+        self.where = larger.where
+        self.slots, self.lengths, self.steps = self.where[:, :batch].unbind(0)
+        self._sequences = self._sequences._replace(positions=self.lengths)
+
+    def place(self, where: np.ndarray) -> None:
+        """Set slots, lengths and steps, int32 of the shape of `where`; nothing is waited for."""
+        self._seats.put(where=where)
+
+    @torch.inference_mode()
+    def capture(self, stream: torch.cuda.Stream | None = None) -> None:
+        """See Stage. What sits is afterwards as it was, though x is read and written."""
+        if self.device.type != "cuda" or self.captured:
+            return
+        kept = [part.clone() for part in (self.x, self.update, self.magnitudes.values)]
+        super().capture(stream)
+        for part, values in zip((self.x, self.update, self.magnitudes.values), kept, strict=True):
+            part.copy_(values)
 
     def body(self) -> None:
-        self._step(self.steps, self._state_token())
+        self._step(self.steps, self.steps, self._state_token())
 
 
 class WideStep(StaggeredStep):
@@ -75,8 +107,11 @@ class WideStep(StaggeredStep):
         tables: tuple[Tensor, Tensor],
         ops: Ops,
         batch: int,
+        clean: Callable[[], Expert] | None = None,
+        time_rule: str = "openpi",
+        joints: int | None = None,
     ) -> None:
-        super().__init__(config, expert, pool, tables, ops, batch)
+        super().__init__(config, expert, pool, tables, ops, batch, None, clean, time_rule, joints)
         sizes = config.expert
         columns = (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim
         self._rows_in = torch.zeros_like(self._hidden)
@@ -84,12 +119,27 @@ class WideStep(StaggeredStep):
         self._qkv = self._hidden.new_zeros(*self._hidden.shape[:2], columns)
         self._gate_up = self._hidden.new_zeros(*self._hidden.shape[:2], 2 * sizes.mlp)
 
-    def _step(self, now: slice | Tensor, token: Tensor | None) -> None:
-        expert, ops, table, x = self.expert, self.ops, self.expert.modulation, self._hidden
+    def _step(self, now: slice | Tensor, at: Tensor, token: Tensor | None) -> None:
+        expert, ops, own_now = self.expert, self.ops, now
+        x, rows_in, made = self._hidden, self._rows_in, self._made
+        if self.variant is Form.COMMITTED:
+            expert, own_now = self._timed, self._times_of_actions(at)
+            if expert.modulation is not None:  # every token is a sequence, at its own time
+                x, rows_in, made = single(x), single(rows_in), made.flatten(1, 2).unsqueeze(2)
+                at = own_now
+        table = expert.modulation
+
+        def onward(
+            added: Tensor | None, gate: Tensor | None, norm: tuple[Tensor | None, Tensor | None]
+        ) -> None:
+            """Add what was made to the rows, and norm them for the next product."""
+            ops.add_norm(x, added, rows_in, at, gate, *norm)
+
         ops.embed_actions(
-            self.x, expert.in_weight, expert.in_bias[now], x, expert.mlp_weight, expert.mlp_bias, token
-        )
-        self._onward(None, None, _attention_norm(table, 0))
+            self.x, expert.in_weight, expert.in_bias[own_now], self._hidden, expert.mlp_weight,
+            expert.mlp_bias, token,
+        )  # fmt: skip
+        onward(None, None, _attention_norm(table, 0))
         for index, layer in enumerate(expert.layers):
             torch.mm(self._rows_in.flatten(0, 1), layer.qkv.t(), out=self._qkv.flatten(0, 1))
             ops.attend_rotary(
@@ -98,23 +148,16 @@ class WideStep(StaggeredStep):
             )  # fmt: skip
             product_in_parts(self._attended.flatten(0, 1), layer.o, self._made.flatten(1, 2))
             gate = None if table is None else table.attention_gate[:, index]
-            self._onward(self._made, gate, _mlp_norm(table, index))
+            onward(made, gate, _mlp_norm(table, index))
             torch.mm(self._rows_in.flatten(0, 1), layer.gate_up.t(), out=self._gate_up.flatten(0, 1))
             ops.glu(self._gate_up, self._fed)
             product_in_parts(self._fed.flatten(0, 1), layer.down, self._made.flatten(1, 2))
             gate = None if table is None else table.mlp_gate[:, index]
             if index + 1 < len(expert.layers):
-                self._onward(self._made, gate, _attention_norm(table, index + 1))
+                onward(made, gate, _attention_norm(table, index + 1))
             else:
-                ops.add_norm(x, self._made, None, self.steps, gate)
-        final = None if table is None else table.final[now]
-        ops.read_out(x, expert.out_weight, expert.out_bias[now], self.x, self.update, final)
-
-    def _onward(
-        self, made: Tensor | None, gate: Tensor | None, norm: tuple[Tensor | None, Tensor | None]
-    ) -> None:
-        """Add what was made to the rows, and norm them for the next product."""
-        self.ops.add_norm(self._hidden, made, self._rows_in, self.steps, gate, *norm)
+                ops.add_norm(x, made, None, at, gate)
+        self._end(now, self.steps)
 
 
 def _attention_norm(table: Modulation | None, layer: int) -> tuple[Tensor | None, Tensor | None]:
@@ -134,45 +177,105 @@ class CapturedSeats:
     Prefixes must be spans of the stages' pool. The stage is captured before the first chunk sits, or ahead by
     `prepare`. wide: whether for many rows; None = as there are. Many are computed with the exact weights,
     whatever the stages' precision: reading fewer bits makes less of the reading, not of the arithmetic.
-    ops: as of Stages.
+    ops: as of Stages. committed: whether `prepare` is for committed actions, too; else the first chunk with
+    some waits for the capture. partition: see Stages.
+
+    sizes: numbers of seats that have graphs of their own; a step computes the fewest that hold all chunks, so
+    that empty seats cost less. Products of other numbers of rows round differently, so a chunk is the same to
+    the bit in any company only with one size, `count`, which None is; powers_of_two has the usual ones.
     """
 
     def __init__(
-        self, stages: Stages, count: int, steps: int, wide: bool | None = None, ops: Ops | None = None
+        self,
+        stages: Stages,
+        count: int,
+        steps: int,
+        wide: bool | None = None,
+        ops: Ops | None = None,
+        committed: bool = False,
+        partition: Hashable = None,
+        sizes: Sequence[int] | None = None,
     ) -> None:
         self.count, self.steps = count, steps
         pool, config = stages.pool, stages.model.config
         expert, device = stages.denoise(1, steps).expert, pool.k.device
-        rows = count * (config.horizon + (config.kind == "pi0"))
         small, ops = stages.small.expert(expert.layers), ops or ops_for(device)
-        self._pool = pool
-        self.stage = (
-            WideStep(config, expert, pool, stages.tables, ops, count)
-            if (rows >= WIDE_ROWS if wide is None else wide)
-            else StaggeredStep(config, expert, pool, stages.tables, ops, count, small)
-        )
+        self._pool, self._stream = pool, stages.partitions[partition]
+        more = partial(stages.clean, steps), stages.time_rule, stages.joints
+
+        def made(seats: int) -> StaggeredStep:
+            given = config, expert, pool, stages.tables, ops, seats
+            rows = seats * (config.horizon + (config.kind == "pi0"))
+            many = rows >= WIDE_ROWS if wide is None else wide
+            step = WideStep(*given, *more) if many else StaggeredStep(*given, small, *more)
+            step.partition = partition
+            return step
+
+        self.stage = made(count)
+        self._steps = [made(size) for size in sorted(set(sizes or ())) if size < count]
+        for step in self._steps:
+            step.share(self.stage)
+        self._steps.append(self.stage)
         self._where = np.zeros(self.stage.where.shape, np.int32)
         self._where[1] = 1
+        self._guides: list[Inpainting | None] = [None] * count
+        self._forms = tuple(Form) if committed else (Form.FREE, Form.GUIDED)
+        self._begins = HostRing(device, _begin_fields(self.stage, steps), blocks=count + 1)
 
     def prepare(self) -> None:
-        """Capture the stage, while nobody sits; the second time it does nothing."""
-        self.stage.capture()
+        """Capture the stage; the second time it does nothing."""
+        for form in self._forms:
+            self._capture(form)
+
+    def _capture(self, form: Form) -> None:
+        for step in self._steps:
+            step.use(form)
+            step.capture(self._stream)
 
     @torch.inference_mode()
-    def take(self, seat: int, noise: Tensor, state: Tensor | None, kv: Part) -> None:
-        """See Seats. Raises ValueError for a prefix that is not in the pool."""
+    def take(
+        self, seat: int, noise: Tensor, state: Tensor | None, kv: Part, guide: Inpainting | None = None
+    ) -> None:
+        """See Seats. Raises ValueError for a prefix that is not in the pool, and a guide of another chunk."""
         if not isinstance(kv, Span) or kv.keys is not self._pool.k or kv.start:
             raise ValueError("a prefix is not a slot of the stages' pool from its first token on")
+        stage = self.stage
+        check_fits(guide, stage.x.shape[1:])
         self.prepare()
-        self.stage.x[seat].copy_(noise[0])
-        if state is not None and self.stage.alone:
-            self.stage.state[seat].copy_(state[0])
+        self._capture(Form.of(guide))
+        begin = {"x": (noise[0], stage.x[seat])}
+        if state is not None and stage.alone:
+            begin["state"] = state[0], stage.state[seat]
+        if guide is not None:
+            to, count = stage.guide, guide.committed
+            begin["target"] = guide.target, to.target[seat]
+            begin["weights"] = guide.weights, to.weights[seat]
+            begin["gains"] = torch.tensor(stage.gains(guide)), to.gains[seat]
+            begin["committed"] = torch.tensor(count, dtype=torch.int32), to.committed[seat]
+        elif self._guides[seat] is not None:
+            stage.guide.weights[seat].zero_()
+            stage.guide.committed[seat].zero_()
+        self._copy(begin)
+        if guide is not None:
+            stage.x[seat, : guide.committed].copy_(stage.guide.target[seat, : guide.committed])
+        self._guides[seat] = guide
         self._where[:, seat] = kv.place, kv.end, 0
+
+    def _copy(self, begin: dict[str, tuple[Tensor, Tensor]]) -> None:
+        """Values to where they belong, those of the host through page-locked memory."""
+        _, host = self._begins.fill()
+        for name, (value, to) in begin.items():
+            if not value.is_cuda:
+                value = host[name].copy_(value)
+            to.copy_(value, non_blocking=True)
+        self._begins.sent()
 
     @torch.inference_mode()
     def step(self, taken: Sequence[int]) -> None:
-        put(self.stage.where, torch.from_numpy(self._where))
-        self.stage.run()
+        stage = next(step for step in self._steps if len(step.x) > max(taken))
+        stage.use(max(Form.of(self._guides[seat]) for seat in taken))
+        self.stage.place(self._where)
+        stage.run()
         self._where[2, list(taken)] += 1
         self._where[2] %= self.steps
 
@@ -180,6 +283,29 @@ class CapturedSeats:
     def flow(self, seat: int) -> Flow:
         stage = self.stage
         return Flow(stage.x[seat : seat + 1].clone(), stage.update[seat : seat + 1].clone())
+
+    @torch.inference_mode()
+    def result(self, seat: int) -> Pending:
+        """See Seats."""
+        return self.stage.readback.one(seat)
+
+
+def powers_of_two(count: int) -> list[int]:
+    """Sizes for so many seats: 1, 2, 4, ... below, and count."""
+    return [*(1 << power for power in range((count - 1).bit_length())), count]
+
+
+def _begin_fields(stage: StaggeredStep, steps: int) -> dict[str, Field]:
+    """What a chunk that sits down brings."""
+    horizon, dims = stage.x.shape[1:]
+    return {
+        "x": (torch.float32, (horizon, dims)),
+        "state": (torch.float32, tuple(stage.state.shape[1:])),
+        "target": (torch.float32, (horizon, dims)),
+        "weights": (torch.float32, (horizon,)),
+        "gains": (torch.float32, (steps,)),
+        "committed": (torch.int32, ()),
+    }
 
 
 class OneByOne:
@@ -191,14 +317,47 @@ class OneByOne:
         self._stages, self._seats, self._lock = stages, seats, threading.Lock()
 
     def act(
-        self, noise: Tensor, state: Tensor | None, slots: Sequence[int], lengths: Sequence[int], steps: int
+        self,
+        noise: Tensor,
+        state: Tensor | None,
+        slots: Sequence[int],
+        lengths: Sequence[int],
+        steps: int,
+        guides: Guides | None = None,
     ) -> Flow:
         """One chunk: as Stages.act with a batch of 1."""
         if steps != self._seats.steps:
-            return self._stages.act(noise, state, slots, lengths, steps)
-        (slot,), (length,) = slots, lengths
+            return self._stages.act(noise, state, slots, lengths, steps, guides)
         with self._lock:
-            one = StaggeredDenoising[None](self._seats)
-            one.begin(None, noise, state, self._stages.pool.span(slot, 0, length))
-            (done,) = [done for _ in range(steps) for done in one.step()]
-            return done.flow
+            return self._denoised(noise, state, slots, lengths, guides).step()[0].flow
+
+    def submit(
+        self,
+        noise: Tensor,
+        state: Tensor | None,
+        slots: Sequence[int],
+        lengths: Sequence[int],
+        steps: int,
+        guides: Guides | None = None,
+    ) -> Pending:
+        """One chunk: as Stages.submit with a batch of 1."""
+        if steps != self._seats.steps:
+            return self._stages.submit(noise, state, slots, lengths, steps, guides)
+        with self._lock:
+            return self._denoised(noise, state, slots, lengths, guides).submit()[0].pending
+
+    def _denoised(
+        self,
+        noise: Tensor,
+        state: Tensor | None,
+        slots: Sequence[int],
+        lengths: Sequence[int],
+        guides: Guides | None,
+    ) -> StaggeredDenoising[None]:
+        """One chunk that lacks its last step."""
+        (slot,), (length,), (guide,) = slots, lengths, guides or (None,)
+        one = StaggeredDenoising[None](self._seats)
+        one.begin(None, noise, state, self._stages.pool.span(slot, 0, length), guide)
+        for _ in range(self._seats.steps - 1):
+            one.step()
+        return one

@@ -50,7 +50,8 @@ class Norm(NamedTuple):
         wide = F.pad(x.float().flatten(0, 1), (0, -x.shape[2] % GROUP)).unflatten(1, (-1, GROUP))
         self.squares[:, : len(wide)].copy_(wide.square().sum(2).T)
         if self.scale is not None and self.scaled is not None:
-            self.scaled.copy_(x.float() * (1.0 + self.scale[:, None]))
+            each = self.scale.view(x.shape) if len(self.scale) > len(x) else self.scale[:, None]
+            self.scaled.copy_(x.float() * (1.0 + each))
 
 
 def rotary_qkv(

@@ -10,6 +10,8 @@ costs no pass over its input.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import cast
 
@@ -60,14 +62,43 @@ def fold_expert(model: Pi, steps: int, time_rule: str = "openpi", like: Expert |
     return _expert(model, layers, constants or folding.constants())
 
 
+@torch.no_grad()
+def with_clean_step(model: Pi, expert: Expert, time_rule: str = "openpi") -> Expert:
+    """The expert with one more row in its tables, the last: at flow time 0, where committed actions are.
+
+    expert: of the model, by fold_expert. Its matrices are shared; models.committed says who needs the row.
+    """
+    folding = Folding(model, expert.steps, time_rule, times=(0.0,))
+    if model.config.kind == "pi05":
+        for layer in _of(model.expert):
+            folding.layer(layer)
+    clean = folding.constants()
+
+    def more(table: Tensor, row: Tensor) -> Tensor:
+        return torch.cat((table, row))
+
+    modulation = expert.modulation
+    if modulation is not None and clean.modulation is not None:
+        tables = vars(modulation).items()
+        modulation = Modulation(**{name: more(own, getattr(clean.modulation, name)) for name, own in tables})
+    return replace(
+        expert,
+        modulation=modulation,
+        in_bias=more(expert.in_bias, clean.in_bias),
+        out_bias=more(expert.out_bias, clean.out_bias),
+    )
+
+
 class Folding:
     """The expert of S steps, layer by layer, so that whoever has no room for all of them can write them away.
 
-    model: its expert's layers need not be there. Raises ValueError for what flow_times refuses.
+    model: its expert's layers need not be there. times: other flow times than those of the steps' rule.
+    Raises ValueError for what flow_times refuses.
     """
 
-    def __init__(self, model: Pi, steps: int, time_rule: str) -> None:
-        self._model, self._times = model, flow_times(steps, time_rule)
+    def __init__(self, model: Pi, steps: int, time_rule: str, times: Sequence[float] | None = None) -> None:
+        self._model = model
+        self._times = flow_times(steps, time_rule) if times is None else list(times)
         self.key = Key(steps, time_rule, str(model.expert.dtype).removeprefix("torch."))
         self._rows: list[tuple[Tensor, ...]] = []
 
@@ -93,8 +124,8 @@ class Folding:
     @torch.no_grad()
     def constants(self) -> Constants:
         """When all layers of a pi0.5 are folded."""
-        model, steps = self._model, self.key.steps
-        dt, norm = -1.0 / steps, model.expert.norm
+        model, rows = self._model, len(self._times)
+        dt, norm = -1.0 / self.key.steps, model.expert.norm
         out_weight = model.action_out_proj.weight.float() * dt
         out_bias = model.action_out_proj.bias.float() * dt
         if model.config.kind == "pi05":
@@ -102,13 +133,13 @@ class Folding:
             final, shift, _ = _modulation(norm, self.condition)
             modulation = Modulation(*[*columns, final.contiguous()])
             in_weight = model.action_in_proj.weight.float()
-            in_bias = model.action_in_proj.bias.float().expand(steps, -1)
+            in_bias = model.action_in_proj.bias.float().expand(rows, -1)
             out_biases = F.linear(shift, out_weight, out_bias)
         else:
             modulation = None
             in_weight, in_bias = _action_time_in(model, self.times)
             out_weight = out_weight * (1.0 + norm.weight.float())
-            out_biases = out_bias.expand(steps, -1)
+            out_biases = out_bias.expand(rows, -1)
         ends = (in_weight, in_bias, out_weight, out_biases)
         return Constants(modulation, *[end.contiguous() for end in ends])
 

@@ -4,12 +4,14 @@ While the network thinks, the robot goes on executing `delay` actions of the pre
 must begin with those and may leave them gradually up to the execution horizon (Black et al., 2025, "Real-time
 execution of action chunking flow policies", eq. 2-5). The correction is the error of the predicted clean
 chunk pulled back to x: through the identity (lerobot's published code, no backward pass, fuses with the step)
-or the true Jacobian (the paper's form).
+or the true Jacobian (the paper's form). With the identity it is elementwise and part of the captured steps
+(models/inpainting.py); the true Jacobian needs a backward pass through the network and is computed eagerly.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,7 +78,8 @@ class Guidance:
         previous[..., i, :] is due when action i of the new chunk is; normalised as the network sees actions.
     delay: number of leading actions that will have been executed before the new chunk can take over.
     execution: number of actions after which the new chunk is free (at most h counts).
-    schedule: one of SCHEDULES. jacobian: "identity" (lerobot) or "exact" (vector-Jacobian product).
+    schedule: one of SCHEDULES. jacobian: "identity" (lerobot) or "exact" (vector-Jacobian product, which the
+        captured stages do not have).
     max_weight: greatest strength; the number of sampling steps is the largest that does not overshoot, since
         a step of dt corrects an action of weight 1 by dt * strength of its error (the paper has 5 of both).
     """
@@ -104,19 +107,25 @@ class Guidance:
         if not self.max_weight > 0:
             raise ValueError(f"guidance.max_weight is {self.max_weight}; give the number of sampling steps.")
 
-    def guide(self, velocity: Velocity, noise: Tensor) -> Velocity:
-        """The guided velocity for samples shaped like noise [B, H, A]: v - weight(t) * correction."""
-        batch, horizon, dims = noise.shape
-        previous = self.previous.to(noise)
-        previous = previous if previous.ndim == 3 else previous[None]
+    def target(self, chunk: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """What a chunk of shape [B, H, A] is pulled to, float [1 or B, H, A], and how strongly, float32 [H].
+
+        Raises ValueError if the previous chunk does not fit it.
+        """
+        batch, horizon, dims = chunk
+        previous = self.previous if self.previous.ndim == 3 else self.previous[None]
         known = previous.shape[1]
         if previous.shape[0] not in (1, batch) or known > horizon or previous.shape[2] != dims:
             raise ValueError(
-                f"guidance.previous has shape {list(self.previous.shape)}; the chunk is {list(noise.shape)}."
+                f"guidance.previous has shape {list(self.previous.shape)}; the chunk is {list(chunk)}."
             )
         target = torch.cat((previous, previous.new_zeros(previous.shape[0], horizon - known, dims)), dim=1)
-        weights = prefix_weights(self.schedule, self.delay, min(self.execution, known), horizon)
-        weights = weights.to(noise)[:, None]
+        return target, prefix_weights(self.schedule, self.delay, min(self.execution, known), horizon)
+
+    def guide(self, velocity: Velocity, noise: Tensor) -> Velocity:
+        """The guided velocity for samples shaped like noise [B, H, A]: v - weight(t) * correction."""
+        target, weights = self.target(noise.shape)
+        target, weights = target.to(noise), weights.to(noise)[:, None]
         exact = self.jacobian == "exact"
 
         def guided(x: Tensor, t: float) -> Tensor:

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from vla_accel_ros.kernels.flow import Guide, Magnitudes
 from vla_accel_ros.kernels.gpu.launch import (
     Scratch,
     after_previous,
@@ -30,15 +31,16 @@ from vla_accel_ros.kernels.tuning import Config
 @triton.jit
 def _embed(
     x, in_weight, in_bias, out, squares, scale, scaled, rows, horizon, tokens, A, width, room,
-    PER_SEQUENCE: tl.constexpr, SCALE_PER_SEQUENCE: tl.constexpr, SILU: tl.constexpr, GROUP: tl.constexpr,
-    EXACT: tl.constexpr, BLOCK_A: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    PDL: tl.constexpr,
+    PER_SEQUENCE: tl.constexpr, SCALE_PER_SEQUENCE: tl.constexpr, PER_ACTION: tl.constexpr,
+    SILU: tl.constexpr, GROUP: tl.constexpr, EXACT: tl.constexpr, BLOCK_A: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     row_ok = row < rows
     row = tl.minimum(row, rows - 1)
     sequence = row // tokens
     token = row % tokens - (tokens - horizon)
+    table = sequence * horizon + tl.maximum(token, 0) if PER_ACTION else sequence
     column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     column_ok = column < width
     c = tl.arange(0, BLOCK_A)
@@ -49,14 +51,14 @@ def _embed(
     at = x + (sequence * horizon + token)[:, None] * A + c[None, :]
     actions = tl.load(at, mask=(row_ok & (token >= 0))[:, None] & (c < A)[None, :], other=0.0)
     made = tl.dot(actions, w, input_precision=EXACT)
-    made += bias_of(in_bias, sequence, column, column_ok, width, PER_SEQUENCE)
+    made += bias_of(in_bias, table, column, column_ok, width, PER_SEQUENCE)
     if SILU:
         made = made * tl.sigmoid(made)
     made = tl.where(column_ok[None, :], made, 0.0).to(out.dtype.element_ty)
     tl.store(out + row[:, None] * width + column[None, :], made, mask=row_ok[:, None] & column_ok[None, :])
     if squares is not None:
         leave_norm(
-            made.to(tl.float32), row, row_ok, column, column_ok, sequence, room, width,
+            made.to(tl.float32), row, row_ok, column, column_ok, table, room, width,
             tl.program_id(1) * BLOCK_N, squares, scale, scaled, SCALE_PER_SEQUENCE, BLOCK_N, GROUP,
         )  # fmt: skip
 
@@ -110,8 +112,9 @@ def _mix(
 
 @triton.jit
 def _read_out(
-    hidden, weight, bias, x, update, scale, tokens, horizon, A, width, PER_SEQUENCE: tl.constexpr,
-    BLOCK_A: tl.constexpr, BLOCK_K: tl.constexpr, EPS: tl.constexpr, PDL: tl.constexpr,
+    hidden, weight, bias, x, update, scale, step, magnitudes, target, weights, gains, reach, committed,
+    tokens, horizon, A, width, steps, dims, PER_SEQUENCE: tl.constexpr, BLOCK_A: tl.constexpr,
+    BLOCK_K: tl.constexpr, EPS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
         after_previous()
@@ -136,8 +139,20 @@ def _read_out(
     a_ok = a < A
     moved = total * tl.rsqrt(squares / width + EPS) + tl.load(bias + table * A + a, mask=a_ok, other=0.0)
     at = action * A + a
+    before = tl.load(x + at, mask=a_ok, other=0.0)
+    now = tl.load(step + sequence) if step is not None else 0
+    if target is not None:
+        clean = before + tl.load(reach + now) * moved
+        pull = tl.load(gains + sequence * steps + now) * tl.load(weights + action)
+        pulled = moved + pull * (tl.load(target + at, mask=a_ok, other=0.0) - clean)
+        moved = tl.where(pull != 0.0, pulled, moved)
+        moved = tl.where(action % horizon < tl.load(committed + sequence), 0.0, moved)
     tl.store(update + at, moved, mask=a_ok)
-    tl.store(x + at, tl.load(x + at, mask=a_ok, other=0.0) + moved, mask=a_ok)
+    tl.store(x + at, before + moved, mask=a_ok)
+    if magnitudes is not None:
+        counted = tl.where(a < dims, moved, 0.0)
+        of = (sequence * steps + now) * horizon + action % horizon
+        tl.store(magnitudes + of, tl.sqrt(tl.sum(counted * counted, axis=0) / dims))
 
 
 def embed_actions(
@@ -164,7 +179,8 @@ def embed_actions(
     columns = min(32, config.block_n)
     _embed[(triton.cdiv(rows, config.block_m), triton.cdiv(width, columns))](
         x, in_weight, in_bias, made, *left, rows, horizon, tokens, size, width, room,
-        PER_SEQUENCE=per_sequence(in_bias), SCALE_PER_SEQUENCE=per_sequence(scale), SILU=further, GROUP=GROUP,
+        PER_SEQUENCE=per_sequence(in_bias), SCALE_PER_SEQUENCE=per_sequence(scale),
+        PER_ACTION=in_bias.shape[0] > batch, SILU=further, GROUP=GROUP,
         EXACT="ieee" if out.dtype == x.dtype else "tf32x3",
         BLOCK_A=max(16, triton.next_power_of_2(size)), BLOCK_M=config.block_m, BLOCK_N=columns,
         **options(config.warps, config.stages, pdl),
@@ -187,15 +203,20 @@ def read_out(
     x: Tensor,
     update: Tensor,
     scale: Tensor | None = None,
+    step: Tensor | None = None,
+    magnitudes: Magnitudes | None = None,
+    guide: Guide | None = None,
     *,
     config: Config,
     pdl: bool = False,
 ) -> None:
     """See kernels.flow.read_out."""
     (batch, horizon, size), (tokens, width) = x.shape, hidden.shape[1:]
+    values, dims = magnitudes or (None, size)
+    tables = [table for table in (values, None if guide is None else guide.gains) if table is not None]
     _read_out[(batch * horizon,)](
-        hidden, weight, bias, x, update, scale, tokens, horizon, size, width,
-        PER_SEQUENCE=per_sequence(bias, scale),
+        hidden, weight, bias, x, update, scale, step, values, *(guide or (None,) * 5), tokens, horizon, size,
+        width, tables[0].shape[1] if tables else 1, dims, PER_SEQUENCE=per_sequence(bias, scale),
         BLOCK_A=triton.next_power_of_2(size), BLOCK_K=config.block_k, EPS=NORM_EPS,
         **options(config.warps, config.stages, pdl),
     )  # fmt: skip
