@@ -1,7 +1,7 @@
 """How a policy that acts by flow makes chunks: whole ones, or staggered in seats.
 
-Every chunk starts from noise that is a function of the seed and of what it is for (models.noise), so that it
-can be made again. A free chunk is computed by captured stages where there are any; one that agrees with the chunk
+Every chunk starts from noise that is a function of the seed and of what it is for (models.noise), so it can
+be made again. A free chunk is computed by captured stages where there are any; one that agrees with the chunk
 being executed (guidance, committed actions) by the plain network.
 """
 

@@ -1,8 +1,8 @@
 """What a chunk's denoising begins with: normal numbers that are a function of what they are for.
 
 fresh: of (seed, number of the request), so every chunk begins with other noise. coherent: of (seed, time at
-which each action is due), so chunks that overlap begin alike where they speak of the same time, and their seam
-is smaller. Either way the noise of one chunk is independent and normal, so every chunk is an exact sample.
+which each action is due), so chunks that overlap begin alike where they speak of the same time, and their
+seam is smaller. Either way the noise of one chunk is independent and normal, so every chunk is an exact sample.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ def fresh(seed: int, number: int, shape: tuple[int, int]) -> np.ndarray:
 
 
 def coherent(seed: int, stamp_ns: int, step_dt_s: float, shape: tuple[int, int]) -> np.ndarray:
-    """float32 [H, A]: row i of the time at which action i is due, stamp_ns + (i + 1) step_dt_s, in whole steps.
+    """float32 [H, A]: row i is of the time at which action i is due, in whole steps: stamp_ns + (i + 1)
+    step_dt_s.
 
     Each row is made of numbers of its own, by the Box-Muller transform, as that takes equally many for each.
     """

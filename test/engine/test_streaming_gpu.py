@@ -1,0 +1,64 @@
+"""A stream on CUDA with all its threads: what comes out is what the engine makes again, to the bit."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from builders import make_observation, make_policy
+
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.streaming import Pace, Ports, Streaming, Text
+from vla_accel_ros.engine.types import Chunk, Observation
+
+FRAMES = 200
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["pi0", "pi05"])
+@pytest.mark.parametrize("staggered", [0, 4])
+def test_frames_chunks_and_answers_with_threads_on_a_gpu(kind: str, staggered: int) -> None:
+    engine = Engine(make_policy(kind, device="cuda"), slots=12, steps=4, fast=True, staggered=staggered)
+    chunks: list[Chunk] = []
+    texts: list[Text] = []
+    errors: list[tuple[str, Exception]] = []
+    seen: dict[int, Observation] = {}
+    told = threading.Condition()
+    numbers = iter(range(FRAMES))
+
+    def observe() -> Observation | None:
+        number = next(numbers, None)
+        if number is None:
+            return None
+        seen[1000 + number] = make_observation(number, stamp_ns=1000 + number)
+        return seen[1000 + number]
+
+    def note(record: list, *what: object) -> None:
+        with told:
+            record.append(what[0] if len(what) == 1 else what)
+            told.notify_all()
+
+    ports = Ports(
+        observe,
+        lambda: None,
+        lambda: None,
+        lambda chunk, _: note(chunks, chunk),
+        lambda text: note(texts, text),
+        lambda *error: note(errors, error),
+    )
+    stream = Streaming(engine, ports, Pace(500.0), Pace(500.0), Pace(50.0), 4)
+    stream.start()
+    with told:
+        assert told.wait_for(lambda: errors or (chunks and chunks[-1].stamp_ns == 999 + FRAMES), timeout=60.0)
+        assert told.wait_for(lambda: errors or any(text.finished for text in texts), timeout=60.0)
+    stream.stop()
+    assert not errors
+    stamps = [chunk.stamp_ns for chunk in chunks]
+    assert stamps == sorted(set(stamps)) and len(stamps) > 20
+    for chunk in chunks[:: len(chunks) // 10]:
+        with engine.observe(seen[chunk.stamp_ns]) as prefix:
+            again = engine.act(prefix, chunk.state, chunk.request_id)
+        np.testing.assert_array_equal(again.actions, chunk.actions)
+        np.testing.assert_array_equal(again.update_magnitudes, chunk.update_magnitudes)
+    assert engine.runner.pool.free == engine.runner.pool.slots - 1
