@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -75,8 +76,8 @@ class _Executing(NamedTuple):
 
 
 class RealTimeChunking:
-    """Makes each chunk agree with the one before: `begin` and `made` frame every action request. One request
-    at a time; any thread may call the rest.
+    """Makes each chunk agree with the last one that was made: `begin` and `made` frame every action request,
+    of which several may be under way. Safe to use from several threads.
 
     engine: computes the chunks. clock_ns: the ROS clock that observations are stamped by.
     jacobian: see models.rtc.
@@ -104,7 +105,8 @@ class RealTimeChunking:
         self._lock = threading.Lock()
         self._previous: _Executing | None = None
         self._paused = ""
-        self._age = self._begun_age = 0
+        self._age = 0
+        self._ages: WeakKeyDictionary[Request, int] = WeakKeyDictionary()  # when requests were begun
 
     @property
     def delay_s(self) -> float | None:
@@ -121,7 +123,7 @@ class RealTimeChunking:
         """Make an action request agree with the chunk that is being executed, if there is one."""
         assert request.prefix is not None
         with self._lock:
-            self._begun_age, previous = self._age, self._agreeing(request.prefix)
+            self._ages[request], previous = self._age, self._agreeing(request.prefix)
         if previous is not None:
             request.agreement = self._agreement(previous, request.prefix.stamp_ns)
             self.counts["trained" if request.agreement.method == "trained" else "guided"] += 1
@@ -134,7 +136,7 @@ class RealTimeChunking:
         now_ns = self._clock_ns()
         with self._lock:
             self._measure(now_ns - chunk.stamp_ns)
-            if self._begun_age == self._age and not self._paused:
+            if self._ages.pop(request) == self._age and not self._paused:
                 self._previous = _Executing(_behind(committed, chunk), request.instruction)
 
     def act(self, prefix: Prefix, state: np.ndarray | None = None, noise: np.ndarray | None = None) -> Chunk:

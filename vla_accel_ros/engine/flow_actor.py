@@ -21,11 +21,15 @@ from vla_accel_ros.engine.request import DENOISE, MicroBatch, Request
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.engine.staggered import PlainSeats, Seats
 from vla_accel_ros.engine.staggered_stage import CapturedSeats
+from vla_accel_ros.engine.staging import Pending, Samples
 from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.models.committed import Committed
+from vla_accel_ros.models.gemma import KV
+from vla_accel_ros.models.inpainting import Inpainting
 from vla_accel_ros.models.noise import COHERENT, coherent, fresh
 from vla_accel_ros.models.policies import AnyPolicy, FlowPolicy
-from vla_accel_ros.models.sampling import Flow, flow_times, sample
+from vla_accel_ros.models.rtc import Guidance
+from vla_accel_ros.models.sampling import flow_times, sample
 
 BESIDE = 3
 """Slots for frames that no staggered chunk holds: the newest, one being computed, one asked about."""
@@ -33,13 +37,21 @@ BESIDE = 3
 
 @dataclass
 class _Denoising:
-    """origin float32 [D]: the state that the network is given, and that relative actions are relative to."""
+    """origin float32 [D]: the state that the network is given, and that relative actions are relative to.
+    noise float32 [1, H, A] and state float32 [1, S], which may be of the host. committed: leading actions."""
 
     origin: np.ndarray
     noise: Tensor
     state: Tensor | None
+    guidance: Guidance | None
+    committed: Committed | None
     seat: int | None = None
     steps: int = 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether the derivative of the network is needed, which captured steps do not have."""
+        return self.guidance is not None and self.guidance.jacobian != "identity"
 
 
 class FlowActor:
@@ -65,10 +77,12 @@ class FlowActor:
                 f"are needed: give at least {count + BESIDE}."
             )
         if count and stages is not None:
-            self._seats = CapturedSeats(stages, count, config.steps)
+            self._seats = CapturedSeats(stages, count, config.steps, committed=policy.trained_delay > 0)
         elif count:
             # Each by itself: in plain torch a chunk is the same to the bit in company only so.
-            self._seats = PlainSeats(policy.model, count, config.steps, time_rule, together=False)
+            self._seats = PlainSeats(
+                policy.model, count, config.steps, time_rule, together=False, joints=policy.joints
+            )
         self._seated: dict[int, Request] = {}
 
     def first_stage(self, request: Request) -> str:
@@ -100,34 +114,24 @@ class FlowActor:
             request.state = np.array(request.state, np.float32)
         origin = prefix.state if request.state is None else request.state
         self._agree(request, origin)
+        held = None if request.committed is None else Committed.of(policy, request.committed, origin)
         state = policy.normalized_state(origin)[None] if policy.feels else None
-        doing = _Denoising(origin, self._noise(request), state)
-        if self._seats is not None and not request.whole:
+        doing = _Denoising(origin, self._noise(request), state, request.guidance, held)
+        if self._seats is not None and not request.whole and not doing.exact:
             doing.seat = next(seat for seat in range(self._seats.count) if seat not in self._seated)
             span = self._pool.span(prefix.slot, 0, prefix.n_tokens)
-            self._seats.take(doing.seat, doing.noise, state, span)
+            self._seats.take(doing.seat, doing.noise, state, span, self._inpainting(doing))
             self._seated[doing.seat] = request
         request.progress = doing
 
     def run(self, batch: MicroBatch) -> None:
         """All steps of chunks that have no seat; one step of those that have."""
         seated = [request for request in batch.requests if request.progress.seat is not None]
+        if seated:
+            self._step(seated, batch.steps or self._config.steps)
         for request in batch.requests:
             if request.progress.seat is None:
                 self._finish(request, self._whole(request))
-        if not seated:
-            return
-        assert self._seats is not None
-        for _ in range(batch.steps or self._config.steps):
-            with torch.inference_mode():
-                self._seats.step([request.progress.seat for request in seated])
-            for request in seated:
-                request.progress.steps += 1
-            if any(request.progress.steps == self._seats.steps for request in seated):
-                break
-        for request in seated:
-            if request.progress.steps == self._seats.steps:
-                self._finish(request, self._seats.flow(request.progress.seat))
 
     def drop(self, request: Request) -> None:
         """Leave the seat."""
@@ -164,39 +168,70 @@ class FlowActor:
         shape = (self.horizon, self._policy.config.action_dim)
         if tuple(noise.shape) != shape:
             raise ValueError(f"noise has shape {list(noise.shape)}; the policy takes {list(shape)}.")
-        return torch.as_tensor(noise, dtype=torch.float32, device=self._policy.device)[None]
+        return torch.as_tensor(noise, dtype=torch.float32)[None]
 
-    def _whole(self, request: Request) -> Flow:
-        prefix, model, doing = request.prefix, self._policy.model, request.progress
+    @torch.inference_mode()
+    def _step(self, seated: list[Request], steps: int) -> None:
+        """The next steps of chunks in seats, until one is finished."""
+        assert self._seats is not None
+        finished: list[Request] = []
+        for _ in range(steps):
+            self._seats.step([request.progress.seat for request in seated])
+            for request in seated:
+                request.progress.steps += 1
+            finished = [request for request in seated if request.progress.steps == self._seats.steps]
+            if finished:
+                break
+        for request in finished:
+            self._finish(request, self._seats.result(request.progress.seat))
+
+    def _inpainting(self, doing: _Denoising) -> Inpainting | None:
+        given = doing.guidance or doing.committed
+        return None if given is None else Inpainting.of(given, self.horizon, self._policy.config.action_dim)
+
+    def _whole(self, request: Request) -> Pending:
+        prefix, doing = request.prefix, request.progress
         assert prefix is not None
         steps = self._config.steps if request.steps is None else request.steps
         flow_times(steps, self._time_rule)
-        kv = self._pool.view(prefix.slot, prefix.n_tokens)
-        guidance, committed = request.guidance, request.committed
-        held = None if committed is None else Committed.of(self._policy, committed, doing.origin)
+        if self._stages is None or doing.exact:
+            return self._plain(doing, self._pool.view(prefix.slot, prefix.n_tokens), steps)
+        guide = self._inpainting(doing)
+        guides = None if guide is None else [guide]
+        return self._stages.submit(doing.noise, doing.state, [prefix.slot], [prefix.n_tokens], steps, guides)
+
+    def _plain(self, doing: _Denoising, kv: KV, steps: int) -> Pending:
+        """By the plain network."""
+        policy, guidance, held = self._policy, doing.guidance, doing.committed
+        start = doing.noise.to(policy.device)
+        state = None if doing.state is None else doing.state.to(policy.device)
+        moved: list[Tensor] = []
 
         def at(x: Tensor, t: Tensor) -> Tensor:
-            return model.velocity(x, t, doing.state, kv)
+            return policy.model.velocity(x, t, state, kv)
 
         def velocity(x: Tensor, t: float) -> Tensor:
             return at(x, torch.full((1,), t, device=x.device))
 
-        exact = guidance is not None and guidance.jacobian == "exact"
-        with torch.no_grad() if exact else torch.inference_mode():
-            field = velocity if guidance is None else guidance.guide(velocity, doing.noise)
-            start = doing.noise
+        def measured(x: Tensor, t: float) -> Tensor:
+            found = field(x, t)
+            update = (-1.0 / steps) * found[..., : policy.joints]
+            moved.append(update.square().mean(dim=-1).sqrt())
+            return found
+
+        with torch.no_grad() if doing.exact else torch.inference_mode():
+            field = velocity if guidance is None else guidance.guide(velocity, start)
             if held is not None:
                 start, field = held.begin(start), held.hold(at)
-            if self._stages is not None and guidance is None and held is None:
-                return self._stages.act(start, doing.state, [prefix.slot], [prefix.n_tokens], steps)
-            return sample(field, start, steps, self._time_rule)
+            flow = sample(measured, start, steps, self._time_rule)
+            parts = (*flow, torch.stack(moved))
+            return Pending(Samples(*(part.detach().float().cpu().numpy() for part in parts)))
 
-    @torch.inference_mode()
-    def _finish(self, request: Request, flow: Flow) -> None:
+    def _finish(self, request: Request, pending: Pending) -> None:
         policy, prefix, origin = self._policy, request.prefix, request.progress.origin
         assert prefix is not None
-        updates = flow.update[0, :, : policy.joints].square().mean(dim=-1).sqrt()
-        actions = policy.actions(flow.actions[0], origin)
+        made = pending.wait()
+        actions = policy.actions(torch.from_numpy(made.actions[0]), origin)
         if request.committed is not None:
             actions[: len(request.committed)] = request.committed
         request.result = Chunk(
@@ -205,8 +240,9 @@ class FlowActor:
             step_dt_s=self._config.step_dt_s,
             kv_version=prefix.version,
             request_id=request.number,
-            update_magnitudes=updates.cpu().numpy(),
+            update_magnitudes=made.magnitudes[-1, 0].copy(),
             agreement=request.agreement,
             state=request.state,
+            step_magnitudes=made.magnitudes[:, 0],
         )
         request.finished = True

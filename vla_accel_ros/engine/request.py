@@ -105,7 +105,8 @@ class Request:
     @property
     def whole(self) -> bool:
         """Whether an action request cannot share denoising steps with others."""
-        return self.guidance is not None or self.committed is not None or self.steps is not None
+        exact = self.guidance is not None and self.guidance.jacobian != "identity"
+        return exact or self.steps is not None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Protocol, cast
 import torch
 
 from vla_accel_ros.engine.config import AUTO, SEQUENTIAL, EngineConfig
+from vla_accel_ros.engine.denoising import Form
 from vla_accel_ros.engine.flow_actor import FlowActor
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.packed_stage import PackedForward
@@ -85,6 +86,7 @@ class ModelRunner:
                 self.time_rule,
                 precision=config.precision,
                 rule=policy.pixel_rule,
+                joints=policy.joints,
             )
             self.prefill = CapturedPrefill(worded, self.stages)
         else:
@@ -156,7 +158,8 @@ class ModelRunner:
             self.actor.prepare(prompts, progress)
         if self.stages is None:
             return
-        self.stages.build(views, prompts, (self.config.steps,), progress=progress)
+        forms = tuple(Form) if self.policy.trained_delay else (Form.FREE, Form.GUIDED)
+        self.stages.build(views, prompts, (self.config.steps,), progress=progress, forms=forms)
         self.actor.prepare()
         if self.text is not None:
             slot, n_tokens = self.pool.acquire(), 1

@@ -78,6 +78,7 @@ class Chunk:
     agreement: what it was made to agree with, None when it is free.
     state: float32 [D], the joints that the network was given with the request; None when it had them with the
         images.
+    step_magnitudes: float32 [S, H], as update_magnitudes of every denoising step; None where there are none.
     """
 
     actions: np.ndarray
@@ -88,6 +89,7 @@ class Chunk:
     update_magnitudes: np.ndarray
     agreement: Agreement | None = None
     state: np.ndarray | None = None
+    step_magnitudes: np.ndarray | None = None
 
     @property
     def horizon(self) -> int:

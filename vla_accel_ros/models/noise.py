@@ -2,7 +2,8 @@
 
 fresh: of (seed, number of the request), so every chunk begins with other noise. coherent: of (seed, time at
 which each action is due), so chunks that overlap begin alike where they speak of the same time, and their
-seam is smaller. Either way the noise of one chunk is independent and normal, so every chunk is an exact sample.
+seam is smaller. Either way the noise of one chunk is independent and normal, so every chunk is an exact
+sample.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class Policy:
             images=self._resized(list(map(upload or self._copied, host.images))),
             image_names=host.image_names,
             tokens=torch.tensor(host.tokens, device=self.device),
-            state=self.normalized_state(observation.state),
+            state=self.normalized_state(observation.state).to(self.device),
         )
 
     def host_inputs(self, observation: Observation) -> HostInputs:
@@ -201,11 +201,11 @@ class Policy:
         return tokens
 
     def normalized_state(self, state: np.ndarray) -> Tensor:
-        """state [D], not normalised -> float32 [state_dim] on the device, zero-padded."""
+        """state [D], not normalised -> float32 [state_dim] on the host, zero-padded."""
         self._check_state(state)
         padded = np.zeros(self.config.state_dim, np.float32)
         padded[: len(state)] = self.state_normalizer.normalize(np.asarray(state, np.float64))
-        return torch.from_numpy(padded).to(self.device)
+        return torch.from_numpy(padded)
 
     def actions(self, raw: Tensor, state: np.ndarray) -> np.ndarray:
         """Joint targets of raw network actions.

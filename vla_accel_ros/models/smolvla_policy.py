@@ -61,7 +61,7 @@ class SmolVLAPolicy(Policy):
             images=torch.stack([resize_to_corner(image, size) for image in pixels]),
             image_names=host.image_names,
             tokens=torch.tensor(host.tokens, device=self.device),
-            state=self.normalized_state(observation.state),
+            state=self.normalized_state(observation.state).to(self.device),
         )
 
     def embed(self, inputs: PolicyInputs) -> Tensor:
