@@ -192,10 +192,16 @@ class Scheduler:
             now_s = self._clock()
             ready = self._ready(now_s)
             batch = self.policy.next(lane.name, ready, now_s, self.due_s())
-        for request in () if batch is None else batch.requests:
+        if batch is None:
+            return None
+        under_way = [request for request in batch.requests if request.begun]
+        for request in batch.requests:
             if not request.begun:
                 self._begin(request)
-        return batch
+        dropped = [
+            request for request in under_way if request.finished
+        ]  # told other words by one that begins
+        return replace(batch, requests=tuple(r for r in batch.requests if r not in dropped))
 
     def _run(self, batch: MicroBatch) -> None:
         alive = tuple(request for request in batch.requests if not request.finished)
