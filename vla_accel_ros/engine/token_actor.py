@@ -111,9 +111,9 @@ class TokenActor:
 
 
 class PackedTokenActor:
-    """Prefills and decodes of several frames in one forward. The keys and values of a frame's prompt and tokens
-    are written to its prefix's own slot, which therefore has room for both; while that is written for one action,
-    another from the same frame has a slot of its own.
+    """Prefills and decodes of several frames in one forward. The keys and values of a frame's prompt and
+    tokens are written to its prefix's own slot, which therefore has room for both; while that is written for
+    one action, another from the same frame has a slot of its own.
 
     forward: how segments are computed, None = in plain torch. together: False computes every frame's rows by
     itself, to the bit what they are alone (models.packed).

@@ -108,8 +108,8 @@ class TokenFrames:
     """The schedule of frames, fixed or chosen anew before each.
 
     mode: of TOKEN_MODES. prefer: of PREFERENCES. tokens: K. times: measured; needed for auto alone.
-    camera_hz: how often frames come. The draft of a frame is what its robot's last finished frame said; until frames
-    were finished no draft is expected to be right. Raises ValueError for values that cannot be.
+    camera_hz: how often frames come. The draft of a frame is what its robot's last finished frame said;
+    until frames were finished no draft is expected to be right. Raises ValueError for values that cannot be.
     """
 
     def __init__(
