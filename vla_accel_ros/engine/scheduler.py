@@ -192,10 +192,16 @@ class Scheduler:
             now_s = self._clock()
             ready = self._ready(now_s)
             batch = self.policy.next(lane.name, ready, now_s, self.due_s())
-        for request in () if batch is None else batch.requests:
+        if batch is None:
+            return None
+        under_way = [request for request in batch.requests if request.begun]
+        for request in batch.requests:
             if not request.begun:
                 self._begin(request)
-        return batch
+        dropped = [
+            request for request in under_way if request.finished
+        ]  # told other words by one that begins
+        return replace(batch, requests=tuple(r for r in batch.requests if r not in dropped))
 
     def _run(self, batch: MicroBatch) -> None:
         alive = tuple(request for request in batch.requests if not request.finished)
@@ -214,6 +220,7 @@ class Scheduler:
             request.done += 1
             if request.finished:
                 self._leave(request)
+                self._drop_overtaken(request)
         self.policy.ran(batch, took_s)
         self.on_ran(batch, began_s)
         for request in batch.requests:
@@ -284,6 +291,15 @@ class Scheduler:
         old = [r for r in self.requests if r is not new and r.begun and r.stream and r.want == ACT]
         self._cancelled.extend(r for r in old if r.robot == new.robot and r.instruction != new.instruction)
         self._reap()
+
+    def _drop_overtaken(self, by: Request) -> None:
+        """Nobody wants the actions of an older frame once those of a newer one are there."""
+        if by.want == ACT and by.stream and by.result is not None:
+            self._cancelled.extend(
+                r
+                for r in self.requests
+                if r.want == ACT and r.stream and r.begun and r.robot == by.robot and r.number < by.number
+            )
 
     def _settle(self) -> None:
         """Take out who was cancelled, now or when the micro-batch that runs is over."""

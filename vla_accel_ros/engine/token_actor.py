@@ -42,7 +42,7 @@ def check(request: Request) -> None:
     """Raise ValueError for what is for chunks that are denoised."""
     given = {name: getattr(request, name) for name in ("noise", "steps", "guidance", "committed")}
     for name, value in given.items():
-        if value is not None and not isinstance(value, int):
+        if value is not None and not (name == "noise" and isinstance(value, int)):
             raise ValueError(f"act was given {name}, but the policy acts by tokens and has no use for it.")
 
 
@@ -111,8 +111,9 @@ class TokenActor:
 
 
 class PackedTokenActor:
-    """Prefills and decodes of several frames in one forward. A frame's keys and values, of its prompt and of
-    its tokens, are written to its prefix's own slot, which has room for both.
+    """Prefills and decodes of several frames in one forward. The keys and values of a frame's prompt and
+    tokens are written to its prefix's own slot, which therefore has room for both; while that is written for
+    one action, another from the same frame has a slot of its own.
 
     forward: how segments are computed, None = in plain torch. together: False computes every frame's rows by
     itself, to the bit what they are alone (models.packed).
@@ -133,7 +134,7 @@ class PackedTokenActor:
         plain: Forward = partial(packed.forward, policy.model.language_model.model, together=together)
         self._captured, self._forward = forward, forward or plain
         self.tokens = int(policy.joints)
-        self._slots: dict[int, Request] = {}  # frames on their way, by slot
+        self._slots: dict[Request, int] = {}  # of those on their way
 
     def first_stage(self, request: Request) -> str:
         """PREFILL: the frame was only encoded."""
@@ -141,16 +142,16 @@ class PackedTokenActor:
         return PREFILL
 
     def room(self, request: Request) -> bool:
-        """Whether its frame is not on its way already."""
-        return request.prefix is None or request.prefix.slot not in self._slots
+        """Whether a slot is free, if it needs one besides its prefix's."""
+        prefix = request.prefix
+        return prefix is None or prefix.slot not in self._slots.values() or self._pool.free > 0
 
     def begin(self, request: Request) -> None:
-        """Raises ValueError for a frame that is on its way already: its slot has room for one action."""
+        """Raises PoolExhausted if the frame is being acted on already and no other slot is free."""
         assert request.prefix is not None
-        if not self.room(request):
-            raise ValueError(f"frame {request.prefix.version} is being acted on; wait for its action.")
+        slot = request.prefix.slot
+        self._slots[request] = self._pool.acquire() if slot in self._slots.values() else slot
         request.state = None
-        self._slots[request.prefix.slot] = request
 
     @torch.inference_mode()
     def run(self, batch: MicroBatch) -> None:
@@ -172,8 +173,9 @@ class PackedTokenActor:
 
     def drop(self, request: Request) -> None:
         """Its slot may be used for another action."""
-        if request.prefix is not None and self._slots.get(request.prefix.slot) is request:
-            del self._slots[request.prefix.slot]
+        slot = self._slots.pop(request, None)
+        if slot is not None and request.prefix is not None and slot != request.prefix.slot:
+            self._pool.release(slot)
 
     def prepare(
         self, prompts: Iterable[int] = (), progress: Progress = lambda name, done, total: None
@@ -245,7 +247,7 @@ class PackedTokenActor:
         if draft:
             ids = torch.tensor([draft], device=x.device)
             x = torch.cat((x, self._policy.model.embed_tokens(ids).to(x.dtype)), dim=1)
-        return Segment(x, causal=True, out=self._pool.span(prefix.slot, 0, x.shape[1]))
+        return Segment(x, causal=True, out=self._pool.span(self._slots[request], 0, x.shape[1]))
 
     def _decodes(self, riding: list[Request]) -> list[Segment]:
         if not riding:
@@ -257,8 +259,8 @@ class PackedTokenActor:
             prefix = request.prefix
             assert prefix is not None
             known = prefix.n_tokens + len(request.tokens) - 1  # the last one said is not in the slot
-            span = self._pool.span
-            made.append(Segment(x, (span(prefix.slot, 0, known),), out=span(prefix.slot, known, known + 1)))
+            slot, span = self._slots[request], self._pool.span
+            made.append(Segment(x, (span(slot, 0, known),), out=span(slot, known, known + 1)))
         return made
 
     def _said(self, hidden: list[Tensor]) -> list[list[int]]:

@@ -43,15 +43,15 @@ class StaggeredChunks(WholeChunks):
             return MicroBatch(DENOISE, (whole[0],), steps=0)
         waiting = [request for request in acts if not request.begun]
         fresh = [request for request in waiting if request.fresh or not request.stream]
-        words = {request.robot: request.instruction for request in fresh if request.stream}
-        under_way = [
-            request
-            for request in acts
-            if request.begun and words.get(request.robot, request.instruction) == request.instruction
-        ]
+        under_way = [r for r in acts if r.begun and not (fresh and _gives_way(r, fresh[0]))]
         if len(under_way) < self._seats and fresh:
             return MicroBatch(DENOISE, (*under_way, fresh[0]))
         if seen := see(ready):
             return seen
         joins = waiting[:1] if len(under_way) < self._seats else []
         return MicroBatch(DENOISE, (*under_way, *joins)) if under_way or joins else None
+
+
+def _gives_way(old: Request, new: Request) -> bool:
+    """Whether nobody wants the old chunk once the new one begins: its robot was told something else."""
+    return old.stream and new.stream and old.robot == new.robot and old.instruction != new.instruction

@@ -108,8 +108,8 @@ class TokenFrames:
     """The schedule of frames, fixed or chosen anew before each.
 
     mode: of TOKEN_MODES. prefer: of PREFERENCES. tokens: K. times: measured; needed for auto alone.
-    camera_hz: how often frames come. The draft of a frame is what the last finished frame said; until frames
-    were finished no draft is expected to be right. Raises ValueError for values that cannot be.
+    camera_hz: how often frames come. The draft of a frame is what its robot's last finished frame said;
+    until frames were finished no draft is expected to be right. Raises ValueError for values that cannot be.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class TokenFrames:
         self._seen = 0
         self._schedule = "" if mode == AUTO else mode
         self._overlap = False
-        self._last: tuple[str, tuple[int, ...]] = ("", ())  # words and tokens of the last finished frame
+        self._last: dict[str, tuple[str, tuple[int, ...]]] = {}  # words and tokens of a robot's last frame
         self._drafts: dict[Request, tuple[int, ...]] = {}
 
     def next(
@@ -157,7 +157,7 @@ class TokenFrames:
             draft = self._drafts.pop(request, ())
             if request.error is None and not request.cancelled:
                 self.note(request.tokens, draft)
-                self._last = request.instruction, tuple(request.tokens)
+                self._last[request.robot] = request.instruction, tuple(request.tokens)
         if any(request.cancelled for request in self._drafts):
             self._drafts = {one: draft for one, draft in self._drafts.items() if not one.cancelled}
 
@@ -189,7 +189,7 @@ class TokenFrames:
 
     def _prefill(self, under_way: tuple[Request, ...], new: Request) -> MicroBatch:
         schedule = self.schedule()
-        words, last = self._last
+        words, last = self._last.get(new.robot, ("", ()))
         if words != new.instruction:  # said of another task
             last = ()
         self._drafts[new] = last

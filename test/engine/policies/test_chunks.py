@@ -1,0 +1,144 @@
+"""Which chunks are denoised next, together: decided on plain requests, without a network."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from planned import make_act, make_again, make_observe
+
+from vla_accel_ros.engine.policies.chunks import StaggeredChunks, WholeChunks
+from vla_accel_ros.engine.request import ACT, DENOISE, ENCODE, OBSERVE, PREFILL, REWORD, MicroBatch, Request
+
+STEPS = 4
+
+
+def chosen(policy: WholeChunks, *ready: Request) -> tuple[Request, ...]:
+    batch = policy.next("main", ready, 0.0)
+    return () if batch is None else batch.requests
+
+
+@pytest.mark.parametrize("name", ["chunks", "tokens", "text", "policy"])
+def test_a_policy_plans_where_there_is_no_torch(name: str) -> None:
+    code = (
+        f"import sys, vla_accel_ros.engine.policies.{name}, vla_accel_ros.engine.request\n"
+        "print(sorted({'torch', 'triton', 'rclpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+class TestWholeChunks:
+    def test_a_fresh_frame_is_acted_on_before_the_next_is_seen(self) -> None:
+        see, act = make_observe(), make_act()
+        assert WholeChunks().next("main", (see, act), 0.0) == MicroBatch(DENOISE, (act,), steps=0)
+
+    def test_newer_joints_come_after_the_next_frame(self) -> None:
+        see, again = make_observe(), make_again()
+        assert WholeChunks().next("main", (again, see), 0.0) == MicroBatch(ENCODE, (see,))
+        assert chosen(WholeChunks(), again) == (again,)
+
+    def test_one_chunk_at_a_time_in_order_of_priority_then_of_submission(self) -> None:
+        first, second, urgent = make_act("a"), make_act("b"), make_act("c")
+        urgent.priority = 1
+        assert chosen(WholeChunks(), first, second, urgent) == (urgent,)
+        assert chosen(WholeChunks(), first, second) == (first,)
+
+    def test_who_does_not_belong_to_a_stream_needs_nothing_new(self) -> None:
+        act = make_again()
+        act.stream = False
+        assert chosen(WholeChunks(), make_observe(), act) == (act,)
+
+    def test_other_words_of_a_frame_are_a_prefill(self) -> None:
+        reword = Request(REWORD)
+        assert WholeChunks().next("main", (reword,), 0.0) == MicroBatch(PREFILL, (reword,))
+
+    def test_nothing_ready_is_nothing_to_do(self) -> None:
+        assert WholeChunks().next("main", (), 0.0) is None
+        assert StaggeredChunks(2).next("main", (), 0.0) is None
+
+
+class TestStaggeredChunks:
+    def test_one_begins_in_each_step_beside_those_under_way(self) -> None:
+        under_way, fresh, later = make_act(begun=True), make_act(), make_act()
+        batch = StaggeredChunks(3).next("main", (under_way, fresh, later, make_observe()), 0.0)
+        assert batch == MicroBatch(DENOISE, (under_way, fresh))
+
+    def test_the_next_frame_is_seen_before_a_step_that_begins_nothing(self) -> None:
+        under_way, see = make_act(begun=True), make_observe()
+        assert chosen(StaggeredChunks(3), under_way, see) == (see,)
+        assert chosen(StaggeredChunks(3), under_way) == (under_way,)
+
+    def test_newer_joints_join_a_step_when_there_is_nothing_else(self) -> None:
+        under_way, see, again = make_act(begun=True), make_observe(), make_again()
+        assert chosen(StaggeredChunks(3), under_way, again, see) == (see,)
+        assert chosen(StaggeredChunks(3), under_way, again) == (under_way, again)
+        assert chosen(StaggeredChunks(3), again) == (again,)
+
+    def test_no_more_are_begun_than_there_are_seats(self) -> None:
+        under_way = [make_act(begun=True) for _ in range(2)]
+        assert chosen(StaggeredChunks(2), *under_way, make_act()) == tuple(under_way)
+        assert chosen(StaggeredChunks(2), *under_way, make_again()) == tuple(under_way)
+
+    def test_other_words_take_the_seats_of_their_own_robot_alone(self) -> None:
+        old, beside = make_act("a", begun=True), make_act("b", "push", begun=True)
+        new = make_act("a", "put it down")
+        assert chosen(StaggeredChunks(2), old, beside, new) == (beside, new)
+
+    def test_seats_are_taken_by_who_begins_and_not_by_who_waits(self) -> None:
+        """A request that nobody waits for among streams begins when a chunk is finished."""
+        old = [make_act(begun=True) for _ in range(2)]
+        alone, new = make_act(stream=False), make_act(words="put it down")
+        assert chosen(StaggeredChunks(2), *old, alone, new) == tuple(old)
+
+    def test_a_request_that_somebody_waits_for_is_never_pushed_out(self) -> None:
+        alone, new = make_act(stream=False, begun=True), make_act(words="put it down")
+        assert chosen(StaggeredChunks(2), alone, new) == (alone, new)
+
+    def test_what_agrees_with_another_chunk_is_made_whole_and_at_once(self) -> None:
+        whole = make_act()
+        whole.committed = np.zeros((1, 6), np.float32)
+        batch = StaggeredChunks(2).next("main", (make_act(begun=True), whole), 0.0)
+        assert batch == MicroBatch(DENOISE, (whole,), steps=0)
+
+    @given(
+        seats=st.integers(2, STEPS),
+        arrivals=st.lists(st.sampled_from(["a", "b", "a other", "alone", ""]), max_size=20),
+    )
+    def test_seats_are_never_more_than_there_are_and_everybody_comes_to_an_end(
+        self, seats: int, arrivals: list[str]
+    ) -> None:
+        """What a runner does, without its network: each chunk takes as many steps as ever, one in each."""
+        policy, queue, said = StaggeredChunks(seats), list[Request](), 0
+        for arrival in [*arrivals, *[""] * (len(arrivals) + 1) * STEPS]:
+            if arrival:
+                said += arrival == "a other"
+                words = f"lift {said}" if arrival.startswith("a") else "lift"
+                queue.append(make_act(arrival[:1], words, stream=arrival != "alone"))
+            batch = policy.next("main", queue, 0.0)
+            for request in () if batch is None else batch.requests:
+                if not request.begun:
+                    told = request.instruction
+                    queue = [r for r in queue if not (_told_otherwise(r, request, told))]
+                    request.begun = True
+                request.done += 1
+            assert batch is None or sum(not r.done > 1 for r in batch.requests) <= 1
+            assert sum(request.begun for request in queue) <= seats
+            queue = [request for request in queue if request.done < STEPS]
+        assert not queue
+
+
+def _told_otherwise(old: Request, new: Request, words: str) -> bool:
+    """Whom the scheduler drops when a stream begins with other words."""
+    streams = old.stream and new.stream and old.begun
+    return streams and old.robot == new.robot and old.instruction != words
+
+
+def test_what_a_request_wants_is_one_of_four() -> None:
+    assert {Request(want).stage for want in (ACT, OBSERVE, REWORD)} == {DENOISE, ENCODE, PREFILL}
+    with pytest.raises(ValueError, match="want is 'dance'; use one of"):
+        Request("dance")
