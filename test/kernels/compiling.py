@@ -25,6 +25,7 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from vla_accel_ros.kernels.flow import Guide, Magnitudes
 from vla_accel_ros.kernels.gpu import (
     attention,
     flow,
@@ -117,6 +118,22 @@ def every(config: PiConfig, table: Table, pdl: bool) -> None:
         getattr(ops, piece.kernel)(*piece.arguments(0))
 
 
+def guided(config: PiConfig, table: Table, pdl: bool) -> None:
+    """Both ends of a step of a chunk that has to agree with another, and with a flow time for each action."""
+    ops = TritonOps(CPU, dataclasses.replace(table, pdl=pdl))
+    for piece in pieces.pieces(config, 900, CPU, 1):
+        given = list(piece.arguments(0))
+        if piece.kernel == "embed_actions":
+            given[2] = given[2].repeat(config.horizon, 1)
+            ops.embed_actions(*given)
+        elif piece.kernel == "read_out" and config.kind == "pi05":
+            x, counts = given[3], torch.zeros(1, dtype=torch.int32)
+            weights, gains = torch.empty(x.shape[:2]), torch.empty(1, 10)
+            magnitudes = Magnitudes(torch.empty(1, 10, config.horizon), 7)
+            guide = Guide(torch.empty_like(x), weights, gains, torch.empty(10), counts)
+            ops.read_out(*given, counts, magnitudes, guide)
+
+
 def between() -> None:
     """The kernels of encode and prefill."""
 
@@ -155,5 +172,7 @@ if __name__ == "__main__":
         launch.tiles = lambda *_: None  # as it says on such a device
     every(PI05, chosen, pdl=target >= 90)
     every(PI0, chosen, pdl=False)
+    guided(PI05, chosen, pdl=target >= 90)
+    guided(PI0, chosen, pdl=False)
     between()
     staggered(chosen, pdl=target >= 90)

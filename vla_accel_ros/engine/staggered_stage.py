@@ -328,7 +328,7 @@ class OneByOne:
         """One chunk: as Stages.act with a batch of 1."""
         if steps != self._seats.steps:
             return self._stages.act(noise, state, slots, lengths, steps, guides)
-        with self._lock:
+        with self._lock, self._seats.stage.call():
             return self._denoised(noise, state, slots, lengths, guides).step()[0].flow
 
     def submit(
@@ -343,7 +343,7 @@ class OneByOne:
         """One chunk: as Stages.submit with a batch of 1."""
         if steps != self._seats.steps:
             return self._stages.submit(noise, state, slots, lengths, steps, guides)
-        with self._lock:
+        with self._lock, self._seats.stage.call():
             return self._denoised(noise, state, slots, lengths, guides).submit()[0].pending
 
     def _denoised(
