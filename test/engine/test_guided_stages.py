@@ -154,7 +154,9 @@ def test_a_batch_may_hold_chunks_of_every_kind(kind: str, host: bool, device: st
             plain = setting.plain(row, one)
             torch.testing.assert_close(ours.actions[row], plain.actions[0], **NEAR)
             torch.testing.assert_close(ours.update[row], plain.update[0], **NEAR)
-        assert torch.equal(ours.actions[1], free.actions[1])
+        # On a GPU committed actions give every token a sequence of its own, which rounds differently.
+        exactly = {"rtol": 0.0, "atol": 0.0} if device == "cpu" else NEAR
+        torch.testing.assert_close(ours.actions[1], free.actions[1], **exactly)
         again = setting.act([0, 1, 2], None, host)
         assert torch.equal(again.actions, free.actions), "what guided the last call guides no other"
 
