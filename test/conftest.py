@@ -58,7 +58,17 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["XDG_STATE_HOME"] = str(Path(logs.name) / "state")
 
 
+# Folders whose tests start processes, which share two cores badly: they run one after another, from the start.
+PROCESSES = ("nodes", "launch", "tools")
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist, in its workers, reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    root = Path(__file__).parent
+    starts = {item for item in items if item.path.relative_to(root).parts[0] in PROCESSES}
+    for item in starts:
+        item.add_marker(pytest.mark.xdist_group("processes"))
+    items.sort(key=lambda item: item not in starts)
     launch = [item for item in items if item.get_closest_marker("launch")]
     if launch and shutil.which("ros2") is None:
         config.hook.pytest_deselected(items=launch)
