@@ -138,6 +138,7 @@ def test_colcon_installs_what_ros2_run_and_launch_look_for(workspace: Path) -> N
     assert (share / "package.xml").is_file()
     assert (package / "share/ament_index/resource_index/packages/vla_accel_ros").is_file()
     sim = next(package.glob("lib/python*/site-packages/vla_accel_ros/sim"))
+    assert (sim.parent / "py.typed").is_file()
     expected = [ROOT / "vla_accel_ros/sim/scene.xml", *(ROOT / "vla_accel_ros/sim/policy").rglob("*")]
     for path in expected:
         assert (sim / path.relative_to(ROOT / "vla_accel_ros/sim")).exists(), path
