@@ -52,6 +52,6 @@ def test_a_name_brings_only_what_it_needs(statement: str, absent: str) -> None:
 
 
 def test_the_page_of_the_api_is_up_to_date() -> None:
-    command = [sys.executable, ROOT / "scripts" / "api.py", "--check"]
+    command: list[str | Path] = [sys.executable, ROOT / "scripts" / "api.py", "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
