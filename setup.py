@@ -46,6 +46,7 @@ setup(
     maintainer_email=maintainer.get("email", "") if maintainer is not None else "",
     packages=find_packages(include=[NAME, f"{NAME}.*"]),
     package_data={
+        NAME: ["py.typed"],
         f"{NAME}.kernels": [
             os.path.relpath(path, f"{NAME}/kernels")
             for folder in ("tuning", "cuda")

@@ -115,7 +115,9 @@ def make_policy(
     """A random policy; `changes` are fields of PiConfig."""
     with tempfile.TemporaryDirectory() as folder:
         path = make_checkpoint(Path(folder), make_config(kind, **changes), seed)
-        return load_policy(path, device, dtype, delta_mask)
+        policy = load_policy(path, device, dtype, delta_mask)
+        assert isinstance(policy, Policy)
+        return policy
 
 
 def make_observation(

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from installed import install
 from lacking import sentence
 
 try:
@@ -81,6 +82,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not torch.cuda.is_available():
         config.hook.pytest_deselected(items=gpu)
         items[:] = [item for item in items if item not in gpu]
+
+
+@pytest.fixture(scope="session")
+def added(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which a package that adds to this one is installed; nobody has it on the path yet."""
+    return install(tmp_path_factory.mktemp("added"))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from builders import JOINTS, make_checkpoint, make_config
@@ -16,7 +17,7 @@ from vla_accel_ros.control.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.session import Session, session_of
 from vla_accel_ros.engine.streaming import Text
-from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.models.checksum import checksum
 from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.definitions import definition, type_name
@@ -45,13 +46,14 @@ class Run:
         rtc: RtcSettings | None = None,
         jpeg: Callable[[np.ndarray], bytes] | None = None,
         spoil: Callable[[str, int, np.ndarray], np.ndarray | None] = lambda camera, frame, picture: picture,
-        **settings: object,
+        **settings: Any,
     ) -> None:
         self.contract = Contract.load(demo_contract())
         self.model, self.path = folder / "model", folder / "bag"
         if not self.model.exists():
             make_checkpoint(self.model, make_config(kind, horizon=16))
-        self.load = Load(**{"model": self.model, "denoise_steps": 2, **settings})
+        given: dict[str, Any] = {"model": self.model, "denoise_steps": 2, **settings}
+        self.load = Load(**given)
         self.engine: Engine = self.load.engine(self.contract)
         self._rng = np.random.default_rng(7)
         self._jpeg, self._spoil = jpeg, spoil
@@ -59,7 +61,7 @@ class Run:
         self._frame = 0
         self.session = self._session()
         self._now_ns = START_NS
-        self._act = self.engine.act
+        self._act: Callable[..., Chunk] = self.engine.act
         if rtc is not None:
             chunking = RealTimeChunking(self.engine, lambda: self._now_ns, rtc)
             chunking.resume()
@@ -71,7 +73,7 @@ class Run:
             self._one()
         return self
 
-    def tell(self, **changes: object) -> Run:
+    def tell(self, **changes: Any) -> Run:
         """Write the session, with changes."""
         settings = {**json.loads(self.session.settings), **changes.pop("settings", {})}
         session = replace(self.session, settings=json.dumps(settings), **changes)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec as there
+
 import lacking
 import pytest
 
 
 def test_what_is_not_installed_is_named_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lacking.sentence() == ""
-    there = lacking.find_spec
     monkeypatch.setattr(
         lacking, "find_spec", lambda name: None if name in ("hypothesis", "torch", "rclpy") else there(name)
     )

@@ -43,7 +43,7 @@ def requirements(name: str) -> dict[str, str]:
 
 
 def depends(manifest: ElementTree.Element) -> set[str]:
-    return {element.text for element in manifest if element.tag.endswith("depend")}
+    return {element.text or "" for element in manifest if element.tag.endswith("depend")}
 
 
 def test_both_packages_and_the_installed_one_agree() -> None:
@@ -109,7 +109,16 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("workspace")
     prefix = os.environ.get("AMENT_PREFIX_PATH") or sys.prefix
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    command = ["colcon", "--log-base", "log", "build", "--base-paths", ROOT, ROOT / "msg", "--cmake-args"]
+    command: list[str | Path] = [
+        "colcon",
+        "--log-base",
+        "log",
+        "build",
+        "--base-paths",
+        ROOT,
+        ROOT / "msg",
+        "--cmake-args",
+    ]
     command += ["-DBUILD_TESTING=OFF", f"-DPython3_EXECUTABLE={sys.executable}"]
     environment = {
         **os.environ,
@@ -119,6 +128,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "COLCON_HOME": str(folder),
     }
     executable = shutil.which("colcon", path=path)
+    assert executable is not None
     built = subprocess.run(
         [executable, *command[1:]], cwd=folder, env=environment, capture_output=True, text=True
     )
@@ -138,6 +148,7 @@ def test_colcon_installs_what_ros2_run_and_launch_look_for(workspace: Path) -> N
     assert (share / "package.xml").is_file()
     assert (package / "share/ament_index/resource_index/packages/vla_accel_ros").is_file()
     sim = next(package.glob("lib/python*/site-packages/vla_accel_ros/sim"))
+    assert (sim.parent / "py.typed").is_file()
     expected = [ROOT / "vla_accel_ros/sim/scene.xml", *(ROOT / "vla_accel_ros/sim/policy").rglob("*")]
     for path in expected:
         assert (sim / path.relative_to(ROOT / "vla_accel_ros/sim")).exists(), path

@@ -1,1 +1,38 @@
-"""Vision-Language-Action models in real time on one GPU, for ROS 2."""
+"""Vision-Language-Action models in real time on one GPU, for ROS 2.
+
+What a program needs to run a policy is here, and is imported when it is asked for: `Observation`, `Chunk` and
+`Contract` need no torch, and nothing here needs ROS.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vla_accel_ros.engine.engine import Engine
+    from vla_accel_ros.engine.types import Chunk, Observation
+    from vla_accel_ros.models.checkpoint import load_policy
+    from vla_accel_ros.sensing.contract import Contract
+
+_MODULES = {
+    "Chunk": "vla_accel_ros.engine.types",
+    "Contract": "vla_accel_ros.sensing.contract",
+    "Engine": "vla_accel_ros.engine.engine",
+    "Observation": "vla_accel_ros.engine.types",
+    "load_policy": "vla_accel_ros.models.checkpoint",
+}
+"""Public name -> the module it is defined in."""
+
+__all__ = ["Chunk", "Contract", "Engine", "Observation", "load_policy"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

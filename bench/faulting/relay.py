@@ -20,6 +20,7 @@ from rclpy.clock import Clock as RosClock
 from rclpy.clock import ClockType
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.parameter import Parameter
+from rclpy.publisher import Publisher
 from rclpy.signals import SignalHandlerOptions
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import Image, JointState
@@ -49,6 +50,7 @@ class Relay:
         self.sent: list[tuple[int, str, Trajectory]] = []
         self.states: list[tuple[int, np.ndarray, np.ndarray]] = []
         self._last: dict[str, bytes] = {}
+        self._frozen: list[float] = []
         self._context = rclpy.Context()
         rclpy.init(context=self._context, signal_handler_options=SignalHandlerOptions.NO)
         self.node = rclpy.create_node("relay", context=self._context)
@@ -119,7 +121,7 @@ class Relay:
             given = partial(self._on_command, controller.topic, out)
             node.create_subscription(JointTrajectory, controller.topic, given, qos.REPORT)
 
-    def _on_image(self, name: str, out: object, data: bytes) -> None:
+    def _on_image(self, name: str, out: Publisher, data: bytes) -> None:
         how = self.cameras.get(name, "")
         if how == "silent":
             return
@@ -149,13 +151,13 @@ class Relay:
         spoil = self.chunk
         self._chunks_out.publish(message if spoil is None else spoil(message))
 
-    def _on_command(self, topic: str, out: object, message: JointTrajectory) -> None:
+    def _on_command(self, topic: str, out: Publisher, message: JointTrajectory) -> None:
         if self.late_s:
             threading.Timer(self.late_s, self._deliver, (topic, out, message)).start()
         else:
             self._deliver(topic, out, message)
 
-    def _deliver(self, topic: str, out: object, message: JointTrajectory) -> None:
+    def _deliver(self, topic: str, out: Publisher, message: JointTrajectory) -> None:
         here_ns = self.time_ns()
         now_ns = here_ns + (self._jumped_ns if self._sim_time else self._offset_ns)
         with suppress(ValueError):

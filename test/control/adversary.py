@@ -25,6 +25,7 @@ from functools import partial
 import numpy as np
 from rosless import HOMING, OPERATOR, PASSING, RELEASED, RESTARTED, Parameters, Robot, TrajectoryLogic
 
+from vla_accel_ros.control.buffer import Mode
 from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
@@ -41,7 +42,7 @@ S = 1_000_000_000
 MS = S // 1000
 EPOCH = 1_000 * S
 KINDS = ("joint_trajectory", "forward_command", "servo_joint", "servo_twist")
-MODES = ("block", "async", "blend", "rtc")
+MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")
 KEEP_NS = S
 HOLD_SLACK_NS = S // 2
 
@@ -61,6 +62,7 @@ class Episode:
         self.t_ns, self.offset_ns = 0, EPOCH
         self.end_ns = rng.randint(4, 10) * S
         self.broken: list[Broken] = []
+        self._waiting: dict[str, Callable[[], object]] = {}
         limits = self.robot.limits
         self.where = limits.lower + self.array.uniform(0.2, 0.8, len(limits.lower)) * (
             limits.upper - limits.lower

@@ -29,10 +29,10 @@ class Robot:
     """
 
     def __init__(self) -> None:
-        self.limits = JointLimits([-2, -2], [2, 2], [3, 3], [20, 20])
+        self.limits = JointLimits(*np.array([[-2, -2], [2, 2], [3, 3], [20, 20]]))
         watched = {"camera/front": 0.5, "joint_states": 0.3, "chunk": 0.8}
         buffer = TrajectoryBuffer(JOINTS, self.limits, max_age_s=0.8)
-        following = FollowingError([0.45, np.inf], [0.2, 0.2])
+        following = FollowingError(*np.array([[0.45, np.inf], [0.2, 0.2]]))
         self.follower = ChunkFollower(
             buffer, Safety(Watchdog(watched)), ("camera/front",), 0.8, following=following
         )

@@ -12,7 +12,7 @@ from vla_accel_ros.engine.types import Chunk
 
 S = 1_000_000_000
 JOINTS = ("a", "b", "c")
-LIMITS = JointLimits([-1.0, -2.0, -0.5], [1.0, 2.0, 0.5], [3.0, 1.5, 2.0], [20.0, 10.0, 40.0])
+LIMITS = JointLimits(*np.array([[-1.0, -2.0, -0.5], [1.0, 2.0, 0.5], [3.0, 1.5, 2.0], [20.0, 10.0, 40.0]]))
 
 
 def make_chunk(actions, stamp_ns: int = 0, step_dt_s: float = 0.1, request_id: int = 0) -> Chunk:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vla_accel_ros.control.braking import brake, brake_on_arrival, cut
-from vla_accel_ros.control.buffer import TrajectoryBuffer
+from vla_accel_ros.control.buffer import Mode, TrajectoryBuffer
 from vla_accel_ros.control.follower import ChunkFollower
 from vla_accel_ros.control.jog import JogStream
 from vla_accel_ros.control.joint_limits import JointLimits
@@ -52,7 +52,7 @@ class Robot:
 class Parameters:
     """Those of the trajectory node that a restart may change."""
 
-    mode: str = "blend"
+    mode: Mode = "blend"
     blend_s: float = 0.2
     lead_s: float = 0.03
     execution_horizon: int | None = None
@@ -89,6 +89,7 @@ class TrajectoryLogic:
         self._clock = ClockWatch(self.clock_ns, self.steady_ns)
         self._move: Trajectory | None = None
         self._cut: Trajectory | None = None
+        self._felt_ns, self._rests = 0, False
         self._begin()
         self._settles_until_ns = self.clock_ns() + SETTLE_NS
 

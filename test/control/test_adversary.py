@@ -77,7 +77,7 @@ def test_a_motion_within_limits_is_judged_so_and_a_faster_one_by_how_much():
 
 def test_a_step_at_a_hand_over_counts_as_acceleration_over_one_period():
     stepped = controller()
-    stepped.accept(Trajectory(("a", "b", "c"), [S], np.array([[1e-3, 0, 0]])), S, HERE)
+    stepped.accept(Trajectory(("a", "b", "c"), np.array([S]), np.array([[1e-3, 0, 0]])), S, HERE)
     assert judged(stepped) == pytest.approx({"acceleration": 1e-3 / (PERIOD_NS * 1e-9) ** 2 / 20}, rel=1e-6)
 
 
@@ -85,7 +85,7 @@ def test_a_position_outside_and_an_end_in_motion_are_found():
     outside = controller()
     outside.accept(goes(1.2, S, 3 * S), S, HERE)
     assert set(judged(outside)) == {"position"}
-    moving = Trajectory(("a", "b", "c"), [S, 2 * S], np.zeros((2, 3)), np.ones((2, 3)))
+    moving = Trajectory(("a", "b", "c"), np.array([S, 2 * S]), np.zeros((2, 3)), np.ones((2, 3)))
     assert not outside.accept(moving, S, HERE) and outside.rejected
 
 

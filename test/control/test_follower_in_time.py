@@ -60,7 +60,7 @@ def test_after_the_clock_has_jumped_it_brakes_in_the_new_time_what_was_commanded
     on_the_way = [robot.reference(late_ms / 1000) for late_ms in (0, 20, 59)]
     assert np.abs(on_the_way[0][1]).max() > 0.3
     stop = robot.follower.stop_in_new_time(now)
-    assert len(stop) == 1 and not stop.velocities.any() and stop.end_ns - now < 0.5 * S
+    assert stop is not None and len(stop) == 1 and not stop.velocities.any() and stop.end_ns - now < 0.5 * S
     for position, velocity in on_the_way:  # it comes to the controller so late
         state = MotionState(now, position, velocity)
         path = np.array([stop.sample(now + ms * MS, state)[0] for ms in range(0, 600, 2)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -21,7 +22,12 @@ POLICY = make_policy()
 class Loop:
     """An engine that acts every 0.1 s on what it sees, its chunk 40 ms old when it is done."""
 
-    def __init__(self, wanted: str = "auto", delivery_s: float = 0.01, unguided: str = "") -> None:
+    def __init__(
+        self,
+        wanted: Literal["auto", "always", "never"] = "auto",
+        delivery_s: float = 0.01,
+        unguided: str = "",
+    ) -> None:
         self.engine = Engine(POLICY, steps=2, step_dt_s=0.1)
         self.now_ns = S
         settings = RtcSettings(delivery_s=delivery_s)
@@ -128,7 +134,7 @@ def test_without_guidance_chunks_are_the_engines_own():
 
 def test_an_unknown_choice_is_refused():
     with pytest.raises(ValueError, match="rtc = 'perhaps' is unknown: choose auto or always or never"):
-        Loop("perhaps")
+        Loop("perhaps")  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_guided_is_not_and_a_trajectory_node_that_counts_on_it_is_named():

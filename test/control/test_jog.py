@@ -36,7 +36,9 @@ def follow(servo: Servo, **ramp) -> TrajectoryBuffer:
     buffer = TrajectoryBuffer(JOINTS, LIMITS)
     buffer.reset(servo.position)
     chunk = make_ramp([0.5, -0.4, 0.2], stamp_ns=servo.now, **ramp)
-    servo.jog.follow(buffer.update(chunk, servo.now), servo.now)
+    trajectory = buffer.update(chunk, servo.now)
+    assert trajectory is not None
+    servo.jog.follow(trajectory, servo.now)
     return buffer
 
 
@@ -106,6 +108,7 @@ def test_after_a_pause_they_start_from_rest():
     assert np.abs(servo.velocities[-1]).max() > 0.3
     servo.now += S // 2
     velocity = servo.jog.tick(servo.now)
+    assert velocity is not None
     assert (np.abs(velocity) <= LIMITS.acceleration * 2 * PERIOD / S).all()
 
 
@@ -116,6 +119,7 @@ def test_a_clock_that_is_set_changes_velocities_within_limits(set_s):
     for tick in range(60):
         steady = START + (tick + 1) * PERIOD
         velocity = servo.jog.tick(steady + round(set_s * S) * (tick >= 20), steady)
+        assert velocity is not None
         servo.velocities.append(velocity)
     assert np.abs(servo.velocities[19]).max() > 0.3
     assert_within_limits(servo)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vla_accel_ros.control.buffer import TrajectoryBuffer
+from vla_accel_ros.control.buffer import Mode, TrajectoryBuffer
 from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.sim.controller import JointTrajectoryController
@@ -17,7 +17,7 @@ from vla_accel_ros.sim.controller import JointTrajectoryController
 S = 1_000_000_000
 TICK = S // 500
 JOINTS = ("pan", "lift")
-WIDE = JointLimits([-3, -3], [3, 3], [50, 50], [1e5, 1e5])
+WIDE = JointLimits(*np.array([[-3, -3], [3, 3], [50, 50], [1e5, 1e5]]))
 SMOOTH = 50.0  # rad/s^2
 
 
@@ -26,7 +26,7 @@ def reference(t_s) -> np.ndarray:
     return np.stack([0.5 * np.sin(np.pi * t_s), 0.5 * np.cos(np.pi * t_s)], axis=-1)
 
 
-def hardest(mode: str, lead_s: float, delay_s: float, from_desired: bool = True, seed: int = 0) -> float:
+def hardest(mode: Mode, lead_s: float, delay_s: float, from_desired: bool = True, seed: int = 0) -> float:
     """Greatest |acceleration| at hand-overs of 4 s. Chunks come 0.1 s after their observation; those of
     `block` go on from where the arm stands, at 0.3 rad/s."""
     rng = np.random.default_rng(seed)

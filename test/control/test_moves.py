@@ -25,6 +25,7 @@ def test_a_move_keeps_its_share_of_the_limits_and_ends_at_the_goal(begin, end, s
     assert found.start_ns == 5 * S
     np.testing.assert_array_equal(found.positions[0], start)
     np.testing.assert_array_equal(found.positions[-1], goal)
+    assert found.velocities is not None
     assert not found.velocities[0].any() and not found.velocities[-1].any()
 
 

@@ -67,4 +67,4 @@ def test_a_policy_that_was_not_trained_so_is_refused():
     with pytest.raises(ValueError, match=r"method = 'trained' needs a policy .* choose guidance"):
         RealTimeChunking(engine, lambda: 0, RtcSettings(method="trained"))
     with pytest.raises(ValueError, match="method = 'learned' is unknown: choose guidance or trained"):
-        RtcSettings(method="learned")
+        RtcSettings(method="learned")  # type: ignore[arg-type]

@@ -115,7 +115,7 @@ def test_after_a_pause_it_starts_from_a_stand():
     buffer.update(make_twists([[0.5, 0, 0, 0, 0, 0]] * 30), START)
     run(buffer, 0.5)
     velocity = buffer.tick(START + S)
-    assert np.linalg.norm(velocity) <= LINEAR / RAMP_S * 2 * PERIOD / S * 1.001
+    assert velocity is not None and np.linalg.norm(velocity) <= LINEAR / RAMP_S * 2 * PERIOD / S * 1.001
 
 
 def test_a_number_that_is_none_is_refused():

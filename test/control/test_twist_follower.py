@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from motion import make_chunk
@@ -31,7 +33,7 @@ class Robot:
         )
         self.joints, self.now, self.request = joints, START, 0
         self.velocities: list[np.ndarray] = []
-        self.sent = []
+        self.sent: list[Any] = []
 
     def run(self, seconds: float, speed: float | None = None) -> None:
         for tick in range(round(seconds * 50)):

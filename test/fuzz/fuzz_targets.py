@@ -11,10 +11,12 @@ import math
 import random
 import struct
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
 import numpy as np
+from campaign import Target
 from mutators import damaged, misspelt
 
 from vla_accel_ros.sensing.cdr import ImageView, compressed_view, image_view
@@ -309,6 +311,10 @@ def small_contract(transport: str = "raw") -> Contract:
         return Contract.load(file.name)
 
 
-TARGETS = {"image": ImageMessages, "compressed": CompressedMessages, "contract": Contracts}
+TARGETS: dict[str, Callable[[], Target]] = {
+    "image": ImageMessages,
+    "compressed": CompressedMessages,
+    "contract": Contracts,
+}
 # Parts of all cases; reading YAML takes a hundred times as long as reading an image's header.
 SHARES = {"image": 0.5, "compressed": 0.4, "contract": 0.1}

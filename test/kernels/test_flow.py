@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -26,18 +27,18 @@ SMALL = Config(16, 16, 16)
 def test_embed_actions(dtype: torch.dtype, tables: int, kind: str) -> None:
     draw, batch, horizon, size, width = Drawing(0), 3, 7, 6, 40
     x, weight, bias = draw(batch, horizon, size), draw(width, size), draw(tables, width)
-    more = ()
+    more: tuple[Any, Any, Any] = (None, None, None)
     if kind == "pi0":
         more = (
             draw(width, width, dtype=dtype, spread=width**-0.5),
             draw(width),
             draw(batch, width, dtype=dtype),
         )
-    twin, ours = (poison(batch, horizon + bool(more), width, dtype=dtype) for _ in range(2))
+    twin, ours = (poison(batch, horizon + (kind == "pi0"), width, dtype=dtype) for _ in range(2))
     scale = None if kind == "pi0" else draw(tables, width, spread=0.3)
     norm, left = (Norm.of(twin, scaled=scale is not None)._replace(scale=scale) for _ in range(2))
-    flow.embed_actions(x, weight, bias, twin, *(more or (None, None, None)), norm)
-    given = (*(more or (None, None, None)), left)
+    flow.embed_actions(x, weight, bias, twin, *more, norm)
+    given = (*more, left)
     kernels.embed_actions(x, weight, bias, ours, *given, config=SMALL, scratch=Scratch.of(DEVICE, 1 << 14, 1))
     assert_near(ours, twin, dtype)
     rows = batch * ours.shape[1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from drawing import DEVICE, DTYPES, Drawing, assert_near, ints, poison
@@ -58,7 +60,7 @@ def test_rotary_qkv(dtype: torch.dtype, tables: int, head: int, width: int) -> N
         # A layer of a pool [slots, layers, kv_heads, tokens, D]: not contiguous.
         pool = torch.zeros(4, 3, kv_heads, room, head, dtype=dtype, device=DEVICE)
         k, v = pool[:, 1], torch.zeros_like(pool)[:, 2]
-        named = {} if run is linear.rotary_qkv else {"config": Config(16, 16, 32)}
+        named: dict[str, Any] = {} if run is linear.rotary_qkv else {"config": Config(16, 16, 32)}
         run(x, weight, cos, sin, ints(4, 9), q, k, v, ints(3, 1), ints(2, 0), norm, bias, **named)
         results.append((q, k, v))
         assert pool[:, 0].count_nonzero() == pool[:, 2].count_nonzero() == 0

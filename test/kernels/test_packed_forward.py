@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from builders import make_config, make_model
@@ -18,6 +20,8 @@ from vla_accel_ros.models.packed import Segment, forward
 @pytest.mark.parametrize("family", ["gemma", "llama"])
 @torch.inference_mode()
 def test_a_prefill_a_rider_and_an_answer_in_pages(family: str) -> None:
+    model: Any
+    stack: Any
     if family == "llama":
         model = make_openvla(make_openvla_config()).to(DEVICE)
         stack = model.language_model.model

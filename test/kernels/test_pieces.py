@@ -9,7 +9,7 @@ from drawing import CUDA, DEVICE
 
 from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.tuning import Table
-from vla_accel_ros.models.config import PI0, PI05
+from vla_accel_ros.models.config import PI0, PI05, PiConfig
 from vla_accel_ros.tools.bench import pieces
 from vla_accel_ros.tools.candidates import CANDIDATES
 
@@ -26,6 +26,6 @@ def test_pieces_of_a_small_model_are_near_their_twins(kind: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("config", [PI0, PI05], ids=["pi0", "pi05"])
 @pytest.mark.parametrize("batch", [1, 3, 16])
-def test_pieces_of_the_published_sizes_are_near_their_twins(config: object, batch: int) -> None:
+def test_pieces_of_the_published_sizes_are_near_their_twins(config: PiConfig, batch: int) -> None:
     for name, error in pieces.errors(config, 1100, DEVICE, batch, TritonOps(DEVICE)):
         assert error < pieces.NEAR, name

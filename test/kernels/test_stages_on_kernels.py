@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,8 +68,10 @@ def fast(
 def test_stages_on_kernels_are_the_plain_model(kind: str) -> None:
     model = make_model(make_config(kind)).to(DEVICE)
     given = inputs(model)
-    for ours, theirs in zip(fast(model, *given), plain(model, *given), strict=True):
-        for a, b in zip(ours, theirs) if isinstance(ours, tuple) else ((ours, theirs),):
+    results: Any = zip(fast(model, *given), plain(model, *given), strict=True)
+    for ours, theirs in results:
+        pairs = zip(ours, theirs) if isinstance(ours, tuple) else ((ours, theirs),)
+        for a, b in pairs:
             torch.testing.assert_close(a, b, rtol=1e-4, atol=5e-5)
 
 
@@ -84,7 +87,8 @@ def test_staggered_steps_on_kernels_are_the_plain_model(kind: str, wide: bool) -
         for ours, theirs in zip(pool.view(1, length), kv, strict=True):
             ours.copy_(theirs)
         seats = CapturedSeats(stages, 2, 2, wide, TritonOps(DEVICE, Table(processors=4)))
-        batch, flows = StaggeredDenoising[int](seats), {}
+        batch: StaggeredDenoising[int] = StaggeredDenoising(seats)
+        flows: dict[int, Any] = {}
         for number in range(3):
             batch.begin(number, noise + number, state if kind == "pi0" else None, pool.span(1, 0, length))
             flows |= dict(batch.step())

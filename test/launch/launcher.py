@@ -34,7 +34,12 @@ def main(path: str, ids: str, *arguments: str) -> int:
     thread.join()  # and ends: what is tied to a thread of the launcher would end with it
     for _, terminal in started:
         threading.Thread(target=copy, args=(terminal,), daemon=True).start()
-    signal.signal(signal.SIGINT, lambda *_: [process.send_signal(signal.SIGINT) for process, _ in started])
+
+    def interrupt(*_: object) -> None:
+        for process, *_rest in started:
+            process.send_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGINT, interrupt)
     written = Path(f"{ids}.new")
     written.write_text(json.dumps({node.name: process.pid for node, (process, _) in zip(nodes, started)}))
     written.rename(ids)

@@ -172,7 +172,9 @@ def resolve(value: Any, context: Mapping[str, str]) -> Any:
 def load(path: Path) -> list:
     """The entities of a launch file."""
     loader = SourceFileLoader(path.name.replace(".", "_"), str(path))
-    module = module_from_spec(spec_from_loader(loader.name, loader))
+    spec = spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
     loader.exec_module(module)
     return module.generate_launch_description().entities
 
@@ -196,7 +198,7 @@ def everything(path: Path, **arguments: str) -> list:
     return list(_carry_out(load(path), dict(arguments)))
 
 
-def _carry_out(entities: list, context: dict[str, str]) -> Iterable[Any]:
+def _carry_out(entities: list, context: dict[str, Any]) -> Iterable[Any]:
     for entity in entities:
         if isinstance(entity, DeclareLaunchArgument):
             context.setdefault(entity.name, entity.default_value)

@@ -23,7 +23,15 @@ def test_vla_is_a_command_once_the_workspace_is_sourced(tmp_path: Path, link: li
         "COLCON_HOME": str(tmp_path / "home"),
         "PATH": f"{PREFIX / 'bin'}{os.pathsep}{os.environ['PATH']}",
     }
-    build = [COLCON, "build", "--base-paths", ROOT, "--packages-select", "vla_accel_ros", *link]
+    build: list[str | Path] = [
+        COLCON,
+        "build",
+        "--base-paths",
+        ROOT,
+        "--packages-select",
+        "vla_accel_ros",
+        *link,
+    ]
     subprocess.run(build, cwd=tmp_path, env={**os.environ, **here}, check=True, capture_output=True)
     command = "source install/setup.bash && command -v vla && vla --help"
     told = subprocess.run(

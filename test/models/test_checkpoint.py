@@ -112,7 +112,7 @@ def test_sizes_are_inferred_without_our_config(kind: str, tmp_path: Path) -> Non
         kind, vision=vision, horizon=10, image_names=PI05.image_names, max_prompt=48 if kind == "pi0" else 200
     )
     (folder / "config.json").unlink()
-    assert describe(folder).config.horizon == 50
+    assert describe(folder).horizon == 50
 
 
 def test_published_shapes_are_inferred_as_the_presets() -> None:

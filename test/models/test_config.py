@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 from builders import make_config
@@ -40,7 +41,7 @@ def test_json_names_missing_and_unknown_fields() -> None:
         ({"image_names": ()}, "image_names"),
     ],
 )
-def test_policy_sizes_are_checked(changes: dict[str, object], message: str) -> None:
+def test_policy_sizes_are_checked(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_config(**changes)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -188,6 +189,6 @@ def test_one_token_to_draw_from_is_greedy() -> None:
         ({"top_p": 1.1}, "top_p is 1.1"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(settings: dict[str, float], message: str) -> None:
+def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Sampling(**settings)

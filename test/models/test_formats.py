@@ -17,7 +17,7 @@ from openvla_builders import make_openvla_folder
 from safetensors.torch import load_file, save_file
 from smolvla_recording import make_smolvla_folder
 
-from vla_accel_ros.models.checkpoint import FORMATS, describe, find_format, load_policy
+from vla_accel_ros.models.checkpoint import describe, find_format, formats, load_policy
 from vla_accel_ros.models.formats import Contents
 
 MAKERS = {
@@ -43,7 +43,7 @@ class Trap:
 def test_a_folder_is_told_by_its_content(name: str, called: str, tmp_path: Path) -> None:
     folder = MAKERS[name](tmp_path / called)
     contents = Contents.of(folder)
-    assert [known.name for known in FORMATS if known.holds(contents)][:1] == [name]
+    assert [known.name for known in formats() if known.holds(contents)][:1] == [name]
     assert describe(folder).missing == ()
     assert load_policy(folder).config == describe(folder).config
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import transformers
@@ -160,7 +162,7 @@ def test_siglip_features(model: OpenVLA) -> None:
     same(ours(images), theirs(images, output_hidden_states=True).hidden_states[-2])
 
 
-def copy_in_order(layer: torch.nn.Module, block: torch.nn.Module) -> None:
+def copy_in_order(layer: torch.nn.Module, block: Any) -> None:
     """A DINOv2 layer's parameters, whose names change between versions but whose order is this one."""
     qkv = block.attn.qkv
     parts = [block.norm1.weight, block.norm1.bias]

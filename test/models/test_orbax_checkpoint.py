@@ -22,7 +22,7 @@ from folders import refused
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.checkpoint import describe, find_format, load_policy
-from vla_accel_ros.models.config import IMAGE_NAMES
+from vla_accel_ros.models.config import IMAGE_NAMES, PiConfig
 from vla_accel_ros.models.formats import Contents
 from vla_accel_ros.models.jax_names import parameter_shapes
 from vla_accel_ros.models.orbax_checkpoint import read_arrays
@@ -58,10 +58,11 @@ def test_every_parameter_is_openpis(folder: Path, kind: str) -> None:
 def test_sizes_are_read_off_the_arrays_but_for_the_horizon(folder: Path, kind: str) -> None:
     assert find_format(Contents.of(folder)).name == "openpi, JAX"
     config = describe(folder).config
+    assert isinstance(config, PiConfig)
     assert (config.kind, config.horizon, config.image_names) == (kind, 50, IMAGE_NAMES)
     assert (config.vision.heads, config.prefix.heads, config.expert.head_dim) == (4, 4, 8)
     (folder / "config.json").write_text('{"action_horizon": 10}')
-    assert describe(folder).config.horizon == 10
+    assert describe(folder).horizon == 10
     assert describe(folder).missing == ()
 
 

@@ -118,6 +118,7 @@ def test_flow_steps_at_different_times_on_different_prefixes(
         velocities(pi, steps), velocities(pi, steps, together=False), steps, strict=True
     ):
         torch.testing.assert_close(packed, alone, atol=2e-5, rtol=1e-5)
+        assert isinstance(step.kv, KV)
         assert torch.equal(alone, pi.velocity(step.x, step.t, step.state, step.kv))
 
 

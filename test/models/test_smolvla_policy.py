@@ -39,7 +39,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def policy(request: pytest.FixtureRequest, folder: Path) -> SmolVLAPolicy:
-    return load_policy(folder, request.param)
+    policy = load_policy(folder, request.param)
+    assert isinstance(policy, SmolVLAPolicy)
+    return policy
 
 
 @pytest.fixture

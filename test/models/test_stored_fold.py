@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.checkpoint import describe, load_policy
-from vla_accel_ros.models.config import GemmaConfig
+from vla_accel_ros.models.config import GemmaConfig, PiConfig
 from vla_accel_ros.models.conversion import Target, convert, verify
 from vla_accel_ros.models.folding import fold_expert
 from vla_accel_ros.models.stored_fold import sums_of
@@ -131,7 +131,9 @@ def test_matrices_of_a_pi0_are_those_of_any_number_of_steps(tmp_path: Path) -> N
 
 
 def test_what_was_computed_of_other_weights_is_said_and_not_used(with_fold: Path, tmp_path: Path) -> None:
-    other = make_checkpoint(tmp_path / "other", describe(with_fold).config, seed=1)
+    config = describe(with_fold).config
+    assert isinstance(config, PiConfig)
+    other = make_checkpoint(tmp_path / "other", config, seed=1)
     shutil.copyfile(other / "model.safetensors", with_fold / "model.safetensors")
     model = model_of(with_fold)
     with pytest.warns(UserWarning, match=r"folded.safetensors was computed from other weights .* convert"):

@@ -18,6 +18,7 @@ from torch import nn
 
 from vla_accel_ros.models import streaming
 from vla_accel_ros.models.checkpoint import load_policy
+from vla_accel_ros.models.openvla_policy import OpenVLAPolicy
 from vla_accel_ros.models.shards import read_headers, read_table
 from vla_accel_ros.models.streaming import fill, is_finite, on_meta, read, same
 
@@ -39,7 +40,7 @@ class Wide(nn.Module):
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """256 MB of bfloat16 in four shards."""
     folder = tmp_path_factory.mktemp("shards")
-    where = {}
+    where: dict[str, str] = {}
     for shard in range(SHARDS):
         names = [f"t{shard}_{index}" for index in range(SHARD_TENSORS)]
         tensors = {name: torch.full((TENSOR_MB * MB // 2,), 0.5, dtype=torch.bfloat16) for name in names}
@@ -185,4 +186,4 @@ def test_a_damaged_file_is_refused_or_loads_finite_numbers(
         assert str(folder) in str(error)
         return
     assert all(bool(parameter.isfinite().all()) for parameter in policy.model.parameters())
-    assert np.isfinite(policy.stats.low).all()
+    assert isinstance(policy, OpenVLAPolicy) and np.isfinite(policy.stats.low).all()

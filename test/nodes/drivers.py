@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import rclpy
@@ -81,7 +82,7 @@ class Drivers:
         return node
 
     def _send(
-        self, node: Node, kind: type, topic: str, message: object, rate_hz: float, stamp: Callable[[int], int]
+        self, node: Node, kind: type, topic: str, message: Any, rate_hz: float, stamp: Callable[[int], int]
     ) -> None:
         publisher = node.create_publisher(kind, topic, qos.SENSOR)
 

@@ -231,7 +231,7 @@ def lose_answers(service: Service, count: int = 1) -> None:
     service.send_response = send_response
 
 
-def _message(value: object) -> ParameterValue:
+def _message(value: Any) -> ParameterValue:
     if isinstance(value, bool):
         return ParameterValue(type=ParameterType.PARAMETER_BOOL, bool_value=value)
     if isinstance(value, float):

@@ -89,7 +89,9 @@ def test_frames_go_into_the_ring_and_to_viewers_with_the_calibration(
     )
     assert abs(operator.now_ns() - convert.stamp_ns(handle.header.stamp)) < 5 * S
     np.testing.assert_array_equal(np.frombuffer(images[-1].data, np.uint8).reshape(H, W, 3), rgb)
-    decoded = cv2.imdecode(np.frombuffer(jpegs[-1].data, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+    bgr = cv2.imdecode(np.frombuffer(jpegs[-1].data, np.uint8), cv2.IMREAD_COLOR)
+    assert bgr is not None
+    decoded = bgr[..., ::-1]
     assert np.abs(decoded.astype(int) - rgb).mean() < 4
     assert (infos[-1].width, infos[-1].height, infos[-1].k[2]) == (W, H, 31.5)
     count = len(images)

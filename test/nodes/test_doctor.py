@@ -188,7 +188,7 @@ def test_clocks_encodings_qos_and_controller_parameters(doctor, contract):
         "wrist": Fault(encoding="16UC1"),
     }
     latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-    parameters = {"joints": ["a", "b"], "interpolation_method": "none"}
+    parameters: dict[str, object] = {"joints": ["a", "b"], "interpolation_method": "none"}
     with Drivers(contract, cameras, listen=latched, parameters=parameters):
         status, report = doctor("--contract", demo_contract(), "--seconds", 1)
     assert status == 1

@@ -56,7 +56,7 @@ def launcher(start, tmp_path: Path, operator: Operator) -> Iterator[subprocess.P
         )
     try:
         until(ids.exists, 30.0, "nodes that were started", (tmp_path / "launcher.log").read_text)
-        process.nodes = json.loads(ids.read_text())
+        process.nodes = json.loads(ids.read_text())  # type: ignore[attr-defined]
         set_going(operator)
         yield process
     finally:

@@ -55,7 +55,7 @@ def test_too_little_room_for_the_frames_is_named(tmp_path, contract):
 
 
 def test_a_lossy_precision_is_warned_of_and_needs_fast_stages(tmp_path, contract):
-    folder, warnings = make_checkpoint(tmp_path), []
+    folder, warnings = make_checkpoint(tmp_path), list[str]()
     load = Load(folder, device="cpu", denoise_steps=2, fast=True, precision="int8")
     load.engine(contract, warnings.append)
     assert "precision is int8: actions are not quite those of the exact network" in warnings[-1]
@@ -64,7 +64,7 @@ def test_a_lossy_precision_is_warned_of_and_needs_fast_stages(tmp_path, contract
 
 
 def test_fast_stages_are_made_for_the_contracts_cameras_and_any_prompt(tmp_path, contract):
-    made, warnings, chunks = [], [], []
+    made, warnings, chunks = list[tuple](), list[str](), list[np.ndarray]()
     folder = make_checkpoint(tmp_path)
     for fast in (False, True):
         load = Load(folder, device="cpu", denoise_steps=3, fast=fast)

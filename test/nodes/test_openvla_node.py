@@ -73,7 +73,7 @@ def running(operator: Operator) -> str:
 
 
 def test_its_actions_are_chunks_of_one(
-    start: Callable[..., object],
+    start: Callable[..., Any],
     operator: Operator,
     contract: Contract,
     file: Path,
@@ -87,6 +87,7 @@ def test_its_actions_are_chunks_of_one(
     names = (*TWIST, "gripper") if actions == "twist" else contract.joint_names
     assert contract.action_names == names
     policy = load_policy(model)
+    assert isinstance(policy, OpenVLAPolicy)
     low, high = policy.stats.range()
     for received in operator.chunks:
         chunk = received.chunk

@@ -13,6 +13,7 @@ from itertools import pairwise
 import pytest
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.publisher import Publisher
 from recorded_run import PERIOD_NS, START_NS, Run
 from rosgraph_msgs.msg import Clock
 from running import until
@@ -54,9 +55,10 @@ def test_messages_come_in_their_order_with_the_clock_of_their_time(tmp_path, ope
         Clock, "/clock", lambda m: ticks.append(convert.stamp_ns(m.clock)), 1000
     )
     node = rclpy.create_node("player", context=operator.node.context)
+    heard: list[Publisher] = []
     time = Time(lambda: all(publisher.get_subscription_count() for publisher in heard))
     playing = Player(node, bag, rate, bag.topics, time, time.wait)
-    heard = [playing.clock, playing.publishers["/action_chunk"]]
+    heard += [playing.clock, playing.publishers["/action_chunk"]]
     for entry in bag.entries():
         playing.play(entry)
     operator.wait(lambda: len(operator.chunks) == FRAMES, 30.0, "chunks")

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from readme_commands import inline, run, starting_with
 from running import NodeProcess
@@ -27,7 +28,7 @@ def test_a_robot_is_told_asked_stopped_recorded_and_replayed(
     start: Callable[..., NodeProcess], tmp_path: Path, ros_domain: int
 ) -> None:
     file = write_contract(tmp_path, {"topic": "arm_controller/joint_trajectory"}, home=HOME)
-    given = {"contract": str(file)}
+    given: dict[str, Any] = {"contract": str(file)}
     stack = Stack(start, tmp_path, "left_arm", inference={"language_max_tokens": 8, **given}, **given)
     recorder = start("recorder", "left_arm", autostart=True, record_dir=str(tmp_path / "bags"), **given)
     with Operator(Contract.load(file), "left_arm") as operator:

@@ -175,7 +175,7 @@ def test_twists_move_the_hand_and_the_gripper_moves_by_its_own_controller(
 def test_a_servo_without_services_is_warned_about_once_and_sent_to(
     start, operator, arm, policy, tmp_path, contract
 ):
-    commands = []
+    commands: list[JointJog] = []
     operator.node.create_subscription(JointJog, JOG["topic"], commands.append, qos.REPORT)
     node = start("trajectory", autostart=True, contract=str(tmp_path / "contract.yaml"))
     policy.goal = np.array([0.5, 0.3, 1.2, 0.1, -0.4, 0.7])

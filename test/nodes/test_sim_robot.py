@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from sensor_msgs.msg import CameraInfo, Image
+from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert, qos
@@ -18,7 +19,7 @@ from vla_accel_ros.sim.robot import SimRobot
 def send(operator: Operator, trajectory: Trajectory, stamp: str = "now") -> None:
     """Send each controller its share, when the robot's controllers are listening."""
     for controller in operator.contract.controllers:
-        publisher = operator.node.create_publisher(convert.JointTrajectory, controller.topic, qos.COMMAND)
+        publisher = operator.node.create_publisher(JointTrajectory, controller.topic, qos.COMMAND)
         operator.wait(publisher.get_subscription_count, 30.0, "controller listening")
         publisher.publish(convert.TrajectoryMessage(controller.joints, stamp).fill(trajectory))
 

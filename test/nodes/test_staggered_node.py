@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders import make_checkpoint, make_config
@@ -76,7 +77,7 @@ def test_every_chunk_is_computed_again_to_the_bit(
     ],
 )
 def test_what_cannot_be_is_refused(
-    start: Start, tmp_path: Path, parameters: dict[str, object], sentence: str
+    start: Start, tmp_path: Path, parameters: dict[str, Any], sentence: str
 ) -> None:
     start_inference(start, tmp_path, **parameters).wait_for_log(sentence)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -139,7 +140,7 @@ def test_every_transport_brings_the_pixels_that_were_sent(cameras, operator, con
             chunk.stamp_ns,
         )
         with engine.observe(observation) as prefix:
-            requests = iter(lambda prefix=prefix: engine.act(prefix), None)
+            requests = iter(partial(engine.act, prefix), None)
             expected = next(own for own in requests if own.request_id == chunk.request_id)
         np.testing.assert_allclose(chunk.actions, contract.to_robot(expected.actions), atol=1e-5)
     assert f"camera_info is of {HEIGHT} x {WIDTH + 1}: calibrate" in node.log

@@ -57,7 +57,7 @@ def whole(found: Lease | NotReady | None) -> bool:
 
 
 def _checksum(flat: np.ndarray, stamp_ns: int) -> int:
-    return zlib.crc32(flat[:-4], stamp_ns % KNOWN)
+    return zlib.crc32(flat[:-4].data, stamp_ns % KNOWN)
 
 
 @contextmanager

@@ -54,7 +54,9 @@ def test_a_png_is_the_pixels_that_were_coded():
 )
 def test_a_jpeg_is_what_opencv_decodes(settings):
     data = code(".jpg", BGR, *settings)
-    expected = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+    decoded = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+    assert decoded is not None
+    expected = decoded[..., ::-1]
     np.testing.assert_array_equal(rgb(data), expected)
     assert np.abs(rgb(data).astype(int) - BGR[..., ::-1]).mean() < 8
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from vla_accel_ros.sensing.contract import Controller
@@ -11,7 +13,7 @@ from vla_accel_ros.sensing.findings import ERROR, WARNING
 JTC = Controller("arm_controller/joint_trajectory", ("a", "b"))
 FORWARD = Controller("arm_positions/commands", ("a", "b"), "forward_command", 200.0)
 SERVO = Controller("servo_node/delta_joint_cmds", ("a", "b"), "servo_joint", 50.0)
-WELL = {
+WELL: dict[Controller, dict[str, Any]] = {
     JTC: {
         "type": "joint_trajectory_controller/JointTrajectoryController",
         "joints": ["b", "a"],

@@ -52,7 +52,7 @@ def test_parts_from_several_drivers_keep_their_own_times():
     assert history.missing == ("c",) and history.newest_ns is None and history.gap_s(0) == float("inf")
     for t in (5, 15):
         history.add(("c",), [t], t * MS)
-    assert history.missing == ()
+    assert not history.missing
     np.testing.assert_allclose(history.at(12 * MS), [12.0, 0.0, 12.0])
     assert history.newest_ns == 15 * MS
     assert history.gap_s(19 * MS) == pytest.approx(0.004)

@@ -34,6 +34,7 @@ def test_a_starving_camera_is_warned_of_with_the_mend():
     now = run(monitor, 1.5, 4.0)
     warning = monitor.warning(now)
     assert warning.startswith("camera front arrives at 1.5 Hz instead of 30 Hz: ")
+    assert warning is not None
     assert "Fast DDS profile config/fastdds.xml" in warning and "FASTDDS_DEFAULT_PROFILES_FILE" in warning
     assert monitor.drops == pytest.approx(19 * 5, abs=1)
 

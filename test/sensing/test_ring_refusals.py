@@ -50,7 +50,7 @@ def test_a_frame_overwritten_while_it_is_copied_is_counted_and_not_handed_out(wr
         put(writer, *range(10, 10 + writer.geometry.slots))
         return copy(slot, place)
 
-    ring.copy = overtaken
+    ring.copy = overtaken  # type: ignore[method-assign]
     assert why_not(reader) == "frames are overwritten while they are copied: give the ring more slots"
     assert reader.counts("front").overtaken == 6, "three tries each by newest and newest_set"
     assert reader.take(put(writer, 3)) == NotReady(
@@ -152,7 +152,7 @@ def test_a_ring_cut_short_while_a_frame_is_copied_is_a_reason(writer, name):
         os.truncate(segment_path(name), 4096)
         return copy(slot, place)
 
-    ring.copy = cut
+    ring.copy = cut  # type: ignore[method-assign]
     found = reader.newest_set(("front",), 0.0)
     assert found == NotReady(
         f"camera front: ring {name!r} was cut short by another process: restart its camera"

@@ -40,8 +40,8 @@ def test_a_sample_is_complete(samples: list[Sample]) -> None:
         assert sample.state.shape == (6,) and sample.state.dtype == np.float32
         assert sample.chunk.shape == (HORIZON, 6) and sample.chunk.dtype == np.float32
         assert np.isfinite(sample.chunk).all()
-        assert (sample.chunk >= np.float32(kinematics.LOWER)).all()
-        assert (sample.chunk <= np.float32(kinematics.UPPER)).all()
+        assert (sample.chunk >= np.array(kinematics.LOWER, np.float32)).all()
+        assert (sample.chunk <= np.array(kinematics.UPPER, np.float32)).all()
         assert sample.instruction in words
         assert sample.target_uv.shape == sample.goal_uv.shape == (2,)
         assert sample.front.flags.owndata or sample.front.base is not None

@@ -127,11 +127,12 @@ def test_a_following_label_expects_the_block_where_it_is(robot: SimRobot, expert
 def test_labels_keep_to_the_joint_ranges_from_any_state(robot: SimRobot, expert: Expert) -> None:
     rng = np.random.default_rng(1)
     for seed in range(20):
-        robot.reset(tasks()[seed % 12], seed, start=rng.uniform(kinematics.LOWER, kinematics.UPPER))
+        robot.reset(tasks()[seed % 12], seed, start=rng.uniform(kinematics.LOWER, kinematics.UPPER).tolist())
         expert.reset()
         chunk = expert.chunk()
         assert np.isfinite(chunk).all()
-        assert (chunk >= np.float32(kinematics.LOWER)).all() and (chunk <= np.float32(kinematics.UPPER)).all()
+        lower, upper = np.array((kinematics.LOWER, kinematics.UPPER), np.float32)
+        assert (chunk >= lower).all() and (chunk <= upper).all()
 
 
 def test_its_motion_is_smooth(robot: SimRobot, expert: Expert) -> None:

@@ -25,7 +25,8 @@ class Demo:
     """A `vla demo --headless` that is running; a context manager that lets nothing survive the test."""
 
     def __init__(self, folder: Path, domain: int, *arguments: str) -> None:
-        self.out, self.domain, self.lines = folder / "out", domain, []
+        self.out, self.domain = folder / "out", domain
+        self.lines: list[str] = []
         # Children inherit it, so that they can be told from every other process.
         self._mark = f"VLA_DEMO_TEST={uuid.uuid4()}"
         command = [sys.executable, "-m", "vla_accel_ros.tools.cli", "demo", "--headless"]

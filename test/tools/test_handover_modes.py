@@ -75,7 +75,7 @@ def test_the_table_shows_a_cell_without_success() -> None:
 
 def test_the_bootstrap_covers_the_median_and_shrinks_with_more_values() -> None:
     rng = np.random.default_rng(1)
-    few, many = bootstrap(rng.normal(5, 1, 10)), bootstrap(rng.normal(5, 1, 1000))
+    few, many = bootstrap(rng.normal(5, 1, 10).tolist()), bootstrap(rng.normal(5, 1, 1000).tolist())
     assert few[0] < 5 < few[1] and many[0] < 5 < many[1]
     assert many[1] - many[0] < 0.3 * (few[1] - few[0])
 

@@ -132,7 +132,7 @@ def test_the_command_ends_with_0_when_equal_and_with_1_when_not(tmp_path, capsys
 
 
 def test_a_long_replay_says_how_far_it_is(tmp_path):
-    now_s, said = [0.0], []
+    now_s, said = [0.0], list[str]()
     progress = Progress("replayed", 40, said.append, lambda: now_s[0])
     for done in range(1, 41):
         now_s[0] += 0.5

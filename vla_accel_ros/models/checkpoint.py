@@ -1,39 +1,25 @@
 """The door: a checkpoint folder in, a policy out; refused as a whole if anything is wrong with it.
 
-What a folder is, its contents say (formats.py); the table of formats is here. Names, shapes and types of all
-tensors are compared with the model from the files' headers before a single weight is read, and every
-difference is in one error. Weights then go one by one to their device and dtype (streaming.py). Pickled files
-are never opened, and no code that lies in a folder is run.
+What a folder is, its contents say (formats.py); the table of formats is in extensions.py. Names, shapes and
+types of all tensors are compared with the model from the files' headers before a single weight is read, and
+every difference is in one error. Weights then go one by one to their device and dtype (streaming.py). Pickled
+files are never opened, and no code that lies in a folder is run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from vla_accel_ros.models import (
-    lerobot_checkpoint,
-    openvla_checkpoint,
-    orbax_checkpoint,
-    pi_checkpoint,
-    smolvla_checkpoint,
-)
+from vla_accel_ros.extensions import BUILT_IN, MODEL_FAMILIES, find, names
 from vla_accel_ros.models.description import Description
 from vla_accel_ros.models.formats import Contents, Format
 from vla_accel_ros.models.options import Options, Progress, find_device
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.shards import PICKLED
-
-FORMATS: tuple[Format, ...] = (
-    lerobot_checkpoint.FORMAT,
-    smolvla_checkpoint.FORMAT,
-    openvla_checkpoint.FORMAT,
-    orbax_checkpoint.FORMAT,
-    pi_checkpoint.FORMAT,
-)
-"""In the order in which they are tried: those that say what they are come first."""
 
 
 def load_policy(
@@ -70,15 +56,30 @@ def describe(path: str | Path, statistics: str | None = None) -> Description:
     return find_format(contents).describe(contents, statistics or None)
 
 
+def formats() -> Iterator[Format]:
+    """All formats in the order in which they are tried, those of other packages last.
+
+    Raises ValueError for an entry point that is no Format or cannot be imported, when it comes to it.
+    """
+    for name in names(MODEL_FAMILIES):
+        known = find(MODEL_FAMILIES, name)
+        if not isinstance(known, Format):
+            raise ValueError(
+                f"{name!r} of {MODEL_FAMILIES} is a {type(known).__name__}; let it be a Format of ours."
+            )
+        yield known
+
+
 def find_format(contents: Contents) -> Format:
     """Whose folder it is. Raises ValueError, saying what was found, for one that nobody knows."""
-    for known in FORMATS:
+    for known in formats():
         if known.holds(contents):
             return known
+    added = names(MODEL_FAMILIES)[len(BUILT_IN[MODEL_FAMILIES]) :]
     said = {name: contents.config[name] for name in ("type", "model_type") if name in contents.config}
     files = sorted(path.name for path in contents.folder.iterdir() if not path.name.startswith("."))
     pickled = [name for name in files if Path(name).suffix in PICKLED]
-    mend = "give the folder of a pi0, pi0.5, OpenVLA or SmolVLA"
+    mend = f"give the folder of a {', '.join(('pi0', 'pi0.5', 'OpenVLA', *added))} or SmolVLA"
     if pickled:
         mend = f"{pickled[0]} may hold pickled code and is never opened, so save the weights as safetensors"
     raise ValueError(

@@ -9,18 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.models.openvla_config import OpenVLAConfig
 from vla_accel_ros.models.processing import Normalizer
 from vla_accel_ros.models.shards import Stored
-from vla_accel_ros.models.smolvla_config import SmolVLAConfig
 
 NOTHING = np.zeros((2, 0))
-Sizes = PiConfig | OpenVLAConfig | SmolVLAConfig
+
+
+class Sizes(Protocol):
+    """What the sizes of every family's network tell; a flow's also state_dim, action_dim and horizon."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def image_names(self) -> tuple[str, ...]: ...
+    def to_json(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -52,17 +58,17 @@ class Description:
     @property
     def state_dim(self) -> int:
         """Most numbers of a state, 0 if the network takes none."""
-        return 0 if isinstance(self.config, OpenVLAConfig) else self.config.state_dim
+        return int(getattr(self.config, "state_dim", 0))
 
     @property
     def action_dim(self) -> int:
         """Most numbers of an action."""
-        return self.actions.shape[1] if isinstance(self.config, OpenVLAConfig) else self.config.action_dim
+        return int(getattr(self.config, "action_dim", 0)) or self.actions.shape[1]
 
     @property
     def horizon(self) -> int:
         """Actions in a chunk."""
-        return 1 if isinstance(self.config, OpenVLAConfig) else self.config.horizon
+        return int(getattr(self.config, "horizon", 1))
 
     @property
     def bytes(self) -> int:

@@ -1,7 +1,8 @@
 """What a format of checkpoints is: how it is recognised, described and loaded.
 
 A format is recognised by what is in a folder, never by the folder's name: fields of `config.json`, names of
-tensors, files of a JAX checkpoint. The table of all formats is in checkpoint.py; a new one is a line there.
+tensors, files of a JAX checkpoint. The table of all formats is in extensions.py; a new one is a line there,
+or an entry point of another package.
 """
 
 from __future__ import annotations

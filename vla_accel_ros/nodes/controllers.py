@@ -87,7 +87,7 @@ class ControllerCheck:
 
     def _questions(self, controller: Controller) -> dict[str, tuple[str, ...]]:
         own = node_of(controller)
-        questions = {own: asked(controller)} if own else {}
+        questions = {own: asked(controller)} if own and asked(controller) else {}
         if controller.kind in ("joint_trajectory", "forward_command"):
             questions[self._manager] = (f"{own}.type",)
         return questions

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray
-from geometry_msgs.msg import TwistStamped
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
-from std_msgs.msg import Float64MultiArray, String
-from trajectory_msgs.msg import JointTrajectory
+from std_msgs.msg import String
 
 from vla_accel_msgs.msg import (
     ActionChunk,
@@ -26,6 +24,7 @@ from vla_accel_msgs.msg import (
     Observed,
     Session,
 )
+from vla_accel_ros.extensions import controller_kind
 from vla_accel_ros.nodes.definitions import type_name
 from vla_accel_ros.nodes.optional import interface
 from vla_accel_ros.sensing.contract import Contract, Controller
@@ -86,11 +85,5 @@ def recorded(contract: Contract) -> list[Recorded]:
 
 def _command(controller: Controller) -> Any:
     """The type of a controller's commands."""
-    if controller.kind == "servo_joint":
-        return interface("control_msgs", "msg", "JointJog", "recording a controller of kind servo_joint")
-    kinds = {
-        "joint_trajectory": JointTrajectory,
-        "forward_command": Float64MultiArray,
-        "servo_twist": TwistStamped,
-    }
-    return kinds[controller.kind]
+    package, kind, name = controller_kind(controller.kind).message.split("/")
+    return interface(package, kind, name, f"recording a controller of kind {controller.kind}")

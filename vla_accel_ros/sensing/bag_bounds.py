@@ -74,7 +74,7 @@ def _decompressed(chunk: Chunk) -> bytes | bytearray:
             raise Damaged("a chunk is not of the size that it says")
         data = zstandard.ZstdDecompressor().decompress(chunk.data, max_output_size=size) if size else b""
     elif chunk.compression == "lz4":
-        import lz4.frame  # type: ignore[import-untyped]
+        import lz4.frame
 
         data = _unpacked(lz4.frame.LZ4FrameDecompressor(), chunk.data, size)
     elif chunk.compression == "":

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from vla_accel_ros.sensing import contract_parts as parts
 from vla_accel_ros.sensing import urdf
@@ -120,13 +121,13 @@ class Contract:
         cameras = {f"camera/{camera.name}": camera.max_age_s for camera in self.cameras}
         return {**cameras, "joint_states": self.joint_states.max_age_s, "chunk": self.chunk.max_age_s}
 
-    def to_policy(self, positions: np.ndarray) -> np.ndarray:
+    def to_policy(self, positions: ArrayLike) -> np.ndarray:
         """ROS joint positions [..., D] in the policy's units, float64 [..., D]."""
         scale = np.array([joint.scale for joint in self.joints])
         offset = np.array([joint.offset for joint in self.joints])
         return np.asarray(positions, dtype=np.float64) * scale + offset
 
-    def to_robot(self, actions: np.ndarray) -> np.ndarray:
+    def to_robot(self, actions: ArrayLike) -> np.ndarray:
         """The policy's absolute targets [..., A] as ROS joint positions, float64 [..., A].
 
         The six columns of a twist are in ROS units already and stay as they are.

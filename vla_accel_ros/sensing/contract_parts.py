@@ -17,6 +17,7 @@ import numpy as np
 
 from vla_accel_ros.control.bounds import LONGEST_STEP_S, SHORTEST_STEP_S
 from vla_accel_ros.control.following_error import LASTING_S, usual
+from vla_accel_ros.extensions import CONTROLLERS, ControllerKind, controller_kind, names
 from vla_accel_ros.sensing.fields import Fields
 from vla_accel_ros.sensing.urdf import UrdfJoint
 
@@ -24,11 +25,9 @@ NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 NAME_FORM = "a name of letters, digits and underscores"
 TRANSPORTS = ("raw", "compressed", "ring")
 SERVO = ("servo_joint", "servo_twist")
-KINDS = ("joint_trajectory", "forward_command", *SERVO)
 _TOPIC = rf"{NAME}(/{NAME})*"
 _TOPIC_FORM = "a relative topic name such as camera/front/image_raw"
 _UNITS = {"rad": 1.0, "m": 1.0, "deg": 180.0 / math.pi}
-_RATES_HZ = {"forward_command": (100.0, 500.0), "servo_joint": (20.0, 250.0), "servo_twist": (20.0, 250.0)}
 
 
 @dataclass(frozen=True)
@@ -108,9 +107,9 @@ class Controller:
     """What moves some joints: the topic it listens to, and the joints in its order.
 
     kind: joint_trajectory (JointTrajectory), forward_command (Float64MultiArray), servo_joint (JointJog of
-    MoveIt Servo) or servo_twist (its TwistStamped). rate_hz: of the stream of commands, 0.0 for
-    joint_trajectory. action: its FollowJointTrajectory action for home and approach, empty for none. frame:
-    frame_id of the twist, empty for the other kinds.
+    MoveIt Servo), servo_twist (its TwistStamped), or one that another package adds (extensions.py). rate_hz:
+    of the stream of commands, 0.0 for kinds that interpolate. action: its FollowJointTrajectory action for
+    home and approach, empty for none. frame: frame_id of the twist, empty for kinds without one.
     """
 
     topic: str
@@ -259,32 +258,41 @@ def _limit(fields: Fields, robot: RobotLimits, described: UrdfJoint | None, key:
 
 def read_controller(fields: Fields) -> Controller:
     """One controller."""
-    kind = fields.choice("kind", KINDS, "joint_trajectory")
-    known = fields.fine("kind")
+    name = fields.choice("kind", names(CONTROLLERS), "joint_trajectory")
+    kind = _kind(fields, name) if fields.fine("kind") else None
     topic = fields.text("topic", _TOPIC, _TOPIC_FORM)
     joints = fields.texts("joints", r"\S(.*\S)?", "a joint's name")
     rate_hz = 0.0
     frame = ""
-    if not known:  # which of these it may have depends on the kind
+    if kind is None:  # which of these it may have depends on the kind
         for key in ("rate_hz", "frame"):
             fields.take(key, None)
-    elif kind in _RATES_HZ:
-        low, high = _RATES_HZ[kind]
+    elif kind.rates_hz is not None:
+        low, high = kind.rates_hz
         rate_hz = fields.number("rate_hz")
         if rate_hz < low or rate_hz > high:
             fields.refuse(
-                "rate_hz", rate_hz, f"does not suit {kind}", f"give a rate from {low:g} to {high:g}"
+                "rate_hz", rate_hz, f"does not suit {name}", f"give a rate from {low:g} to {high:g}"
             )
     elif fields.has("rate_hz"):
-        what = f"is not for {kind}, which interpolates by itself"
+        what = f"is not for {name}, which interpolates by itself"
         fields.refuse("rate_hz", fields.take("rate_hz"), what, "remove it, or mend kind")
     action = fields.text("action", _TOPIC, _TOPIC_FORM, default="")
-    if kind == "servo_twist":
+    if kind is not None and kind.frame:
         frame = fields.text("frame", r"\S+", "a frame such as base_link")
     elif fields.has("frame"):
-        fields.refuse("frame", fields.take("frame"), f"is not for {kind}", "remove it, or mend kind")
+        fields.refuse("frame", fields.take("frame"), f"is not for {name}", "remove it, or mend kind")
     fields.close()
-    return Controller(topic, joints, kind, rate_hz, action, frame)
+    return Controller(topic, joints, name, rate_hz, action, frame)
+
+
+def _kind(fields: Fields, name: str) -> ControllerKind | None:
+    """None after a mistake: the package that provides the kind is broken."""
+    try:
+        return controller_kind(name)
+    except ValueError as error:
+        fields.refuse("kind", name, "cannot be used", str(error))
+        return None
 
 
 def read_twist(fields: Fields) -> Twist:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from vla_accel_ros.extensions import BUILT_IN, CONTROLLERS, controller_kind
 from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sensing.findings import Finding, error, ok, warning
 
@@ -18,12 +19,6 @@ IMAGE_TYPES = {
     "raw": "sensor_msgs/msg/Image",
     "compressed": "sensor_msgs/msg/CompressedImage",
     "ring": "vla_accel_msgs/msg/FrameHandle",
-}
-COMMAND_TYPES = {
-    "joint_trajectory": "trajectory_msgs/msg/JointTrajectory",
-    "forward_command": "std_msgs/msg/Float64MultiArray",
-    "servo_joint": "control_msgs/msg/JointJog",
-    "servo_twist": "geometry_msgs/msg/TwistStamped",
 }
 INFO_TYPE = "sensor_msgs/msg/CameraInfo"
 JOINTS_TYPE = "sensor_msgs/msg/JointState"
@@ -82,7 +77,7 @@ def states(contract: Contract, qos: Qos = Qos("best_effort")) -> Wanted:
 def outputs(contract: Contract, qos: Qos = Qos("reliable")) -> list[Wanted]:
     """The topics the controllers listen to."""
     return [
-        Wanted(f"controllers[{i}].topic", c.topic, COMMAND_TYPES[c.kind], ours=True, qos=qos)
+        Wanted(f"controllers[{i}].topic", c.topic, controller_kind(c.kind).message, ours=True, qos=qos)
         for i, c in enumerate(contract.controllers)
     ]
 
@@ -147,7 +142,8 @@ def _wrong_type(wanted: Wanted, name: str, end: Endpoint) -> tuple[str, str]:
     verb = "heard" if wanted.ours else "published"
     what = f"{name} is {verb} by {end.node} as {end.type}, not {wanted.type}"
     section, _, _ = wanted.about.rpartition(".")
-    for key, types in (("transport", IMAGE_TYPES), ("kind", COMMAND_TYPES)):
+    commands = {name: kind.message for name, kind in BUILT_IN[CONTROLLERS].items()}
+    for key, types in (("transport", IMAGE_TYPES), ("kind", commands)):
         for choice, kind in types.items():
             if kind == end.type and wanted.type in types.values():
                 return what, f"write {key}: {choice} in {section}, or another topic"

@@ -12,9 +12,10 @@ from collections import Counter
 
 import numpy as np
 
-from vla_accel_ros.models.config import GemmaConfig, VisionConfig
+from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.description import Description
 from vla_accel_ros.models.openvla_config import OpenVLAConfig
+from vla_accel_ros.models.smolvla_config import SmolVLAConfig
 from vla_accel_ros.tools.converted import prepared
 
 GB = 1e9
@@ -31,13 +32,12 @@ def summary(told: Description) -> str:
 
     if isinstance(config, OpenVLAConfig):
         line("vision", f"{_vision(config.dino)} with {config.registers} registers, {_vision(config.siglip)}")
-    else:
-        line("vision", _vision(config.vision))
-    line("language", f"{_stack(config.prefix)}, {config.vocab} tokens, prompts of up to {config.max_prompt}")
-    if not isinstance(config, OpenVLAConfig):
-        line("actions by", f"{_stack(config.expert)}, flow matching")
-    else:
+        line("language", _language(config))
         line("actions by", f"tokens, {config.bins - 1} values each")
+    elif isinstance(config, (PiConfig, SmolVLAConfig)):
+        line("vision", _vision(config.vision))
+        line("language", _language(config))
+        line("actions by", f"{_stack(config.expert)}, flow matching")
     numbers = sum(math.prod(stored.shape) for stored in told.tensors.values())
     types = Counter[str]()
     for stored in told.tensors.values():
@@ -116,6 +116,10 @@ def _joint(told: Description, index: int, name: str, twist: bool) -> str:
     if told.relative is None:
         comment += "; delta if its actions are relative"
     return text + f", action: {'delta' if relative else 'absolute'}}}" + comment
+
+
+def _language(config: PiConfig | OpenVLAConfig | SmolVLAConfig) -> str:
+    return f"{_stack(config.prefix)}, {config.vocab} tokens, prompts of up to {config.max_prompt}"
 
 
 def _vision(config: VisionConfig) -> str:

@@ -11,10 +11,13 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
+from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.control.twist import TwistBuffer
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.sensing.contract import Controller
 
@@ -22,11 +25,30 @@ from vla_accel_ros.sensing.contract import Controller
 # ruff: noqa: B027
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What an adapter is made of.
+
+    node: publishes its commands (`node.output`) and has the parameters. limits: of the controller's joints,
+    in its order. twist: what the hand is moved by, None where no servo_twist moves it.
+    """
+
+    node: ManagedNode
+    controller: Controller
+    limits: JointLimits
+    twist: TwistBuffer | None = None
+
+
 class Adapter(ABC):
     """What is sent to one controller. All calls come from the node's thread."""
 
     def __init__(self, controller: Controller) -> None:
         self.controller = controller
+
+    @classmethod
+    @abstractmethod
+    def make(cls, setup: Setup) -> Adapter:
+        """The adapter of one controller, when the node configures. Raises ValueError for what is missing."""
 
     @abstractmethod
     def send(self, trajectory: Trajectory, now_ns: int) -> None:

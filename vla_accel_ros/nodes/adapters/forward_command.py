@@ -14,7 +14,7 @@ from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.stream import CommandStream
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.adapters.adapter import Adapter, steady_ns
+from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, steady_ns
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.sensing.contract import Controller
 
@@ -28,6 +28,10 @@ class ForwardCommandAdapter(Adapter):
         self._publisher = node.output(Float64MultiArray, controller.topic, qos.COMMAND)
         self._message = Float64MultiArray()
         self._stream = CommandStream(controller.joints, limits, 1.0 / controller.rate_hz)
+
+    @classmethod
+    def make(cls, setup: Setup) -> Adapter:
+        return cls(setup.node, setup.controller, setup.limits)
 
     def send(self, trajectory: Trajectory, now_ns: int) -> None:
         self._stream.follow(trajectory, now_ns)

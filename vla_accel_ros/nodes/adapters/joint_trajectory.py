@@ -13,8 +13,9 @@ from trajectory_msgs.msg import JointTrajectory
 from vla_accel_ros.control.delivery import Delivery
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert, qos
-from vla_accel_ros.nodes.adapters.adapter import Adapter
+from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup
 from vla_accel_ros.nodes.controller_state import ControllerState
+from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.sensing.contract import Controller
 
@@ -29,6 +30,12 @@ class JointTrajectoryAdapter(Adapter):
         self._message = convert.TrajectoryMessage(controller.joints, stamp)
         # A controller with another clock, for which stamp is zero, says nothing about ours.
         self._state = ControllerState(node, controller) if stamp == "now" else None
+
+    @classmethod
+    def make(cls, setup: Setup) -> Adapter:
+        node = setup.node
+        delivery = Delivery(value(node, "lead_s"), value(node, "lead_max_s"))
+        return cls(node, setup.controller, value(node, "stamp"), delivery)
 
     def send(self, trajectory: Trajectory, now_ns: int) -> None:
         message = self._message.fill(trajectory, now_ns=now_ns)

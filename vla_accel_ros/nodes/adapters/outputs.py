@@ -13,14 +13,11 @@ from functools import partial
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus
 
-from vla_accel_ros.control.delivery import Delivery
 from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.control.twist import TwistBuffer
-from vla_accel_ros.nodes.adapters.adapter import Adapter, positions_of
-from vla_accel_ros.nodes.adapters.forward_command import ForwardCommandAdapter
-from vla_accel_ros.nodes.adapters.joint_trajectory import JointTrajectoryAdapter
-from vla_accel_ros.nodes.adapters.servo import ServoJointAdapter, ServoTwistAdapter
+from vla_accel_ros.extensions import controller_kind, load
+from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, positions_of
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.lifecycle import ManagedNode
@@ -140,12 +137,5 @@ def _adapter(
 ) -> Adapter:
     joints = {joint.name: joint for joint in contract.joints}
     limits = JointLimits.of(joints[name] for name in controller.joints)
-    if controller.kind == "joint_trajectory":
-        delivery = Delivery(value(node, "lead_s"), value(node, "lead_max_s"))
-        return JointTrajectoryAdapter(node, controller, value(node, "stamp"), delivery)
-    if controller.kind == "forward_command":
-        return ForwardCommandAdapter(node, controller, limits)
-    if controller.kind == "servo_joint":
-        return ServoJointAdapter(node, controller, limits, value(node, "servo_gain"))
-    assert twist is not None  # a contract with servo_twist says what its twists mean
-    return ServoTwistAdapter(node, controller, twist)
+    kind: type[Adapter] = load(controller_kind(controller.kind).adapter)
+    return kind.make(Setup(node, controller, limits, twist))

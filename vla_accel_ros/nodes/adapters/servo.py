@@ -24,8 +24,9 @@ from vla_accel_ros.control.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.control.twist import TwistBuffer
 from vla_accel_ros.nodes import convert, qos
-from vla_accel_ros.nodes.adapters.adapter import Adapter, steady_ns
+from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, steady_ns
 from vla_accel_ros.nodes.asking import Asking
+from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.nodes.optional import interface
 from vla_accel_ros.sensing.contract import Controller
@@ -128,6 +129,10 @@ class ServoJointAdapter(ServoAdapter):
         self._message.joint_names = list(controller.joints)
         self._jog = JogStream(controller.joints, limits, 1.0 / controller.rate_hz, gain)
 
+    @classmethod
+    def make(cls, setup: Setup) -> Adapter:
+        return cls(setup.node, setup.controller, setup.limits, value(setup.node, "servo_gain"))
+
     def send(self, trajectory: Trajectory, now_ns: int) -> None:
         self._resting = False
         self._jog.follow(trajectory, now_ns)
@@ -166,6 +171,11 @@ class ServoTwistAdapter(ServoAdapter):
         super().__init__(node, controller, TwistStamped, "TWIST")
         self._message.header.frame_id = controller.frame
         self._buffer, self._accepted = buffer, 0
+
+    @classmethod
+    def make(cls, setup: Setup) -> Adapter:
+        assert setup.twist is not None  # a contract with servo_twist says what its twists mean
+        return cls(setup.node, setup.controller, setup.twist)
 
     def send(self, trajectory: Trajectory, now_ns: int) -> None:
         """Nothing: the hand moves by the buffer alone."""

@@ -1,0 +1,148 @@
+"""What can be added by name: model families, kinds of controllers and scheduling policies.
+
+This package's own stand in BUILT_IN, so that adding one here is its code and one line below. Another package
+adds its own by an entry point of the same group, and is found once it is installed:
+
+    [project.entry-points."vla_accel_ros.model_families"]
+    my_family = "my_package.checkpoint:FORMAT"     # a models.formats.Format
+    [project.entry-points."vla_accel_ros.controllers"]
+    my_gripper = "my_package.kind:KIND"            # a ControllerKind
+    [project.entry-points."vla_accel_ros.policies"]
+    my_policy = "my_package.policy:MyPolicy"       # makes a scheduling policy
+
+Nothing is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+MODEL_FAMILIES = "vla_accel_ros.model_families"
+CONTROLLERS = "vla_accel_ros.controllers"
+POLICIES = "vla_accel_ros.policies"
+
+
+@dataclass(frozen=True)
+class ControllerKind:
+    """A kind of controller that a contract may name. What a contract needs to know of it is here; its adapter
+    is imported by the trajectory node alone, because it needs ROS.
+
+    message: type of its command topic, such as `std_msgs/msg/Float64MultiArray`.
+    adapter: `module:Class`, a subclass of nodes.adapters.adapter.Adapter.
+    rates_hz: lowest and highest rate of its commands [Hz]; None for one that interpolates by itself and is
+        sent whole trajectories, so that a contract gives no rate_hz.
+    frame: whether a contract gives the frame_id of its commands.
+    """
+
+    message: str
+    adapter: str
+    rates_hz: tuple[float, float] | None = None
+    frame: bool = False
+
+
+_MODELS, _ADAPTERS = "vla_accel_ros.models", "vla_accel_ros.nodes.adapters"
+
+BUILT_IN: Mapping[str, Mapping[str, Any]] = {
+    # In the order in which they are tried: those that say what they are come first.
+    MODEL_FAMILIES: {
+        "lerobot": f"{_MODELS}.lerobot_checkpoint:FORMAT",
+        "smolvla": f"{_MODELS}.smolvla_checkpoint:FORMAT",
+        "openvla": f"{_MODELS}.openvla_checkpoint:FORMAT",
+        "orbax": f"{_MODELS}.orbax_checkpoint:FORMAT",
+        "pi": f"{_MODELS}.pi_checkpoint:FORMAT",
+    },
+    CONTROLLERS: {
+        "joint_trajectory": ControllerKind(
+            "trajectory_msgs/msg/JointTrajectory", f"{_ADAPTERS}.joint_trajectory:JointTrajectoryAdapter"
+        ),
+        "forward_command": ControllerKind(
+            "std_msgs/msg/Float64MultiArray",
+            f"{_ADAPTERS}.forward_command:ForwardCommandAdapter",
+            rates_hz=(100.0, 500.0),
+        ),
+        "servo_joint": ControllerKind(
+            "control_msgs/msg/JointJog", f"{_ADAPTERS}.servo:ServoJointAdapter", rates_hz=(20.0, 250.0)
+        ),
+        "servo_twist": ControllerKind(
+            "geometry_msgs/msg/TwistStamped",
+            f"{_ADAPTERS}.servo:ServoTwistAdapter",
+            rates_hz=(20.0, 250.0),
+            frame=True,
+        ),
+    },
+    POLICIES: {},
+}
+"""Group -> name -> the thing, or where it is as an entry point writes it."""
+
+
+def names(group: str) -> tuple[str, ...]:
+    """What there is: this package's own in their order, then what other packages add, sorted."""
+    return (*BUILT_IN[group], *sorted(_added(group).keys() - BUILT_IN[group].keys()))
+
+
+def find(group: str, name: str) -> Any:
+    """What is called `name` in a group.
+
+    Raises ValueError, one sentence, if there is none, if two packages provide it, or if its import fails.
+    """
+    built_in, added = BUILT_IN[group], _added(group).get(name, ())
+    providers = [*(["vla_accel_ros"] if name in built_in else []), *map(_provider, added)]
+    if not providers:
+        known = ", ".join(names(group)) or "none"
+        raise ValueError(
+            f"{name!r} is none of {group} ({known}); mend its spelling, or install the package that has it."
+        )
+    if len(providers) > 1:
+        raise ValueError(
+            f"{name!r} of {group} is provided by {' and by '.join(providers)}; uninstall all but one."
+        )
+    if name in built_in:
+        found = built_in[name]
+        return load(found) if isinstance(found, str) else found
+    try:
+        return added[0].load()
+    except Exception as error:  # whatever a foreign module raises while it is imported
+        raise ValueError(
+            f"{name!r} of {group}, provided by {providers[0]} as {added[0].value}, cannot be imported "
+            f"({error!r}); mend or uninstall that package."
+        ) from error
+
+
+def controller_kind(name: str) -> ControllerKind:
+    """The kind of controller of that name; raises ValueError as find does, or if it is something else."""
+    found = find(CONTROLLERS, name)
+    if not isinstance(found, ControllerKind):
+        raise ValueError(
+            f"{name!r} of {CONTROLLERS} is a {type(found).__name__}; let it be a ControllerKind."
+        )
+    return found
+
+
+def load(reference: str) -> Any:
+    """The object at `module:name`. Raises ValueError if it cannot be imported."""
+    module, _, name = reference.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"{reference} cannot be imported ({error}); mend or reinstall the package that has it."
+        ) from error
+
+
+@functools.cache
+def _added(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
+    """What other packages add, by name; more than one where they disagree. Read once for a process."""
+    added: dict[str, tuple[EntryPoint, ...]] = {}
+    for entry in entry_points(group=group):
+        if entry not in added.get(entry.name, ()):  # one package may be on the path twice
+            added[entry.name] = (*added.get(entry.name, ()), entry)
+    return added
+
+
+def _provider(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
