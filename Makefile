@@ -48,7 +48,7 @@ test-launch:  ## the tests marked launch, which run ros2 launch: in a sourced wo
 	@command -v ros2 >/dev/null || { echo "make test-launch needs ros2: source ROS 2 and the workspace"; exit 1; }
 	python3 -m pytest -m launch $(ARGS)
 
-sanitize: venv-test  ## the kernels under compute-sanitizer: memory and races; about a minute
+sanitize: venv-test  ## the kernels under compute-sanitizer: memory and races; a few minutes
 	$(BIN)/python test/kernels/sanitize.py
 
 fuzz: venv-test  ## a million damaged inputs, as many of rings, ten million events that must not break a limit
