@@ -36,14 +36,35 @@ def test_every_test_is_seen_by_every_tool() -> None:
     assert third.cut() == [] and third.command[-2:] == ["cases", "b.py::three"]
 
 
+INTERNAL = "========= Internal Sanitizer Error: the tool gave up"
+RACE = "========= Error: Race reported between Write access at _mix+0x1 and Write access at _mix+0x1"
+
+
 def test_errors_are_wrong_but_those_that_were_planted() -> None:
     tests, planted = sanitize.Piece("racecheck", ("a.py::one",)), sanitize.Piece("racecheck")
-    assert tests.wrong(0) == planted.wrong(sanitize.FOUND) == ""
-    assert tests.wrong(sanitize.FOUND) == "found errors" and tests.wrong(1) == "tests failed"
-    assert all("does not find what was planted" in planted.wrong(status) for status in (0, 1, -11, None))
-    assert [tests.unseen(status) for status in (0, 1, sanitize.FOUND, -11, 134, None)] == [False] * 3 + [
-        True
-    ] * 3
+    assert tests.wrong(0, "1 passed") == planted.wrong(sanitize.FOUND, RACE) == ""
+    assert tests.wrong(1, "1 failed, 2 passed in 3 s") == "tests failed"
+    for said in (RACE, f"{RACE}\n{INTERNAL}", "2 passed"):
+        assert tests.wrong(sanitize.FOUND, said) == "found errors"
+        assert not tests.unseen(sanitize.FOUND, said)
+    for status in (0, 1, -11, None):
+        assert "does not find what was planted" in planted.wrong(status, "") and not planted.unseen(
+            status, ""
+        )
+
+
+OWN_FAILURES = (
+    *((status, "") for status in (-11, 134, 1, 5)),
+    (None, RACE),
+    (1, f"1 failed\n{INTERNAL}"),
+    (sanitize.FOUND, INTERNAL),
+)
+
+
+@pytest.mark.parametrize(("status", "said"), OWN_FAILURES)
+def test_a_tool_that_fails_itself_has_seen_nothing(status: int | None, said: str) -> None:
+    tests = sanitize.Piece("racecheck", ("a.py::one",))
+    assert tests.unseen(status, said) and not tests.wrong(status, said)
 
 
 class Said:
@@ -55,7 +76,7 @@ class Said:
     def run(self, commands: dict[str, object], limit_s: float) -> Iterator[tuple[str, int | None, str]]:
         for name in commands:
             self.run_of.append(name)
-            yield name, self.statuses.get(name.split("::")[-1].split()[-1], 0), "1 passed"
+            yield name, self.statuses.get(name.split("::")[-1].split()[-1], 0), "1 failed"
 
 
 FILE = [f"a.py::test{index}" for index in range(9)]
