@@ -14,7 +14,7 @@ unexport AMENT_PREFIX_PATH CMAKE_PREFIX_PATH COLCON_PREFIX_PATH PYTHONHOME PYTHO
 unexport ROS_DISTRO ROS_PYTHON_VERSION ROS_VERSION RMW_IMPLEMENTATION _ROS_WHEELS_BOOTSTRAP_COMPLETE
 unexport MAKEFLAGS MAKELEVEL MFLAGS
 
-.PHONY: help venv venv-test demo lint test test-gpu test-launch sanitize fuzz clean distclean
+.PHONY: help venv venv-test demo lint test test-gpu test-launch sanitize mutations fuzz clean distclean
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -50,8 +50,11 @@ test-launch:  ## the tests marked launch, which run ros2 launch: in a sourced wo
 	@command -v ros2 >/dev/null || { echo "make test-launch needs ros2: source ROS 2 and the workspace"; exit 1; }
 	python3 -m pytest -m launch $(ARGS)
 
-sanitize: venv-test  ## the kernels under compute-sanitizer: memory and races; about a minute
+sanitize: venv-test  ## the kernels under compute-sanitizer: memory and races; a few minutes
 	$(BIN)/python test/kernels/sanitize.py
+
+mutations: venv-test  ## lines that are broken on purpose, each of which a test must notice; two minutes
+	$(BIN)/python test/mutations.py $(ARGS)
 
 fuzz: venv-test  ## a million damaged inputs, as many of rings, ten million events that must not break a limit
 	$(BIN)/python test/fuzz $(ARGS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,15 +61,35 @@ def make_config(kind: str = "pi05", **changes: Any) -> PiConfig:
     return PiConfig(**{**fields, **changes})
 
 
-def make_model(config: PiConfig, seed: int = 0) -> Pi:
-    """A model in which every parameter matters: the zeros and ones of a fresh one are moved too."""
+SHARPER, LOUDER = 3.0, 6.0
+"""Queries and outputs of the language model's layers, times this: a random network whose head is its
+embedding says its last token again for ever, so that another frame's answer, or one too long, looks right."""
+
+
+def make_model(config: PiConfig, seed: int = 0, varied: bool = True) -> Pi:
+    """A model in which every parameter matters: the zeros and ones of a fresh one are moved too.
+
+    varied: what it says varies by token and by frame. Roundings then grow from layer to layer; tests of how
+    near half precisions and small weights come do without.
+    """
     model = Pi(config)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             spread = 0.1 if parameter.ndim == 1 else parameter[0].numel() ** -0.5
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * spread)
+        for layer in model.language_model.layers if varied else ():
+            layer.self_attn.q_proj.weight *= SHARPER
+            layer.self_attn.o_proj.weight *= LOUDER
+            layer.mlp.down_proj.weight *= LOUDER
     return model.eval()
+
+
+def assert_varied(said: Sequence[Sequence[int]]) -> None:
+    """What a model says of several frames tells frames and tokens apart: no two are the same, and none is one
+    token again and again."""
+    assert len({tuple(tokens) for tokens in said}) == len(said) > 1, said
+    assert all(len(set(tokens)) > 1 for tokens in said), said
 
 
 CALM = 0.05

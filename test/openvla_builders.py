@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from builders import SHARPER
 from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from torch import Tensor
@@ -73,8 +74,11 @@ def make_openvla_config(**changes: Any) -> OpenVLAConfig:
     return OpenVLAConfig(**{**fields, **changes})
 
 
-def make_openvla(config: OpenVLAConfig | None = None, seed: int = 0) -> OpenVLA:
-    """A network in which every parameter matters: the zeros and ones of a fresh one are moved too."""
+def make_openvla(config: OpenVLAConfig | None = None, seed: int = 0, varied: bool = True) -> OpenVLA:
+    """A network in which every parameter matters: the zeros and ones of a fresh one are moved too.
+
+    varied: as in builders.make_model.
+    """
     model = OpenVLA(make_openvla_config() if config is None else config)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -83,6 +87,8 @@ def make_openvla(config: OpenVLAConfig | None = None, seed: int = 0) -> OpenVLA:
             matrix = parameter.ndim > 1 and parameter.shape[0] > 1
             scale = parameter.ndim == 1 and not name.endswith("bias")
             parameter.copy_(noise * (parameter[0].numel() ** -0.5 if matrix else 0.2) + float(scale))
+        for layer in model.language_model.model.layers if varied else ():
+            layer.self_attn.q_proj.weight *= SHARPER
     return model.eval()
 
 

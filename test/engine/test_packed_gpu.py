@@ -40,13 +40,13 @@ CUDA = torch.device("cuda")
 
 def llama(head_dim: int, dtype: torch.dtype) -> OpenVLA:
     sizes = LlamaConfig(256, 4, 512, heads=4, kv_heads=2, head_dim=head_dim, norm_eps=1e-5)
-    return make_openvla(make_openvla_config(prefix=sizes)).to(CUDA, dtype)
+    return make_openvla(make_openvla_config(prefix=sizes), varied=False).to(CUDA, dtype)
 
 
 def gemma(dtype: torch.dtype, kind: str = "pi05") -> Pi:
     sizes = GemmaConfig(256, 4, 512, heads=4, kv_heads=1, head_dim=64)
     config = make_config(kind, prefix=sizes, expert=replace(sizes, width=128))
-    return make_model(config).to(CUDA).set_precision(dtype)
+    return make_model(config, varied=False).to(CUDA).set_precision(dtype)
 
 
 def drawn(made: torch.Generator, *shape: int) -> Tensor:

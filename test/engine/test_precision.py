@@ -52,14 +52,14 @@ def apart(a: torch.Tensor, b: torch.Tensor) -> float:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("precision", "most"), [("fp8", 0.08), ("int8", 0.02), ("int4", 0.2)])
 def test_actions_stay_near_but_are_not_the_same(kind: str, precision: str, most: float) -> None:
-    model = make_model(make_config(kind))
+    model = make_model(make_config(kind), varied=False)
     ours, exact = Run(model, precision), Run(model, EXACT)
     assert 0 < apart(ours.actions, exact.actions) < most
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fp8_is_near_in_every_stage_and_small_weights_leave_prefixes_exact(kind: str) -> None:
-    model = make_model(make_config(kind))
+    model = make_model(make_config(kind), varied=False)
     runs = {precision: Run(model, precision) for precision in PRECISIONS}
     exact = runs[EXACT]
     for made in ("tokens", "hidden"):
@@ -71,7 +71,7 @@ def test_fp8_is_near_in_every_stage_and_small_weights_leave_prefixes_exact(kind:
 
 
 def test_the_plain_model_and_exact_stages_do_not_notice() -> None:
-    model = make_model(make_config("pi05"))
+    model = make_model(make_config("pi05"), varied=False)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     first = Run(model, EXACT)
     for precision in PRECISIONS[1:]:
@@ -81,7 +81,7 @@ def test_the_plain_model_and_exact_stages_do_not_notice() -> None:
 
 
 def test_copies_are_made_once_for_all_stages_and_counted() -> None:
-    model = make_model(make_config("pi0"))
+    model = make_model(make_config("pi0"), varied=False)
     assert Run(model, EXACT).stages.small.nbytes == 0
     ours = Run(model, "fp8").stages
     small, held = ours.small, ours.small.nbytes
@@ -97,7 +97,7 @@ def test_copies_are_made_once_for_all_stages_and_counted() -> None:
 
 
 def test_fp8_may_be_for_prefill_alone() -> None:
-    model = make_model(make_config("pi05"))
+    model = make_model(make_config("pi05"), varied=False)
     prefix = fold_prefix(model.language_model)
     small = Small("fp8", model, prefix, prefill_only=True)
     assert small.vision is None and small.expert(prefix.layers) is None
@@ -126,7 +126,7 @@ def test_exact_is_never_refused() -> None:
 def test_fp8_on_a_gpu_needs_bfloat16_and_whole_sizes() -> None:
     with pytest.raises(ValueError, match="fp8"):
         check("fp8", True, CUDA, torch.float32)
-    model = make_model(make_config("pi05")).to(CUDA).set_precision(torch.bfloat16)
+    model = make_model(make_config("pi05"), varied=False).to(CUDA).set_precision(torch.bfloat16)
     with pytest.raises(ValueError, match="multiples of 16, but the model has sizes 24"):
         Small("fp8", model, fold_prefix(model.language_model))
 
@@ -139,7 +139,7 @@ def test_captured_fp8_stages_are_near_exact_ones_repeat_and_allocate_nothing(pre
     prefix = GemmaConfig(width=64, depth=2, mlp=128, heads=4, kv_heads=1, head_dim=16)
     expert = GemmaConfig(width=48, depth=2, mlp=96, heads=4, kv_heads=1, head_dim=16)
     config = make_config("pi0", vision=vision, prefix=prefix, expert=expert)
-    model = make_model(config).to(CUDA).set_precision(torch.bfloat16)
+    model = make_model(config, varied=False).to(CUDA).set_precision(torch.bfloat16)
     g, made = torch.Generator(CUDA).manual_seed(1), {}
     images = torch.randint(256, (2, 28, 28, 3), generator=g, device=CUDA).byte().cpu().numpy()
     prompt = torch.randint(4, config.vocab, (7,), generator=g, device=CUDA)
@@ -168,7 +168,7 @@ def test_captured_fp8_stages_are_near_exact_ones_repeat_and_allocate_nothing(pre
 @torch.inference_mode()
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 def test_only_forwards_of_few_rows_have_small_weights(weights: str) -> None:
-    model, g = make_model(make_config("pi05")), torch.Generator().manual_seed(5)
+    model, g = make_model(make_config("pi05"), varied=False), torch.Generator().manual_seed(5)
     sizes = model.config.prefix
     forwards = [PackedForward(model.language_model, sizes, 64, weights=kind) for kind in (weights, None)]
     past = KV(*(torch.randn(sizes.depth, 1, sizes.kv_heads, 9, sizes.head_dim, generator=g) for _ in "kv"))

@@ -3,7 +3,9 @@
     python test/kernels/compiling.py CAPABILITY [TABLE.json]
 
 Launches are the bench's own, at the published sizes; instead of running, each is compiled, and a line of JSON
-says what it needs: {"kernel", "registers", "stack", "shared", "wgmma"}. stack: bytes of spilled registers.
+says what it needs: {"kernel", "registers", "stack", "shared", "wgmma", "fused"}. stack: bytes of spilled
+registers. fused: additions of another lane's value that a product was fused with (launch.rounded); the
+kernels of a flow step's ends are compiled for small tiles, too, of which a lane has one value.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from vla_accel_ros.kernels.gpu import (
     rotary_attention,
 )
 from vla_accel_ros.kernels.image import Views
+from vla_accel_ros.kernels.linear import Norm
 from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.tuning import Config, Table, read_table
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
@@ -85,8 +88,13 @@ class Compiled:
         source = ASTSource(fn=self.kernel, signature=signature, constexprs=constants, attrs=attributes)
         made = triton.compile(source, target=GPUTarget("cuda", self.capability, 32), options=options)
         registers, stack = usage(made.asm["cubin"])
-        needs = {"registers": registers, "stack": stack, "shared": made.metadata.shared}
-        print(json.dumps({"kernel": self.kernel.__name__, **needs, "wgmma": "wgmma" in made.asm["ptx"]}))
+        needs: dict[str, Any] = {"registers": registers, "stack": stack, "shared": made.metadata.shared}
+        ptx = made.asm["ptx"]
+        print(
+            json.dumps(
+                {"kernel": self.kernel.__name__, **needs, "wgmma": "wgmma" in ptx, "fused": fused(ptx)}
+            )
+        )
 
 
 def usage(cubin: bytes) -> tuple[int, int]:
@@ -98,6 +106,13 @@ def usage(cubin: bytes) -> tuple[int, int]:
         told = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True)
     registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", told.stdout).groups()
     return int(registers), int(stack)
+
+
+def fused(ptx: str) -> int:
+    """Additions of what another lane sent that are one instruction with a multiplication."""
+    sent = set(re.findall(r"shfl\.sync\.bfly\.b32\s+(%r\d+)", ptx))
+    added = re.findall(r"fma\.rn\.f32\s+%r\d+, %r\d+, %r\d+, (%r\d+)", ptx)
+    return sum(register in sent for register in added)
 
 
 def replace_kernels(module: ModuleType, capability: int) -> None:
@@ -162,6 +177,17 @@ def staggered(table: Table, pdl: bool) -> None:
     TritonOps(CPU, dataclasses.replace(table, pdl=pdl)).attend_rotary(*piece.arguments(0))
 
 
+def narrow() -> None:
+    """Both ends of a step in tiles so small that a lane has one value of a row."""
+    config = Config(16, 16, 16)
+    hidden, x = torch.empty(3, 8, 40), torch.empty(3, 7, 6)
+    weight, bias, mlp_weight, mlp_bias = map(torch.empty, ((40, 6), (1, 40), (40, 40), (40,)))
+    scratch, norm_of = launch.Scratch.of(CPU, 1 << 14, 1), Norm.of(hidden, scaled=False)
+    given = (x, weight, bias, hidden, mlp_weight, mlp_bias, torch.empty(3, 40), norm_of)
+    flow.embed_actions(*given, config=config, scratch=scratch)
+    flow.read_out(hidden, torch.empty(6, 40), torch.empty(1, 6), x, torch.empty_like(x), config=config)
+
+
 if __name__ == "__main__":
     target = int(sys.argv[1])
     chosen = read_table(Path(sys.argv[2]).read_text(), sys.argv[2], 132) if len(sys.argv) > 2 else Table(132)
@@ -176,3 +202,4 @@ if __name__ == "__main__":
     guided(PI0, chosen, pdl=False)
     between()
     staggered(chosen, pdl=target >= 90)
+    narrow()

@@ -2,36 +2,65 @@
 
     python test/kernels/sanitize.py
 
-runs a few cases of every kernel test under memcheck and racecheck, side by side, and fails on any
-error. Tensors have memory of their own meanwhile: in that of PyTorch's allocator a neighbour's is not out of
-bounds. Kernels of PyTorch are not looked at. A tool that finds nothing must be one that could: each has to
-find an error that is planted for it. The cases run once without a tool, so that all is compiled. A tool is
-given CASES_S: it comes to one case of each test first, and says how many it did not come to.
+runs a few cases of every kernel test under memcheck and racecheck and fails on any error. Tensors have memory
+of their own meanwhile: in that of PyTorch's allocator a neighbour's is not out of bounds. Kernels of PyTorch
+are not looked at. A tool that finds nothing must be one that could: each has to find an error that is planted
+for it. The cases run once without a tool, so that all is compiled.
+
+A piece is the tests of one file under one tool, in a process of its own that is killed, with all it started,
+after FILE_S. A file that a tool does not get through is cut into its tests, TEST_S each. A test that it
+does not get through either, or ends by itself in, is named; more than FEW_UNSEEN of these fail the whole.
+After TOTAL_S nothing is begun any more.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
 
 HERE = Path(__file__).parent
 CUDA = HERE.parents[1] / "vla_accel_ros" / "kernels" / "cuda"
 
 TOOLS = ("memcheck", "racecheck")
-CASES_S, LIMIT_S = 40.0, 120.0
+COMPILE_S, FILE_S, TEST_S, TOTAL_S = 180.0, 60.0, 45.0, 330.0
+AT_ONCE = 6
+"""Pieces on the GPU."""
+
+FEW_UNSEEN = 0.2
+"""The share of a tool's tests that it may be unable to run."""
+
 FOUND = 99
 """Status of a tool that has found errors."""
 
-EACH = 3
-"""Cases of a test: the first, the last, and between them."""
+TESTS_FAILED = 1
+"""Status of pytest, which a tool that has found none passes on."""
+
+FAILED = re.compile(r"^.*\b\d+ failed\b", re.MULTILINE)
+OWN_ERROR = re.compile(
+    "Internal Sanitizer Error|process didn't terminate successfully|application terminated"
+)
+FINDING = re.compile("Invalid __|Race reported|hazard detected|Misaligned|out of bounds|ninitialized|Barrier")
+"""What a tool says that has failed, and one that has found something: its status is an error for both."""
+
+EACH = 2
+"""Cases of a test: the first and the last."""
+
+PR_SET_PDEATHSIG = 1
+TEST = "TEST "
 
 LEFT_OUT = (
     "compil", "published", "refused", "cannot_be", "twin_is_what", "any_segments", "more_than_a_thousand",
@@ -56,25 +85,60 @@ extern "C" __global__ void planted(int* out, int tool) {
 """
 
 
-class Run(NamedTuple):
-    """What a process under a tool is to be: without errors, or, where one is planted, with."""
+class Piece(NamedTuple):
+    """Tests of one file, or the planted error if there are none, under one tool."""
 
     tool: str
-    planted: bool
+    tests: tuple[str, ...] = ()
+    limit_s: float = FILE_S
 
     @property
     def command(self) -> list[str]:
-        what = ["planted", self.tool] if self.planted else ["cases", str(CASES_S)]
+        what = ["cases", *self.tests] if self.tests else ["planted", self.tool]
         kernels = [option for name in ours() for option in ("--kernel-name", name)]
-        return [_sanitizer(), "--tool", self.tool, *OPTIONS, *kernels, sys.executable, __file__, *what]
+        return [sanitizer(), "--tool", self.tool, *OPTIONS, *kernels, sys.executable, __file__, *what]
 
-    def verdict(self, status: int | None) -> str:
-        """What is wrong, or nothing."""
-        if status is None:
-            return f"did not end within {LIMIT_S:.0f} s"
-        if self.planted:
-            return "" if status == FOUND else f"does not find what was planted for it (status {status})"
-        return "" if status == 0 else "found errors" if status == FOUND else f"ended with status {status}"
+    @property
+    def name(self) -> str:
+        if not self.tests:
+            return f"{self.tool}, planted"
+        file = self.tests[0].split("::")[0]
+        return f"{self.tool}, {self.tests[0] if len(self.tests) == 1 else file}"
+
+    def wrong(self, status: int | None, said: str) -> str:
+        """What the tool or the tests found, or nothing."""
+        if not self.tests:
+            return "" if status == FOUND else f"does not find what was planted for it ({_told(status)})"
+        own = OWN_ERROR.search(said) is not None
+        if status == FOUND and (FINDING.search(said) or not own):
+            return "found errors"
+        return "tests failed" if status == TESTS_FAILED and FAILED.search(said) and not own else ""
+
+    def unseen(self, status: int | None, said: str) -> bool:
+        """Whether the tool did not get to its end."""
+        return bool(self.tests) and status != 0 and not self.wrong(status, said)
+
+    def cut(self) -> list[Piece]:
+        """Its tests one by one; none if it is one."""
+        return [] if len(self.tests) < 2 else [Piece(self.tool, (test,), TEST_S) for test in self.tests]
+
+
+class Ended(NamedTuple):
+    """status: None if it was killed as its time was up, or was not begun."""
+
+    piece: Piece
+    status: int | None
+    said: str
+    begun: bool = True
+
+
+def pieces(tests: Sequence[str]) -> list[Piece]:
+    """What was planted, then every file, under each tool."""
+    files: dict[str, list[str]] = {}
+    for test in tests:
+        files.setdefault(test.split("::")[0], []).append(test)
+    planted = [Piece(tool) for tool in TOOLS]
+    return planted + [Piece(tool, tuple(alike)) for alike in files.values() for tool in TOOLS]
 
 
 def ours() -> list[str]:
@@ -85,66 +149,140 @@ def ours() -> list[str]:
 
 
 def main() -> int:
-    """Check; prints a line for each tool, and what it said where that is of interest."""
+    """Check; prints a line for each piece, and what it said where that is of interest."""
     import torch
 
     if not torch.cuda.is_available():
         print("make sanitize needs a CUDA device: torch sees none", file=sys.stderr)
         return 2
-    if not Path(_sanitizer()).is_file():
+    if not Path(sanitizer()).is_file():
         print("compute-sanitizer is not installed: it comes with NVIDIA's CUDA toolkit", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was begun is ended
     begin = time.monotonic()
-    status, said = _ended(_begun([sys.executable, __file__, "cases", str(LIMIT_S)]), begin)
-    print(f"without a tool: {_last(said)} ({time.monotonic() - begin:.0f} s)", flush=True)
-    if status != 0:
-        print(said)
-        return 1
-    begin, wrong = time.monotonic(), 0
-    runs = [Run(tool, planted) for planted in (True, False) for tool in TOOLS]
-    for run, process in [(run, _begun(run.command)) for run in runs]:
-        status, said = _ended(process, begin)
-        verdict = run.verdict(status)
-        told = verdict or ("finds what was planted" if run.planted else _last(said))
-        print(f"{run.tool}: {told} ({time.monotonic() - begin:.0f} s)", flush=True)
-        if verdict:
-            wrong += 1
-            print("\n".join(said.splitlines()[:120]), flush=True)
-    return int(wrong > 0)
+    with Processes() as processes:
+        compiled = {"": ([sys.executable, __file__, "cases"], COMPILE_S)}
+        ((_, status, said),) = processes.run(compiled, COMPILE_S)
+        print(f"without a tool: {_last(said)} ({time.monotonic() - begin:.0f} s)", flush=True)
+        if status != 0:
+            print(said)
+            return 1
+        return judge(processes, pieces(functions(said)))
 
 
-def cases(limit_s: float) -> int:
-    """The tests, a few cases of each, as many as there is time for."""
-    import pytest
+def judge(processes: Processes, wanted: Sequence[Piece]) -> int:
+    """Run the pieces, then the tests of those that did not get through; 1 if something is wrong."""
+    begin, wrong, unseen = time.monotonic(), 0, list[Ended]()
+    tests = {test for piece in wanted for test in piece.tests}
+    while wanted:
+        again = list[Piece]()
+        for ended in _run(processes, wanted, begin + TOTAL_S - time.monotonic()):
+            piece, status = ended.piece, ended.status
+            found = piece.wrong(status, ended.said)
+            if piece.unseen(status, ended.said):
+                again += piece.cut()
+                unseen += [] if piece.cut() else [ended]
+                told = f"{_told(status)}{', so its tests are run one by one' * bool(piece.cut())}"
+            else:
+                told = found or ("found" if not piece.tests else _last(ended.said))
+            print(f"{piece.name}: {told} ({time.monotonic() - begin:.0f} s)", flush=True)
+            if found:
+                wrong += 1
+                print("\n".join(ended.said.splitlines()[:120]), flush=True)
+        wanted = again
+    return int(wrong > 0 or _too_many(unseen, tests))
 
-    given = ["-q", "-p", "no:cacheprovider", "--no-header", "-k", f"not ({' or '.join(LEFT_OUT)})", str(HERE)]
-    return int(pytest.main(given, plugins=[Few(limit_s)]))
+
+def _run(processes: Processes, wanted: Sequence[Piece], limit_s: float) -> Iterator[Ended]:
+    by_name = {piece.name: piece for piece in wanted}
+    commands = {name: (piece.command, piece.limit_s) for name, piece in by_name.items()}
+    left = dict(by_name)
+    for name, status, said in processes.run(commands, limit_s):
+        yield Ended(left.pop(name), status, said)
+    # Cut no further: there is no time for the tests either.
+    for piece in left.values():
+        for test in piece.tests or ("",):
+            yield Ended(Piece(piece.tool, (test,) if test else ()), None, "", begun=False)
+
+
+def _too_many(unseen: Sequence[Ended], tests: Collection[str]) -> bool:
+    """Says what was not seen, and why, under each tool."""
+    for ended in unseen:
+        why = f"the tool {_told(ended.status)}" if ended.begun else f"not begun within {TOTAL_S:.0f} s"
+        print(f"NOT SEEN: {ended.piece.name}: {why}", flush=True)
+        print("\n".join(f"    {line}" for line in ended.said.splitlines()[-6:]), flush=True)
+    counts = {tool: sum(ended.piece.tool == tool for ended in unseen) for tool in TOOLS}
+    print(
+        "; ".join(f"{tool}: {count} of {len(tests)} tests not seen" for tool, count in counts.items()),
+        flush=True,
+    )
+    return any(count > FEW_UNSEEN * len(tests) for count in counts.values())
+
+
+class Processes:
+    """Commands in process groups of their own, none of which outlives this: what is left on a GPU slows all
+    that is measured after it."""
+
+    def __init__(self, at_once: int = AT_ONCE) -> None:
+        self.at_once, self._live = at_once, dict[str, tuple[subprocess.Popen[str], Any, float]]()
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process, said, _ in self._live.values():
+            _kill(process)
+            said.close()
+
+    def run(
+        self, commands: dict[str, tuple[list[str], float]], limit_s: float
+    ) -> Iterator[tuple[str, int | None, str]]:
+        """Name, status (None if it was killed after its own limit) and output of each, as they end. What was
+        not begun within limit_s does not come."""
+        waiting, end = list(commands.items()), time.monotonic() + limit_s
+        while True:
+            while waiting and len(self._live) < self.at_once and time.monotonic() < end:
+                name, (command, seconds) = waiting.pop(0)
+                self._live[name] = (*_begun(command), time.monotonic() + seconds)
+            if not self._live:
+                return
+            for name, (process, said, last) in list(self._live.items()):
+                ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+                if ended or time.monotonic() > last:
+                    status = _kill(process)
+                    del self._live[name]
+                    with said:
+                        said.seek(0)
+                        yield name, status if ended else None, said.read()
+            time.sleep(0.05)
+
+
+def cases(tests: Sequence[str]) -> int:
+    """A few cases of each of these tests, or of all."""
+    given = ["-q", "-p", "no:cacheprovider", "--no-header", "-k", f"not ({' or '.join(LEFT_OUT)})"]
+    return int(pytest.main([*given, *(tests or [str(HERE)])], plugins=[Few()]))
 
 
 class Few:
-    """A plugin of pytest that keeps EACH cases of a test, the first of each first, and runs those it has time
-    for."""
+    """A plugin of pytest that keeps EACH cases of a test, and says which tests there are."""
 
-    def __init__(self, limit_s: float) -> None:
-        self._end, self._left = time.monotonic() + limit_s, 0
+    def __init__(self) -> None:
+        self._found: dict[str, list[Any]] = {}
 
+    @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        found: dict[str, list[Any]] = {}
         for item in items:
-            found.setdefault(item.nodeid.split("[")[0], []).append(item)
-        kept = [enumerate(spread(alike)) for alike in found.values()]
-        turns = sorted((pair for alike in kept for pair in alike), key=lambda pair: pair[0])
-        items[:] = [item for _, item in turns]
-
-    def pytest_runtest_protocol(self, item: Any, nextitem: Any) -> bool | None:
-        if time.monotonic() < self._end:
-            return None
-        self._left += 1
-        return True
+            self._found.setdefault(item.nodeid.split("[")[0], []).append(item)
+        items[:] = [item for alike in self._found.values() for item in spread(alike)]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        if self._left:
-            terminalreporter.line(f"time was up: {self._left} cases were not run")
+        for test in self._found:
+            terminalreporter.line(f"{TEST}{test}")
+
+
+def functions(said: str) -> list[str]:
+    """The tests that a run of cases says there are."""
+    return [line.removeprefix(TEST) for line in said.splitlines() if line.startswith(TEST)]
 
 
 def spread(alike: Sequence[Any]) -> list[Any]:
@@ -156,8 +294,6 @@ def spread(alike: Sequence[Any]) -> list[Any]:
 
 def planted(tool: str) -> None:
     """Launch a kernel with an error of the tool's kind."""
-    import ctypes
-
     import torch
     from cuda.bindings import driver, nvrtc
 
@@ -175,41 +311,64 @@ def planted(tool: str) -> None:
     driver.cuCtxSynchronize()
 
 
-def _sanitizer() -> str:
+def sanitizer() -> str:
     return shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
 
 
 def _begun(command: list[str]) -> tuple[subprocess.Popen[str], Any]:
     said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by who reads it
-    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    return subprocess.Popen(command, stdout=said, stderr=said, text=True, env=environment), said
+    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        command,
+        stdout=said,
+        stderr=said,
+        text=True,
+        env=environment,
+        cwd=HERE.parents[1],
+        start_new_session=True,
+        preexec_fn=_die_with_parent,
+    )
+    return process, said
 
 
-def _ended(begun: tuple[subprocess.Popen[str], Any], begin: float) -> tuple[int | None, str]:
-    """Its status, None if it is stopped as time is up, and all it said."""
-    process, said = begun
-    try:
-        status: int | None = process.wait(max(1.0, begin + LIMIT_S - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        status = None
-    with said:
-        said.seek(0)
-        return status, said.read()
+def _die_with_parent() -> None:
+    """Where this script is killed without a word, as by another's time limit, no tool is left."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _end_without(parent: int) -> None:
+    """Nor what a tool runs: it may have been started by a thread, with which a signal would come."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def _kill(process: subprocess.Popen[str]) -> int:
+    """End it and all it started. It is not waited for before, so that its group is nobody else's."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.wait()
+
+
+def _told(status: int | None) -> str:
+    if status is None:
+        return "did not end in time and was killed"
+    return f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
 
 
 def _last(said: str) -> str:
-    """How many cases, of which none is left out in silence, and the tool's sum of errors."""
-    words = ("passed", "failed", "time was up", "SUMMARY")
+    """How many cases there were, and the tool's sum of errors."""
+    words = ("passed", "failed", "SUMMARY")
     lines = [line.strip("= ") for line in said.splitlines() if any(word in line for word in words)]
     return ", ".join(lines[-3:]) or "it said nothing"
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        threading.Thread(target=_end_without, args=(os.getppid(),), daemon=True).start()
     if sys.argv[1:2] == ["planted"]:
         planted(sys.argv[2])
     elif sys.argv[1:2] == ["cases"]:
-        sys.exit(cases(float(sys.argv[2])))
+        sys.exit(cases(sys.argv[2:]))
     else:
         sys.exit(main())

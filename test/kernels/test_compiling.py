@@ -26,7 +26,8 @@ def test_kernels_compile_and_fit(capability: str, table: str | None, shared: int
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280)
     assert done.returncode == 0, done.stderr
     needs = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(needs) == 8 + 9 + 4 + 11
+    assert len(needs) == 8 + 9 + 4 + 11 + 3
+    assert not [need for need in needs if need["fused"]]
     for need in needs:
         # Attention of a whole prefix is compiled in a shape of its own here.
         assert need["shared"] <= shared or (need["kernel"] == "_attend" and need["shared"] <= 160 << 10), need

@@ -36,13 +36,14 @@ class OpenVLAOracle:
     model: OpenVLA
 
     @classmethod
-    def load(cls, name: str, device: str = "cpu") -> OpenVLAOracle:
+    def load(cls, name: str, device: str = "cpu", dtype: str = "") -> OpenVLAOracle:
+        """dtype: of the network; the recording's own unless it is named."""
         spec = json.loads((FOLDER / f"{name}.json").read_text())
         arrays = read_arrays(name, device)
         config = _config(spec, arrays)
         file = FOLDER / f"{name}.safetensors"
         model = load_openvla_model(
-            read_headers(file), config, file, torch.device(device), DTYPES[spec["dtype"]]
+            read_headers(file), config, file, torch.device(device), DTYPES[dtype or spec["dtype"]]
         )
         return cls(name, spec, arrays, config, model)
 

@@ -49,12 +49,15 @@ class Oracle:
     model: Pi
 
     @classmethod
-    def load(cls, name: str, device: str = "cpu") -> Oracle:
+    def load(cls, name: str, device: str = "cpu", dtype: str = "") -> Oracle:
+        """dtype: of the network; the recording's own unless it is named."""
         spec = json.loads((FOLDER / f"{name}.json").read_text())
         arrays = read_arrays(name, device)
         config = _config(spec, arrays)
         file = FOLDER / f"{name}.safetensors"
-        model = load_pi_model(read_headers(file), config, file, torch.device(device), DTYPES[spec["dtype"]])
+        model = load_pi_model(
+            read_headers(file), config, file, torch.device(device), DTYPES[dtype or spec["dtype"]]
+        )
         return cls(name, spec, arrays, config, model)
 
     def __getitem__(self, key: str) -> Tensor:

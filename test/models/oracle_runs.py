@@ -47,7 +47,7 @@ class Run:
 
     def recorded_kv(self, which: str) -> Tensor:
         """See keys_or_values."""
-        return _by_token(self.oracle[f"prefix_{which}"])[self._valid]
+        return by_token(self.oracle[f"prefix_{which}"])[self._valid]
 
     def embeddings(self) -> Tensor:
         """[tokens, W]"""
@@ -59,7 +59,7 @@ class Run:
 
     def keys_or_values(self, which: str) -> Tensor:
         """[tokens, layers, kv_heads, head_dim]; which: "k" or "v"."""
-        return torch.cat([_kept(_by_token(getattr(kv, which)), mask) for _, kv, mask in self._prefixes])
+        return torch.cat([_kept(by_token(getattr(kv, which)), mask) for _, kv, mask in self._prefixes])
 
     def velocities(self) -> Tensor:
         """[steps, B, H, A], at the recorded states."""
@@ -159,9 +159,9 @@ class _Path:
         return self.velocities[-1]
 
 
-def _by_token(kv: Tensor) -> Tensor:
-    """Keys or values [layers, B, kv_heads, T, head_dim] as [B, T, layers, kv_heads, head_dim]."""
-    return kv.permute(1, 3, 0, 2, 4)
+def by_token(kv: Tensor, back: bool = False) -> Tensor:
+    """Keys or values [layers, B, kv_heads, T, head_dim] as [B, T, layers, kv_heads, head_dim], or back."""
+    return kv.permute(2, 0, 3, 1, 4) if back else kv.permute(1, 3, 0, 2, 4)
 
 
 def _kept(array: Tensor, mask: Tensor | None) -> Tensor:

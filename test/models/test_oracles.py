@@ -3,7 +3,8 @@
 VLA_ORACLES=<folder> pytest test/models/test_oracles.py compares them with every recording in a folder;
 without the variable, with those shipped with the tests (oracle.py). pi0 and pi0.5 are computed padded and
 packed (oracle_runs.py), OpenVLA's scores token by token and in one pass. How near all must come is in
-oracle_agreement.py; greedy tokens of float32 recordings must be the same.
+oracle_agreement.py; greedy tokens of float32 recordings must be the same. Float32 recordings are computed in
+bfloat16, too, which robots run.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from closeness import rounding
 from openvla_oracle import OpenVLAOracle
 from oracle import FOLDER, Oracle, fixture_names
-from oracle_agreement import agree, bound, distance
+from oracle_agreement import agree, bound, distance, in_half
 from oracle_runs import Run
 
 from vla_accel_ros.models.decoding import decode
@@ -152,6 +153,27 @@ def test_guided_actions(run: Run) -> None:
             agree(run, guided, recorded)
 
 
+def test_float32_recordings_computed_in_bfloat16(oracle: Oracle) -> None:
+    if not oracle.exact:
+        return
+    run, layers = (
+        Run(oracle, "packed", Oracle.load(oracle.name, dtype="bfloat16").model),
+        oracle.spec["depth"],
+    )
+    assert run.hidden().dtype == torch.bfloat16
+    in_half(run.embeddings(), run.recorded("prefix_embs"), layers)
+    in_half(run.hidden(), run.recorded("prefix_out"), layers)
+    in_half(run.keys_or_values("k"), run.recorded_kv("k"), layers)
+    in_half(run.keys_or_values("v"), run.recorded_kv("v"), layers)
+    in_half(run.velocities(), oracle["v_t"], layers)
+    in_half(run.actions("openpi"), oracle["actions"], layers)
+    in_half(run.scores(), oracle["text_logits"], layers)
+    for form, schedule in oracle.guided():
+        if form != "vjp":
+            ours = run.actions("lerobot", (form, schedule))
+            in_half(ours, oracle[f"rtc_actions_{form}_{schedule}"], layers)
+
+
 def test_openvla_parameter_names_and_shapes(openvla: OpenVLAOracle) -> None:
     """Ours are the recorded ones but those that no path reads."""
     ours = {name: list(tensor.shape) for name, tensor in openvla.model.state_dict().items()}
@@ -193,3 +215,13 @@ def test_openvla_actions(openvla: OpenVLAOracle) -> None:
     assert values.tolist() == openvla["normalized"].tolist()
     assert openvla.action_tokens.centers.tolist() == openvla["bin_centers"].tolist()
     assert openvla.stats.unnormalize(values).tolist() == openvla["actions"].tolist()
+
+
+def test_openvla_float32_recordings_computed_in_bfloat16(openvla: OpenVLAOracle, device: str) -> None:
+    if not openvla.exact:
+        return
+    half, layers = OpenVLAOracle.load(openvla.name, device, "bfloat16"), openvla.config.prefix.depth
+    in_half(half.features(), openvla["vision"], openvla.config.dino.depth)
+    in_half(half.image_tokens(), openvla["projected"], openvla.config.dino.depth)
+    in_half(half.scores("token by token"), openvla["logits"], layers)
+    in_half(half.scores("in one pass"), openvla["logits"], layers)

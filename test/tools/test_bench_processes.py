@@ -76,6 +76,31 @@ def test_the_published_page_is_the_published_figures() -> None:
     assert page == render(figures), "run python bench/pipeline.py --tables"
 
 
+def test_the_page_says_where_a_row_is_not_what_it_is_named_after() -> None:
+    run = {"plan": "full", "dtype": "bfloat16", "machine": {"cpu": "C"}, "versions": {}, "date": "2026-11-21"}
+    cells = (
+        ("speculative 50%", 7, 3.0), ("speculative 50%", 8, 4.0), ("speculative 50%, fresh", 7, 2.67),
+        ("speculative 50%, fresh", 8, 3.2), ("speculative 100%", 7, 6.0), ("speculative 100%", 8, 0.0),
+        ("pipelined", 7, 0.0),
+    )  # fmt: skip
+    rows = [
+        {
+            "system": system,
+            "tokens": k,
+            "prompt": 9,
+            "frames_s": 50.0,
+            "age_p50_ms": 20.0,
+            "accepted": a,
+        }
+        for system, k, a in cells
+    ]
+    page = render({"actionflow": {"rows": rows, "runs": [{**run, "cells": []}], "not_measured": []}})
+    assert "| speculative 50% | 50, 20 ms | 50, 20 ms |" in page
+    assert "| speculative 50%, fresh | 50, 20 ms (2.67 of 3) | 50, 20 ms (3.2 of 4) |" in page
+    assert "| speculative 100% | 50, 20 ms | 50, 20 ms (0 of 7) |" in page
+    assert "| pipelined | 50, 20 ms | - |" in page
+
+
 def test_the_page_says_what_was_not_measured() -> None:
     run = {"plan": "full", "dtype": "bfloat16", "machine": {"cpu": "C"}, "versions": {}, "date": "2026-11-21"}
     row = {"system": "two processes, MPS", "none": "there is no MPS to measure"}

@@ -22,6 +22,7 @@ from vla_accel_ros.kernels.gpu.launch import (
     per_sequence,
     precision,
     prefetch_rows,
+    rounded,
     tiles_of_product,
 )
 from vla_accel_ros.kernels.linear import GROUP, NORM_EPS, Norm
@@ -129,13 +130,13 @@ def _read_out(
         k = start + tl.arange(0, BLOCK_K)
         k_ok = k < width
         h = tl.load(hidden + row * width + k, mask=k_ok, other=0.0).to(tl.float32)
-        squares += tl.sum(h * h, axis=0)
+        squares += tl.sum(rounded(h * h, k_ok), axis=0)
         if scale is not None:
             h *= 1.0 + tl.load(scale + table * width + k, mask=k_ok, other=0.0)
         w = tl.load(
             weight + a[:, None] * width + k[None, :], mask=(a < A)[:, None] & k_ok[None, :], other=0.0
         )
-        total += tl.sum(w * h[None, :], axis=1)
+        total += tl.sum(rounded(w * h[None, :], k_ok[None, :]), axis=1)
     a_ok = a < A
     moved = total * tl.rsqrt(squares / width + EPS) + tl.load(bias + table * A + a, mask=a_ok, other=0.0)
     at = action * A + a

@@ -98,6 +98,17 @@ def bias_of(bias, sequence, columns, ok, total, PER_SEQUENCE: tl.constexpr):
 
 
 @triton.jit
+def rounded(products, ok):
+    """Products for tl.sum, zero where not ok, as they are rounded.
+
+    Without the choice a lane that has one product fuses it with the addition of another lane's, and the other
+    lane does likewise: each rounds another of the two, so copies of the sum differ in the last bit, and which
+    of them a store leaves is chance.
+    """
+    return tl.where(ok, products, 0.0)
+
+
+@triton.jit
 def leave_norm(
     values, row, row_ok, column, column_ok, sequence, room, columns, first, squares, scale, scaled,
     PER_SEQUENCE: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr,
@@ -107,7 +118,7 @@ def leave_norm(
     first: the tile's first column; values: as they were stored, in float32; those of no column are zero.
     room: rows that squares has place for. The sum of the whole tile goes to the first of its groups.
     """
-    sums = tl.sum(values * values, axis=1)
+    sums = tl.sum(rounded(values * values, column_ok[None, :]), axis=1)
     group = tl.arange(0, BLOCK_N // GROUP)
     to = squares + (first // GROUP + group)[None, :] * room + row[:, None]
     ok = row_ok[:, None] & (first + group * GROUP < columns)[None, :]

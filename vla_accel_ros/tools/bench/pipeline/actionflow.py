@@ -3,8 +3,9 @@
 The language model alone, as in the paper's figures of its speed: prompts are random embeddings. A frame comes
 as soon as the last forward is done; its age runs from then to its last token on the host. `naive pipe` packs
 frames in plain torch, which gathers each rider's keys and values in every layer. Speculation is given drafts
-of which the first 0, half or all tokens are right, `fresh` finishes what is left by decodes at once. `shift`
-is what a ring buffer whose frames are moved from slot to slot would pay each frame.
+of which the first 0, half or all tokens are right, as one frame by itself is verified; beside riders a near
+tie may round otherwise, so every row has what was accepted. `fresh` finishes what is left by decodes at once.
+`shift` is what a ring buffer whose frames are moved from slot to slot would pay each frame.
 """
 
 from __future__ import annotations
@@ -269,9 +270,14 @@ def _ratio(rates: dict[str, float], name: str, other: str) -> float | None:
     return round(rates[name] / rates[other], 2) if other in rates else None
 
 
+def drafted_right(part: float, tokens: int) -> int:
+    """How many of a draft's K - 1 tokens are right, and so to be accepted."""
+    return round(part * (tokens - 1))
+
+
 def _draft(said: tuple[int, ...], part: float, vocab: int) -> tuple[int, ...]:
     """A draft of which the first part is right and the next token is not."""
-    right = round(part * (len(said) - 1))
+    right = drafted_right(part, len(said))
     if right == len(said) - 1:
         return said
     return (*said[:right], (said[right] + 1) % vocab, *said[right + 1 :])

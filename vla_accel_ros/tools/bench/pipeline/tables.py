@@ -6,9 +6,12 @@ so is where the figures come from. Nothing is computed here but shares of two fi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import starmap
 from typing import Any
+
+from vla_accel_ros.tools.bench.pipeline.actionflow import drafted_right
 
 Row = dict[str, Any]
 
@@ -16,6 +19,8 @@ NONE = "-"
 
 NAMED = 12
 """Cells that were not measured are named if they are no more than these."""
+
+DRAFTS = re.compile(r"speculative (\d+)%")
 
 PACKAGES = ("torch", "triton", "transformers")
 
@@ -44,7 +49,8 @@ S = 10; frames/s and tokens/s of a frame whose both tasks are done, or of each t
 ACTIONFLOW = """## Frames in one pipeline: OpenVLA-7B's language model
 
 K tokens an action, prompts of L tokens. A cell is frames/s, and the time from a frame to its last token
-(median)."""
+(median). Of speculative drafts so many percent of K - 1 tokens are right when a frame is verified by itself;
+`(a of b)`: in this cell a were accepted on the mean, and not the b that the row is named after."""
 
 FORWARDS = """Milliseconds of a forward: a prompt alone, one with a draft of K - 1 behind it, one decode, a
 prompt with K - 1 riders; and of moving every frame's keys and values by a slot, which is not done."""
@@ -213,7 +219,15 @@ def _both(row: Row) -> str:
 
 
 def _aged(row: Row) -> str:
-    return NONE if "none" in row else f"{_number(row['frames_s'])}, {_number(row['age_p50_ms'])} ms"
+    """With what was accepted, where that is not what the row's name says."""
+    if "none" in row:
+        return NONE
+    text = f"{_number(row['frames_s'])}, {_number(row['age_p50_ms'])} ms"
+    named = DRAFTS.match(row["system"])
+    if named is None:
+        return text
+    right = drafted_right(int(named[1]) / 100, row["tokens"])
+    return text if row["accepted"] == right else f"{text} ({_number(row['accepted'])} of {right})"
 
 
 def _one(rows: Sequence[Row], text: Callable[[Row], str], **wanted: Any) -> str:

@@ -1,0 +1,172 @@
+"""Lines of models, engine and control that are broken on purpose: some test must notice each.
+
+    python test/mutations.py [NAME ...]
+
+applies each mutation to a copy of the package, runs the tests named with it against the copy, and fails if
+one goes unnoticed. The text that is replaced stands once in the package, and tests are named by their file,
+so neither minds where files lie.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = "vla_accel_ros"
+LIMIT_S = 280.0
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """old, new: a line's text and what it is broken to; tests: file names; only: pytest's -k."""
+
+    name: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    only: str = ""
+
+    def source(self, package: Path) -> Path:
+        """The file that has `old`. Raises ValueError unless it stands once in the package."""
+        found = [file for file in sorted(package.rglob("*.py")) if self.old in file.read_text()]
+        if len(found) != 1 or found[0].read_text().count(self.old) != 1:
+            raise ValueError(f"{self.name}: '{self.old}' stands in {[str(file) for file in found]}")
+        return found[0]
+
+    def paths(self) -> list[str]:
+        """Of the tests. Raises ValueError for a file that is not there once."""
+        paths = []
+        for name in self.tests:
+            found = list((ROOT / "test").rglob(name))
+            if len(found) != 1:
+                raise ValueError(f"{name} is there {len(found)} times: mend mutation {self.name}")
+            paths.append(str(found[0]))
+        return paths
+
+
+MUTATIONS = (
+    Mutation("rotary base", "ROPE_THETA = 10_000.0", "ROPE_THETA = 7.0", ("test_oracles.py",)),
+    Mutation(
+        "rotary base, seen in bfloat16",
+        "ROPE_THETA = 10_000.0",
+        "ROPE_THETA = 7.0",
+        ("test_oracles.py",),
+        "computed_in_bfloat16",
+    ),
+    Mutation(
+        "norm epsilon",
+        "        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPS)\n        if",
+        "        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-4)\n        if",
+        ("test_oracles.py",),
+    ),
+    Mutation(
+        "attention mask",
+        "scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)\n    weights",
+        "scores = scores + 0.0\n    weights",
+        ("test_oracles.py",),
+    ),
+    Mutation(
+        "sign of the Euler step", "        x = x + update", "        x = x - update", ("test_sampling.py",)
+    ),
+    Mutation(
+        "sign of guidance",
+        "return v - strength * (target - (x - t * v)) * weights",
+        "return v + strength * (target - (x - t * v)) * weights",
+        ("test_rtc.py",),
+    ),
+    Mutation(
+        "strength of guidance",
+        "float((rest / tau) * ((rest * rest + tau * tau) / (rest * rest)))",
+        "float((rest / tau) * ((rest * rest + tau * tau) / (tau * tau)))",
+        ("test_rtc.py",),
+    ),
+    Mutation(
+        "length of the keys a decode reads",
+        "return self.prompt + len(self.tokens) - 1",
+        "return self.prompt + len(self.tokens) - 2",
+        ("test_token_pipeline.py",),
+    ),
+    Mutation(
+        "keys that an answer reads",
+        "self.prefixes.span(state.slot, 0, state.n_tokens)",
+        "self.prefixes.span(state.slot, 0, state.n_tokens - 1)",
+        ("test_answers.py",),
+    ),
+    Mutation(
+        "limits",
+        "    if not over.any():\n        return Trajectory(trajectory.joints, trajectory.times_ns",
+        "    if over is not None:\n        return Trajectory(trajectory.joints, trajectory.times_ns",
+        ("test_limits.py",),
+    ),
+    Mutation(
+        "brake",
+        "velocities = np.where(t < stop_s, v0 - slowing * t, 0.0)",
+        "velocities = np.where(t < stop_s, v0, v0)",
+        ("test_trajectory.py", "test_limits.py"),
+    ),
+    Mutation("age of an input", "or abs(age) > limit", "or abs(age) < limit", ("test_watchdog.py",)),
+    Mutation("age of a stamp in the future", "or abs(age) > limit", "or age > limit", ("test_watchdog.py",)),
+    Mutation(
+        "blend",
+        "old + weight * (actions - old)",
+        "actions + weight * (old - actions)",
+        ("test_buffer.py",),
+    ),
+    Mutation(
+        "following error",
+        "np.abs(commanded - measured) > self.rad",
+        "commanded - measured > self.rad",
+        ("test_following_error.py",),
+    ),
+)
+
+
+def notices(mutation: Mutation) -> bool:
+    """Whether a test fails because of it. Raises RuntimeError if the tests did not run."""
+    with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
+        copy = Path(folder) / PACKAGE
+        shutil.copytree(ROOT / PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        file = mutation.source(copy)
+        file.write_text(file.read_text().replace(mutation.old, mutation.new))
+        # Python looks into the folder it is started in first.
+        paths = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header"]
+        command += ["-k", mutation.only] if mutation.only else []
+        done = subprocess.run(
+            [*command, *mutation.paths()],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+    if done.returncode not in (0, 1):
+        raise RuntimeError(
+            f"{mutation.name}: pytest ended with {done.returncode}\n{done.stdout}{done.stderr}"
+        )
+    return done.returncode == 1
+
+
+def main(names: list[str]) -> int:
+    """Try the named ones, or all."""
+    chosen = [mutation for mutation in MUTATIONS if not names or mutation.name in names]
+    missed = []
+    for mutation in chosen:
+        noticed = notices(mutation)
+        print(
+            f"{'noticed' if noticed else 'MISSED '}  {mutation.name} ({', '.join(mutation.tests)})",
+            flush=True,
+        )
+        missed += [] if noticed else [mutation.name]
+    print(f"{len(chosen) - len(missed)} of {len(chosen)} noticed")
+    return int(bool(missed) or not chosen)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,249 @@
+"""The figures that README.md and docs print are those of bench/results/, to the digits that are printed.
+
+A row of a table, or a passage, is named by how it begins; every number in it must be claimed by a figure of
+a file, or by None where it is of no file: a target, a size, a run that is said to have none. docs/pipeline.md
+is made of its file as a whole (test/tools/test_bench_processes.py).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README, PERFORMANCE, STAGGERED = "README.md", "docs/performance.md", "docs/staggered.md"
+Claim = tuple[str, str, list[float | None]]
+
+
+@cache
+def result(name: str) -> Any:
+    """bench/results/NAME.json"""
+    return json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())
+
+
+def one(rows: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
+    """The first row that has what is wanted."""
+    return next(row for row in rows if all(row.get(name) == value for name, value in wanted.items()))
+
+
+def demo() -> Iterator[Claim]:
+    found, ring = result("demo"), result("demo_ring")
+    tasks, answers, late = found["successes"], found["answers"], found["deadline_misses"]
+    won = [number for task in ("reach", "place", "follow") for number in tasks[task]]
+    yield README, "| success: reach, place, follow |", [*won, answers["right"], answers["asked"]]
+    loops = ("vision", "action", "language")
+    rates = [found["rates_hz"][name] for name in loops]
+    yield README, "| loops: vision, action; turns", [*rates, *(late[name] for name in loops)]
+    others = sorted(start["age_ms"]["p50"] for start in found["starts"][1:])
+    ages = [found["age_ms"]["p50"], found["age_ms"]["p99"], *others]
+    ages += [ring["age_ms"]["p50"], ring["age_ms"]["p99"]]
+    yield README, "| age from image stamp to published", ages
+    jerk = found["jerk"]
+    yield README, "| jerk of the arm (RMS at 30 Hz)", [jerk["commanded"], jerk["measured"], None]
+    yield README, "| real-time factor of the simulator |", [found["real_time_factor"]["mean"]]
+    share = [100 * found["cpu_share"][name] for name in ("inference", "sim_robot", "trajectory")]
+    yield README, "| share of one core: inference,", share
+    slow = result("slow_demo")
+    chunk, slowed = slow["chunk_ms"], slow["demo"]
+    figures = [slow["slower"], chunk["slowed"], chunk["reference"], None, 1 / slow["share_of_a_core"]]
+    figures += [slow["succeeded"], slowed["episodes"], slowed["rates_hz"]["vision"], slowed["age_ms"]["p50"]]
+    yield README, "On a machine that needs", figures
+
+
+def control() -> Iterator[Claim]:
+    holds, limits = result("hold"), result("limits")
+    ms = [
+        row["update"]["p50_ms"] for row in limits["rows"] if (row["kind"], row["horizon"]) == ("typical", 50)
+    ]
+    wild = max(
+        row["update"]["p50_ms"] for row in limits["rows"] if (row["kind"], row["horizon"]) == ("wild", 50)
+    )
+    slowest = max(row["max_ms"] for row in holds["rows"])
+    yield README, "`~/hold` is answered in", [slowest, holds["holds"], None, min(ms), max(ms), wild, None]
+    stages = result("stages_cpu")
+    # observe, act, ask
+    each = [stages["stages"][name][p] for name in stages["stages"] for p in ("p50_ms", "p99_ms")]
+    figures = [stages["runs"], *each[:2], None, *each[2:]]
+    yield README, "The engine's calls alone,", figures
+    for label, style in (
+        ("whole chunk, stamped at its observation", "full chunk, stamped at observation"),
+        ("one point per tick, due a step later", "single point per tick, due a step later"),
+        ("past dropped, velocities given", "+ velocities"),
+        ("past dropped, velocities, the sender blends", "+ sender blends over 200 ms"),
+        ("this package, mode `async`", "our buffer, async"),
+        ("this package, mode `blend` (the default)", "our buffer, blend"),
+    ):
+        rows = [one(result("handover")["styles"], style=style, from_desired=on) for on in (True, False)]
+        named = [None] * label.endswith("sender blends")
+        yield README, f"| {label}", [*named, *(row["acceleration"] for row in rows)]
+
+
+def cameras() -> Iterator[Claim]:
+    for label, transport in (("ring", "ring"), ("raw images", "raw"), ("JPEG", "compressed")):
+        figures = []
+        for width in (640, 1280):
+            row = one(result("ingest")["rows"], transport=transport, width=width)
+            figures += [row["hz"], row["cpu"], row["age_ms"]["p50"], row["age_ms"]["p99"]]
+        yield README, f"| {label} |", figures
+
+
+def engine() -> Iterator[Claim]:
+    def cases(kind: str) -> list[dict[str, Any]]:
+        return [one(result("engine")["cases"], kind=kind, views=views) for views in (1, 2, 3)]
+
+    def ours(kind: str) -> list[float]:
+        return [case["ours"]["total"]["p50_ms"] for case in cases(kind)]
+
+    def parts(case: dict[str, Any]) -> list[float]:
+        return [case["ours"][name]["p50_ms"] for name in ("total", "encode", "prefill", "denoise")]
+
+    pi0, pi05 = cases("pi0"), cases("pi05")
+    graphs = [case["plain graph"]["p50_ms"] for case in pi0]
+    above = [case["ours"]["total"]["p99_ms"] / case["ours"]["total"]["p50_ms"] for case in pi0]
+    views = [None] * 3
+    yield README, "| pi0, images to actions,", [*views, *ours("pi0"), min(above), max(above), *graphs]
+    yield README, "| pi0.5 |", ours("pi05")
+    names = ("total", "encode", "prefill", "denoise")
+    yield PERFORMANCE, "| roofline, pi0 (", [case["roofline_ms"][name] for case in pi0 for name in names]
+    yield PERFORMANCE, "| **pi0** (encode", [figure for case in pi0 for figure in parts(case)]
+    yield PERFORMANCE, "| **pi0.5** |", [figure for case in pi05 for figure in parts(case)]
+    yield PERFORMANCE, "| plain torch in one CUDA graph, pi0 |", graphs
+    yield PERFORMANCE, "| plain torch, eager, pi0", [case["plain eager"]["p50_ms"] for case in pi0]
+    kernels = one(result("engine")["kernels"], kind="pi0", batch=1)["kernels"]
+    chain = [kernels[name] for name in ("rotary_qkv", "attend", "project o", "gated_up", "project down")]
+    for label, sizes, kernel in zip(
+        ("`rotary_qkv` 51", "`attend` 408", "`project` o, 51", "`gated_up` 51", "`project` down, 51"),
+        (2, 1, 2, 2, 2),
+        chain,
+        strict=True,
+    ):
+        yield (
+            PERFORMANCE,
+            f"| {label}",
+            [*[None] * (sizes + 1), kernel["roofline_us"], *[None] * 4, kernel["us"]],
+        )
+    sums = [sum(kernel[name] for kernel in chain) for name in ("roofline_us", "us")]
+    yield PERFORMANCE, "| the five, each in a chain", [None, sums[0], *[None] * 4, sums[1]]
+    layer = pi0[1]["ours"]["denoise"]["p50_ms"] * 1000 / 180
+    yield PERFORMANCE, "| a layer of all ten steps", [None, None, None, layer]
+    ends = [
+        sum(kernels[name][what] for name in ("embed_actions", "read_out")) for what in ("roofline_us", "us")
+    ]
+    yield PERFORMANCE, "| `embed_actions` and `read_out`, per", [None, ends[0], *[None] * 4, ends[1]]
+
+
+def pipelines() -> Iterator[Claim]:
+    part, text = (
+        result("pipeline"),
+        one(result("pipeline")["oxygen"]["rows"], steps=10, tokens=30, per_frame=1),
+    )
+    several = one(part["oxygen"]["rows"], steps=10, tokens=30, per_frame=3, arrivals="uniform")
+    others = [one(part["oxygen"]["rows"], steps=steps, tokens=30, per_frame=1) for steps in (5, 20)]
+    speed = [text["frames_s"], None, text["tokens_s"], text["over_isolated"]]
+    yield README, "| pi0.5, text beside actions,", [None, None, *speed]
+    many = [text["over_isolated"], text["frames_s"], text["tokens_s"], None, several["over_isolated"], None]
+    many += [None, others[0]["over_isolated"], None, others[1]["over_isolated"]]
+    yield PERFORMANCE, "| pi0.5, 2 views, N = 30", [None, None, *many]
+    yield PERFORMANCE, "| >= 10 x plain torch", [text["over_plain"], text["frames_s"] / 2.43, None]
+    beside = part["oxygen"]["beside"]
+    lost = 100 * (1 - beside["with_text_hz"] / beside["alone_hz"])
+    yield PERFORMANCE, "| text lowers the action rate", [None, None, lost, beside["tokens_s"]]
+    rows = part["actionflow"]["rows"]
+    short, long = (one(rows, system="pipelined", tokens=tokens, prompt=276) for tokens in (7, 32))
+    rates = [short["frames_s"], short["over_sequential"], None, long["frames_s"], long["over_sequential"]]
+    yield README, "| OpenVLA-7B's Llama,", [None, *rates]
+    ratios = [short["over_sequential"], long["over_sequential"]]
+    yield PERFORMANCE, "| OpenVLA-7B-sized, pipelined", [None] * 4 + ratios
+    yield PERFORMANCE, "| >= 12 x HF eager", [None, short["over_hf"], *[None] * 4]
+    forwards = part["actionflow"]["forwards"]
+    packed = [one(forwards, tokens=tokens, prompt=276) for tokens in (7, 32)]
+    figures = [
+        packed[0]["packed_ms"],
+        None,
+        None,
+        packed[0]["packed_by_16_ms"],
+        None,
+        packed[1]["packed_ms"],
+        None,
+    ]
+    yield PERFORMANCE, "| one packed forward", [None, *figures]
+    staggered = {(row["system"], row["steps"]): row for row in part["staggered"]["rows"]}
+    ten, before, five = (staggered[key] for key in (("staggered", 10), ("sequential", 10), ("staggered", 5)))
+    ages = [ten["age_p50_ms"], before["age_p50_ms"]]
+    yield README, "| staggered chunks, S = 10 |", [ten["chunks_s"], ten["gain"], *ages]
+    figures = [ten["gain"], ten["chunks_s"], before["chunks_s"], five["gain"], None]
+    yield PERFORMANCE, "| staggered >= 5 x", [None, *figures]
+    order = [staggered[system, steps] for steps in (10, 5) for system in ("sequential", "staggered")]
+    gains = [[row["chunks_s"]] + ([row["gain"]] if row["system"] == "staggered" else []) for row in order]
+    yield STAGGERED, "| finished chunks a second |", [figure for pair in gains for figure in pair]
+    ages = [row[name] for row in order for name in ("age_p50_ms", "age_p99_ms")]
+    yield STAGGERED, "| from a chunk's beginning to its end,", ages
+    yield STAGGERED, "| energy of a chunk", [row["energy_mj"] for row in order]
+
+
+def loading_and_precision() -> Iterator[Claim]:
+    models = result("load_cuda")["models"]
+    seconds = [models[name]["seconds"] for name in ("pi05", "openvla")]
+    yield README, "| loading pi0.5 / OpenVLA-7B", seconds
+    random, bundled = result("precision_random")["cases"], result("precision_bundled")["cases"]
+    for precision in ("exact", "fp8", "int8", "int4"):
+        both = [one(random, kind=kind, precision=precision) for kind in ("pi0", "pi05")]
+        times = [row[name]["p50_ms"] for name in ("encode", "prefill", "denoise", "total") for row in both]
+        policy = one(bundled, precision=precision, dtype="float32")
+        errors = [100 * row["to_float32"] for row in (*both, policy)]
+        yield PERFORMANCE, f"| {precision} |", [*times, *errors, policy["max_mrad"]]
+
+
+CLAIMS = [
+    claim for part in (demo, control, cameras, engine, pipelines, loading_and_precision) for claim in part()
+]
+
+
+def passage(document: str, begins: str) -> str:
+    """A row of a table, or a paragraph, after how it begins; links are their texts."""
+    text = (ROOT / document).read_text()
+    at = [found.end() for found in re.finditer(f"^{re.escape(begins)}", text, re.MULTILINE)]
+    assert len(at) == 1, f"{document} has {len(at)} passages that begin with '{begins}'"
+    end = text.find("\n" if begins.startswith("|") else "\n\n", at[0])
+    return re.sub(r"\]\([^)]*\)", "]", text[at[0] : end])
+
+
+def printed(text: str) -> list[str]:
+    """The numbers in it, not those that are part of a name."""
+    return re.findall(r"(?<![\w.^])(?<!\d,)(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?![\w^]|\.\d)", text)
+
+
+def agrees(shown: str, value: float) -> bool:
+    """Whether a number is shown as it is rounded to the shown digits."""
+    digits = len(shown.partition(".")[2])
+    return abs(float(shown.replace(",", "")) - value) <= 0.5 * 10.0**-digits * (1 + 1e-9) + 1e-12
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim[0]} {claim[1]}")
+def test_every_printed_figure_is_the_measured_one(claim: Claim) -> None:
+    document, begins, figures = claim
+    numbers = printed(passage(document, begins))
+    assert len(numbers) == len(figures), f"{numbers} are not {figures}"
+    wrong = [(a, b) for a, b in zip(numbers, figures) if b is not None and not agrees(a, b)]
+    assert not wrong, f"printed, measured: {wrong}"
+
+
+def test_every_row_of_figures_in_readme_is_claimed() -> None:
+    """A row that is added must be claimed, too."""
+    table = (ROOT / README).read_text().partition("## Measured")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ") and printed(line.partition(" |")[2])]
+    begun = tuple(begins for document, begins, _ in CLAIMS if document == README)
+    assert rows and not [row for row in rows if not row.startswith(begun)]
+
+
+def test_numbers_are_found_and_compared() -> None:
+    text = "x p99 1,279 to 3.28 (.31/1.47) of pi0.5, 7B and 640x480; 9 rad/s^2, fp8, 2024-row 5."
+    assert printed(text) == ["1,279", "3.28", ".31", "1.47", "9", "2024", "5"]
+    assert agrees("7.4", 7.3522) and agrees("8,810", 8809.7) and agrees("99", 98.5)
+    assert not agrees("7.3", 7.3522) and not agrees("8,810", 8811.0)
