@@ -22,7 +22,7 @@ from vla_accel_ros.models.sampling import Flow, sample
 KINDS = ("pi0", "pi05")
 STEPS = 5
 LENGTHS = (7, 4, 9)
-NEAR = {"rtol": 1e-4, "atol": 2e-5}
+NEAR = {"rtol": 1e-4, "atol": 2e-5 if not torch.cuda.is_available() else 1e-4}
 Given = Guidance | Committed | None
 
 
@@ -247,7 +247,7 @@ def test_chunks_by_themselves_come_to_the_host_as_they_are_on_the_device(kind: s
             assert torch.equal(torch.from_numpy(samples.actions), flow.actions.cpu())
             assert torch.equal(torch.from_numpy(samples.update), flow.update.cpu())
             last = torch.from_numpy(samples.magnitudes)[-1]
-            torch.testing.assert_close(last, flow.update.square().mean(-1).sqrt().cpu())
+            torch.testing.assert_close(last, flow.update.square().mean(-1).sqrt().cpu(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
