@@ -244,7 +244,8 @@ class Scheduler:
 
     def _is_new(self, request: Request, now_s: float) -> bool:
         """Whether there is something to begin with that was not there for the last of its kind."""
-        newest = self._runner.prefixes.newest_version(request.robot)
+        given = request.prefix
+        newest = self._runner.prefixes.newest_version(request.robot) if given is None else given.version
         robot = self._robots.setdefault(request.robot, _Robot())
         if newest <= robot.skipped or request.want != ACT:
             return newest > robot.skipped

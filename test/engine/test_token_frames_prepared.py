@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from frame_stream import FrameStream, held_slots
 from openvla_builders import ACTIONS, make_openvla_folder, make_openvla_observation
 
 from vla_accel_ros.engine import packed_stage
+from vla_accel_ros.engine.config import PREFERENCES, TOKEN_MODES
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.in_turn import InTurn
-from vla_accel_ros.engine.mode import MODES, PREFERENCES
 from vla_accel_ros.models.checkpoint import load_policy
 from vla_accel_ros.models.openvla_policy import OpenVLAPolicy
 
@@ -22,7 +22,7 @@ WORDS = ("lift", "lift the red cup and put it down", "lift the red cup and put i
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> OpenVLAPolicy:
-    return load_policy(make_openvla_folder(tmp_path_factory.mktemp("openvla"), seed=3))
+    return load_policy(make_openvla_folder(tmp_path_factory.mktemp("openvla"), seed=4))
 
 
 @pytest.fixture
@@ -39,23 +39,26 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[packed_stage.PackedStage]:
     return stages
 
 
-@pytest.mark.parametrize(("mode", "prefer"), [(mode, prefer) for mode in MODES for prefer in PREFERENCES])
+@pytest.mark.parametrize(
+    ("mode", "prefer"), [(mode, prefer) for mode in TOKEN_MODES for prefer in PREFERENCES]
+)
 def test_no_forward_is_made_once_the_engine_is_prepared(
     policy: OpenVLAPolicy, made: list[packed_stage.PackedStage], mode: str, prefer: str
 ) -> None:
-    engine = Engine(policy, turns=InTurn(mode, prefer), fast=True)
+    engine = Engine(policy, token_mode=mode, token_prefer=prefer, fast=True)
     engine.prepare([1], range(1, policy.config.max_prompt + 1))
     ready = len(made)
     assert ready
-    stamp = 0
+    stream = FrameStream(engine)
     for words in WORDS:
         for frame in range(FRAMES):  # some alike, so that drafts are right for a while
-            stamp += 1
-            seen = replace(make_openvla_observation(frame // 3), instruction=words, stamp_ns=stamp)
-            with engine.observe(seen) as prefix:
-                engine.act_in_turn(prefix)
-                if frame % 5 == 0:
+            stream.frames([replace(make_openvla_observation(frame // 3), instruction=words)])
+            if frame % 5 == 0:
+                newest = engine.scheduler.newest()
+                assert newest is not None
+                with newest as prefix:
                     engine.act(prefix)
+    assert stream.chunks and not stream.errors
     assert len(made) == ready
 
 
@@ -66,7 +69,7 @@ def test_only_what_the_prompts_and_the_mode_need_is_made(
 
     def count(mode: str, prompts: range) -> int:
         made.clear()
-        Engine(policy, turns=InTurn(mode, "rate"), fast=True).prepare([1], prompts)
+        Engine(policy, token_mode=mode, token_prefer="rate", fast=True).prepare([1], prompts)
         return len(made)
 
     alone, pipelined = count("sequential", whole), count("pipelined", whole)
@@ -77,25 +80,21 @@ def test_only_what_the_prompts_and_the_mode_need_is_made(
 
 def test_every_number_of_rows_is_told_once(policy: OpenVLAPolicy) -> None:
     told: list[tuple[str, int, int]] = []
-    engine = Engine(policy, turns=InTurn("pipelined"), fast=True)
+    engine = Engine(policy, token_mode="pipelined", fast=True)
     engine.prepare([1], range(1, policy.config.max_prompt + 1), lambda *progress: told.append(progress))
     names, done, totals = zip(*told)
     assert list(done) == list(range(len(told))) and set(totals) == {len(told)}
     assert len(set(names)) == len(names) and names[-1] == "decodes"
-    assert engine.runner.pool.free == engine.runner.pool.slots
+    assert held_slots(engine, robots=0) == 0
 
 
 def test_actions_are_the_same_when_prepared(policy: OpenVLAPolicy) -> None:
     def actions(prepare: Callable[[Engine], object]) -> list[np.ndarray]:
-        engine = Engine(policy, turns=InTurn("speculative", "rate"), fast=True)
+        engine = Engine(policy, token_mode="speculative", token_prefer="rate", fast=True)
         prepare(engine)
-        found = []
-        for stamp in range(FRAMES):
-            seen = replace(make_openvla_observation(stamp // 3), stamp_ns=stamp)
-            with engine.observe(seen) as prefix:
-                chunk = engine.act_in_turn(prefix)
-                found += [] if chunk is None else [chunk.actions]
-        return found
+        stream = FrameStream(engine)
+        stream.frames(make_openvla_observation(frame // 3) for frame in range(FRAMES))
+        return [chunk.actions for chunk in stream.chunks]
 
     plain = actions(lambda engine: None)
     ready = actions(lambda engine: engine.prepare([1], range(1, policy.config.max_prompt + 1)))
@@ -108,6 +107,6 @@ def test_without_fast_stages_there_is_nothing_to_make(
     policy: OpenVLAPolicy, made: list[packed_stage.PackedStage]
 ) -> None:
     told: list[str] = []
-    engine = Engine(policy, turns=InTurn("pipelined"))
+    engine = Engine(policy, token_mode="pipelined")
     engine.prepare([1], range(1, policy.config.max_prompt + 1), lambda name, done, total: told.append(name))
     assert not made and not told
