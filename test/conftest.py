@@ -59,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["XDG_STATE_HOME"] = str(Path(logs.name) / "state")
 
 
-# Folders whose tests start processes, which share two cores badly: they run one after another, from the start.
+# Folders whose tests start processes, which share two cores badly: they run one after another, first of all.
 PROCESSES = ("nodes", "launch", "tools")
 
 

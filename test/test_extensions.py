@@ -82,10 +82,20 @@ def test_without_that_package_its_checkpoint_is_refused(added: Path, tmp_path: P
 
 def test_a_policy_of_another_package_is_found(added: Path) -> None:
     program = (
-        "from vla_accel_ros.extensions import POLICIES, find, names\n"
-        "print(names(POLICIES)[-1], find(POLICIES, 'tiny_policy')().next(None, (), 0.0))"
+        "from builders import make_observation, make_policy\n"
+        "from vla_accel_ros import Engine\n"
+        "from vla_accel_ros.engine.request import ACT, Request\n"
+        "engine = Engine(make_policy(), policy='tiny_policy', steps=2)\n"
+        "with engine.observe(make_observation()) as prefix:\n"
+        "    asked = [Request(ACT, prefix=prefix) for _ in range(3)]\n"
+        "    for request in asked:\n"
+        "        engine.scheduler.submit(request)\n"
+        "    for request in asked:\n"
+        "        engine.scheduler.wait(request)\n"
+        "print(*(request.result.request_id for request in asked))"
     )
-    assert python(program, path=added).stdout == "tiny_policy None\n"
+    done = python(program, path=added)
+    assert done.stdout == "2 1 0\n", done.stderr
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vla_accel_ros.engine.config import EngineConfig
     from vla_accel_ros.engine.engine import Engine
     from vla_accel_ros.engine.types import Chunk, Observation
     from vla_accel_ros.models.checkpoint import load_policy
@@ -19,12 +20,13 @@ _MODULES = {
     "Chunk": "vla_accel_ros.engine.types",
     "Contract": "vla_accel_ros.sensing.contract",
     "Engine": "vla_accel_ros.engine.engine",
+    "EngineConfig": "vla_accel_ros.engine.config",
     "Observation": "vla_accel_ros.engine.types",
     "load_policy": "vla_accel_ros.models.checkpoint",
 }
 """Public name -> the module it is defined in."""
 
-__all__ = ["Chunk", "Contract", "Engine", "Observation", "load_policy"]
+__all__ = ["Chunk", "Contract", "Engine", "EngineConfig", "Observation", "load_policy"]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ adds its own by an entry point of the same group, and is found once it is instal
     [project.entry-points."vla_accel_ros.controllers"]
     my_gripper = "my_package.kind:KIND"            # a ControllerKind
     [project.entry-points."vla_accel_ros.policies"]
-    my_policy = "my_package.policy:MyPolicy"       # makes a scheduling policy
+    my_policy = "my_package.policy:make"           # makes a scheduling policy of an engine.policies.policy.Setup
 
 Nothing is imported before it is asked for.
 """
@@ -45,37 +45,42 @@ class ControllerKind:
     frame: bool = False
 
 
-_MODELS, _ADAPTERS = "vla_accel_ros.models", "vla_accel_ros.nodes.adapters"
-
 BUILT_IN: Mapping[str, Mapping[str, Any]] = {
     # In the order in which they are tried: those that say what they are come first.
     MODEL_FAMILIES: {
-        "lerobot": f"{_MODELS}.lerobot_checkpoint:FORMAT",
-        "smolvla": f"{_MODELS}.smolvla_checkpoint:FORMAT",
-        "openvla": f"{_MODELS}.openvla_checkpoint:FORMAT",
-        "orbax": f"{_MODELS}.orbax_checkpoint:FORMAT",
-        "pi": f"{_MODELS}.pi_checkpoint:FORMAT",
+        "lerobot": "vla_accel_ros.models.lerobot_checkpoint:FORMAT",
+        "smolvla": "vla_accel_ros.models.smolvla_checkpoint:FORMAT",
+        "openvla": "vla_accel_ros.models.openvla_checkpoint:FORMAT",
+        "orbax": "vla_accel_ros.models.orbax_checkpoint:FORMAT",
+        "pi": "vla_accel_ros.models.pi_checkpoint:FORMAT",
     },
     CONTROLLERS: {
         "joint_trajectory": ControllerKind(
-            "trajectory_msgs/msg/JointTrajectory", f"{_ADAPTERS}.joint_trajectory:JointTrajectoryAdapter"
+            "trajectory_msgs/msg/JointTrajectory",
+            "vla_accel_ros.nodes.adapters.joint_trajectory:JointTrajectoryAdapter",
         ),
         "forward_command": ControllerKind(
             "std_msgs/msg/Float64MultiArray",
-            f"{_ADAPTERS}.forward_command:ForwardCommandAdapter",
+            "vla_accel_ros.nodes.adapters.forward_command:ForwardCommandAdapter",
             rates_hz=(100.0, 500.0),
         ),
         "servo_joint": ControllerKind(
-            "control_msgs/msg/JointJog", f"{_ADAPTERS}.servo:ServoJointAdapter", rates_hz=(20.0, 250.0)
+            "control_msgs/msg/JointJog",
+            "vla_accel_ros.nodes.adapters.servo:ServoJointAdapter",
+            rates_hz=(20.0, 250.0),
         ),
         "servo_twist": ControllerKind(
             "geometry_msgs/msg/TwistStamped",
-            f"{_ADAPTERS}.servo:ServoTwistAdapter",
+            "vla_accel_ros.nodes.adapters.servo:ServoTwistAdapter",
             rates_hz=(20.0, 250.0),
             frame=True,
         ),
     },
-    POLICIES: {},
+    POLICIES: {
+        "whole": "vla_accel_ros.engine.policies.chunks:whole",
+        "staggered": "vla_accel_ros.engine.policies.chunks:staggered",
+        "tokens": "vla_accel_ros.engine.policies.tokens:frames",
+    },
 }
 """Group -> name -> the thing, or where it is as an entry point writes it."""
 

@@ -8,7 +8,6 @@ forward. Text needs a language head, and a prefix to continue.
 from __future__ import annotations
 
 import importlib.util
-import math
 from collections.abc import Iterable
 from typing import Protocol, cast
 
@@ -19,10 +18,9 @@ from vla_accel_ros.engine.denoising import Form
 from vla_accel_ros.engine.flow_actor import FlowActor
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.packed_stage import PackedForward
-from vla_accel_ros.engine.policies.chunks import StaggeredChunks, WholeChunks
 from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
+from vla_accel_ros.engine.policies.policy import Setup
 from vla_accel_ros.engine.policies.text import TextInSlack
-from vla_accel_ros.engine.policies.tokens import TokenFrames
 from vla_accel_ros.engine.precision import EXACT, check
 from vla_accel_ros.engine.prefill import ENCODED_ONLY, CapturedPrefill, EncodeOnly, PlainPrefill, Prefill
 from vla_accel_ros.engine.prefixes import Prefix, Prefixes
@@ -32,6 +30,7 @@ from vla_accel_ros.engine.stages import Progress, Stages
 from vla_accel_ros.engine.text import TextDecoder
 from vla_accel_ros.engine.token_actor import PackedTokenActor, TokenActor, slots_for
 from vla_accel_ros.engine.towers import Towers
+from vla_accel_ros.extensions import POLICIES, find
 from vla_accel_ros.kernels.ops import ops_for
 from vla_accel_ros.models.openvla import OpenVLA
 from vla_accel_ros.models.pi import Pi
@@ -106,14 +105,13 @@ class ModelRunner:
 
     def scheduling(self, profile: Profile) -> SchedulingPolicy:
         """The scheduling policy that fits."""
-        config, first = self.config, cast(SchedulingPolicy, WholeChunks())
-        if config.staggered:
-            first = StaggeredChunks(config.staggered)
-        elif isinstance(self.actor, PackedTokenActor):
+        config, tokens, times = self.config, 0, None
+        name = "staggered" if config.staggered else "whole"
+        if isinstance(self.actor, PackedTokenActor):
+            name, tokens = "tokens", self.actor.tokens
             times = self.actor.measure() if config.token_mode == AUTO else None
-            first = TokenFrames(
-                config.token_mode, config.token_prefer, self.actor.tokens, times, config.camera_hz or math.inf
-            )
+        make = find(POLICIES, name if config.policy == AUTO else config.policy)
+        first: SchedulingPolicy = make(Setup(config, profile, tokens, times))
         return first if self.text is None else TextInSlack(first, profile)
 
     def first_stage(self, request: Request) -> str:

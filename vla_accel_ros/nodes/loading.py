@@ -52,6 +52,7 @@ class Load:
     prompt_state: str = AUTO
     fast: bool | str = AUTO
     precision: str = EngineConfig.precision
+    policy: str = EngineConfig.policy
     token_mode: str = EngineConfig.token_mode
     token_prefer: str = EngineConfig.token_prefer
     camera_hz: float = EngineConfig.camera_hz
@@ -129,6 +130,7 @@ class Load:
             answer_tokens=self.answer_tokens,
             fast=fast,
             precision=self.precision,
+            policy=self.policy,
             token_mode=self.token_mode,
             token_prefer=self.token_prefer,
             camera_hz=self.camera_hz,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vla_accel_ros.engine.policies.policy import frame_first, see
+from vla_accel_ros.engine.policies.policy import Setup, frame_first, see
 from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
 
 
@@ -55,3 +55,13 @@ class StaggeredChunks(WholeChunks):
 def _gives_way(old: Request, new: Request) -> bool:
     """Whether nobody wants the old chunk once the new one begins: its robot was told something else."""
     return old.stream and new.stream and old.robot == new.robot and old.instruction != new.instruction
+
+
+def whole(setup: Setup) -> WholeChunks:
+    """One chunk at a time."""
+    return WholeChunks()
+
+
+def staggered(setup: Setup) -> StaggeredChunks:
+    """As many chunks at once as the options say."""
+    return StaggeredChunks(setup.config.staggered)

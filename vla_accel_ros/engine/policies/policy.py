@@ -8,9 +8,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
+from vla_accel_ros.engine.config import EngineConfig
+from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ENCODE, OBSERVE, PREFILL, REWORD, MicroBatch, Request
+
+if TYPE_CHECKING:  # whose policies follow this interface
+    from vla_accel_ros.engine.policies.tokens import Times
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a policy is made for. tokens: of an action, 0 for one that is denoised; times: measured seconds of
+    its forwards, where token_mode "auto" needs them."""
+
+    config: EngineConfig
+    profile: Profile
+    tokens: int = 0
+    times: Times | None = None
 
 
 class Policy(Protocol):

@@ -32,7 +32,7 @@ from vla_accel_ros.engine.config import (
     SPECULATIVE,
     TOKEN_MODES,
 )
-from vla_accel_ros.engine.policies.policy import see
+from vla_accel_ros.engine.policies.policy import Setup, see
 from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Request
 
 SCHEDULES = (SEQUENTIAL, PIPELINED, SPECULATIVE)
@@ -207,3 +207,10 @@ def most_riders(mode: str, prefer: str, tokens: int) -> int:
 def draft_lengths(mode: str, tokens: int) -> tuple[int, ...]:
     """How many tokens of a draft may stand behind a new frame's prompt."""
     return (0, tokens - 1) if mode in (SPECULATIVE, AUTO) and tokens > 1 else (0,)
+
+
+def frames(setup: Setup) -> TokenFrames:
+    """In the mode that the options say."""
+    config = setup.config
+    hz = config.camera_hz or math.inf
+    return TokenFrames(config.token_mode, config.token_prefer, setup.tokens, setup.times, hz)

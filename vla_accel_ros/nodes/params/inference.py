@@ -107,6 +107,12 @@ INFERENCE = (
         60.0,
     ),
     Parameter(
+        "policy",
+        EngineConfig.policy,
+        "Which scheduling policy decides what runs next, by its name: whole, staggered, tokens or one of "
+        "another package (entry points vla_accel_ros.policies); auto is what the other parameters ask for.",
+    ),
+    Parameter(
         "token_mode",
         EngineConfig.token_mode,
         "How frames of a model that acts by tokens (OpenVLA) share forwards: not at all; pipelined, later "
