@@ -82,6 +82,7 @@ def test_without_that_package_its_checkpoint_is_refused(added: Path, tmp_path: P
 
 def test_a_policy_of_another_package_is_found(added: Path) -> None:
     program = (
+        f"import sys; sys.path.append({str(Path(__file__).parent)!r})\n"
         "from builders import make_observation, make_policy\n"
         "from vla_accel_ros import Engine\n"
         "from vla_accel_ros.engine.request import ACT, Request\n"

@@ -8,7 +8,7 @@ adds its own by an entry point of the same group, and is found once it is instal
     [project.entry-points."vla_accel_ros.controllers"]
     my_gripper = "my_package.kind:KIND"            # a ControllerKind
     [project.entry-points."vla_accel_ros.policies"]
-    my_policy = "my_package.policy:make"           # makes a scheduling policy of an engine.policies.policy.Setup
+    my_policy = "my_package.policy:make"           # makes one of a policies.policy.Setup
 
 Nothing is imported before it is asked for.
 """

@@ -31,8 +31,8 @@ class EngineConfig:
     fast: compute by captured stages and fused kernels, where the family has them.
     precision: of the captured stages, see engine.precision; all but "exact" change the actions.
     staggered: chunks denoised at once, each begun a step after the one before; 0 = whole chunks.
-    policy: which scheduling policy frames and actions get, by its name in the entry points
-        `vla_accel_ros.policies`; "auto" is the one that the other options ask for. Text always takes the slack.
+    policy: the scheduling policy of frames and actions, by its name in the entry points
+        `vla_accel_ros.policies`; "auto" is the one that the other options ask for. Text takes the slack.
     token_mode, token_prefer: how frames of a policy that acts by tokens share forwards, see policies.tokens.
     camera_hz: how often frames come, which token_mode "auto" plans with; 0 = as often as they are wanted.
 
