@@ -38,6 +38,7 @@ from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_msgs.msg import ActionChunk, Motion
 from vla_accel_ros.control.bounds import MOST_ACTIONS
+from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.environment import process_environment
 from vla_accel_ros.tools.demo import graph
@@ -84,7 +85,8 @@ class Flood:
 
     def __init__(self, node: Node, kind: str) -> None:
         self._node, self._shape, self._rng = node, KINDS[kind], np.random.default_rng(SEED)
-        self._sent, self._request, self._since_s = None, 0, time.monotonic()
+        self._sent: Trajectory | None = None
+        self._request, self._since_s = 0, time.monotonic()
         self._chunks = node.create_publisher(ActionChunk, "action_chunk", qos.COMMAND)
         self._joints = node.create_publisher(JointState, "joint_states", qos.SENSOR)
         node.create_subscription(JointTrajectory, TOPIC, self._on_trajectory, qos.COMMAND)

@@ -95,7 +95,7 @@ def write_weights(folder: Path, shapes: Shapes, shard_bytes: int | None) -> None
             size = 0
         shards[-1][name] = (dtype, shape)
         size += bytes_
-    where = {}
+    where: dict[str, str] = {}
     for number, shard in enumerate(shards):
         name = f"model-{number + 1:05}-of-{len(shards):05}.safetensors"
         name = "model.safetensors" if shard_bytes is None else name

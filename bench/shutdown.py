@@ -63,7 +63,10 @@ def rest_s(operator: Operator, since_ns: int) -> float:
             default=since_ns,
         )
 
-    operator.wait(lambda: operator.measured.stamp_ns > last_moving_ns() + STILL_NS, 20.0, "standstill")
+    def stands() -> bool:
+        return operator.measured is not None and operator.measured.stamp_ns > last_moving_ns() + STILL_NS
+
+    operator.wait(stands, 20.0, "standstill")
     return (last_moving_ns() - since_ns) * 1e-9
 
 

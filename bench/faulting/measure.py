@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import asdict, dataclass, field
+from functools import partial
 
 import numpy as np
 from std_srvs.srv import Trigger
@@ -81,7 +82,7 @@ def _goes_on(robot: Robot, case: Case, row: Row, rest_ns: int, mended_ns: int) -
         row.resumed_s = (moved_ns - mended_ns) * 1e-9
         return
     for name in case.orders:
-        answer = robot.asked(lambda name=name: _called(robot, name))
+        answer = robot.asked(partial(_called, robot, name))
         row.person = ", ".join(filter(None, (row.person, f"~/{name.rpartition('/')[2]}")))
         if answer is None:
             row.note = f"{name} did not answer"

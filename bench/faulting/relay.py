@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import numpy as np
 import rclpy
@@ -49,6 +50,7 @@ class Relay:
         self.sent: list[tuple[int, str, Trajectory]] = []
         self.states: list[tuple[int, np.ndarray, np.ndarray]] = []
         self._last: dict[str, bytes] = {}
+        self._frozen: list[float] = []
         self._context = rclpy.Context()
         rclpy.init(context=self._context, signal_handler_options=SignalHandlerOptions.NO)
         self.node = rclpy.create_node("relay", context=self._context)
@@ -119,7 +121,7 @@ class Relay:
             given = partial(self._on_command, controller.topic, out)
             node.create_subscription(JointTrajectory, controller.topic, given, qos.REPORT)
 
-    def _on_image(self, name: str, out: object, data: bytes) -> None:
+    def _on_image(self, name: str, out: Any, data: bytes) -> None:
         how = self.cameras.get(name, "")
         if how == "silent":
             return
@@ -138,7 +140,8 @@ class Relay:
         if self.joints == "silent":
             return
         if self.joints == "freezes":
-            message.position, message.velocity = self._frozen, [0.0] * len(self._frozen)
+            message.position = self._frozen or message.position
+            message.velocity = [0.0] * len(message.position)
         else:
             self._frozen = list(message.position)
         for name, away in self.offset.items():
@@ -149,13 +152,13 @@ class Relay:
         spoil = self.chunk
         self._chunks_out.publish(message if spoil is None else spoil(message))
 
-    def _on_command(self, topic: str, out: object, message: JointTrajectory) -> None:
+    def _on_command(self, topic: str, out: Any, message: JointTrajectory) -> None:
         if self.late_s:
             threading.Timer(self.late_s, self._deliver, (topic, out, message)).start()
         else:
             self._deliver(topic, out, message)
 
-    def _deliver(self, topic: str, out: object, message: JointTrajectory) -> None:
+    def _deliver(self, topic: str, out: Any, message: JointTrajectory) -> None:
         here_ns = self.time_ns()
         now_ns = here_ns + (self._jumped_ns if self._sim_time else self._offset_ns)
         with suppress(ValueError):
