@@ -1,10 +1,12 @@
 """The grid of ActionFlow (section 4.3): K action tokens and prompts of L tokens, frames one after another.
 
 The language model alone, as in the paper's figures of its speed: prompts are random embeddings. A frame comes
-as soon as the last forward is done; its age runs from then to its last token on the host. `naive pipe` packs
-frames in plain torch, which gathers each rider's keys and values in every layer. Speculation is given drafts
-of which the first 0, half or all tokens are right, `fresh` finishes what is left by decodes at once. `shift`
-is what a ring buffer whose frames are moved from slot to slot would pay each frame.
+as soon as the last forward is done; its age runs from then to its last token on the host. Our systems are
+requests through the product's scheduler (grids.language); what a forward alone takes stands beside them.
+`naive pipe` packs frames in plain torch, which gathers each rider's keys and values in every layer.
+Speculation is given drafts of which the first 0, half or all tokens are right, `fresh` finishes what is left
+by decodes at once. `shift` is what a ring buffer whose frames are moved from slot to slot would pay each
+frame.
 """
 
 from __future__ import annotations
@@ -20,11 +22,12 @@ import torch
 from torch import Tensor
 
 from grids.hugging_face import HuggingFace
+from grids.language import Finished, Language
 from grids.measure import Window, equal_part, median_ms
 from grids.shares import Group
+from vla_accel_ros.engine.config import FRESHNESS, PIPELINED, RATE, SEQUENTIAL, SPECULATIVE
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.packed_stage import Kernels, PackedForward, kernels_for
-from vla_accel_ros.engine.token_pipeline import Finished, TokenPipeline
 from vla_accel_ros.models.openvla import OpenVLA
 from vla_accel_ros.models.packed import Segment
 from vla_accel_ros.tools.tune.timing import Body
@@ -70,6 +73,7 @@ class Grid:
             "frames": f"ours: {self.seconds} s, {self.peer_frames} to {self.frames}; the row says how many",
             "peer_frames": self.peer_frames,
             "replays": self.replays,
+            "path": "ours: embeddings in, tokens out, requests through the engine's scheduler",
             "p99": "of less than a hundred frames, nearly the slowest of them",
             "seeds": "weights 0, prompts L",
         }
@@ -97,25 +101,22 @@ class Bench:
         ]
         grid, found = self.grid, dict[str, float]()
         # Their tokens are what the other systems' are compared with, so they are run first.
-        alone = self._frames(prompts, tokens, grid.frames, lambda pipeline: pipeline.drain())
+        alone = self._frames(prompts, tokens, grid.frames, SEQUENTIAL)
         eager = self._peer(prompts, tokens, graph=False)
         ours, truths = _by_prompt(alone[1]), _by_prompt(eager[1])
         right = [self._settled(prompt, ours[index]) for index, prompt in enumerate(prompts)]
 
-        def drain(pipeline: TokenPipeline) -> list[Finished]:
-            return pipeline.drain()
-
         systems: dict[str, Callable[[], tuple[Window, list[Finished]]]] = {
             "HF eager": lambda: eager,
             "sequential": lambda: alone,
-            "naive pipe": lambda: self._frames(prompts, tokens, grid.peer_frames, forward=False),
-            "pipelined": lambda: self._frames(prompts, tokens, grid.frames),
+            "naive pipe": lambda: self._frames(prompts, tokens, grid.peer_frames, PIPELINED, forward=False),
+            "pipelined": lambda: self._frames(prompts, tokens, grid.frames, PIPELINED),
         }
         for part in ACCEPTANCE:
             drafts = [_draft(right[index], part, self.model.config.vocab) for index in range(PROMPTS)]
             name = f"speculative {part:.0%}"
-            ours_frames = partial(self._frames, prompts, tokens, grid.frames, drafts=drafts)
-            systems[name], systems[f"{name}, fresh"] = ours_frames, partial(ours_frames, after=drain)
+            ours_frames = partial(self._frames, prompts, tokens, grid.frames, SPECULATIVE, drafts=drafts)
+            systems[name], systems[f"{name}, fresh"] = partial(ours_frames, prefer=RATE), ours_frames
         # Last, because a capture that breaks off may leave the device unusable.
         systems["HF, one graph"] = partial(self._peer, prompts, tokens, graph=True)
         for name, run in systems.items():
@@ -181,18 +182,23 @@ class Bench:
 
         forward: another one than ours, of which only what is timed is made.
         """
-        prompt = torch.randn(1, length, self.model.config.prefix.width, device=self.device).to(self.dtype)
-        turn = _Turn(self.forward)
-        pipeline = TokenPipeline(self.model, self._pool(tokens, length), tokens, forward=turn)
-        for number in range(riders):
-            pipeline.step(number, prompt)
-        turn.forward = self.forward if forward is None else forward
-        if drafted is None:
-            pipeline.step()
-        else:
-            pipeline.step(tokens, prompt, (0,) * drafted)
-        assert turn.forward.last is not None
-        return median_ms(turn.forward.last.run, self.device, self.grid.replays)["p50_ms"]
+        pool, width = self._pool(tokens, length), self.model.config.prefix.width
+
+        def rows(count: int) -> Tensor:
+            return torch.randn(1, count, width, device=self.device).to(self.dtype)
+
+        segments = []
+        for slot, known in enumerate(range(length, length + riders)):
+            segments.append(
+                Segment(rows(1), (pool.span(slot, 0, known),), out=pool.span(slot, known, known + 1))
+            )
+        if drafted is not None:
+            new = length + drafted
+            segments.append(Segment(rows(new), causal=True, out=pool.span(riders, 0, new)))
+        packed = self.forward if forward is None else forward
+        packed(segments)
+        assert packed.last is not None
+        return median_ms(packed.last.run, self.device, self.grid.replays)["p50_ms"]
 
     def _pool(self, tokens: int, length: int) -> KVPool:
         return KVPool(self.model.config.prefix, tokens, length + tokens, self.device, self.dtype)
@@ -202,37 +208,36 @@ class Bench:
         prompts: Sequence[Tensor],
         tokens: int,
         frames: int,
-        after: Callable[[TokenPipeline], list[Finished]] | None = None,
+        mode: str,
+        prefer: str = FRESHNESS,
         forward: bool = True,
-        drafts: Sequence[tuple[int, ...]] = ((),) * PROMPTS,
+        drafts: Sequence[tuple[int, ...]] = (),
     ) -> tuple[Window, list[Finished]]:
-        """Frames through a pipeline that is filled before they count; after: what finishes each at once."""
-        pool = self._pool(tokens, prompts[0].shape[1])
+        """Frames, of which those that fill the pipeline do not count. mode, prefer: see policies.tokens."""
         packed = self.forward if forward else None
-        pipeline = TokenPipeline(self.model, pool, tokens, forward=packed)
-        window, finished, begun = Window(self.device), list[Finished](), dict[int, float]()
-        warm = tokens + 2 if after is None else PROMPTS
+        language = Language(self.model, prompts, tokens, mode, prefer, packed, drafts)
+        window, finished = Window(self.device), list[Finished]()
+
+        def finish(one: Finished, age_s: float) -> None:
+            finished.append(one)
+            window.ages_s.append(age_s)
+
+        warm = PROMPTS if mode == SEQUENTIAL else tokens + 2
         for number in range(warm + frames):
             if number == warm:
-                window, finished = Window(self.device).__enter__(), []
+                finished.clear()
+                window = Window(self.device).__enter__()
             if number >= warm + self.grid.peer_frames and window.open_s > self.grid.seconds:
                 break
-            begun[number] = time.perf_counter()
-            new = pipeline.step(number, prompts[number % PROMPTS], drafts[number % PROMPTS])
-            new += [] if after is None else after(pipeline)
-            now = time.perf_counter()
-            window.ages_s += [now - begun[one.frame] for one in new]
-            finished += new
+            language.frame(number, finish)
         window.__exit__()
         return window, finished
 
     def _settled(self, prompt: Tensor, draft: tuple[int, ...]) -> tuple[int, ...]:
         """The draft that a verifying forward agrees with: it may round otherwise than decodes do."""
-        pool = self._pool(len(draft), prompt.shape[1])
         for _ in range(3):
-            pipeline = TokenPipeline(self.model, pool, len(draft), forward=self.forward)
-            (finished,) = [*pipeline.step(0, prompt, draft), *pipeline.drain()]
-            draft = finished.tokens
+            given = [prompt], len(draft), SPECULATIVE, FRESHNESS, self.forward, [draft]
+            draft = Language(self.model, *given).once().tokens
         return draft
 
     def _peer(self, prompts: Sequence[Tensor], tokens: int, graph: bool) -> tuple[Window, list[Finished]]:
@@ -245,20 +250,10 @@ class Bench:
             begin = time.perf_counter()
             place.copy_(prompts[number % PROMPTS])
             body.run()
-            finished.append(Finished(number, tuple(result.tolist()), tokens, 0, 0))
+            finished.append(Finished(number, tuple(result.tolist()), 0))
             window.ages_s.append(time.perf_counter() - begin)
         window.__exit__()
         return window, finished
-
-
-class _Turn:
-    """A forward that is another one from some time on."""
-
-    def __init__(self, forward: PackedForward) -> None:
-        self.forward = forward
-
-    def __call__(self, segments: Sequence[Segment]) -> list[Tensor]:
-        return self.forward(segments)
 
 
 def _by_prompt(finished: Sequence[Finished]) -> dict[int, tuple[int, ...]]:
