@@ -21,6 +21,7 @@ from grids.arrivals import SHORT, arrivals
 from grids.measure import equal_part
 from grids.shares import Group
 from grids.sharing import Isolated, Plain, Ran, Shared
+from grids.slack import text_in_slack
 from vla_accel_ros.models.config import PiConfig
 
 OBSERVATIONS = 3
@@ -110,6 +111,7 @@ class Grid:
             "warm": "as many frames as texts are under way at once, and 2",
             "isolated_frames": self.isolated_frames,
             "plain_frames": self.plain_frames,
+            "text in slack": "frames, actions and text as requests through the engine's scheduler",
             "bound": "measured once for each S and k, in the process that compares with it",
             "seeds": f"weights 0, observations 0 to {OBSERVATIONS - 1}, arrivals 0",
         }
@@ -149,7 +151,10 @@ class Bench:
             return {"rows": [self._row(cell)]}
         grid = self._grid
         beside: dict[str, Any] = {"steps": grid.steps[0], "tokens": self._longest, "texts": self._most}
-        beside |= self._shared.beside(grid.frames * 2, grid.steps[0], self._longest, SHARE)
+        beside |= text_in_slack(
+            self._shared.model, range(OBSERVATIONS), grid.views, grid.prompt, grid.frames * 2, grid.steps[0],
+            self._longest, self._most, SHARE,
+        )  # fmt: skip
         return {"beside": beside, "parts_ms": self._shared.parts_ms(grid.steps[0])}
 
     def _run(self, frames: Sequence[Sequence[int]], steps: int, k: int, warm: int) -> Ran:

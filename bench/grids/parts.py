@@ -20,7 +20,7 @@ from grids.sizes import Plan
 SET_UP_S = {"oxygen": 10.0, "actionflow": 6.0, "staggered": 8.0, "mps": 0.0}
 """About, of a part's model and what is captured once."""
 
-STAGGERED_S = 8.0
+STAGGERED_S = 14.0
 """About, of the one cell."""
 
 
@@ -38,7 +38,7 @@ def part(name: str, plan: Plan, device: torch.device, dtype: torch.dtype) -> Par
             model = plan.staggered_model
             return lambda steps: {"rows": staggered.measure(model, steps, plan.chunks, device, dtype)}
 
-        counts = {"chunks": plan.chunks, "seeds": staggered.SEEDS}
+        counts = {"chunks": plan.chunks, "path": staggered.PATH, "seeds": staggered.SEEDS}
         return Part({"all": plan.staggered_steps}, chunks, counts, (Group(("all",), STAGGERED_S),))
     if name == "oxygen":
         grid = plan.oxygen

@@ -18,12 +18,11 @@ from torch import Tensor
 
 from full_size.subjects import Inputs
 from grids.measure import Window, median_ms
-from vla_accel_ros.engine.answers import Answers, Said
+from vla_accel_ros.engine.answers import Answers
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.kv_store import KVStore
 from vla_accel_ros.engine.packed_stage import PackedForward
 from vla_accel_ros.engine.pages import PagePool
-from vla_accel_ros.engine.slack import Slack, fill
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.models.decoding import decode
 from vla_accel_ros.models.pi import Pi
@@ -149,49 +148,6 @@ class Shared:
     @torch.inference_mode()
     def _head(self, hidden: Tensor) -> Tensor:
         return self.model.logits(hidden).argmax(dim=-1)
-
-    def beside(self, frames: int, steps: int, tokens: int, share: float) -> dict[str, float]:
-        """Texts only in the time that `share` of the actions' rate leaves, as many under way as fit.
-
-        Frames follow each other at once. Those that are ahead of a camera of (1 - share) of the rate without
-        text have slack, which engine.slack fills. Returns both rates and tokens/s.
-        """
-        with Window(self.device) as alone:
-            for number in range(frames):
-                self.store.prefixes.release(self.act(number % len(self.inputs), steps)[0])
-        period = alone.elapsed_s / frames / (1.0 - share)
-        slack, said = Slack(self._token_s(steps, tokens), margin_s=0.0), list[Said]()
-        with Window(self.device) as both:
-            begin = time.perf_counter()
-            for number in range(frames):
-                slot, length, _ = self.act(number % len(self.inputs), steps)
-                if len(self.answers.under_way) < self.most:
-                    self.ask(slot, length, tokens)
-                else:
-                    self.store.prefixes.release(slot)
-                fill(
-                    slack,
-                    lambda: said.extend(self.answers.advance()),
-                    lambda: bool(self.answers.under_way),
-                    begin + (number + 1) * period,
-                    time.perf_counter,
-                )
-        self.clear()
-        return {
-            "alone_hz": round(frames / alone.elapsed_s, 2),
-            "with_text_hz": round(frames / both.elapsed_s, 2),
-            "kept": round(alone.elapsed_s / both.elapsed_s, 3),
-            "tokens_s": round(len(said) / both.elapsed_s, 1),
-        }
-
-    def _token_s(self, steps: int, tokens: int) -> float:
-        """The median of a few, of as many texts as there may be."""
-        for number in range(self.most):
-            slot, length, _ = self.act(number % len(self.inputs), steps)
-            self.ask(slot, length, tokens)
-        taken = median_ms(self.answers.advance, self.device, runs=max(1, min(8, tokens - 5)))
-        self.clear()
-        return 1e-3 * taken["p50_ms"]
 
     def clear(self) -> None:
         """Forget all texts."""
