@@ -25,7 +25,6 @@ from faulting.cases import CASES, STACKS, Case
 from faulting.measure import Row, measure
 from faulting.robot import Robot, Stalled
 from faulting.table import lines, write
-
 from vla_accel_ros.tools.demo import graph
 from vla_accel_ros.tools.provenance import provenance
 

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vla_accel_ros.tools.handover import delays, scene
+from handovers import delays, scene
 from vla_accel_ros.tools.options import chosen_contract, chosen_model, contract_option, model_option
 from vla_accel_ros.tools.provenance import provenance
 
@@ -60,7 +60,7 @@ def styles() -> dict[str, Any]:
 
 def on_policy(arguments: argparse.Namespace) -> dict[str, Any]:
     """What is played with the bundled policy."""
-    from vla_accel_ros.tools.handover import masks, modes
+    from handovers import masks, modes
 
     plan = modes.Plan(
         chosen_model(arguments), chosen_contract(arguments), arguments.seeds, family=arguments.family

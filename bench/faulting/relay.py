@@ -140,7 +140,8 @@ class Relay:
         if self.joints == "silent":
             return
         if self.joints == "freezes":
-            message.position, message.velocity = self._frozen, [0.0] * len(self._frozen)
+            message.position = self._frozen or message.position
+            message.velocity = [0.0] * len(message.position)
         else:
             self._frozen = list(message.position)
         for name, away in self.offset.items():

@@ -45,7 +45,7 @@ from vla_accel_ros.kernels.tuning import Config, Table, read_table
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
 from vla_accel_ros.models.conventions import LEROBOT, OPENPI
 from vla_accel_ros.models.openvla_processing import PixelNorm
-from vla_accel_ros.tools.bench import pieces, wide_pieces
+from vla_accel_ros.tools.tune import pieces, wide_pieces
 
 POINTERS = {
     torch.bfloat16: "*bf16",

@@ -17,7 +17,7 @@ from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.models.config import PI0
 from vla_accel_ros.models.quantized import FP8, INT4, INT8
 from vla_accel_ros.models.quantized import quantized as quantize
-from vla_accel_ros.tools.bench import pieces
+from vla_accel_ros.tools.tune import pieces
 
 
 def place(*shape: int) -> torch.Tensor:

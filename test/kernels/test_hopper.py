@@ -17,8 +17,8 @@ from vla_accel_ros.kernels.cuda import compiling, products
 from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.tuning import Config, Table, load_table
 from vla_accel_ros.models.config import PI0, PI05
-from vla_accel_ros.tools.bench import pieces
-from vla_accel_ros.tools.candidates import HOPPER
+from vla_accel_ros.tools.tune import pieces
+from vla_accel_ros.tools.tune.candidates import HOPPER
 
 BF16 = torch.bfloat16
 tables = pytest.mark.parametrize("tables", [0, 1, 2], ids=["plain", "one row", "a row each"])

@@ -13,7 +13,7 @@ from vla_accel_ros.kernels import attention
 from vla_accel_ros.kernels.cuda import compiling
 from vla_accel_ros.kernels.cuda import rotary_attention as kernel
 from vla_accel_ros.kernels.tuning import Config
-from vla_accel_ros.tools.candidates import HOPPER, STAGGERED
+from vla_accel_ros.tools.tune.candidates import HOPPER, STAGGERED
 
 BF16 = torch.bfloat16
 CANDIDATES = HOPPER["attend_rotary"]

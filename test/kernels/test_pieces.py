@@ -1,4 +1,4 @@
-"""What vla bench and vla tune time of the kernels is what they compute: every piece against its twin."""
+"""What vla tune and bench/engine.py time of kernels is what they compute: every piece against its twin."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from drawing import CUDA, DEVICE
 from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
-from vla_accel_ros.tools.bench import pieces
-from vla_accel_ros.tools.candidates import CANDIDATES
+from vla_accel_ros.tools.tune import pieces
+from vla_accel_ros.tools.tune.candidates import CANDIDATES
 
 
 @pytest.mark.parametrize("kind", ["pi0", "pi05"])

@@ -21,8 +21,8 @@ from vla_accel_ros.kernels.tuning import Config, Shape, Table, load_table, read_
 from vla_accel_ros.models.config import PI0
 from vla_accel_ros.models.conventions import OPENPI
 from vla_accel_ros.models.processing import to_unit
-from vla_accel_ros.tools.bench import pieces, wide_pieces
-from vla_accel_ros.tools.candidates import ENCODER
+from vla_accel_ros.tools.tune import pieces, wide_pieces
+from vla_accel_ros.tools.tune.candidates import ENCODER
 
 BF16 = torch.bfloat16
 KERNELS, PROCESSORS = sorted(tiles.FINISHES), 132

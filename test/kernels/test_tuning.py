@@ -18,7 +18,7 @@ from vla_accel_ros.kernels.tuning import (
     read_table,
     safe,
 )
-from vla_accel_ros.tools.candidates import CANDIDATES
+from vla_accel_ros.tools.tune.candidates import CANDIDATES
 
 SHAPE = Shape("project", 51, 1024, 4096, "bfloat16")
 A, B = Config(16, 32, 64), Config(64, 16, 32)

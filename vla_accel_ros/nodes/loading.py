@@ -87,7 +87,7 @@ class Load:
         if self.precision != EXACT:
             warn(
                 f"precision is {self.precision}: actions are not quite those of the exact network; "
-                "`python bench/precision.py` tells how far they are"
+                "bench/precision.py of the repository tells how far they are"
             )
         engine.prepare([len(contract.cameras)], range(1, policy.config.max_prompt + 1), preparing)
         warm(warm_up(engine, contract))

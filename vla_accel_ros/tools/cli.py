@@ -11,12 +11,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from vla_accel_ros.tools import convert_model, eval_demo, inspect_model, policy, say, train_demo, tune
-from vla_accel_ros.tools.bench import command as bench
+from vla_accel_ros.tools import convert_model, eval_demo, inspect_model, policy, say, train_demo
 from vla_accel_ros.tools.demo import command as demo
 from vla_accel_ros.tools.doctor import command as doctor
 from vla_accel_ros.tools.export import command as export
 from vla_accel_ros.tools.replay import command as replay
+from vla_accel_ros.tools.tune import command as tune
 
 SUBCOMMANDS = (
     demo,
@@ -27,7 +27,6 @@ SUBCOMMANDS = (
     convert_model,
     replay,
     export,
-    bench,
     tune,
     train_demo,
     eval_demo,
@@ -37,27 +36,33 @@ SUBCOMMANDS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; returns the exit status. arguments: without the program's name; None for sys.argv."""
     parser = argparse.ArgumentParser(prog="vla", description="Vision-Language-Action models on ROS 2 robots.")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     subparsers = parser.add_subparsers(
         title="subcommands", required=True, metavar="SUBCOMMAND", dest="subcommand"
     )
     for module in SUBCOMMANDS:
         module.register(subparsers)
+    return finish(parser, arguments)
+
+
+def finish(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> int:
+    """Parse, run, and return the exit status. The parser's default `run` is what runs, here and in bench/."""
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parsed = parser.parse_args(arguments)
+    name = " ".join(filter(None, (parser.prog, getattr(parsed, "subcommand", ""))))
     try:
         return int(parsed.run(parsed))
     except KeyboardInterrupt:
         return 130
     except (TimeoutError, RuntimeError) as error:
-        return _fail(parsed, error, 1)
+        return _fail(name, parsed, error, 1)
     except (ValueError, TypeError, OSError) as error:
-        return _fail(parsed, error, 2)
+        return _fail(name, parsed, error, 2)
 
 
-def _fail(parsed: argparse.Namespace, error: Exception, status: int) -> int:
+def _fail(name: str, parsed: argparse.Namespace, error: Exception, status: int) -> int:
     if parsed.debug:
         raise error
-    print(f"vla {parsed.subcommand}: {error}", file=sys.stderr)
+    print(f"{name}: {error}", file=sys.stderr)
     return status
 
 

@@ -55,9 +55,9 @@ INFERENCE = (
     Parameter(
         "precision",
         EngineConfig.precision,
-        "How exactly the fast stages compute. All but exact change the actions (`python bench/precision.py` "
-        "tells by how much): fp8 multiplies in 8 bits, on GPUs from sm_89 on; int8 and int4 are of the "
-        "weights of denoising and text.",
+        "How exactly the fast stages compute. All but exact change the actions (bench/precision.py "
+        "of the repository tells by how much): fp8 multiplies in 8 bits, on GPUs from sm_89 on; "
+        "int8 and int4 are of the weights of denoising and text.",
         choices=("exact", "fp8", "int8", "int4"),
     ),
     Parameter(

@@ -1,0 +1,43 @@
+"""How a run is summed up: quantiles of its times, kernels on the device, memory asked for; and its file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def summary(times: np.ndarray) -> dict[str, float]:
+    """Median and p99, in milliseconds."""
+    p50, p99 = np.quantile(times, (0.5, 0.99))
+    return {"p50_ms": round(float(p50), 4), "p99_ms": round(float(p99), 4)}
+
+
+def kernels_of(run: Callable[[], object]) -> int:
+    """Kernels and copies that one call puts on the device."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
+        run()
+        torch.cuda.synchronize()
+    return sum(event.device_type.name == "CUDA" for event in seen.events())
+
+
+def allocated_by(run: Callable[[], object]) -> int:
+    """Bytes of device memory that one call asks the allocator for."""
+    before = torch.cuda.memory_stats()["allocated_bytes.all.allocated"]
+    run()
+    torch.cuda.synchronize()
+    return int(torch.cuda.memory_stats()["allocated_bytes.all.allocated"] - before)
+
+
+def write(file: Path, document: dict[str, Any]) -> None:
+    """A file of figures, whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_suffix(".part")
+    beside.write_text(json.dumps(document, indent=1) + "\n")
+    beside.replace(file)

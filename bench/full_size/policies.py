@@ -1,0 +1,69 @@
+"""A random model as a policy that an engine runs, and observations it can take.
+
+Everything between a robot and the network is the product's own: the words are tokenised by the tokenizers
+library, images are resized by the policy's rule, states and actions are float64 on the host. Only the numbers
+mean nothing: nothing is normalised, and no token ends a text.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+import torch
+
+from full_size.subjects import random_model
+from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.models.processing import Normalizer
+from vla_accel_ros.models.tokenizer import JsonTokenizer
+
+JOINTS = 7
+WORD = "word"
+
+
+def random_policy(config: PiConfig, device: torch.device, dtype: torch.dtype, seed: int = 0) -> Policy:
+    """Of JOINTS joints."""
+    return policy_of(random_model(config, device, seed).set_precision(dtype))
+
+
+def policy_of(model: Pi) -> Policy:
+    """A model that there is already."""
+    nothing = Normalizer.identity()
+    return Policy(model, _tokenizer(), nothing, nothing, np.zeros(JOINTS, np.bool_))
+
+
+def random_observation(
+    policy: Policy, views: int, prompt: int, size: tuple[int, int] | None = None, seed: int = 0
+) -> Observation:
+    """Noise for images [V, height, width, 3], a state within -1..1, and words that are `prompt` tokens.
+
+    size: height and width, None = the network's own. Raises ValueError for a prompt that is too short or too
+    long.
+    """
+    rng = np.random.default_rng(seed)
+    state = rng.uniform(-1.0, 1.0, policy.joints).astype(np.float32)
+    words = 1 + prompt - len(policy.prompt(WORD, state))
+    instruction = " ".join([WORD] * words)
+    least, most = prompt - words + 1, policy.config.max_prompt
+    if not least <= prompt <= most:
+        raise ValueError(f"prompt is {prompt} tokens; give {least} to {most}.")
+    shape = (*(size or (policy.image_size,) * 2), 3)
+    names = policy.config.image_names[:views]
+    images = {name: rng.integers(0, 256, shape, dtype=np.uint8) for name in names}
+    return Observation(images, state, instruction, stamp_ns=0)
+
+
+def _tokenizer() -> JsonTokenizer:
+    """A token is what stands between blanks; all but WORD are unknown to it."""
+    vocabulary = {token: index for index, token in enumerate(("<pad>", "<bos>", "<unk>", WORD))}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "tokenizer.json")
+        tokenizer.save(str(file))
+        return JsonTokenizer(file)

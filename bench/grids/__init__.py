@@ -1,0 +1,1 @@
+"""The grids of OxyGen and ActionFlow, and staggered chunks: what bench/pipeline.py measures."""

@@ -1,0 +1,157 @@
+"""The language model of a policy that acts by tokens, alone, behind the product's scheduler.
+
+A frame is a prompt of embeddings that is copied in where the product would encode an image; what comes after
+is the product's own: requests, scheduler, policies.tokens, PackedTokenActor. Its tokens are not made actions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.config import SPECULATIVE, EngineConfig
+from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.packed_stage import PackedForward
+from vla_accel_ros.engine.policies.tokens import TokenFrames
+from vla_accel_ros.engine.prefixes import Prefix, Prefixes
+from vla_accel_ros.engine.request import ACT, OBSERVE, PREFILL, MicroBatch, Request
+from vla_accel_ros.engine.scheduler import Scheduler
+from vla_accel_ros.engine.token_actor import PackedTokenActor, slots_for
+from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.models.openvla import OpenVLA
+from vla_accel_ros.models.openvla_config import OpenVLAConfig
+
+
+class Finished(NamedTuple):
+    """frame: its number; tokens: its K greedy ids; accepted: of its draft."""
+
+    frame: int
+    tokens: tuple[int, ...]
+    accepted: int
+
+
+class GivenDrafts(TokenFrames):
+    """TokenFrames whose drafts are given, those of one frame after another in turn."""
+
+    def __init__(self, drafts: Sequence[tuple[int, ...]], prefer: str, tokens: int) -> None:
+        super().__init__(SPECULATIVE, prefer, tokens)
+        self._given, self._frame = [draft[: tokens - 1] for draft in drafts], 0
+
+    def _prefill(self, under_way: tuple[Request, ...], new: Request) -> MicroBatch:
+        super()._prefill(under_way, new)
+        draft = self._given[self._frame % len(self._given)]
+        self._frame += 1
+        return MicroBatch(PREFILL, (*under_way, new), draft=draft)
+
+
+@dataclass(frozen=True)
+class _Words:
+    """What PackedTokenActor needs of a policy. joints: tokens of an action."""
+
+    model: OpenVLA
+    joints: int
+
+    @property
+    def config(self) -> OpenVLAConfig:
+        return self.model.config
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def actions(self, raw: Tensor, state: np.ndarray) -> np.ndarray:
+        return raw.numpy()
+
+
+class Language:
+    """An engine.scheduler.Runner. prompts [1, T, W]: of frames, in turn.
+
+    forward: None = plain torch. drafts: of the prompts, for token_mode speculative.
+    """
+
+    def __init__(
+        self,
+        model: OpenVLA,
+        prompts: Sequence[Tensor],
+        tokens: int,
+        mode: str,
+        prefer: str,
+        forward: PackedForward | None,
+        drafts: Sequence[tuple[int, ...]] = (),
+    ) -> None:
+        config = EngineConfig(token_mode=mode, token_prefer=prefer)
+        sizes, length = model.config.prefix, max(prompt.shape[1] for prompt in prompts)
+        dtype = model.language_model.model.dtype
+        pool = KVPool(sizes, slots_for(config, tokens), length + tokens, model.device, dtype)
+        self._prompts, self._pool, self.prefixes = prompts, pool, Prefixes(pool)
+        self._kept = pool.k.new_zeros(pool.slots, length, sizes.width)
+        words: Any = _Words(model, tokens)
+        self._actor = PackedTokenActor(words, config, pool, cast(Any, self), forward)
+        policy = (
+            GivenDrafts(drafts, prefer, tokens) if mode == SPECULATIVE else TokenFrames(mode, prefer, tokens)
+        )
+        self.scheduler = Scheduler(self, policy)
+        self._rides = policy.overlaps(mode)
+
+    def embeddings(self, slot: int, n_tokens: int) -> Tensor:
+        """As engine.prefill.EncodeOnly's."""
+        return self._kept[slot, None, :n_tokens]
+
+    def frame(self, number: int, finish: Callable[[Finished, float], None]) -> None:
+        """See a frame and act on it until it is finished, or was prefilled if later frames finish it.
+
+        finish: told of each frame that is finished meanwhile, and the seconds since it came.
+        """
+        told = partial(self._acted, number, time.perf_counter(), finish)
+        seen = self.scheduler.submit(
+            Request(OBSERVE, observation=Observation({}, np.zeros(0, np.float32), "", stamp_ns=number))
+        )
+        act = self.scheduler.submit(Request(ACT, stream=True, waits=True, on_progress=told))
+        self.scheduler.wait(act, (lambda one: one.done > 0) if self._rides else (lambda one: one.finished))
+        cast(Prefix, seen.result).release()
+
+    def once(self) -> Finished:
+        """Frame 0 alone, in a mode in which no frame waits for the next."""
+        finished: list[Finished] = []
+        self.frame(0, lambda one, age_s: finished.append(one))
+        return finished[0]
+
+    @staticmethod
+    def _acted(number: int, begin_s: float, finish: Callable[[Finished, float], None], act: Request) -> None:
+        if act.done == 1:
+            act.progress = len(act.tokens) - 1
+        if act.finished and act.error is None and not act.cancelled:
+            finish(Finished(number, tuple(act.tokens), act.progress), time.perf_counter() - begin_s)
+
+    def first_stage(self, request: Request) -> str:
+        return self._actor.first_stage(request) if request.want == ACT else request.stage
+
+    def room(self, request: Request) -> bool:
+        return self._actor.room(request) if request.want == ACT else True
+
+    def begin(self, request: Request) -> None:
+        if request.want == ACT:
+            self._actor.begin(request)
+
+    def run(self, batch: MicroBatch) -> None:
+        if batch.requests[-1].want == ACT:
+            self._actor.run(batch)
+            return
+        (request,) = batch.requests
+        assert request.observation is not None
+        prompt = self._prompts[request.observation.stamp_ns % len(self._prompts)]
+        with torch.inference_mode(), self._pool.filling() as slot:
+            self._kept[slot, : prompt.shape[1]].copy_(prompt[0])
+            request.result = self.prefixes.publish(slot, request.observation, prompt.shape[1], 0)
+        request.finished = True
+
+    def drop(self, request: Request) -> None:
+        if request.want == ACT:
+            self._actor.drop(request)

@@ -1,0 +1,233 @@
+"""Action and language of one model: the ways to serve both, on the same stages (OxyGen's grid).
+
+`Shared` is ours: one prefill feeds actions and text, texts of several frames advance together, k tokens a
+frame, actions first. `Isolated` is the same stages one request after another: a prefill for the actions, one
+for the text, and the text token by token. `Plain` is that in plain torch.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from full_size.subjects import Inputs
+from grids.measure import Window, median_ms
+from vla_accel_ros.engine.answers import Answers
+from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.kv_store import KVStore
+from vla_accel_ros.engine.packed_stage import PackedForward
+from vla_accel_ros.engine.pages import PagePool
+from vla_accel_ros.engine.stages import Stages
+from vla_accel_ros.models.decoding import decode
+from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.sampling import sample
+
+PAGE_TOKENS = 16
+
+
+class Ran(NamedTuple):
+    """What a run of frames gave: its window, frames in it, chunks, tokens, forwards of text, and, by
+    observation, texts and actions."""
+
+    window: Window
+    frames: int
+    chunks: int
+    tokens: int
+    forwards: int
+    texts: list[tuple[int, tuple[int, ...]]]
+    actions: dict[int, Tensor]
+
+
+class Shared:
+    """Ours, over one store of prefixes and tails. inputs: observations that come in turn."""
+
+    def __init__(self, model: Pi, inputs: Sequence[Inputs], most: int, tokens: int) -> None:
+        """most: texts under way at once; tokens: of the longest."""
+        self.device, sizes = model.embed_table.device, model.config.prefix
+        dtype = model.language_model.dtype
+        longest = max(_prefix_tokens(model, one) for one in inputs)
+        pool = KVPool(sizes, most + 2, longest, self.device, dtype)
+        pages = PagePool(sizes, (most + 1) * -(-tokens // PAGE_TOKENS), PAGE_TOKENS, self.device, dtype)
+        self.model, self.inputs, self.most = model, inputs, most
+        self.store, self.stages = KVStore(pool, pages), Stages(model, pool)
+        self.forward = PackedForward(model.language_model, sizes, longest + tokens)
+        self.answers = Answers(model, self.store, stop=None, forward=self.forward)
+        self._frame = 0
+
+    def act(self, index: int, steps: int) -> tuple[int, int, Tensor]:
+        """A frame's actions, on the host: slot (held), tokens of the prefix, actions [1, H, A]."""
+        one = self.inputs[index]
+        slot = self.store.acquire()
+        (length,) = self.stages.observe([one.frames], [one.prompt], [slot])
+        flow = self.stages.act(one.noise, one.state, [slot], [length], steps)
+        return slot, length, flow.actions.cpu()
+
+    def ask(self, slot: int, length: int, tokens: int) -> int:
+        """Begin a text on a held prefix, which is given back; returns the request."""
+        request = self.answers.begin(slot, length, self.stages.last_hidden(slot, length), tokens)
+        self.store.prefixes.release(slot)
+        return request
+
+    def run(
+        self,
+        frames: Sequence[Sequence[int]],
+        steps: int,
+        k: int,
+        warm: int,
+        least: int = 0,
+        seconds: float = math.inf,
+    ) -> Ran:
+        """Frames with the lengths of the texts that begin with each; the first `warm` do not count.
+
+        least: of the others that are run even if they take more than so many seconds.
+        """
+        begun: dict[int, int] = {}
+        texts: list[tuple[int, tuple[int, ...]]] = []
+        actions: dict[int, Tensor] = {}
+        window, counted, chunks, said_tokens, forwards = Window(self.device), 0, 0, 0, 0
+        for number, lengths in enumerate(frames):
+            if number == warm:
+                counted = chunks = said_tokens = forwards = 0
+                window = Window(self.device).__enter__()
+            if number >= warm + max(1, least) and window.open_s > seconds:
+                break
+            counted += 1
+            start = time.perf_counter()
+            for tokens in lengths:
+                index = len(begun) % len(self.inputs)
+                slot, length, actions[index] = self.act(index, steps)
+                window.ages_s.append(time.perf_counter() - start)
+                begun[self.ask(slot, length, tokens)] = index
+            chunks += len(lengths)
+            for _ in range(k):
+                if not self.answers.under_way:
+                    break
+                said = self.answers.advance()
+                said_tokens, forwards = said_tokens + len(said), forwards + 1
+                for one in said:
+                    if one.finished:
+                        texts.append((begun[one.request], tuple(self.store.retrieve(one.request).tokens)))
+        window.__exit__()
+        self.clear()
+        return Ran(window, counted, chunks, said_tokens, forwards, texts, actions)
+
+    def prepare(self, steps: int, tokens: int) -> None:
+        """Capture what any number of texts needs, up to `most`."""
+        for number in range(self.most):
+            slot, length, _ = self.act(number % len(self.inputs), steps)
+            self.ask(slot, length, tokens)
+            if number & (number + 1) == 0 or number + 1 == self.most:
+                self.answers.advance()
+                self.answers.advance()
+        self.clear()
+
+    def parts_ms(self, steps: int) -> dict[str, float]:
+        """Medians of what a frame is made of; `decode B`: a forward of that many texts, without the head."""
+        one, slot = self.inputs[0], self.store.acquire()
+        (length,) = self.stages.observe([one.frames], [one.prompt], [slot])
+        calls: dict[str, Callable[[], object]] = {
+            "observe": lambda: self.stages.observe([one.frames], [one.prompt], [slot]),
+            "act": lambda: self.stages.act(one.noise, one.state, [slot], [length], steps),
+            "last hidden": lambda: self.stages.last_hidden(slot, length),
+        }
+        calls |= {f"decode {stage.work.rows}": stage.run for stage in self.forward.stages}
+        for rows in (1, self.most):
+            hidden = torch.zeros(rows, self.model.config.prefix.width, device=self.device)
+            hidden = hidden.to(self.model.language_model.dtype)
+            calls[f"head {rows}"] = partial(self._head, hidden)
+        taken = {name: median_ms(call, self.device, 20)["p50_ms"] for name, call in calls.items()}
+        self.store.prefixes.release(slot)
+        return taken
+
+    @torch.inference_mode()
+    def _head(self, hidden: Tensor) -> Tensor:
+        return self.model.logits(hidden).argmax(dim=-1)
+
+    def clear(self) -> None:
+        """Forget all texts."""
+        for request in self.answers.under_way:
+            self.answers.cancel(request)
+
+
+class Isolated:
+    """The stages of `shared`, every task of every request by itself."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+
+    def run(self, requests: int, steps: int, tokens: int, warm: int = 1) -> Ran:
+        """So many requests one after another, of so many tokens each."""
+        shared, texts, actions = self._shared, [], {}
+        window = Window(shared.device)
+        for number in range(warm + requests):
+            if number == warm:
+                window = Window(shared.device).__enter__()
+            start, index = time.perf_counter(), number % len(shared.inputs)
+            actions[index] = self.act(index, steps)
+            window.ages_s.append(time.perf_counter() - start)
+            texts.append((index, self.say(index, tokens)))
+        window.__exit__()
+        return Ran(window, requests, requests, requests * tokens, requests * tokens, texts, actions)
+
+    def act(self, index: int, steps: int) -> Tensor:
+        """The actions of an observation, from its images, on the host."""
+        slot, _, actions = self._shared.act(index, steps)
+        self._shared.store.prefixes.release(slot)
+        return actions
+
+    def say(self, index: int, tokens: int) -> tuple[int, ...]:
+        """The text of an observation, from its images."""
+        shared, one = self._shared, self._shared.inputs[index]
+        slot = shared.store.acquire()
+        (length,) = shared.stages.observe([one.frames], [one.prompt], [slot])
+        request = shared.ask(slot, length, tokens)
+        while shared.answers.under_way:
+            shared.answers.advance()
+        return tuple(shared.store.retrieve(request).tokens)
+
+
+class Plain:
+    """The reference modules, launch by launch."""
+
+    def __init__(self, model: Pi, inputs: Sequence[Inputs]) -> None:
+        self._model, self._inputs = model, inputs
+
+    @torch.inference_mode()
+    def run(self, requests: int, steps: int, tokens: int, warm: int = 1) -> Ran:
+        """As Isolated.run."""
+        model, device = self._model, self._model.embed_table.device
+        texts, actions = [], {}
+        window = Window(device)
+        for number in range(warm + requests):
+            if number == warm:
+                window = Window(device).__enter__()
+            start, index = time.perf_counter(), number % len(self._inputs)
+            one = self._inputs[index]
+            _, kv = model.prefix(self._embedded(one))
+
+            def velocity(x: Tensor, t: float, one: Inputs = one, kv=kv) -> Tensor:  # type: ignore[no-untyped-def]
+                return model.velocity(x, torch.full((1,), t, device=device), one.state, kv)
+
+            actions[index] = sample(velocity, one.noise, steps).actions.cpu()
+            window.ages_s.append(time.perf_counter() - start)
+            hidden, kv = model.prefix(self._embedded(one))
+            said = [int(step.tokens) for step in decode(model, kv, hidden[:, -1], tokens)]
+            texts.append((index, tuple(said)))
+        window.__exit__()
+        return Ran(window, requests, requests, requests * tokens, requests * tokens, texts, actions)
+
+    def _embedded(self, one: Inputs) -> Tensor:
+        images = self._model.encode(one.images).flatten(0, 1)
+        words = self._model.embed_tokens(one.prompt)
+        return torch.cat((images, words.to(images.dtype)))[None]
+
+
+def _prefix_tokens(model: Pi, one: Inputs) -> int:
+    """Room for a prefix and the padding of its prompt."""
+    return one.images.shape[0] * model.config.vision.tokens + -(-len(one.prompt) // 16) * 16

@@ -1,0 +1,73 @@
+"""Text only in the time that actions leave over: what the product's policy of text gives beside frames.
+
+Frames, actions and text are requests through the scheduler of one engine (engine.policies.text).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from full_size.policies import policy_of, random_observation
+from grids.measure import Window
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.request import ASK, Request
+from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.models.pi import Pi
+
+BESIDE = 4
+"""Slots for frames that no answer holds."""
+
+
+def text_in_slack(
+    model: Pi, seeds: Sequence[int], views: int, prompt: int, frames: int, steps: int, tokens: int,
+    most: int, share: float,
+) -> dict[str, float]:  # fmt: skip
+    """Texts only in the time that `share` of the actions' rate leaves, as many under way as fit in `most`.
+
+    Frames follow each other at once. Those that are ahead of a camera of (1 - share) of the rate without
+    text have slack. Returns both rates and tokens/s.
+    """
+    policy = policy_of(model)
+    observations = [random_observation(policy, views, prompt, seed=seed) for seed in seeds]
+    slots = most + BESIDE
+    engine = Engine(policy, fast=True, steps=steps, slots=slots, answers=most, answer_tokens=tokens)
+    engine.prepare([views], [prompt])
+    scheduler, device = engine.scheduler, policy.device
+    for observation in observations:
+        _act(engine, observation)
+    with Window(device) as alone:
+        for number in range(frames):
+            _act(engine, observations[number % len(observations)])
+    period_s = alone.elapsed_s / frames / (1.0 - share)
+    asked, due_s = list[Request](), 0.0
+    scheduler.due_s = lambda: due_s
+    with Window(device) as both:
+        begin_s = scheduler.now_s()
+        for number in range(frames):
+            due_s = begin_s + (number + 1) * period_s
+            ask = None
+            if sum(not request.finished for request in asked) < most:
+                ask = Request(ASK, max_tokens=tokens, waits=True)
+                asked.append(ask)
+            _act(engine, observations[number % len(observations)], ask)
+            while scheduler.step():
+                pass
+    said = sum(len(request.tokens) for request in asked)
+    scheduler.cancel(*scheduler.requests)
+    for request in asked:
+        if request.error is not None:
+            raise request.error
+    return {
+        "alone_hz": round(frames / alone.elapsed_s, 2),
+        "with_text_hz": round(frames / both.elapsed_s, 2),
+        "kept": round(alone.elapsed_s / both.elapsed_s, 3),
+        "tokens_s": round(said / both.elapsed_s, 1),
+    }
+
+
+def _act(engine: Engine, observation: Observation, ask: Request | None = None) -> None:
+    """A frame's actions, on the host, and a text about it, if there is to be one."""
+    with engine.observe(observation) as prefix:
+        engine.act(prefix)
+    if ask is not None:
+        engine.scheduler.submit(ask)

@@ -1,0 +1,69 @@
+"""How smooth the joints between chunks are at the motor, against the ways a chunk is usually handed over."""
+
+from __future__ import annotations
+
+import pytest
+
+from handovers import delays, scene
+from handovers.scene import measure, reference
+from handovers.styles import STYLES
+
+
+@pytest.mark.parametrize("from_desired", [True, False])
+def test_blend_stays_near_the_reference_whatever_the_controller_starts_from(from_desired: bool) -> None:
+    """The reference peaks at 4.9 rad/s^2 and 1.57 rad/s."""
+    row = measure("our buffer, blend", from_desired)
+    assert row.acceleration <= 15.0
+    assert row.velocity <= 2.0
+    assert row.error <= 0.010
+
+
+@pytest.mark.parametrize("from_desired", [True, False])
+def test_async_is_continuous_too(from_desired: bool) -> None:
+    assert measure("our buffer, async", from_desired).acceleration <= 50.0
+
+
+def test_replacing_whole_chunks_or_sending_points_jerks_the_motors() -> None:
+    for from_desired in (True, False):
+        assert measure("full chunk, stamped at observation", from_desired).acceleration > 5000.0
+        assert measure("single point per tick, due at once", from_desired).acceleration > 10_000.0
+
+
+def test_a_blend_without_the_committed_path_jerks_and_hangs_on_the_controllers_parameter() -> None:
+    """Why the trajectory buffer repeats what is commanded already."""
+    style = "+ sender blends over 200 ms"
+    assert measure(style, from_desired=True).acceleration > 500.0
+    assert measure(style, from_desired=False).acceleration > 5000.0
+
+
+def test_splines_of_the_controller_do_not_mend_chunks_without_velocities() -> None:
+    """They begin at rest, whatever the joints do."""
+    style = "past dropped, first point a step ahead"
+    assert measure(style, True, positions_upsampling=True).acceleration > 500.0
+    assert measure("our buffer, blend", True, positions_upsampling=True).acceleration <= 15.0
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.15])
+def test_what_is_learnt_of_a_delay_makes_its_hand_overs_smooth(delay_s: float) -> None:
+    late = delays.measure("async", delay_s)
+    assert late.adapted <= 50.0
+    assert late.fixed > 1000.0 if delay_s > 2 * delays.LEAD_S else late.fixed <= 50.0
+    assert min(max(delay_s, delays.LEAD_S), delays.LEAD_MAX_S) <= late.lead_s <= delay_s + 0.03
+
+
+def test_the_table_of_delays_names_what_was_adapted_to() -> None:
+    head, rule, body = delays.lines([delays.Late("blend", 0.1, 1234.0, 10.0, 0.12)])
+    assert head.count("|") == rule.count("|") == 6
+    assert body == "| blend | 100 | 1,234 | 10 | 0.120 |"
+
+
+def test_the_table_has_both_settings_of_every_style() -> None:
+    rows = [scene.Smoothness(style, flag, 1e4, 2.0, 0.01) for style in STYLES for flag in (True, False)]
+    head, rule, *body = scene.lines(rows)
+    assert head.count("|") == rule.count("|") == 5
+    assert len(body) == len(STYLES)
+    assert body[0] == "| full chunk, stamped at observation | 10,000 / 10,000 | 2.00 / 2.00 | 10.0 / 10.0 |"
+
+
+def test_the_reference_is_what_the_scene_says() -> None:
+    assert reference(0.5).tolist() == pytest.approx([0.5, 0.0])

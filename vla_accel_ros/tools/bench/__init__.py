@@ -1,1 +1,0 @@
-"""`vla bench`: what is measured, against what, and how it is shown."""

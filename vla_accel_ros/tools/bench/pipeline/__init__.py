@@ -1,1 +1,0 @@
-"""`vla bench pipeline`: text beside action, frames in one pipeline, chunks denoised in one batch."""

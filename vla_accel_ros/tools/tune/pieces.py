@@ -1,0 +1,236 @@
+"""Each kernel of a denoising step by itself, at the shapes of the published models: its error and its time.
+
+Error: against the twin in float32 on the same rounded inputs, by the norm of the difference. Time: as a
+captured chain over as many different weights as the model has layers, which no cache holds, divided by their
+number; so it includes the gap between dependent launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.kernels.linear import Norm
+from vla_accel_ros.kernels.ops import Ops, TritonOps
+from vla_accel_ros.kernels.tuning import Table
+from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.quantized import Weight, quantized
+from vla_accel_ros.tools.tune.timing import Body, times_ms
+
+LAYERS = 18
+NEAR = 1.2e-2
+"""bfloat16 products are this near to float32 at most."""
+
+
+class Piece(NamedTuple):
+    """A kernel with its arguments: of layer i; results: which of the arguments it writes, by index.
+
+    name: the kernel's in kernels.ops, and what it is for where there are two.
+    """
+
+    name: str
+    arguments: Callable[[int], tuple[Any, ...]]
+    results: tuple[int, ...]
+
+    @property
+    def kernel(self) -> str:
+        """Its name in kernels.ops."""
+        return self.name.split()[0]
+
+
+def pieces(
+    config: PiConfig,
+    keys: int,
+    device: torch.device,
+    batch: int = 1,
+    dtype: torch.dtype = torch.bfloat16,
+    weights: str | None = None,
+) -> list[Piece]:
+    """The kernels of the action expert for a prefix of `keys` tokens, drawn from a seed.
+
+    weights: the kind that matrices are quantised to, None = exact.
+    """
+    g, half_precision = config.expert, dtype
+    generator = torch.Generator(device).manual_seed(0)
+    pi0 = config.kind == "pi0"
+    tokens, heads = config.horizon + pi0, g.heads * g.head_dim
+    half = g.head_dim // 2
+
+    def draw(*shape: int, dtype: torch.dtype = half_precision, spread: float = 1.0) -> Tensor:
+        return torch.empty(shape, device=device, dtype=dtype).normal_(0.0, spread, generator=generator)
+
+    def table(*shape: int) -> Tensor | None:
+        return None if pi0 else draw(1, *shape, dtype=torch.float32, spread=0.1)
+
+    def full(value: int) -> Tensor:
+        return torch.full((batch,), value, dtype=torch.int32, device=device)
+
+    x, a, fed = draw(batch, tokens, g.width), draw(batch, tokens, g.mlp), draw(batch, tokens, g.mlp)
+    q = draw(batch, tokens, g.heads, g.head_dim)
+    k_tail, v_tail = (draw(batch, g.kv_heads, tokens, g.head_dim) for _ in range(2))
+    pool = [draw(batch, LAYERS, g.kv_heads, keys + 37, g.head_dim) for _ in range(2)]
+    attended = draw(batch, tokens, heads)
+    rows, zeros = torch.arange(batch, dtype=torch.int32, device=device), full(0)
+    angles = torch.rand(keys + tokens + 1, half, device=device, generator=generator) * 6
+    cos, sin = angles.cos(), angles.sin()
+    columns = heads + 2 * g.kv_heads * g.head_dim
+
+    def matrices(rows: int, width: int) -> list[Weight]:
+        made = [draw(rows, width, spread=width**-0.5) for _ in range(LAYERS)]
+        return list(made) if weights is None else [quantized(matrix, weights) for matrix in made]
+
+    qkv, o = matrices(columns, g.width), matrices(g.width, heads)
+    gate_up, down = matrices(2 * g.mlp, g.width), matrices(g.width, g.mlp)
+    scale, bias, mlp_bias, gate = table(g.width), table(columns), table(2 * g.mlp), table(g.width)
+    actions = draw(batch, config.horizon, config.action_dim, dtype=torch.float32)
+    update = torch.zeros_like(actions)
+    in_weight, in_bias = (
+        draw(g.width, config.action_dim, dtype=torch.float32),
+        draw(1, g.width, dtype=torch.float32),
+    )
+    out_weight, out_bias = (
+        draw(config.action_dim, g.width, dtype=torch.float32),
+        draw(1, config.action_dim, dtype=torch.float32),
+    )
+    mlp = (
+        draw(g.width, g.width, spread=g.width**-0.5),
+        draw(g.width, dtype=torch.float32),
+        draw(batch, g.width),
+    )
+    more = mlp if pi0 else ()
+    lengths, tails = full(keys), full(tokens)
+    norm = Norm.of(x, scaled=scale is not None)._replace(scale=scale)
+    norm.leave(x)
+    return [
+        Piece(
+            "rotary_qkv",
+            lambda i: (x, qkv[i], cos, sin, lengths, q, k_tail, v_tail, rows, zeros, norm, bias),
+            (5, 6, 7),
+        ),
+        Piece(
+            "attend",
+            lambda i: (
+                q, pool[0][:, i], pool[1][:, i], rows, lengths, attended, k_tail, v_tail, tails, int(pi0)
+            ),
+            (5,),
+        ),
+        Piece("project o", lambda i: (attended, o[i], x, gate, norm), (2, 4)),
+        Piece("gated_up", lambda i: (x, gate_up[i], fed, norm, mlp_bias), (2,)),
+        Piece("project down", lambda i: (a, down[i], x, gate, norm), (2, 4)),
+        Piece(
+            "embed_actions", lambda i: (actions, in_weight, in_bias, x, *(more or (None,) * 3), norm), (3, 7)
+        ),
+        Piece("read_out", lambda i: (x, out_weight, out_bias, actions, update, scale), (3, 4)),
+    ]  # fmt: skip
+
+
+@torch.inference_mode()
+def errors(
+    config: PiConfig,
+    keys: int,
+    device: torch.device,
+    batch: int,
+    ops: TritonOps,
+    dtype: torch.dtype = torch.bfloat16,
+    weights: str | None = None,
+) -> Iterator[tuple[str, float]]:
+    """Name and relative error of each kernel, whose twin has the same weights."""
+    for piece in pieces(config, keys, device, batch, dtype, weights):
+        yield piece.name, error(piece, ops)
+
+
+def error(piece: Piece, ops: Ops) -> float:
+    """Relative error of a kernel's results, which are poisoned before where they are not also inputs."""
+    given = piece.arguments(3)
+    ours = [_copy(value) for value in given]
+    exact = [_wide(_copy(value)) for value in given]
+    rows = ours[piece.results[0]].shape[0] * ours[piece.results[0]].shape[1]
+    for index in piece.results:
+        result = ours[index]
+        if isinstance(result, Norm):
+            result.squares.fill_(float("nan"))
+            if result.scaled is not None:
+                result.scaled.fill_(float("nan"))
+        elif piece.kernel not in ("project", "read_out", "add_product"):  # they add to what is there
+            result.fill_(float("nan"))
+    left = getattr(ops, piece.kernel)(*ours)
+    getattr(Ops, piece.kernel)(*exact)
+    for rest in left or ():  # what the norm after it adds
+        if rest is not None:
+            ours[piece.results[0]].add_(rest)
+    pairs = [
+        pair
+        for index in piece.results
+        for pair in zip(_tensors(ours[index], rows), _tensors(exact[index], rows), strict=True)
+    ]
+    differences = [float((a.double() - b.double()).norm() / b.double().norm()) for a, b in pairs]
+    # A result that is not a number is as wrong as can be.
+    return max(value if value == value else float("inf") for value in differences)
+
+
+def _tensors(value: Any, rows: int) -> list[Tensor]:
+    """What a kernel writes of an argument; of a norm's sums only the totals of its rows are defined."""
+    if isinstance(value, Norm):
+        return [value.squares.sum(0)[:rows], *([] if value.scaled is None else [value.scaled])]
+    return [value]
+
+
+@torch.inference_mode()
+def times_us(
+    config: PiConfig,
+    keys: int,
+    device: torch.device,
+    table: Table | None = None,
+    runs: int = 50,
+    batch: int = 1,
+) -> dict[str, float]:
+    """Microseconds of each kernel, median of `runs` replays of a chain over all layers."""
+    ops = TritonOps(device, table)
+    return {
+        piece.name: chain_us(getattr(ops, piece.kernel), piece, device, runs)
+        for piece in pieces(config, keys, device, batch)
+    }
+
+
+def chain_us(launch: Callable[..., None], piece: Piece, device: torch.device, runs: int = 50) -> float:
+    """Microseconds of one launch of a piece, of a captured chain over all layers."""
+
+    def chain() -> None:
+        for layer in range(LAYERS):
+            launch(*piece.arguments(layer))
+
+    body = Body(chain, device)
+    return float(np.median(times_ms(body.run, runs)) * 1e3 / LAYERS)
+
+
+@torch.inference_mode()
+def layer_us(
+    config: PiConfig, keys: int, device: torch.device, batch: int, ops: TritonOps, runs: int = 50
+) -> float:
+    """Microseconds of a layer's five launches, of a captured chain over all layers."""
+    made = pieces(config, keys, device, batch)[:5]
+
+    def chain() -> None:
+        for layer in range(LAYERS):
+            for piece in made:
+                getattr(ops, piece.kernel)(*piece.arguments(layer))
+
+    body = Body(chain, device)
+    return float(np.median(times_ms(body.run, runs)) * 1e3 / LAYERS)
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Norm):
+        return Norm(*(_copy(part) for part in value))
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def _wide(value: Any) -> Any:
+    if isinstance(value, Norm):
+        return Norm(*(_wide(part) for part in value))
+    half = isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16)
+    return value.float() if half else value
