@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import starmap
 from typing import Any
 
-from vla_accel_ros.tools.bench.pipeline.actionflow import drafted_right
+from grids.actionflow import drafted_right
 
 Row = dict[str, Any]
 
