@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
 
 def summary(times: np.ndarray) -> dict[str, float]:
@@ -33,6 +34,24 @@ def allocated_by(run: Callable[[], object]) -> int:
     run()
     torch.cuda.synchronize()
     return int(torch.cuda.memory_stats()["allocated_bytes.all.allocated"] - before)
+
+
+class Pinned(TorchFunctionMode):
+    """Counts what Python has page-locked in this thread while the block runs: tensors and their bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors, self.bytes = 0, 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        made = func(*args, **given)
+        if getattr(func, "__name__", "") == "pin_memory" or given.get("pin_memory"):
+            self.tensors += 1
+            self.bytes += made.nbytes
+        return made
 
 
 def write(file: Path, document: dict[str, Any]) -> None:

@@ -1,0 +1,227 @@
+"""The product's own path, frames in host memory to actions in host memory, beside its stages alone.
+
+    python bench/engine_path.py [--kinds pi0 pi05] [--views 1 2 3] [--runs N] [--size H W] [--pageable]
+
+A frame is `Engine.observe` and `Engine.act`: two requests through the scheduler, by the host's clock, until
+the actions are in host memory. The stages are the same engine's graphs of encode, prefill and denoise,
+replayed and waited for, in turn with frames. The difference is all that is not a kernel of theirs: words and
+upload, scheduling, noise, reading and scaling actions. Frames lie in page-locked memory, as in the cameras'
+rings. Counted over further frames: bytes asked of the device's allocator, and tensors and bytes that Python
+has page-locked. Prints a table and writes bench/results/engine_path.json. --small runs tiny models in float32
+on a CPU to try the command; its figures mean nothing and are written only to --out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import mmap
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from full_size.figures import Pinned, allocated_by, summary, write
+from full_size.gpu import alone, gpu_id
+from full_size.policies import random_observation, random_policy
+from grids.measure import synchronize
+from grids.sizes import small
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.host_memory import Registration
+from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.models.config import PI0, PI05, PiConfig
+from vla_accel_ros.tools.cli import finish
+from vla_accel_ros.tools.provenance import provenance
+
+KINDS = {"pi0": PI0, "pi05": PI05}
+STEPS = 10
+OBSERVATIONS = 3
+WARM_UP, COUNTED = 10, 8
+"""Frames before those that are timed, and after them those whose memory is counted."""
+RESULTS = Path(__file__).parent / "results"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, measure; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.set_defaults(run=run)
+    add = parser.add_argument
+    add("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS))
+    add("--views", nargs="+", type=int, choices=(1, 2, 3), default=(1, 2, 3), help="numbers of cameras")
+    add("--prompt", type=int, default=20, help="tokens of the prompt (default: %(default)s)")
+    add("--runs", type=int, default=500, help="frames of each case (default: %(default)s)")
+    add("--size", nargs=2, type=int, default=(480, 640), metavar=("H", "W"), help="of the cameras' images")
+    add("--pageable", action="store_true", help="frames in ordinary memory")
+    add("--small", action="store_true", help="tiny models on the CPU, to try the command itself")
+    add("--out", type=Path, help="folder of engine_path.json (default: bench/results)")
+    return finish(parser, arguments)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, print, write. Raises RuntimeError without a CUDA device."""
+    if not arguments.small and not torch.cuda.is_available():
+        raise RuntimeError("torch sees no CUDA device here; --small tries the command on a CPU.")
+    device = torch.device("cpu" if arguments.small else "cuda")
+    dtype = torch.float32 if arguments.small else torch.bfloat16
+    out = arguments.out or (None if arguments.small else RESULTS)
+    document: dict[str, Any] = {
+        "steps": STEPS,
+        "prompt": arguments.prompt,
+        "runs": arguments.runs,
+        "size": list(arguments.size),
+        "dtype": str(dtype).removeprefix("torch."),
+        "seeds": f"weights 0, observations 0 to {OBSERVATIONS - 1}, noise 0",
+        **provenance(),
+        "cases": [],
+    }
+    print(HEAD, flush=True)
+    with alone(gpu_id(device)):
+        for kind in arguments.kinds:
+            for case in cases(_config(kind, arguments.small), arguments, device, dtype):
+                document["cases"].append(case)
+                print(line(case), flush=True)
+                if out is not None:
+                    write(out / "engine_path.json", document)  # a run that is cut off leaves what it has
+            gc.collect()
+    return 0
+
+
+def cases(
+    config: PiConfig, arguments: argparse.Namespace, device: torch.device, dtype: torch.dtype
+) -> Iterator[dict[str, Any]]:
+    """One for each number of views, of one engine."""
+    policy = random_policy(config, device, dtype)
+    engine = Engine(policy, fast=True, steps=STEPS)
+    engine.prepare(arguments.views, [arguments.prompt])
+    for views in arguments.views:
+        made = [
+            random_observation(policy, views, arguments.prompt, tuple(arguments.size), seed)
+            for seed in range(OBSERVATIONS)
+        ]
+        held = [] if arguments.pageable else [page_locked(observation) for observation in made]
+        given = made if arguments.pageable else [observation for observation, _ in held]
+        try:
+            state = "pageable" if arguments.pageable else held[0][1].lock.state
+            stages = stages_of(engine, views, arguments.prompt)
+            found = measure(engine, given, stages, arguments.runs)
+            yield {"kind": config.kind, "views": views, "frames": state, **found}
+        finally:
+            for _, registration in held:
+                registration.end()
+
+
+def measure(
+    engine: Engine, observations: Sequence[Observation], stages: Callable[[], object], runs: int
+) -> dict[str, Any]:
+    """Frames and replays of the stages in turn, each waited for."""
+    device = engine.policy.device
+    taken: dict[str, list[float]] = {"engine": [], "observe": [], "act": [], "stages": []}
+    number = 0
+
+    def frame() -> tuple[float, float, float]:
+        nonlocal number
+        begin_s = time.perf_counter()
+        with engine.observe(observations[number % len(observations)]) as prefix:
+            seen_s = time.perf_counter()
+            engine.act(prefix)
+        number += 1
+        return begin_s, seen_s, time.perf_counter()
+
+    for _ in range(WARM_UP + runs):
+        synchronize(device)
+        begin_s, seen_s, acted_s = frame()
+        synchronize(device)
+        replay_s = time.perf_counter()
+        stages()
+        synchronize(device)
+        replayed_s = time.perf_counter()
+        taken["engine"].append(acted_s - begin_s)
+        taken["observe"].append(seen_s - begin_s)
+        taken["act"].append(acted_s - seen_s)
+        taken["stages"].append(replayed_s - replay_s)
+    found: dict[str, Any] = {
+        name: _figures(1e3 * np.array(seconds[WARM_UP:])) for name, seconds in taken.items()
+    }
+    found["difference_ms"] = round(found["engine"]["p50_ms"] - found["stages"]["p50_ms"], 4)
+    return found | memory(frame, device)
+
+
+def memory(frame: Callable[[], object], device: torch.device) -> dict[str, float | None]:
+    """Of a frame: bytes of device memory (None on a CPU), and what Python page-locks."""
+
+    def frames() -> None:
+        for _ in range(COUNTED):
+            frame()
+
+    allocated = allocated_by(frames) / COUNTED if device.type == "cuda" else None
+    with Pinned() as pinned:
+        frames()
+    return {
+        "allocated_bytes": allocated,
+        "pinned_tensors": pinned.tensors / COUNTED,
+        "pinned_bytes": pinned.bytes / COUNTED,
+    }
+
+
+def stages_of(engine: Engine, views: int, prompt: int) -> Callable[[], None]:
+    """The three graphs that compute a frame, one after another, with whatever their inputs are."""
+    stages = engine.runner.stages
+    assert stages is not None
+    chain = stages.encode(views), stages.prefill(views, prompt), stages.denoise(1, engine.config.steps)
+
+    def replay() -> None:
+        for stage in chain:
+            stage.run()
+
+    return replay
+
+
+def page_locked(observation: Observation) -> tuple[Observation, Registration]:
+    """The same frame in memory that is registered with CUDA, where there is one, until `end`."""
+    images = observation.images
+    size = sum(image.nbytes for image in images.values())
+    memory_ = np.frombuffer(mmap.mmap(-1, size), np.uint8)
+    placed, start = {}, 0
+    for name, image in images.items():
+        placed[name] = memory_[start : start + image.nbytes].reshape(image.shape)
+        placed[name][:] = image
+        start += image.nbytes
+    return replace(observation, images=placed), Registration(memory_.ctypes.data, size)
+
+
+HEAD = (
+    f"{'':14}{'engine':>9}{'p99':>9}{'p99/p50':>9}{'stages':>9}{'p99':>9}{'p99/p50':>9}{'apart ms':>10}"
+    f"{'observe':>9}{'act':>9}{'device B':>10}{'pinned':>8}{'pinned B':>10}"
+)
+
+
+def line(case: dict[str, Any]) -> str:
+    """Of the table: medians and p99 in milliseconds, bytes and page-locked tensors a frame."""
+    both = [case[name] for name in ("engine", "stages")]
+    times = "".join(f"{row['p50_ms']:9.3f}{row['p99_ms']:9.3f}{row['p99_over_p50']:9.3f}" for row in both)
+    parts = f"{case['observe']['p50_ms']:9.3f}{case['act']['p50_ms']:9.3f}"
+    device = "-" if case["allocated_bytes"] is None else f"{case['allocated_bytes']:.0f}"
+    pinned = f"{case['pinned_tensors']:8.1f}{case['pinned_bytes']:10.0f}"
+    name = f"{case['kind']}, {case['views']} view{'s' * (case['views'] > 1)}"
+    return f"{name:14}{times}{case['difference_ms']:10.3f}{parts}{device:>10}{pinned}"
+
+
+def _figures(times_ms: np.ndarray) -> dict[str, float]:
+    found = summary(times_ms)
+    return {**found, "p99_over_p50": round(found["p99_ms"] / found["p50_ms"], 4)}
+
+
+def _config(kind: str, tiny: bool) -> PiConfig:
+    names = ("base", "left", "right")
+    return replace(small().staggered_model, kind=kind, image_names=names) if tiny else KINDS[kind]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
