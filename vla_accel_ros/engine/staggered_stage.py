@@ -153,6 +153,7 @@ class CapturedSeats:
         )
         self._where = np.zeros(self.stage.where.shape, np.int32)
         self._where[1] = 1
+        self._begun: set[int] = set()  # seats of chunks with steps to come, or that were given up
 
     def prepare(self) -> None:
         """Capture the stage, while nobody sits; the second time it does nothing."""
@@ -168,13 +169,20 @@ class CapturedSeats:
         if state is not None and self.stage.alone:
             self.stage.state[seat].copy_(state[0])
         self._where[:, seat] = kv.place, kv.end, 0
+        self._begun.add(seat)
 
     @torch.inference_mode()
     def step(self, taken: Sequence[int]) -> None:
+        """See Seats. Seats that are not among these are computed too, and put back."""
+        x, waiting = self.stage.x, sorted(self._begun.difference(taken))
+        kept = x[waiting] if waiting else None
         put(self.stage.where, torch.from_numpy(self._where))
         self.stage.run()
+        if kept is not None:
+            x[waiting] = kept
         self._where[2, list(taken)] += 1
         self._where[2] %= self.steps
+        self._begun.difference_update(seat for seat in taken if not self._where[2, seat])
 
     @torch.inference_mode()
     def flow(self, seat: int) -> Flow:
