@@ -221,6 +221,7 @@ class CapturedSeats:
         self._guides: list[Inpainting | None] = [None] * count
         self._forms = tuple(Form) if committed else (Form.FREE, Form.GUIDED)
         self._begins = HostRing(device, _begin_fields(self.stage, steps), blocks=count + 1)
+        self._begun: set[int] = set()  # seats of chunks with steps to come, or that were given up
 
     def prepare(self) -> None:
         """Capture the stage; the second time it does nothing."""
@@ -260,6 +261,7 @@ class CapturedSeats:
             stage.x[seat, : guide.committed].copy_(stage.guide.target[seat, : guide.committed])
         self._guides[seat] = guide
         self._where[:, seat] = kv.place, kv.end, 0
+        self._begun.add(seat)
 
     def _copy(self, begin: dict[str, tuple[Tensor, Tensor]]) -> None:
         """Values to where they belong, those of the host through page-locked memory."""
@@ -272,12 +274,18 @@ class CapturedSeats:
 
     @torch.inference_mode()
     def step(self, taken: Sequence[int]) -> None:
+        """See Seats. Seats that are not among these are computed too, and put back."""
+        x, waiting = self.stage.x, sorted(self._begun.difference(taken))
+        kept = x[waiting] if waiting else None
         stage = next(step for step in self._steps if len(step.x) > max(taken))
         stage.use(max(Form.of(self._guides[seat]) for seat in taken))
         self.stage.place(self._where)
         stage.run()
+        if kept is not None:
+            x[waiting] = kept
         self._where[2, list(taken)] += 1
         self._where[2] %= self.steps
+        self._begun.difference_update(seat for seat in taken if not self._where[2, seat])
 
     @torch.inference_mode()
     def flow(self, seat: int) -> Flow:
