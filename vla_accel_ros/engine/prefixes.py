@@ -1,8 +1,8 @@
 """Which frames are in the pool: a slot's keys and values are numbers, a Prefix says of what.
 
 A Prefix is a held reference. Everyone who reads one has a handle of their own, so that nobody can give back
-what another still reads; a handle can be given back twice without harm. The newest frame of each robot is held
-here, until the next.
+what another still reads; a handle can be given back twice without harm. The newest frame of each robot is
+held here, until the next.
 """
 
 from __future__ import annotations
