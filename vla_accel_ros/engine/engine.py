@@ -125,9 +125,13 @@ class Engine:
             ASK, prefix.robot, prefix=prefix, question=question, max_tokens=max_tokens, seed=seed
         )
         request.sampling, request.stop = Sampling(temperature, top_k, top_p), tuple(stop)
-        scheduler = self.scheduler
-        scheduler.wait(scheduler.submit(request), lambda one: one.begun and one.done > 0)
-        return Answer(scheduler, request)
+        answer = Answer(self.scheduler, self.scheduler.submit(request))
+        self.scheduler.wait(request, lambda one: one.begun and one.done > 0)
+        return answer
 
     def _result(self, request: Request) -> object:
-        return self.scheduler.wait(self.scheduler.submit(request)).result
+        try:
+            return self.scheduler.wait(self.scheduler.submit(request)).result
+        except BaseException:  # also of who was interrupted: nobody else gives back what it holds
+            self.scheduler.cancel(request)
+            raise

@@ -6,13 +6,11 @@ gives each lane a thread of its own (`Lane.run`). On a CPU there is one lane.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
 from collections.abc import Callable
 
-_LOG = logging.getLogger(__name__)
 _LONGEST_WAIT_S = 1.0
 
 
@@ -21,7 +19,7 @@ class Lane:
 
     def __init__(self, name: str = "main") -> None:
         self.name = name
-        self.lock = threading.RLock()
+        self.lock = threading.Lock()  # not to be taken twice: who is forgotten in a micro-batch stays in it
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -30,13 +28,13 @@ class Lane:
         """Whether a thread of its own steps it."""
         return self._thread is not None and self._thread.is_alive()
 
-    def start(self, step: Callable[[], object], wait: Callable[[Callable[[], bool]], None]) -> None:
-        """Step in a thread: `step` says whether it ran anything, `wait` returns when something may be new, or
-        when what it is given says so."""
+    def start(self, turn: Callable[[Callable[[], bool]], object]) -> None:
+        """Take turns in a thread. `turn` runs something, or waits until something may be new or what it is
+        given says that nobody wants it any longer."""
         if self.running:
             raise RuntimeError(f"lane '{self.name}' runs already; stop it first.")
-        self._stopping.clear()
-        self._thread = threading.Thread(target=self._run, args=(step, wait), name=self.name, daemon=True)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=_run, args=(turn, self._stopping), name=self.name, daemon=True)
         self._thread.start()
 
     def stop(self, wake: Callable[[], None]) -> None:
@@ -47,15 +45,10 @@ class Lane:
             self._thread.join()
         self._thread = None
 
-    def _run(self, step: Callable[[], object], wait: Callable[[Callable[[], bool]], None]) -> None:
-        while not self._stopping.is_set():
-            try:
-                ran = bool(step())
-            except Exception:  # a request's own error is in the request; this is a defect, and must be seen
-                _LOG.exception("lane '%s': a step failed; it goes on", self.name)
-                ran = False
-            if not ran:
-                wait(self._stopping.is_set)
+
+def _run(turn: Callable[[Callable[[], bool]], object], stopping: threading.Event) -> None:
+    while not stopping.is_set():
+        turn(stopping.is_set)
 
 
 def sleep_s(wake_s: float, now_s: float | None = None) -> float:

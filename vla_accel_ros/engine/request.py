@@ -44,17 +44,19 @@ class Request:
         the forwards of later frames. False: it is finished as soon as possible.
     waits: whether it waits for room (a slot, a seat, a place for an answer) or fails without it.
 
-    Of ACT. state float [D]: the newest joints, for a policy with a state token. sense: gives (state,
-    stamp_ns) when the request begins, or None. noise, steps, guidance, committed, agreement: see Engine.act.
-    on_begin: called with the request before its first micro-batch; prefix and state are known then.
+    Of ACT. state float [D]: the newest joints, for a policy with a state token. sense: gives them when the
+    request begins, (state, stamp_ns) or None. noise float [H, A], steps, guidance, committed: see Engine.act.
+    agreement: what the chunk is made to agree with, recorded in it. on_begin: called with the request, whose
+    prefix and state are known then, before its first micro-batch.
     Of ASK and REWORD. question: other words than the prefix's; None: its own. max_tokens, sampling, seed,
     stop: see Engine.ask.
-    on_progress: called in the lane after each micro-batch that advanced it, the last one included, and when
-    it was cancelled.
+    on_progress: called in the lane after each micro-batch that advanced it, the last one included, and once
+    when it is cancelled. It may submit and cancel, but not wait.
 
-    stage: what is next. number: of its kind, in order of beginning. instruction: the words of the frame it
-    reads. fresh: the frame was not acted on before. done: micro-batches so far. tokens: ids so far. pieces:
-    text that nobody has read. result: Prefix, Chunk, or the whole text. progress: of who computes it.
+    stage: what is next. number: in order of beginning. instruction: the words of the frame. fresh: the frame
+    was not acted on before. finished: nothing more is computed of it. cancelled: before it was finished, its
+    result is None. released: nothing is held for it any longer, but its result. done: micro-batches so far.
+    tokens: ids so far. pieces: text that nobody has read. result: Prefix, Chunk, or the whole text.
     """
 
     want: str
@@ -87,6 +89,7 @@ class Request:
     begun: bool = field(default=False, init=False)
     finished: bool = field(default=False, init=False)
     cancelled: bool = field(default=False, init=False)
+    released: bool = field(default=False, init=False)
     submitted_s: float = field(default=0.0, init=False)
     begun_s: float = field(default=0.0, init=False)
     sensed_ns: int = field(default=0, init=False)

@@ -8,6 +8,7 @@ wait until there is something new to act on, so frames never queue: the newest w
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import threading
 import time
@@ -22,6 +23,14 @@ from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, MicroBatch, Request
+
+SENSE_AGAIN_S = 0.005
+"""How soon to look again whether there are newer joints to act on."""
+
+FAILED_AGAIN_S = 0.1
+"""How soon a lane's thread goes on after a step that failed."""
+
+_LOG = logging.getLogger(__name__)
 
 
 class Runner(Protocol):
@@ -81,6 +90,9 @@ class Scheduler:
         self._runner, self._clock = runner, clock
         self._queue: list[Request] = []
         self._changed = threading.Condition(threading.RLock())
+        self._changes = 0  # how often something changed that may let a request run or whoever waits return
+        self._looked = 0  # at how many of them the lane has looked
+        self._again_s = math.inf  # when the policy is to be asked again, if nothing changes
         self._robots: dict[str, _Robot] = {}
         self._numbers = {want: itertools.count() for want in (ACT, ASK)}
         self._cancelled: deque[Request] = deque()
@@ -105,64 +117,52 @@ class Scheduler:
         with self._changed:
             request.submitted_s = self._clock()
             self._queue.append(request)
-            self._changed.notify_all()
+            self.wake()
         return request
 
     def step(self, lane: Lane | None = None) -> tuple[Request, ...]:
-        """Schedule, run, postprocess: one micro-batch; returns the requests in it, () if none may run now."""
-        lane = lane or self.lanes[0]
-        with lane.lock:
-            try:
-                batch = self._schedule(lane)
-                if batch is None:
-                    return ()
-                began_s = self._clock()
-                self._run(batch)
-                self._postprocess(batch, began_s)
-                return batch.requests
-            finally:
-                self._reap()
+        """Schedule, run, postprocess: one micro-batch; returns the requests in it, () if none may run now.
 
-    def wait(self, request: Request, until: Callable[[Request], bool] = lambda r: r.finished) -> Request:
-        """Return when a request is finished, or as told; steps the lane meanwhile where nobody else does.
+        Not for what the lane calls (on_begin, on_progress, on_ran): those submit and cancel.
+        """
+        lane = lane or self.lanes[0]
+        lane.lock.acquire()
+        return self._step(lane)
+
+    def wait(self, request: Request, until: Callable[[Request], bool] = lambda r: r.released) -> Request:
+        """Return when nothing is held for a request any longer, or as told; steps the lane meanwhile where
+        nobody else does.
 
         Raises what it failed with, Cancelled if it was cancelled.
         """
         lane = self.lanes[0]
-        while not (until(request) or request.finished):
-            if not lane.running and lane.lock.acquire(blocking=False):
-                try:
-                    ran = self.step(lane)
-                finally:
-                    lane.lock.release()
-                    self.wake()  # another may step it now
-                if ran:
-                    continue
-            self.idle(lambda: until(request) or request.finished)
+        while True:
+            seen = self._changes
+            if until(request) or request.released:
+                break
+            mine = not lane.running and lane.lock.acquire(blocking=False)
+            if not (mine and self._step(lane)):
+                self._idle(seen, self._again_s if mine else math.inf)
         if request.error is not None:
             raise request.error
         if request.cancelled:
             raise Cancelled(f"the request to {request.want} was cancelled before it was finished")
         return request
 
-    def idle(self, given_up: Callable[[], bool]) -> None:
-        """Wait until something may have changed: a request came or advanced, or the policy is to be asked
-        again; return at once if given_up says so."""
-        with self._changed:
-            if not given_up():
-                self._changed.wait(sleep_s(self._wake_s(), self._clock()))
-
     def wake(self) -> None:
-        """Have everybody who waits look again."""
+        """Have everybody who waits look again: something may have changed."""
         with self._changed:
+            self._changes += 1
             self._changed.notify_all()
 
     def cancel(self, *requests: Request) -> None:
         """Finish none of these; a micro-batch that runs is computed to its end. From any thread, and from
-        what the garbage collector calls."""
-        for request in requests:
-            request.cancelled = True
-            self._cancelled.append(request)
+        what the garbage collector calls. Does nothing to what is finished already."""
+        with self._changed:
+            for request in requests:
+                if request in self._queue:
+                    request.cancelled = True
+                    self._cancelled.append(request)
         self._settle()
 
     def forget(self, robot: str | None = None) -> None:
@@ -178,7 +178,7 @@ class Scheduler:
     def start(self) -> None:
         """Give each lane a thread."""
         for lane in self.lanes:
-            lane.start(partial(self.step, lane), self.idle)
+            lane.start(partial(self._turn, lane))
 
     def stop(self) -> None:
         """End the threads, and cancel what is not finished."""
@@ -186,22 +186,62 @@ class Scheduler:
             lane.stop(self.wake)
         self.cancel(*self.requests)
 
+    def _turn(self, lane: Lane, given_up: Callable[[], bool]) -> None:
+        """Step, or wait until that may be of use."""
+        seen = self._changes
+        try:
+            if self.step(lane):
+                return
+        except Exception:  # a request's own error is in the request; this is a defect, and must be seen
+            _LOG.exception("lane '%s': a step failed; it goes on", lane.name)
+            seen, self._again_s = self._changes, self._clock() + FAILED_AGAIN_S
+        self._idle(seen, self._again_s, given_up)
+
+    def _idle(self, seen: int, until_s: float, given_up: Callable[[], bool] = lambda: False) -> None:
+        """Wait for a change that was not seen yet, at most until then."""
+        with self._changed:
+            if self._changes == seen and not given_up():
+                self._changed.wait(sleep_s(until_s, self._clock()))
+
+    def _step(self, lane: Lane) -> tuple[Request, ...]:
+        """With the lane's lock, which is given back."""
+        idle = False
+        try:
+            batch = self._schedule(lane)
+            if batch is None:
+                idle = True
+                return ()
+            began_s = self._clock()
+            self._run(batch)
+            self._postprocess(batch, began_s)
+            return batch.requests
+        finally:
+            try:
+                self._reap()
+            finally:
+                lane.lock.release()
+            # Who found the lane taken meanwhile waits for a change; what it brought may not have been seen.
+            if not idle or self._changes != self._looked:
+                self.wake()
+            self._settle()
+
     def _schedule(self, lane: Lane) -> MicroBatch | None:
         self._reap()
+        self._again_s = math.inf
         with self._changed:
-            now_s = self._clock()
-            ready = self._ready(now_s)
-            batch = self.policy.next(lane.name, ready, now_s, self.due_s())
+            self._looked, queue = self._changes, tuple(self._queue)
+        now_s = self._clock()
+        ready = [request for request in queue if self._is_ready(request, now_s)]
+        batch = self.policy.next(lane.name, ready, now_s, self.due_s())
         if batch is None:
+            self._again_s = min(self._due_again_s(queue, now_s), self.policy.wake_s(ready, now_s))
             return None
-        under_way = [request for request in batch.requests if request.begun]
         for request in batch.requests:
-            if not request.begun:
+            if not (request.begun or request.released):
                 self._begin(request)
-        dropped = [
-            request for request in under_way if request.finished
-        ]  # told other words by one that begins
-        return replace(batch, requests=tuple(r for r in batch.requests if r not in dropped))
+        # One that begins drops those that were told other words.
+        left = tuple(request for request in batch.requests if not request.released)
+        return replace(batch, requests=left) if left else None
 
     def _run(self, batch: MicroBatch) -> None:
         alive = tuple(request for request in batch.requests if not request.finished)
@@ -217,19 +257,16 @@ class Scheduler:
         if all(request.error is None for request in batch.requests):
             self.profile.note(batch.kind, len(batch.requests), took_s)
         for request in batch.requests:
-            request.done += 1
-            if request.finished:
+            if request.finished or request.cancelled:
                 self._leave(request)
                 self._drop_overtaken(request)
-        self.policy.ran(batch, took_s)
-        self.on_ran(batch, began_s)
-        for request in batch.requests:
-            if request.on_progress is not None:
-                request.on_progress(request)
-        self.wake()
-
-    def _ready(self, now_s: float) -> list[Request]:
-        return [request for request in self._queue if self._is_ready(request, now_s)]
+            request.done += 1
+        try:
+            self.policy.ran(batch, took_s)
+            self.on_ran(batch, began_s)
+        finally:
+            for request in batch.requests:
+                self._tell(request)
 
     def _is_ready(self, request: Request, now_s: float) -> bool:
         if request.begun or request.want == OBSERVE:
@@ -252,7 +289,10 @@ class Scheduler:
         request.fresh = newest != robot.acted
         if request.fresh or now_s < request.not_before_s or request.sense is None:
             return request.fresh
-        sensed = request.sense()
+        try:
+            sensed = request.sense()
+        except Exception:  # it begins, and fails with that
+            return True
         return sensed is not None and sensed[1] != robot.sensed_ns
 
     def _begin(self, request: Request) -> None:
@@ -313,27 +353,44 @@ class Scheduler:
                 self.wake()
 
     def _reap(self) -> None:
+        """Take out who was cancelled. With the lane's lock: what is in a micro-batch stays to its end."""
         while self._cancelled:
             request = self._cancelled.popleft()
-            if request.finished:
-                continue
-            request.cancelled = request.finished = True
-            self._leave(request)
+            if self._leave(request, cancelled=True):
+                self._tell(request)
+
+    def _leave(self, request: Request, cancelled: bool = False) -> bool:
+        """Give back what is held for a request, which is nobody's business any longer; False if it was."""
+        with self._changed:
+            if request not in self._queue:
+                return False
+            self._queue.remove(request)
+            request.cancelled |= cancelled
+        try:
+            if request.begun:
+                self._runner.drop(request)
+        finally:
+            if request.want != OBSERVE and request.begun and request.prefix is not None:
+                request.prefix.release()
+            if request.cancelled:
+                result, request.result = request.result, None
+                if isinstance(result, Prefix):
+                    result.release()
+            request.finished = request.released = True
+            self.wake()
+        return True
+
+    def _tell(self, request: Request) -> None:
+        """Whoever cannot take it keeps nobody else from theirs."""
+        try:
             if request.on_progress is not None:
                 request.on_progress(request)
-        self.wake()
+        except Exception:
+            _LOG.exception("what a request to %s came to could not be told", request.want)
 
-    def _leave(self, request: Request) -> None:
-        with self._changed:
-            if request in self._queue:
-                self._queue.remove(request)
-        if request.begun:
-            self._runner.drop(request)
-            if request.want != OBSERVE and request.prefix is not None:
-                request.prefix.release()
-
-    def _wake_s(self) -> float:
-        now_s = self._clock()
-        pending = [r for r in self._queue if not r.begun and r.not_before_s > now_s]
-        least = min((r.not_before_s for r in pending), default=math.inf)
-        return min(least, self.policy.wake_s(self._ready(now_s), now_s))
+    def _due_again_s(self, queue: tuple[Request, ...], now_s: float) -> float:
+        """When one of these may be ready without a change: when its time has come, or newer joints."""
+        waiting = [r for r in queue if not r.begun]
+        later_s = [r.not_before_s for r in waiting if r.not_before_s > now_s]
+        sensing = any(r.sense is not None and r.not_before_s <= now_s for r in waiting)
+        return min([*later_s, now_s + SENSE_AGAIN_S if sensing else math.inf])

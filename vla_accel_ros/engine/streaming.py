@@ -9,6 +9,7 @@ its own, so that whoever takes it never delays the lane.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections import deque
@@ -23,6 +24,8 @@ from vla_accel_ros.engine.loop import Awaited, Loop, LoopRecord, LoopStats
 from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.types import Chunk, Observation, Torn
+
+_LOG = logging.getLogger(__name__)
 
 MOST_WAITING = 16
 """Questions that wait for room."""
@@ -144,7 +147,7 @@ class Streaming:
         self._vision.stop()
         self._scheduler.stop()
         self._next = None
-        if self._thread is not None:
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         self._results.clear()
 
@@ -281,6 +284,10 @@ class Streaming:
             try:
                 port(*what)
             except Exception as error:
-                name = "language" if port is self._ports.on_text else "action"
-                if port is not self._ports.on_error:
-                    self._ports.on_error(name, error)
+                self._undeliverable("language" if port is self._ports.on_text else "action", error)
+
+    def _undeliverable(self, name: str, error: Exception) -> None:
+        try:
+            self._ports.on_error(name, error)
+        except Exception:
+            _LOG.exception("%s goes on, but its error could not be reported", name)

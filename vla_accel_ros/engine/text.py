@@ -37,7 +37,7 @@ PAGE_TOKENS = 16
 
 
 class TextDecoder:
-    """The answers under way of one engine. pool: of the prefixes. forward: computes tokens, None = plain."""
+    """The answers under way. pool: of the prefixes. forward: computes tokens, None = plain torch."""
 
     def __init__(
         self, policy: AnyPolicy, config: EngineConfig, pool: KVPool, forward: Forward | None = None

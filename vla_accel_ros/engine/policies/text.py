@@ -22,12 +22,14 @@ SHARE = 0.1
 """Of the time that text takes at most where actions leave none over."""
 MARGIN_S = 0.001
 """Kept free before the next frame."""
+AGAIN_S = 0.005
+"""How soon to look again whether there is time: a frame that was due may not have come."""
 TOKEN_S = 0.001
 """What a token is expected to take before one was measured: little, so that the first is measured soon."""
 
 
 class TextInSlack:
-    """Whatever `first` chooses, and text when it chooses nothing. profile: of what a token takes."""
+    """What `first` chooses, and text when it chooses nothing. profile: what a token is expected to take."""
 
     def __init__(self, first: Policy, profile: Profile) -> None:
         self._first, self._profile = first, profile
@@ -58,7 +60,7 @@ class TextInSlack:
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
         asks = [request for request in ready if request.want == ASK]
-        text_s = self._overdue_s(asks) if asks else math.inf
+        text_s = min(self._overdue_s(asks), now_s + AGAIN_S) if asks else math.inf
         return min(text_s, self._first.wake_s(ready, now_s))
 
     def _text(self, asks: list[Request]) -> MicroBatch | None:
