@@ -4,7 +4,7 @@
 
 A frame is `Engine.observe` and `Engine.act`: two requests through the scheduler, by the host's clock, until
 the actions are in host memory. The stages are the same engine's graphs of encode, prefill and denoise,
-replayed and waited for, in turn with frames. The difference is all that is not a kernel of theirs: words and
+replayed and waited for after each frame. The difference is all that is not a kernel of theirs: words and
 upload, scheduling, noise, reading and scaling actions. Frames lie in page-locked memory, as in the cameras'
 rings. Counted over further frames: bytes asked of the device's allocator, and tensors and bytes that Python
 has page-locked. Prints a table and writes bench/results/engine_path.json. --small runs tiny models in float32
@@ -68,6 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, print, write. Raises RuntimeError without a CUDA device."""
     if not arguments.small and not torch.cuda.is_available():
         raise RuntimeError("torch sees no CUDA device here; --small tries the command on a CPU.")
+    if arguments.small:
+        torch.set_num_threads(1)
     device = torch.device("cpu" if arguments.small else "cuda")
     dtype = torch.float32 if arguments.small else torch.bfloat16
     out = arguments.out or (None if arguments.small else RESULTS)
@@ -120,7 +122,7 @@ def cases(
 def measure(
     engine: Engine, observations: Sequence[Observation], stages: Callable[[], object], runs: int
 ) -> dict[str, Any]:
-    """Frames and replays of the stages in turn, each waited for."""
+    """A frame, then a replay of the stages, again and again; each is waited for."""
     device = engine.policy.device
     taken: dict[str, list[float]] = {"engine": [], "observe": [], "act": [], "stages": []}
     number = 0
@@ -197,7 +199,7 @@ def page_locked(observation: Observation) -> tuple[Observation, Registration]:
 
 
 HEAD = (
-    f"{'':14}{'engine':>9}{'p99':>9}{'p99/p50':>9}{'stages':>9}{'p99':>9}{'p99/p50':>9}{'apart ms':>10}"
+    f"{'':14}{'engine':>9}{'p99':>9}{'p99/p50':>9}{'stages':>9}{'p99':>9}{'p99/p50':>9}{'diff ms':>10}"
     f"{'observe':>9}{'act':>9}{'device B':>10}{'pinned':>8}{'pinned B':>10}"
 )
 

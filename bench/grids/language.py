@@ -6,9 +6,10 @@ is the product's own: requests, scheduler, policies.tokens, PackedTokenActor. It
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -38,17 +39,21 @@ class Finished(NamedTuple):
 
 
 class GivenDrafts(TokenFrames):
-    """TokenFrames whose drafts are given, those of one frame after another in turn."""
+    """TokenFrames whose drafts are given: frame n has draft n modulo their number."""
 
     def __init__(self, drafts: Sequence[tuple[int, ...]], prefer: str, tokens: int) -> None:
         super().__init__(SPECULATIVE, prefer, tokens)
         self._given, self._frame = [draft[: tokens - 1] for draft in drafts], 0
 
-    def _prefill(self, under_way: tuple[Request, ...], new: Request) -> MicroBatch:
-        super()._prefill(under_way, new)
+    def next(
+        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
+    ) -> MicroBatch | None:
+        batch = super().next(lane, ready, now_s, due_s)
+        if batch is None or batch.stage != PREFILL:
+            return batch
         draft = self._given[self._frame % len(self._given)]
         self._frame += 1
-        return MicroBatch(PREFILL, (*under_way, new), draft=draft)
+        return replace(batch, draft=draft)
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class _Words:
 
 
 class Language:
-    """An engine.scheduler.Runner. prompts [1, T, W]: of frames, in turn.
+    """An engine.scheduler.Runner. prompts [1, T, W]: frame n has prompt n modulo their number.
 
     forward: None = plain torch. drafts: of the prompts, for token_mode speculative.
     """

@@ -35,7 +35,7 @@ def frames(made: tuple, mode: str, prefer: str, drafts: list | None = None) -> l
     return found
 
 
-def test_every_way_says_the_greedy_tokens(made: tuple) -> None:
+def test_every_mode_says_the_greedy_tokens(made: tuple) -> None:
     truth = {one.frame % 2: one.tokens for _, one in frames(made, SEQUENTIAL, FRESHNESS)}
     wrong = [tuple((token + 1) % 64 for token in truth[index]) for index in range(2)]
     half = [(truth[index][0], *wrong[index][1:]) for index in range(2)]

@@ -1,6 +1,6 @@
 """`vla tune`: times every way to launch each kernel on this GPU and keeps the fastest as its tuning table.
 
-Candidates are data (tools/candidates.py); one that does not fit the device, or whose result is not the
+Candidates are data (tools/tune/candidates.py); one that does not fit the device, or whose result is not the
 twin's, is passed over. Each is timed in a chain of launches with a different layer's weights each. The table
 goes to the user's cache, named by GPU and versions, where engines find it; --out writes it elsewhere, for
 instance to be given to others with the same device.
