@@ -34,6 +34,11 @@ class FrameStream:
         """Its requests that have begun."""
         return [one for one in self.engine.scheduler.requests if one.robot == self.robot and one.begun]
 
+    @property
+    def waiting(self) -> list[Request]:
+        """Its requests that have not."""
+        return [one for one in self.engine.scheduler.requests if one.robot == self.robot and not one.begun]
+
     def see(self, observation: Observation) -> None:
         """A frame is observed; nothing acts on it yet."""
         self.engine.observe(replace(observation, robot=self.robot)).release()

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import pytest
 import torch
 from builders import make_config, make_model
+from seated import Seated
 from torch import Tensor
 
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.stages import Stages
-from vla_accel_ros.engine.staggered import PlainSeats, Seats, StaggeredDenoising
-from vla_accel_ros.engine.staggered_stage import CapturedSeats, OneByOne, powers_of_two
+from vla_accel_ros.engine.staggered import PlainSeats, Seats
+from vla_accel_ros.engine.staggered_stage import CapturedSeats, powers_of_two
 from vla_accel_ros.models.committed import Committed
 from vla_accel_ros.models.inpainting import Inpainting
 from vla_accel_ros.models.packed import Span
@@ -85,7 +86,7 @@ class Setting:
             return PlainSeats(self.model, count, STEPS, self.rule, together=which == "plain together")
         return CapturedSeats(self.stages, count, STEPS, wide=which == "many rows")
 
-    def begin(self, batch: StaggeredDenoising[int], row: int, given: Given, key: int = 0) -> None:
+    def begin(self, batch: Seated, row: int, given: Given, key: int = 0) -> None:
         noise, state = self.noise[row : row + 1], self.state[row : row + 1]
         guide = self.of(given)
         batch.begin(key, noise, state if self.config.kind == "pi0" else None, self.span(row), guide)
@@ -168,31 +169,31 @@ def test_staggered_chunks_of_every_kind_are_to_the_bit_what_each_is_alone(
 ) -> None:
     setting = Setting(kind, device)
     seats, kinds = setting.seats(which), setting.several()
-    batch = StaggeredDenoising[int](seats)
+    batch = Seated(seats)
     given = {number: (number % 3, kinds[(number + number // 3) % 3]) for number in range(7)}
-    flows: dict[int, Flow] = {}
     for number, (row, one) in given.items():
         while batch.full:
-            flows |= dict(batch.step())
+            batch.step()
         setting.begin(batch, row, one, number)
-        flows |= dict(batch.step())
+        batch.step()
     while batch.under_way:
-        flows |= dict(batch.step())
+        batch.step()
     for number, (row, one) in given.items():
-        alone = StaggeredDenoising[int](seats)
+        alone = Seated(seats)
         setting.begin(alone, row, one)
-        (done,) = [done for _ in range(STEPS) for done in alone.step()]
+        alone.run()
+        done = alone.flows[0]
         if which == "plain together":
-            torch.testing.assert_close(flows[number], done.flow, **NEAR)
+            torch.testing.assert_close(batch.flows[number], done, **NEAR)
         else:
-            assert torch.equal(flows[number].actions, done.flow.actions)
-            assert torch.equal(flows[number].update, done.flow.update)
+            assert torch.equal(batch.flows[number].actions, done.actions)
+            assert torch.equal(batch.flows[number].update, done.update)
         plain = setting.plain(row, one)
-        torch.testing.assert_close(flows[number], plain, **NEAR)
+        torch.testing.assert_close(batch.flows[number], plain, **NEAR)
         if which == "plain":
-            assert torch.equal(flows[number].actions, plain.actions)
+            assert torch.equal(batch.flows[number].actions, plain.actions)
         if isinstance(one, Committed):
-            assert torch.equal(flows[number].actions[0, :3], one.actions)
+            assert torch.equal(batch.flows[number].actions[0, :3], one.actions)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -201,19 +202,18 @@ def test_fewer_seats_are_computed_where_fewer_are_taken(kind: str, device: str) 
     setting, kinds = Setting(kind, device), Setting(kind, device).several()
     assert powers_of_two(6) == [1, 2, 4, 6] and powers_of_two(8) == [1, 2, 4, 8] and powers_of_two(1) == [1]
     seats = CapturedSeats(setting.stages, 6, STEPS, sizes=powers_of_two(6))
-    batch = StaggeredDenoising[int](seats)
+    batch = Seated(seats)
     given = {number: (number % 3, kinds[(number + number // 3) % 3]) for number in range(9)}
-    flows: dict[int, Flow] = {}
     for number, (row, one) in given.items():
         while batch.full:
-            flows |= dict(batch.step())
+            batch.step()
         setting.begin(batch, row, one, number)
         if number % 4 != 1:
-            flows |= dict(batch.step())
+            batch.step()
     while batch.under_way:
-        flows |= dict(batch.step())
+        batch.step()
     for number, (row, one) in given.items():
-        torch.testing.assert_close(flows[number], setting.plain(row, one), **NEAR)
+        torch.testing.assert_close(batch.flows[number], setting.plain(row, one), **NEAR)
 
 
 @pytest.mark.gpu
@@ -225,9 +225,10 @@ def test_a_stage_has_a_graph_for_each_form_and_partition() -> None:
         given = setting.noise[:1], None, [0], [LENGTHS[0]], STEPS
         made.append(setting.stages.act(*given, partition=partition).actions)
         seats = CapturedSeats(setting.stages, 2, STEPS, wide=False, partition=partition)
-        batch = StaggeredDenoising[int](seats)
+        batch = Seated(seats)
         setting.begin(batch, 0, None)
-        made += [done.flow.actions for _ in range(STEPS) for done in batch.step()]
+        batch.run()
+        made.append(batch.flows[0].actions)
     assert torch.equal(made[0], wanted) and torch.equal(made[2], wanted) and torch.equal(made[1], made[3])
     assert len(setting.stages.denoise(1, STEPS)._graphs) == 2
 
@@ -236,12 +237,17 @@ def test_a_stage_has_a_graph_for_each_form_and_partition() -> None:
 def test_chunks_by_themselves_come_to_the_host_as_they_are_on_the_device(kind: str, device: str) -> None:
     setting = Setting(kind, device)
     for which in ("few rows", "many rows", "stages"):
-        seats = setting.seats("few rows" if which == "stages" else which)
-        by = setting.stages if which == "stages" else OneByOne(setting.stages, seats)  # type: ignore[arg-type]
         for one in setting.several():
-            given = [setting.noise[:1].cpu(), setting.state[:1].cpu(), [0], [LENGTHS[0]], STEPS]
-            flow = by.act(*given, [setting.of(one)])  # type: ignore[arg-type]
-            pending = by.submit(*given, [setting.of(one)])  # type: ignore[arg-type]
+            noise, state = setting.noise[:1].cpu(), setting.state[:1].cpu()
+            if which == "stages":
+                given = noise, state, [0], [LENGTHS[0]], STEPS, [setting.of(one)]
+                flow, pending = setting.stages.act(*given), setting.stages.submit(*given)
+            else:
+                seats = setting.seats(which)
+                batch = Seated(seats)
+                batch.begin(0, noise, state, setting.span(0), setting.of(one))
+                batch.run()
+                flow, pending = batch.flows[0], seats.result(0)
             samples = pending.wait()
             assert pending.ready() and pending.wait() is samples
             assert torch.equal(torch.from_numpy(samples.actions), flow.actions.cpu())
@@ -264,13 +270,13 @@ def test_magnitudes_are_how_far_every_step_moved_the_joints(kind: str, device: s
             PlainSeats(setting.model, 1, STEPS, together=False, joints=joints),
         ]
         for each in seats:
-            batch = StaggeredDenoising[int](each)
+            batch = Seated(each)
             setting.begin(batch, row, one)
             moved = []
             for _ in range(STEPS):
-                done = batch.submit()
+                batch.step()
                 moved.append(each.flow(0).update[..., :joints].square().mean(-1).sqrt().cpu())
-            found = torch.from_numpy(done[0].pending.wait().magnitudes)
+            found = torch.from_numpy(each.result(0).wait().magnitudes)
             torch.testing.assert_close(found, torch.stack(moved), rtol=1e-5, atol=1e-6)
             torch.testing.assert_close(found, torch.from_numpy(magnitudes), **NEAR)
 
@@ -283,7 +289,7 @@ def test_what_does_not_fit_is_refused() -> None:
     arguments = setting.noise[:1], setting.state[:1], [0], [LENGTHS[0]], STEPS, [other]
     with pytest.raises(ValueError, match=r"inpainting\.target has shape \[3, 8\]; the chunk is \[8, 8\]"):
         setting.stages.act(*arguments)
-    batch = StaggeredDenoising[int](setting.seats("few rows"))
+    batch = Seated(setting.seats("few rows"))
     with pytest.raises(ValueError, match=r"inpainting\.target has shape"):
         batch.begin(0, setting.noise[:1], None, setting.span(0), other)
     with pytest.raises(ValueError, match=r"inpainting\.committed is 8"):

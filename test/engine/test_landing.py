@@ -17,6 +17,8 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.host_memory import Registration
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.landing import Landing
+from vla_accel_ros.engine.prefill import EncodeOnly
+from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.engine.types import Observation, Torn
 from vla_accel_ros.kernels import image
@@ -68,8 +70,14 @@ def test_openvlas_frames_are_encoded_to_the_bit(tmp_path: Path) -> None:
         expected = policy.embed(policy.inputs(observation))[0]
         with fast.observe(observation) as prefix, plain.observe(observation) as other:
             assert (prefix.n_tokens, prefix.n_images) == (other.n_tokens, other.n_images)
-            assert torch.equal(fast._seeing.embeddings(prefix.slot, prefix.n_tokens)[0], expected)
+            assert torch.equal(embeddings(fast, prefix), expected)
             np.testing.assert_array_equal(fast.act(prefix).actions, plain.act(other).actions)
+
+
+def embeddings(engine: Engine, prefix: Prefix) -> torch.Tensor:
+    """Of a frame that was only encoded, [T, W]."""
+    assert isinstance(engine.runner.prefill, EncodeOnly)
+    return engine.runner.prefill.embeddings(prefix.slot, prefix.n_tokens)[0]
 
 
 def overwritten(observation: Observation) -> Observation:
@@ -95,14 +103,17 @@ def test_of_a_torn_frame_nothing_comes_and_the_next_is_as_ever(family: str, tmp_
     with engine.observe(first) as prefix:
         with pytest.raises(Torn, match="were overwritten: use the next"):
             engine.observe(overwritten(torn))
-        with engine.scheduler.newest() as newest:
+        newest = engine.scheduler.newest()
+        assert newest is not None
+        with newest:
             assert newest.version == prefix.version
         engine.act(prefix)
     free = engine.runner.pool.free
     (ours,) = chunks(engine, [last])
     assert engine.runner.pool.free == free
-    other._action_requests = iter([1])  # the same noise
-    np.testing.assert_array_equal(ours, chunks(other, [last])[0])
+    with other.observe(last) as prefix:
+        noise = None if family == "openvla" else 1  # the second request's
+        np.testing.assert_array_equal(ours, other.act(prefix, noise=noise).actions)
 
 
 def test_frames_may_be_overwritten_once_they_were_taken() -> None:
@@ -228,5 +239,5 @@ def test_captured_towers_are_the_plain_ones(tmp_path: Path) -> None:
         observation = make_openvla_observation(seed, size=size)
         expected = policy.embed(policy.inputs(observation))[0]
         with fast.observe(observation) as prefix:
-            found = fast._seeing.embeddings(prefix.slot, prefix.n_tokens)[0]
+            found = embeddings(fast, prefix)
             torch.testing.assert_close(found.float(), expected.float(), rtol=2e-2, atol=2e-2)

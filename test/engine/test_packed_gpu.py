@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from alternating import assert_frames_say_what_they_say_alone
 from builders import make_config, make_model
-from openvla_builders import make_openvla, make_openvla_config
+from openvla_builders import make_openvla, make_openvla_config, make_openvla_folder
+from seated import Seated
 from torch import Tensor
 
 from vla_accel_ros.engine.answers import Answers
@@ -22,9 +25,8 @@ from vla_accel_ros.engine.kv_store import KVStore
 from vla_accel_ros.engine.packed_stage import PackedForward
 from vla_accel_ros.engine.pages import PagePool
 from vla_accel_ros.engine.stages import Stages
-from vla_accel_ros.engine.staggered import StaggeredDenoising
 from vla_accel_ros.engine.staggered_stage import CapturedSeats
-from vla_accel_ros.engine.token_pipeline import TokenPipeline
+from vla_accel_ros.models.checkpoint import load_policy
 from vla_accel_ros.models.config import GemmaConfig
 from vla_accel_ros.models.decoding import decode
 from vla_accel_ros.models.openvla import OpenVLA
@@ -92,23 +94,11 @@ def test_a_prefill_with_riders_is_as_exact_as_each_alone(head_dim: int) -> None:
         assert error(pools[2].v, pools[0].v) <= MORE * error(pools[1].v, pools[0].v) + 1e-4
 
 
-def test_frames_in_a_pipeline_say_what_they_say_alone() -> None:
-    model, tokens = llama(64, torch.float32), 5
-    sizes, made = model.config.prefix, torch.Generator().manual_seed(1)
-    pool = KVPool(sizes, tokens, 64, CUDA, torch.float32)
-    fused = PackedForward(model.language_model.model, sizes, positions=64)
-    pipeline = TokenPipeline(model, pool, tokens, forward=fused)
-    prompts = [drawn(made, 1, 20 + 3 * (number % 4), sizes.width) for number in range(16)]
-    finished, draft = [], ()
-    for number, prompt in enumerate(prompts):
-        finished += pipeline.step(number, prompt, draft if number % 2 else ())
-        draft = finished[-1].tokens if finished else ()
-    finished += pipeline.drain()
-    assert len(finished) == len(prompts) and all(stage.captured for stage in fused.stages)
-    for one in finished:
-        with torch.inference_mode():
-            hidden, past = model.prefix(prompts[one.frame])
-            assert one.tokens == tuple(int(s.tokens) for s in decode(model, past, hidden[:, -1], tokens))
+def test_frames_in_a_pipeline_say_what_they_say_alone(tmp_path: Path) -> None:
+    sizes = LlamaConfig(256, 4, 512, heads=4, kv_heads=2, head_dim=64, norm_eps=1e-5)
+    folder = make_openvla_folder(tmp_path, make_openvla_config(prefix=sizes), seed=1)
+    policy = load_policy(folder, "cuda", torch.float32)
+    assert_frames_say_what_they_say_alone(policy, count=16)
 
 
 def test_answers_in_slots_and_pages_say_what_they_say_alone() -> None:
@@ -140,13 +130,12 @@ def test_staggered_chunks_are_as_exact_as_each_alone(kind: str, wide: bool) -> N
     config, made, steps = model.config, torch.Generator().manual_seed(3), 5
     pool = KVPool(config.prefix, 4, 64, CUDA, torch.bfloat16)
     seats = CapturedSeats(Stages(model, pool), steps, steps, wide)
-    batch = StaggeredDenoising[int](seats)
+    batch = Seated(seats)
     prefixes = [drawn(made, 1, 20 + 11 * slot, config.prefix.width) for slot in range(4)]
     noise = drawn(made, 12, 1, config.horizon, config.action_dim)
     states = drawn(made, 12, 1, config.state_dim)
     for slot, prefix in enumerate(prefixes):
         model.prefix(prefix.bfloat16(), out=pool.view(slot, prefix.shape[1]))
-    flows = {}
 
     def begin(number: int) -> None:
         state = states[number] if kind == "pi0" else None
@@ -154,13 +143,12 @@ def test_staggered_chunks_are_as_exact_as_each_alone(kind: str, wide: bool) -> N
 
     for number in range(12):
         begin(number)
-        flows |= dict(batch.step())
-    while batch.under_way:
-        flows |= dict(batch.step())
-    for number, flow in flows.items():
+        batch.step()
+    batch.run()
+    for number, flow in list(batch.flows.items()):
         begin(number)
-        (by_itself,) = [done for _ in range(steps) for done in batch.step()]
-        assert torch.equal(by_itself.flow.actions, flow.actions)
+        batch.run()
+        assert torch.equal(batch.flows[number].actions, flow.actions)
         made_by = []
         for one in (exact, model):
             _, kv = one.prefix(prefixes[number % 4].to(one.language_model.dtype))

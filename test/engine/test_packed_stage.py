@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from alternating import assert_frames_say_what_they_say_alone
 from builders import make_config, make_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openvla_builders import make_openvla, make_openvla_config
+from openvla_builders import make_openvla, make_openvla_config, make_openvla_folder
 from torch import Tensor
 
 from vla_accel_ros.engine.answers import Answers
@@ -15,7 +18,7 @@ from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.kv_store import KVStore
 from vla_accel_ros.engine.packed_stage import PackedForward
 from vla_accel_ros.engine.pages import PagePool
-from vla_accel_ros.engine.token_pipeline import TokenPipeline
+from vla_accel_ros.models.checkpoint import load_policy
 from vla_accel_ros.models.decoding import decode
 from vla_accel_ros.models.gemma import KV
 from vla_accel_ros.models.openvla import OpenVLA
@@ -71,24 +74,10 @@ def test_any_segments(model: Pi | OpenVLA, data: st.DataObject) -> None:
             torch.testing.assert_close(KV(segment.out.k, segment.out.v), want, atol=2e-5, rtol=1e-5)
 
 
-def test_frames_in_a_pipeline_say_what_they_say_alone() -> None:
-    model = make_openvla(make_openvla_config())
-    sizes, tokens = model.config.prefix, 5
-    fused = PackedForward(model.language_model.model, sizes, positions=64)
-    pipeline = TokenPipeline(model, KVPool(sizes, tokens, 32, CPU, torch.float32), tokens, forward=fused)
-    made = torch.Generator().manual_seed(1)
-    prompts = [drawn(made, 1, 5 + number % 3, sizes.width) for number in range(9)]
-    finished, draft = [], ()
-    for number, prompt in enumerate(prompts):
-        finished += pipeline.step(number, prompt, draft if number % 2 else ())
-        draft = finished[-1].tokens if finished else ()
-    finished += pipeline.drain()
-    for one in finished:
-        with torch.inference_mode():
-            hidden, past = model.prefix(prompts[one.frame])
-            assert one.tokens == tuple(int(s.tokens) for s in decode(model, past, hidden[:, -1], tokens))
-    assert len(finished) == 9
-    assert len(fused.stages) <= 8, "riders come in powers of two"
+def test_frames_in_a_pipeline_say_what_they_say_alone(tmp_path: Path) -> None:
+    policy = load_policy(make_openvla_folder(tmp_path, seed=4))
+    forward = assert_frames_say_what_they_say_alone(policy, count=9)
+    assert len(forward.stages) <= 10, "riders come in powers of two"
 
 
 def test_answers_in_slots_and_pages_say_what_they_say_alone() -> None:

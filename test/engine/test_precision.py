@@ -10,7 +10,6 @@ from builders import make_config, make_model, make_observation, make_policy
 from openvla_builders import make_openvla_folder
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.in_turn import InTurn
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.packed_stage import FEW_ROWS, PackedForward
 from vla_accel_ros.engine.precision import EXACT, PRECISIONS, Small, check
@@ -191,14 +190,14 @@ def test_an_engine_acts_and_answers_with_small_weights() -> None:
             texts.append(list(engine.ask(prefix, max_tokens=4)))
     assert 0 < apart(chunks[1], chunks[0]) < 0.02
     assert all(texts)
-    assert engines[0].copied_bytes == 0 < engines[1].copied_bytes
+    assert engines[0].runner.copied_bytes == 0 < engines[1].runner.copied_bytes
 
 
 @pytest.mark.parametrize(
     ("precision", "mode", "why"),
     [
         ("fp8", "sequential", "openvla has no stages in it; use int8 or int4"),
-        ("int8", "pipelined", "mode 'pipelined', but only forwards of few rows have small weights"),
+        ("int8", "pipelined", "token_mode 'pipelined', but only forwards of few rows have small weights"),
     ],
 )
 def test_a_policy_that_acts_by_tokens_has_small_weights_in_sequence_alone(
@@ -206,5 +205,5 @@ def test_a_policy_that_acts_by_tokens_has_small_weights_in_sequence_alone(
 ) -> None:
     policy = load_policy(make_openvla_folder(tmp_path))
     with pytest.raises(ValueError, match=why):
-        Engine(policy, fast=True, precision=precision, turns=InTurn(mode))
-    assert Engine(policy, fast=True, precision="int8").copied_bytes > 0
+        Engine(policy, fast=True, precision=precision, token_mode=mode)
+    assert Engine(policy, fast=True, precision="int8").runner.copied_bytes > 0

@@ -10,11 +10,11 @@ import pytest
 import torch
 from builders import make_config, make_model
 from drawing import DEVICE
+from seated import Seated
 from torch import Tensor
 
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.stages import Stages
-from vla_accel_ros.engine.staggered import StaggeredDenoising
 from vla_accel_ros.engine.staggered_stage import CapturedSeats
 from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.tuning import Table
@@ -87,16 +87,15 @@ def test_staggered_steps_on_kernels_are_the_plain_model(kind: str, wide: bool) -
         for ours, theirs in zip(pool.view(1, length), kv, strict=True):
             ours.copy_(theirs)
         seats = CapturedSeats(stages, 2, 2, wide, TritonOps(DEVICE, Table(processors=4)))
-        batch: StaggeredDenoising[int] = StaggeredDenoising(seats)
-        flows: dict[int, Any] = {}
+        batch = Seated(seats)
         for number in range(3):
             batch.begin(number, noise + number, state if kind == "pi0" else None, pool.span(1, 0, length))
-            flows |= dict(batch.step())
-        flows |= dict(batch.step())
-    for number, flow in flows.items():
+            batch.step()
+        batch.step()
+    for number, flow in batch.flows.items():
         _, _, want = plain(model, images, prompt, noise + number, state)
         torch.testing.assert_close(flow.actions, want, rtol=1e-4, atol=5e-5)
-    assert sorted(flows) == [0, 1, 2]
+    assert sorted(batch.flows) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("wide", [None, False, True], ids=["stages", "few rows", "many rows"])
@@ -123,13 +122,13 @@ def test_guided_and_committed_chunks_on_kernels_are_the_plain_model(kind: str, w
             assert torch.equal(free.actions[0], flow.actions[0])
         else:
             seats = CapturedSeats(stages, 3, 2, wide, ops())
-            batch, flows = StaggeredDenoising[int](seats), {}
+            batch = Seated(seats)
             spans, own = pool.span(1, 0, length), state if kind == "pi0" else None
             for number, guide in enumerate(guides):
                 batch.begin(number, noise + number, own, spans, guide)
-                flows |= dict(batch.step())
-            flows |= dict(batch.step())
-            made = [flows[number].actions for number in range(3)]
+                batch.step()
+            batch.step()
+            made = [batch.flows[number].actions for number in range(3)]
             for number, guide in enumerate(guides):
                 batch.begin(number, noise + number, own, spans, guide)
                 (alone,) = [done for _ in range(2) for done in batch.step()]

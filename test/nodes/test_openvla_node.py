@@ -127,7 +127,7 @@ def test_several_data_sets_need_the_parameter(contract: Contract, model: Path) -
 
 @pytest.mark.parametrize("actions", ["twist"], indirect=True)
 @pytest.mark.parametrize(("mode", "fast"), [("pipelined", True), ("auto", False)])
-def test_frames_in_turn_go_down_the_same_path(
+def test_frames_that_share_forwards_go_down_the_same_path(
     start: Callable[..., NodeProcess], operator: Operator, file: Path, model: Path, mode: str, fast: bool
 ) -> None:
     start("sim_robot")

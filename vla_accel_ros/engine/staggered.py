@@ -10,8 +10,8 @@ A chunk keeps one seat from its first step to its last; what seats are made of i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from dataclasses import replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,8 +21,6 @@ from vla_accel_ros.models.inpainting import Inpainting
 from vla_accel_ros.models.packed import FlowStep, Part, velocities
 from vla_accel_ros.models.pi import Pi
 from vla_accel_ros.models.sampling import Flow, flow_times
-
-Key = TypeVar("Key")
 
 
 class Seats(Protocol):
@@ -38,7 +36,11 @@ class Seats(Protocol):
     def take(
         self, seat: int, noise: Tensor, state: Tensor | None, kv: Part, guide: Inpainting | None = None
     ) -> None:
-        """A chunk sits down: see StaggeredDenoising.begin."""
+        """A chunk sits down; its next step is its first.
+
+        noise float32 [1, H, A]; state float [1, S], normalised, for pi0, else None; kv: its prefix, which the
+        caller holds until the chunk is finished or dropped; guide: what it must agree with.
+        """
         ...
 
     def step(self, taken: Sequence[int]) -> None:
@@ -126,100 +128,3 @@ class PlainSeats:
     def result(self, seat: int) -> Pending:
         flow, moved = self._flows[seat], torch.stack(self._moved[seat])
         return Pending(Samples(*(part.float().cpu().numpy() for part in (*flow, moved))))
-
-
-class Denoised(NamedTuple, Generic[Key]):
-    """key: as it was given to begin; flow: what models.sampling.sample would have returned."""
-
-    key: Key
-    flow: Flow
-
-
-class Submitted(NamedTuple, Generic[Key]):
-    """key: as it was given to begin; pending: the chunk, of a batch of one, on its way to the host."""
-
-    key: Key
-    pending: Pending
-
-
-@dataclass
-class _Chunk(Generic[Key]):
-    key: Key
-    seat: int
-    done: int = 0
-
-
-class StaggeredDenoising(Generic[Key]):
-    """The chunks under way in some seats. Not for several threads at once."""
-
-    def __init__(self, seats: Seats) -> None:
-        if seats.count < 1:
-            raise ValueError(f"there are {seats.count} seats; at least 1 chunk must be allowed under way.")
-        self._seats = seats
-        self._free = list(range(seats.count))
-        self._chunks: list[_Chunk[Key]] = []
-
-    def prepare(self) -> None:
-        """See Seats."""
-        self._seats.prepare()
-
-    @property
-    def under_way(self) -> tuple[Key, ...]:
-        """Keys of the chunks that are not finished, oldest first."""
-        return tuple(chunk.key for chunk in self._chunks)
-
-    @property
-    def full(self) -> bool:
-        """Whether begin would refuse."""
-        return not self._free
-
-    @torch.inference_mode()
-    def begin(
-        self,
-        key: Key,
-        noise: Tensor,
-        state: Tensor | None,
-        kv: Part,
-        guide: Inpainting | None = None,
-    ) -> None:
-        """Take a chunk in; the next step is its first.
-
-        noise float32 [1, H, A]; state float [1, S], normalised, for pi0, else None; kv: its prefix, which the
-        caller holds until the chunk is finished or dropped; guide: what it must agree with. Raises ValueError
-        if there is no room.
-        """
-        if self.full:
-            raise ValueError(f"{len(self._chunks)} chunks are under way, and no more are allowed: step first")
-        seat = min(self._free)  # low ones first, as fewer may be computed
-        self._seats.take(seat, noise, state, kv, guide)
-        self._free.remove(seat)
-        self._chunks.append(_Chunk(key, seat))
-
-    @torch.inference_mode()
-    def step(self) -> list[Denoised[Key]]:
-        """Advance every chunk by one step; returns those that are finished, oldest first."""
-        return [Denoised(chunk.key, self._seats.flow(chunk.seat)) for chunk in self._advance()]
-
-    @torch.inference_mode()
-    def submit(self) -> list[Submitted[Key]]:
-        """As `step`, but nothing is waited for, and the chunks come to the host."""
-        return [Submitted(chunk.key, self._seats.result(chunk.seat)) for chunk in self._advance()]
-
-    def _advance(self) -> list[_Chunk[Key]]:
-        """The chunks whose last step this was; their seats are free, and hold them until the next begin."""
-        if not self._chunks:
-            return []
-        self._seats.step([chunk.seat for chunk in self._chunks])
-        for chunk in self._chunks:
-            chunk.done += 1
-        finished = [chunk for chunk in self._chunks if chunk.done == self._seats.steps]
-        self._free += [chunk.seat for chunk in finished]
-        self._chunks = [chunk for chunk in self._chunks if chunk.done < self._seats.steps]
-        return finished
-
-    def drop(self, key: Key) -> None:
-        """Forget a chunk under way. Raises KeyError if it is not."""
-        if key not in self.under_way:
-            raise KeyError(f"chunk {key} is not under way: {list(self.under_way)} are")
-        self._free += [chunk.seat for chunk in self._chunks if chunk.key == key]
-        self._chunks = [chunk for chunk in self._chunks if chunk.key != key]

@@ -10,7 +10,6 @@ WIDE_ROWS on arithmetic counts: there, as in prefill, the products are cuBLAS wi
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
@@ -18,11 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.denoising import Denoise, Form, Guides, check_fits, single
+from vla_accel_ros.engine.denoising import Denoise, Form, check_fits, single
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.precision import SmallLayer
 from vla_accel_ros.engine.stages import Stages
-from vla_accel_ros.engine.staggered import StaggeredDenoising
 from vla_accel_ros.engine.staging import Field, HostRing, Inputs, Pending
 from vla_accel_ros.kernels.flow import Guide
 from vla_accel_ros.kernels.linear import product_in_parts
@@ -314,58 +312,3 @@ def _begin_fields(stage: StaggeredStep, steps: int) -> dict[str, Field]:
         "gains": (torch.float32, (steps,)),
         "committed": (torch.int32, ()),
     }
-
-
-class OneByOne:
-    """An engine.acting.Fast that makes chunks by themselves, in seats of their own: to the bit what they
-    become in company. Those of another number of steps are the stages'.
-    """
-
-    def __init__(self, stages: Stages, seats: CapturedSeats) -> None:
-        self._stages, self._seats, self._lock = stages, seats, threading.Lock()
-
-    def act(
-        self,
-        noise: Tensor,
-        state: Tensor | None,
-        slots: Sequence[int],
-        lengths: Sequence[int],
-        steps: int,
-        guides: Guides | None = None,
-    ) -> Flow:
-        """One chunk: as Stages.act with a batch of 1."""
-        if steps != self._seats.steps:
-            return self._stages.act(noise, state, slots, lengths, steps, guides)
-        with self._lock, self._seats.stage.call():
-            return self._denoised(noise, state, slots, lengths, guides).step()[0].flow
-
-    def submit(
-        self,
-        noise: Tensor,
-        state: Tensor | None,
-        slots: Sequence[int],
-        lengths: Sequence[int],
-        steps: int,
-        guides: Guides | None = None,
-    ) -> Pending:
-        """One chunk: as Stages.submit with a batch of 1."""
-        if steps != self._seats.steps:
-            return self._stages.submit(noise, state, slots, lengths, steps, guides)
-        with self._lock, self._seats.stage.call():
-            return self._denoised(noise, state, slots, lengths, guides).submit()[0].pending
-
-    def _denoised(
-        self,
-        noise: Tensor,
-        state: Tensor | None,
-        slots: Sequence[int],
-        lengths: Sequence[int],
-        guides: Guides | None,
-    ) -> StaggeredDenoising[None]:
-        """One chunk that lacks its last step."""
-        (slot,), (length,), (guide,) = slots, lengths, guides or (None,)
-        one = StaggeredDenoising[None](self._seats)
-        one.begin(None, noise, state, self._stages.pool.span(slot, 0, length), guide)
-        for _ in range(self._seats.steps - 1):
-            one.step()
-        return one

@@ -1,4 +1,4 @@
-"""Chunks denoised together are the chunks that each would be alone."""
+"""Chunks denoised together, each in its seat, are the chunks that each would be alone."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import torch
 from builders import make_config, make_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seated import Seated
 
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.stages import Stages
-from vla_accel_ros.engine.staggered import PlainSeats, StaggeredDenoising
+from vla_accel_ros.engine.staggered import PlainSeats
 from vla_accel_ros.engine.staggered_stage import CapturedSeats
 from vla_accel_ros.models.packed import FlowStep, Span
 from vla_accel_ros.models.pi import Pi
@@ -42,14 +43,14 @@ def alone(model: Pi, chunk: FlowStep, steps: int, rule: str = "openpi") -> Flow:
 
 
 def test_once_full_every_step_finishes_a_chunk(model: Pi) -> None:
-    batch = StaggeredDenoising[int](PlainSeats(model, 4, steps=4))
+    batch = Seated(PlainSeats(model, 4, steps=4))
     finished = []
     for number in range(8):
         chunk = make_chunk(model, number)
         batch.begin(number, chunk.x, chunk.state, chunk.kv)
-        finished.append([done.key for done in batch.step()])
+        finished.append(batch.step())
     assert finished == [[], [], [], [0], [1], [2], [3], [4]]
-    assert batch.under_way == (5, 6, 7)
+    assert batch.under_way == [5, 6, 7]
 
 
 @settings(max_examples=25, deadline=None)
@@ -63,12 +64,11 @@ def test_once_full_every_step_finishes_a_chunk(model: Pi) -> None:
 def test_any_schedule_gives_each_chunk_its_own_flow(
     model: Pi, data: st.DataObject, steps: int, count: int, rule: str, together: bool
 ) -> None:
-    """Chunks begin when they like and may be dropped; computed by themselves they are bit-equal."""
-    batch = StaggeredDenoising[int](PlainSeats(model, count, steps, rule, together))
+    """Chunks begin and advance when they like, and may be dropped; by themselves they are bit-equal."""
+    batch = Seated(PlainSeats(model, count, steps, rule, together))
     chunks: dict[int, FlowStep] = {}
-    flows: dict[int, Flow] = {}
     for number in range(data.draw(st.integers(1, 8), label="ticks")):
-        event = data.draw(st.sampled_from(["begin", "begin", "wait", "drop"]), label="event")
+        event = data.draw(st.sampled_from(["begin", "begin", "wait", "some", "drop"]), label="event")
         if event == "begin" and not batch.full:
             chunks[number] = make_chunk(model, number)
             batch.begin(number, chunks[number].x, chunks[number].state, chunks[number].kv)
@@ -76,29 +76,19 @@ def test_any_schedule_gives_each_chunk_its_own_flow(
             dropped = data.draw(st.sampled_from(batch.under_way), label="dropped")
             batch.drop(dropped)
             del chunks[dropped]
-        flows |= dict(batch.step())
-    while batch.under_way:
-        flows |= dict(batch.step())
+        if event == "some" and batch.under_way:
+            batch.step(*data.draw(st.sets(st.sampled_from(batch.under_way), min_size=1), label="some"))
+        else:
+            batch.step()
+    batch.run()
 
-    assert sorted(flows) == sorted(chunks)
-    for number, flow in flows.items():
+    assert sorted(batch.flows) == sorted(chunks)
+    for number, flow in batch.flows.items():
         want = alone(model, chunks[number], steps, rule)
         if together:
             torch.testing.assert_close(flow.actions, want.actions, atol=1e-5, rtol=1e-5)
         else:
             assert torch.equal(flow.actions, want.actions) and torch.equal(flow.update, want.update)
-
-
-def test_what_cannot_be(model: Pi) -> None:
-    with pytest.raises(ValueError, match="there are 0 seats"):
-        StaggeredDenoising(PlainSeats(model, 0))
-    batch, chunk = StaggeredDenoising[int](PlainSeats(model, 1, steps=3)), make_chunk(model, 0)
-    assert batch.step() == []
-    batch.begin(0, chunk.x, chunk.state, chunk.kv)
-    with pytest.raises(ValueError, match="1 chunks are under way, and no more are allowed"):
-        batch.begin(1, chunk.x, chunk.state, chunk.kv)
-    with pytest.raises(KeyError, match="chunk 1 is not under way"):
-        batch.drop(1)
 
 
 def make_pool(model: Pi) -> KVPool:
@@ -119,17 +109,16 @@ def place(pool: KVPool, chunk: FlowStep, slot: int) -> Span:
 def test_captured_steps_give_each_chunk_its_own_flow(model: Pi, wide: bool) -> None:
     """Frames of different lengths, begun one step apart, on prefixes in a pool; one is dropped."""
     pool = make_pool(model)
-    batch = StaggeredDenoising[int](CapturedSeats(Stages(model, pool), 4, 4, wide))
-    chunks, flows = [make_chunk(model, number) for number in range(9)], {}
+    batch = Seated(CapturedSeats(Stages(model, pool), 4, 4, wide))
+    chunks = [make_chunk(model, number) for number in range(9)]
     for number, chunk in enumerate(chunks):
         batch.begin(number, chunk.x, chunk.state, place(pool, chunk, number % pool.slots))
-        flows |= dict(batch.step())
+        batch.step()
         if number == 4:
             batch.drop(3)
-    while batch.under_way:
-        flows |= dict(batch.step())
-    assert sorted(flows) == [number for number in range(9) if number != 3]
-    for number, flow in flows.items():
+    batch.run()
+    assert sorted(batch.flows) == [number for number in range(9) if number != 3]
+    for number, flow in batch.flows.items():
         torch.testing.assert_close(flow, alone(model, chunks[number], 4), atol=2e-5, rtol=1e-4)
 
 
@@ -139,21 +128,51 @@ def test_a_captured_chunk_is_the_same_to_the_bit_in_any_company(model: Pi, wide:
     pool = make_pool(model)
     seats, chunks = CapturedSeats(Stages(model, pool), 3, 4, wide), [make_chunk(model, n) for n in range(5)]
     spans = [place(pool, chunk, slot) for slot, chunk in enumerate(chunks)]
-    batch = StaggeredDenoising[int](seats)
-    flows: dict[int, Flow] = {}
+    batch = Seated(seats)
     for number, chunk in enumerate(chunks):
         while batch.full:
-            flows |= dict(batch.step())
+            batch.step()
         batch.begin(number, chunk.x, chunk.state, spans[number])
-        flows |= dict(batch.step())
-    while batch.under_way:
-        flows |= dict(batch.step())
+        batch.step()
+    batch.run()
     for number, chunk in enumerate(chunks):
-        by_itself = StaggeredDenoising[int](seats)
+        by_itself = Seated(seats)
         by_itself.begin(number, chunk.x, chunk.state, spans[number])
-        done = [one for _ in range(4) for one in by_itself.step()]
-        assert torch.equal(done[0].flow.actions, flows[number].actions)
-        assert torch.equal(done[0].flow.update, flows[number].update)
+        by_itself.run()
+        assert torch.equal(by_itself.flows[number].actions, batch.flows[number].actions)
+        assert torch.equal(by_itself.flows[number].update, batch.flows[number].update)
+
+
+@settings(max_examples=6)
+@given(data=st.data(), wide=st.booleans())
+@torch.inference_mode()
+def test_captured_chunks_advance_when_they_like(model: Pi, data: st.DataObject, wide: bool) -> None:
+    """Seats that a step leaves out are where they were, to the bit."""
+    pool = make_pool(model)
+    seats, chunks = CapturedSeats(Stages(model, pool), 3, 3, wide), [make_chunk(model, n) for n in range(6)]
+    batch, numbers = Seated(seats), iter(range(6))
+
+    def begin(number: int) -> None:
+        chunk = chunks[number]
+        batch.begin(number, chunk.x, chunk.state, place(pool, chunk, number))
+
+    for leaves_out in data.draw(st.lists(st.integers(0, 3), max_size=12), label="steps leave out"):
+        if not batch.full and (number := next(numbers, None)) is not None:
+            begin(number)
+        chosen = [number for at, number in enumerate(batch.under_way) if at != leaves_out]
+        if chosen:
+            batch.step(*chosen)
+    for number in numbers:
+        if batch.full:
+            batch.run()
+        begin(number)
+    batch.run()
+    for number, chunk in enumerate(chunks):
+        by_itself = Seated(seats)
+        by_itself.begin(number, chunk.x, chunk.state, pool.span(number, 0, chunk.kv.k.shape[3]))
+        by_itself.run()
+        assert torch.equal(by_itself.flows[number].actions, batch.flows[number].actions)
+        torch.testing.assert_close(batch.flows[number], alone(model, chunk, 3), atol=2e-5, rtol=1e-4)
 
 
 def test_captured_steps_take_prefixes_of_their_pool_only(model: Pi) -> None:

@@ -15,11 +15,12 @@ from openvla_builders import (
     make_openvla_observation,
 )
 
-from vla_accel_ros.engine.acting import ACTING_AT_ONCE, How, Seen
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.guiding import guidance_to
 from vla_accel_ros.engine.kv_pool import PoolExhausted
-from vla_accel_ros.engine.loops import InferenceLoops, Pace, Ports
+from vla_accel_ros.engine.request import ACT, Request
+from vla_accel_ros.engine.streaming import Pace, Ports, Streaming
+from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.models.checkpoint import load_policy
 from vla_accel_ros.models.decoding import decode
 from vla_accel_ros.models.openvla_policy import OpenVLAPolicy
@@ -30,7 +31,7 @@ STATE = np.linspace(-0.3, 0.3, ACTIONS).astype(np.float32)
 
 @pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def policy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OpenVLAPolicy:
-    return load_policy(make_openvla_folder(tmp_path_factory.mktemp("openvla"), seed=3), request.param)
+    return load_policy(make_openvla_folder(tmp_path_factory.mktemp("openvla"), seed=4), request.param)
 
 
 @pytest.fixture
@@ -67,11 +68,10 @@ def test_an_action_is_the_likeliest_tokens_in_the_robots_units(
     assert chunk.due_ns(0) == observation.stamp_ns + 200_000_000
     assert (chunk.request_id, again.request_id, chunk.kv_version) == (0, 1, prefix.version)
     assert chunk.update_magnitudes.tolist() == [0.0]
-    assert engine.runner.actor.noise(0) is None
 
 
 def test_relative_actions_are_relative_to_the_observed_state(tmp_path_factory) -> None:
-    folder = make_openvla_folder(tmp_path_factory.mktemp("openvla"), seed=3)
+    folder = make_openvla_folder(tmp_path_factory.mktemp("openvla"), seed=4)
     mask = np.arange(ACTIONS) < 5
     plain, relative = (Engine(load_policy(folder, delta_mask=given)) for given in (None, mask))
     observation = replace(make_openvla_observation(), state=STATE)
@@ -142,32 +142,33 @@ def test_slots_come_back_whatever_happens(engine: Engine) -> None:
         prefix.release()
 
 
-def test_more_requests_than_there_is_room_for_wait(engine: Engine, policy: OpenVLAPolicy) -> None:
-    asked, full = threading.Event(), threading.Semaphore(0)
-    made: list[np.ndarray] = []
-    with engine.observe(make_openvla_observation()) as prefix:
-        expected = engine.act(prefix).actions[0]
+def test_as_many_requests_as_come_are_answered_each_with_its_own_frames_action(
+    engine: Engine, policy: OpenVLAPolicy
+) -> None:
+    """From threads, which step the engine for one another, and queued by one that waits for the last."""
+    made: dict[int, np.ndarray] = {}
+    with (
+        engine.observe(make_openvla_observation(0)) as first,
+        engine.observe(make_openvla_observation(1)) as second,
+    ):
+        frames = (first, second)
+        expected = [engine.act(prefix).actions for prefix in frames]
 
-        def hidden() -> torch.Tensor:
-            full.release()
-            asked.wait()
-            return engine._seeing.last_hidden(prefix.slot, prefix.n_tokens)
+        def act(number: int) -> None:
+            made[number] = engine.act(frames[number % 2]).actions
 
-        seen = Seen(engine.runner.pool.view(prefix.slot, prefix.n_tokens), prefix.slot, hidden, prefix.state)
-
-        def act(request: int) -> None:
-            made.append(engine._acting(seen, How(request)).actions[0])
-
-        threads = [threading.Thread(target=act, args=(n,), daemon=True) for n in range(ACTING_AT_ONCE)]
+        threads = [threading.Thread(target=act, args=(number,), daemon=True) for number in range(8)]
         for thread in threads:
             thread.start()
-        for _ in threads:
-            assert full.acquire(timeout=30)
-        asked.set()
-        act(ACTING_AT_ONCE)
         for thread in threads:
             thread.join(timeout=30)
-    np.testing.assert_array_equal(made, [expected] * (ACTING_AT_ONCE + 1))
+        queued = [engine.scheduler.submit(Request(ACT, prefix=frames[n % 2])) for n in range(5)]
+        engine.scheduler.wait(queued[-1])
+    assert sorted(made) == list(range(8))
+    for number, actions in made.items():
+        np.testing.assert_array_equal(actions, expected[number % 2])
+    for number, request in enumerate(queued):
+        assert request.finished and request.tokens == greedy(policy, number % 2)
 
 
 def test_it_can_be_asked_though_its_words_are_its_actions(engine: Engine, policy: OpenVLAPolicy) -> None:
@@ -185,26 +186,37 @@ def test_it_can_be_asked_though_its_words_are_its_actions(engine: Engine, policy
     assert not policy.speaks
 
 
-def test_loops_drive_it_without_the_one_that_asks(engine: Engine) -> None:
-    observations = iter([make_openvla_observation(1), make_openvla_observation(2)])
-    chunks = []
+def test_a_stream_acts_on_each_frame_once_and_asks_nothing(engine: Engine, policy: OpenVLAPolicy) -> None:
+    observations = [make_openvla_observation(2), make_openvla_observation(1)]
+    chunks: list[Chunk] = []
+    came = [threading.Event() for _ in observations]
+    spoken: list[object] = []
 
-    def nothing(*_: object) -> None:
-        return None
+    def made(chunk: Chunk, took_s: float) -> None:
+        chunks.append(chunk)
+        came[min(len(chunks), len(came)) - 1].set()
+
+    def observe() -> Observation | None:
+        wanted = len(chunks) == 2 - len(observations)  # the next when the one before was acted on
+        return observations.pop() if observations and wanted else None
 
     ports = Ports(
-        lambda: next(observations, None),
-        nothing,
-        nothing,
-        lambda chunk, seconds: chunks.append(chunk),
-        nothing,
-        nothing,
+        observe=observe,
+        observed=lambda: None,
+        feel=lambda: (STATE, len(chunks)),
+        on_chunk=made,
+        on_text=spoken.append,
+        on_error=lambda name, error: spoken.append(error),
     )
-    loops = InferenceLoops(engine, ports, Pace(10.0), Pace(10.0), Pace(10.0))
-    assert [stats.name for stats in loops.stats()] == ["vision", "action"]
-    assert loops.see() and loops.act() and not loops.act()
-    assert loops.see() and loops.act()
-    assert [chunk.kv_version for chunk in chunks] == [0, 1]
+    streaming = Streaming(engine, ports, Pace(100.0), Pace(100.0), Pace(10.0))
+    assert [stats.name for stats in streaming.stats()] == ["vision", "action"]
+    streaming.start()
+    assert all(event.wait(60.0) for event in came)
+    streaming.stop()
+    assert [chunk.kv_version for chunk in chunks] == [0, 1] and not spoken
+    for seed, chunk in zip((1, 2), chunks, strict=True):
+        expected = policy.actions(torch.tensor([greedy(policy, seed)]), STATE)
+        np.testing.assert_array_equal(chunk.actions, expected)
 
 
 def test_room_that_is_given_is_used(policy: OpenVLAPolicy, engine: Engine) -> None:
@@ -212,7 +224,7 @@ def test_room_that_is_given_is_used(policy: OpenVLAPolicy, engine: Engine) -> No
     with engine.observe(make_openvla_observation()) as prefix, torch.inference_mode():
         past, hidden = (
             engine.runner.pool.view(prefix.slot, prefix.n_tokens),
-            engine._seeing.last_hidden(prefix.slot, 0)[None],
+            engine.runner.prefill.last_hidden(prefix.slot, prefix.n_tokens)[None],
         )
         room = type(past)(*(x.new_zeros(*x.shape[:3], 6, x.shape[4]) for x in past))
         own = [int(step.tokens) for step in decode(policy.model, past, hidden, 7)]

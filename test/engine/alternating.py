@@ -1,0 +1,55 @@
+"""Frames of an OpenVLA through captured forwards, every other one with a draft, against each alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from frame_stream import FrameStream, held_slots
+from openvla_builders import make_openvla_observation
+
+from vla_accel_ros.engine.config import PIPELINED, RATE, SPECULATIVE
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.packed_stage import PackedForward
+from vla_accel_ros.engine.policies.tokens import TokenFrames
+from vla_accel_ros.models.decoding import decode
+from vla_accel_ros.models.openvla_policy import OpenVLAPolicy
+
+
+class Alternating(TokenFrames):
+    """Every other frame has a draft; what a frame still has to say rides with the frames after it."""
+
+    drafted = False
+
+    def schedule(self) -> str:
+        self.drafted = not self.drafted
+        return SPECULATIVE if self.drafted else PIPELINED
+
+
+def assert_frames_say_what_they_say_alone(policy: OpenVLAPolicy, count: int) -> PackedForward:
+    """Frames of several lengths; returns the forward, all of whose stages are captured on a GPU."""
+    engine = Engine(policy, token_mode=SPECULATIVE, token_prefer=RATE, fast=True)
+    engine.scheduler.policy = Alternating(SPECULATIVE, RATE, policy.joints)
+    stream, seen = FrameStream(engine), {}
+    for number in range(count):
+        stream.robot = "ab"[number % 2]
+        words = ("lift", "lift the red cup and take the red cup")[number % 2]
+        seen[number] = replace(make_openvla_observation(number // 4), instruction=words, stamp_ns=number)
+        stream.frames([seen[number]])
+    last = engine.scheduler.newest(stream.robot)
+    assert last is not None
+    with last as prefix:
+        engine.act(prefix)  # whatever is under way rides to its end
+    overtaken = [request.prefix.version for request in stream.dropped]
+    assert sorted([chunk.kv_version for chunk in stream.chunks] + overtaken) == sorted(seen)
+    assert len(overtaken) < count // 2 and not stream.errors and held_slots(engine, robots=2) == 0
+    for request in stream.finished:
+        with torch.inference_mode():
+            embeddings = policy.embed(policy.inputs(seen[request.prefix.version]))
+            hidden, past = policy.model.prefix(embeddings)
+            said = [int(step.tokens) for step in decode(policy.model, past, hidden[:, -1], policy.joints)]
+        assert request.tokens == said
+    forward = engine.runner.packed_forward
+    assert forward is not None
+    assert all(stage.captured for stage in forward.stages) == (policy.device.type == "cuda")
+    return forward

@@ -1,0 +1,60 @@
+"""Chunks in seats, stepped together as an engine's micro-batches step them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.staggered import Seats
+from vla_accel_ros.models.inpainting import Inpainting
+from vla_accel_ros.models.packed import Part
+from vla_accel_ros.models.sampling import Flow
+
+
+class Seated:
+    """Chunks by number, each in a seat from its first step to its last; flows: of those that are finished."""
+
+    def __init__(self, seats: Seats) -> None:
+        self._seats = seats
+        self._taken: dict[int, list[int]] = {}  # number -> seat, steps done
+        self.flows: dict[int, Flow] = {}
+
+    @property
+    def under_way(self) -> list[int]:
+        """Numbers, oldest first."""
+        return list(self._taken)
+
+    @property
+    def full(self) -> bool:
+        return len(self._taken) == self._seats.count
+
+    def begin(
+        self, number: int, noise: Tensor, state: Tensor | None, kv: Part, guide: Inpainting | None = None
+    ) -> None:
+        used = {seat for seat, _ in self._taken.values()}
+        seat = next(seat for seat in range(self._seats.count) if seat not in used)
+        with torch.inference_mode():
+            self._seats.take(seat, noise, state, kv, guide)
+        self._taken[number] = [seat, 0]
+
+    def step(self, *numbers: int) -> list[int]:
+        """The next step of these chunks, or of all; the numbers of those it finished."""
+        chosen, finished = list(numbers or self._taken), []
+        if chosen:
+            with torch.inference_mode():
+                self._seats.step([self._taken[number][0] for number in chosen])
+        for number in chosen:
+            self._taken[number][1] += 1
+            if self._taken[number][1] == self._seats.steps:
+                self.flows[number] = self._seats.flow(self._taken.pop(number)[0])
+                finished.append(number)
+        return finished
+
+    def run(self) -> None:
+        """All to their ends."""
+        while self._taken:
+            self.step()
+
+    def drop(self, number: int) -> None:
+        """A chunk leaves its seat before it is finished."""
+        del self._taken[number]
