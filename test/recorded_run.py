@@ -15,7 +15,7 @@ from sensor_msgs.msg import CompressedImage
 from vla_accel_ros.control.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.session import Session, session_of
-from vla_accel_ros.engine.speaking import Text
+from vla_accel_ros.engine.streaming import Text
 from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checksum import checksum
 from vla_accel_ros.nodes import convert

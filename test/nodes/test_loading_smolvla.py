@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from smolvla_recording import make_smolvla_folder
 
-from vla_accel_ros.engine.loops import InferenceLoops, Pace, Ports
+from vla_accel_ros.engine.streaming import Pace, Ports, Streaming
 from vla_accel_ros.models.smolvla_policy import SmolVLAPolicy
 from vla_accel_ros.nodes.loading import Load
 
@@ -28,5 +28,7 @@ def test_it_is_loaded_warmed_up_and_not_asked(tmp_path, contract):
         return None
 
     ports = Ports(nothing, nothing, nothing, nothing, nothing, nothing)
-    loops = InferenceLoops(engine, ports, Pace(10.0), Pace(10.0), Pace(10.0))
-    assert [stats.name for stats in loops.stats()] == ["vision", "action"]
+    stream = Streaming(engine, ports, Pace(10.0), Pace(10.0), Pace(10.0))
+    assert [stats.name for stats in stream.stats()] == ["vision", "action"]
+    with pytest.raises(ValueError, match="a smolvla policy has no language head; ask it nothing"):
+        stream.ask("what is this")
