@@ -12,7 +12,7 @@ from rings import is_whole, known_image, left_over, unique
 from streams import S, make_contract
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.loops import InferenceLoops, Pace, Ports
+from vla_accel_ros.engine.streaming import Pace, Ports, Streaming
 from vla_accel_ros.engine.types import Torn
 from vla_accel_ros.sensing.frames import Frame
 from vla_accel_ros.sensing.ingest import Ingest
@@ -126,11 +126,16 @@ def test_the_vision_loop_goes_on_with_the_next_frame_and_nothing_is_acted_on(rob
         lambda _: None,
         lambda *error: errors.append(error),
     )
-    loops = InferenceLoops(Engine(make_policy(), slots=4, steps=1), ports, Pace(10.0), Pace(10.0), None)
+    engine = Engine(make_policy(), slots=4, steps=1)
+    stream = Streaming(engine, ports, Pace(10.0), Pace(10.0))
+    stream._running = True
+    stream._want_chunk()
     robot.send(robot.film(NOW), NOW)
-    assert not loops.see() and not loops.act()
+    assert not stream.see() and not engine.scheduler.step()
     overtake[:] = [False]
-    assert loops.see() and loops.act()
+    assert stream.see() and engine.scheduler.step()
+    for port, what in stream._results:
+        port(*what)
     assert [chunk.stamp_ns for chunk in chunks] == [NOW + SLOTS] and not errors
 
 
