@@ -11,8 +11,9 @@ from engine_in_loop import MS, POLICIES, STEP_S, Robot, S, noise
 
 from vla_accel_ros.control.buffer import TrajectoryBuffer
 from vla_accel_ros.control.joint_limits import JointLimits
-from vla_accel_ros.control.rtc import SCHEDULES, RealTimeChunking, RtcSettings, act_agreeing
+from vla_accel_ros.control.rtc import SCHEDULES, RealTimeChunking, RtcSettings
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.guiding import guidance_to
 from vla_accel_ros.engine.types import Chunk
 
 
@@ -161,7 +162,7 @@ def test_what_a_chunk_agreed_with_is_told_and_computes_it_again_to_the_bit(mask_
         # Another engine, on another day.
         engine = Engine(POLICIES["pi05"], steps=5, step_dt_s=STEP_S)
         with engine.observe(make_observation(at_ns % 97, stamp_ns=at_ns)) as prefix:
-            again = act_agreeing(engine, prefix, told, noise=noise(at_ns))
+            again = engine.act(prefix, noise=noise(at_ns), agreement=told)
         assert again.actions.tobytes() == chunk.actions.tobytes()
         first = chunk
 

@@ -13,8 +13,10 @@ from builders import CAMERAS, make_checkpoint, make_config, make_observation, ma
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv_pool import PoolExhausted
+from vla_accel_ros.engine.request import ASK
 from vla_accel_ros.models.checkpoint import load_policy
 from vla_accel_ros.models.decoding import decode
+from vla_accel_ros.models.detokenising import TextStream
 from vla_accel_ros.models.policy import Policy
 
 POLICY = make_policy("pi05")
@@ -23,7 +25,14 @@ NOISE = np.random.default_rng(7).standard_normal((8, 8), dtype=np.float32)
 
 @pytest.fixture
 def engine() -> Engine:
-    return Engine(POLICY)
+    return Engine(POLICY, slots=4, answers=2, answer_tokens=64)
+
+
+def token(engine: Engine) -> bool:
+    """One more for every answer under way; False if there is none."""
+    ran = engine.scheduler.step()
+    assert all(request.want == ASK for request in ran)
+    return bool(ran)
 
 
 def greedy(policy: Policy, seed: int, tokens: int) -> list[int]:
@@ -167,7 +176,8 @@ def test_characters_of_several_tokens_are_not_torn(tmp_path: Path) -> None:
     (folder / "tokenizer.json").unlink()
     source = Path(__file__).parent.parent / "data" / "tiny_sentencepiece.model"
     (folder / "tokenizer.model").write_bytes(source.read_bytes())
-    engine = Engine(load_policy(folder, normalize=False, prompt_state="none"), seed=3)
+    policy = load_policy(folder, normalize=False, prompt_state="none")
+    engine = Engine(policy, seed=3, answer_tokens=64)
     with engine.observe(make_observation()) as prefix:
         for _ in range(20):
             answer = engine.ask(prefix, max_tokens=24, temperature=5.0)
@@ -244,7 +254,7 @@ def test_a_missing_camera_is_not_where_the_first_word_is_read(
 
 
 def test_answers_of_several_frames_share_their_forwards(engine: Engine) -> None:
-    """One `speak` is one token of each; who joins later is not behind with its own."""
+    """One micro-batch is one token of each; who joins later is not behind with its own."""
     draws = {"max_tokens": 5, "temperature": 1.0}
     alone, answers = [], []
     for seed in range(2):
@@ -253,58 +263,76 @@ def test_answers_of_several_frames_share_their_forwards(engine: Engine) -> None:
     for seed in range(2):
         with engine.observe(make_observation(seed)) as prefix:
             answers.append(engine.ask(prefix, seed=seed, **draws))
-        assert engine.speak()
+        assert token(engine)
     assert [len(answer.tokens) for answer in answers] == [2, 1]
     said = [answer.take() for answer in answers]
-    while engine.speak():
+    while token(engine):
         said = [before + answer.take() for before, answer in zip(said, answers, strict=True)]
     assert said == alone
-    assert all(answer.ended for answer in answers) and not engine.speak()
+    assert all(answer.ended for answer in answers) and not token(engine)
 
 
 def test_an_answer_closed_by_whoever_hears_it_speak_is_taken_out_after_the_forward(engine: Engine) -> None:
     """As when the last reference goes in the middle of a forward."""
     with engine.observe(make_observation()) as prefix:
         first, second = (engine.ask(prefix, max_tokens=4) for _ in range(2))
-    forward = engine._texts._answers._forward
-    engine._texts._answers._forward = lambda segments: (first.close(), forward(segments))[1]
+    answers = engine.runner.text._answers
+    forward, under_way = answers._forward, []
+
+    def closing(segments: object) -> object:
+        first.close()
+        under_way.append(len(answers.under_way))
+        return forward(segments)
+
+    answers._forward = closing
     list(second)
-    assert first.ended and len(second.tokens) == 4
-    assert engine.runner.pool.free == engine.runner.pool.slots - 1
+    assert under_way == [2, 1, 1] and first.ended and not list(first) and len(second.tokens) == 4
+    assert engine.runner.pool.free == engine.runner.pool.slots - 1 and engine.runner.text.places == 2
 
 
-def test_a_forward_that_fails_is_told_and_the_answers_go_on(engine: Engine) -> None:
+def test_a_forward_that_fails_is_told_to_every_answer_in_it_and_later_ones_are_as_ever(
+    engine: Engine,
+) -> None:
     with engine.observe(make_observation()) as prefix:
         expected = "".join(engine.ask(prefix, max_tokens=6))
         answers = [engine.ask(prefix, max_tokens=6) for _ in range(2)]
-    texts, said = engine._texts, next(answers[0])
-    forward = texts._answers._forward
+        decoder, said = engine.runner.text._answers, next(answers[0])
+        forward, numbers = decoder._forward, [answer.request for answer in answers]
 
-    def failing(segments: object) -> None:
-        answers.pop()
-        raise RuntimeError("out of memory")
+        def failing(segments: object) -> None:
+            answers.pop()  # forgotten meanwhile
+            raise RuntimeError("out of memory")
 
-    texts._answers._forward = failing
-    with pytest.raises(RuntimeError, match="out of memory"):
-        engine.speak()
-    assert engine.runner.text.places == 1  # who was forgotten meanwhile is taken out
-    texts._answers._forward = forward
-    assert said + "".join(answers[0]) == expected
+        decoder._forward = failing
+        assert token(engine)
+        assert engine.runner.text.places == 2 and not engine.scheduler.requests
+        (answer,) = answers
+        with pytest.raises(RuntimeError, match="out of memory"):
+            "".join(answer)
+        assert answer.ended and expected.startswith(said)
+        decoder._forward = forward
+        later = engine.ask(prefix, max_tokens=6)
+        assert "".join(later) == expected and later.request == max(numbers) + 1
     assert engine.runner.text.places == 2 and engine.runner.pool.free == engine.runner.pool.slots - 1
 
 
-def test_an_answer_that_cannot_be_read_ends_and_the_other_goes_on(engine: Engine) -> None:
-    def unreadable(token: int) -> str:
-        raise RuntimeError(f"{token} is no text")
+def test_an_answer_that_cannot_be_read_ends_and_the_other_goes_on(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push = TextStream.push
+
+    def unreadable(stream: TextStream, token: int) -> str:
+        if stream.tokens is broken.tokens:
+            raise RuntimeError(f"{token} is no text")
+        return push(stream, token)
 
     with engine.observe(make_observation()) as prefix:
         expected = "".join(engine.ask(prefix, max_tokens=3))
         broken, whole = (engine.ask(prefix, max_tokens=3) for _ in range(2))
-    broken._line.written.push = unreadable
-    while not whole.ended:
-        with pytest.raises(RuntimeError, match="is no text"):
-            engine.speak()
-    assert "".join(whole) == expected and not list(broken)
+    monkeypatch.setattr(TextStream, "push", unreadable)
+    assert "".join(whole) == expected and broken.ended
+    with pytest.raises(RuntimeError, match="is no text"):
+        list(broken)
     assert engine.runner.text.places == 2 and engine.runner.pool.free == engine.runner.pool.slots - 1
 
 
@@ -322,7 +350,7 @@ class Collected(list):
 
 @pytest.mark.parametrize("pool", ["slots", "pages"])
 def test_an_answer_may_be_collected_in_the_middle_of_what_a_pool_does(engine: Engine, pool: str) -> None:
-    prefix, pages = engine.observe(make_observation()), engine._texts._store.pages
+    prefix, pages = engine.observe(make_observation()), engine.runner.text._store.pages
     unpromised = pages.unpromised
     cycle: list[object] = [engine.ask(prefix)]
     cycle.append(cycle)

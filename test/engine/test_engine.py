@@ -13,6 +13,7 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.guiding import guidance_to
 from vla_accel_ros.engine.kv_pool import PoolExhausted
 from vla_accel_ros.engine.prefixes import Prefix
+from vla_accel_ros.engine.request import REWORD, Request
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.rtc import Guidance
 from vla_accel_ros.models.sampling import sample
@@ -303,14 +304,20 @@ def test_a_chunk_is_made_of_the_state_that_it_records() -> None:
             state = np.random.default_rng(seed).uniform(-0.5, 0.5, JOINTS)
             chunk = engine.act(prefix, state, NOISE)
             again = engine.act(prefix, chunk.state, NOISE)
-            assert engine.origin(prefix, state).dtype == chunk.state.dtype == np.float32
+            assert again.state.dtype == chunk.state.dtype == np.float32
         np.testing.assert_array_equal(chunk.actions, again.actions)
+        np.testing.assert_array_equal(chunk.state, again.state)
 
 
 def test_a_prefix_of_another_engine_is_refused(policy: Policy) -> None:
     engine, other = Engine(policy), Engine(policy)
     with engine.observe(make_observation()) as prefix, other.observe(make_observation(1)):
-        for use in (other.act, other.ask, lambda prefix: other.reword(prefix, "reach")):
+        scheduler = other.scheduler
+
+        def reword(prefix: Prefix) -> object:
+            return scheduler.wait(scheduler.submit(Request(REWORD, prefix=prefix, question="reach")))
+
+        for use in (other.act, other.ask, lambda prefix: other.ask(prefix, "reach"), reword):
             with pytest.raises(ValueError, match="prefix 0 is another engine's"):
                 use(prefix)
         engine.act(prefix)

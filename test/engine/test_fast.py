@@ -65,12 +65,12 @@ def test_a_prepared_engine_has_all_slots_free_and_the_same_results() -> None:
 def test_forwards_of_every_number_of_answers_are_made_ahead() -> None:
     engine = Engine(make_policy("pi05"), slots=8, fast=True, answers=3, answer_tokens=100)
     engine.prepare((2,), (20,))
-    forward = engine._texts._answers._forward
+    forward = engine.runner.text._answers._forward
     made = len(forward.stages)
     assert engine.runner.text.places == 3 and engine.runner.pool.free == engine.runner.pool.slots
     with engine.observe(make_observation()) as prefix:
         answers = [engine.ask(prefix, max_tokens=100, temperature=1.0) for _ in range(3)]
-        while engine.speak():
+        while engine.scheduler.step():
             pass
     assert max(len(answer.tokens) for answer in answers) > 60
     assert len(forward.stages) == made

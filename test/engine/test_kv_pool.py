@@ -29,8 +29,6 @@ class PoolMachine(RuleBasedStateMachine):
         super().__init__()
         self.pool = make_pool()
         self.counts: dict[int, int] = {}
-        self.newest: tuple[int, int] | None = None  # version, slot
-        self.versions = 0
 
     @precondition(lambda self: len(self.counts) < SLOTS)
     @rule(target=references)
@@ -57,31 +55,19 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool.release(slot)
         self.drop(slot)
 
-    @rule(slot=references, back=st.integers(0, 2))
-    def publish(self, slot: int, back: int) -> None:
-        """Now and then with a version that is already old."""
-        self.versions += 1
-        version = self.versions - back
-        self.pool.publish(slot, version)
-        if self.newest is None or version > self.newest[0]:
-            self.counts[slot] += 1
-            if self.newest is not None:
-                self.drop(self.newest[1])
-            self.newest = (version, slot)
-
-    @precondition(lambda self: self.newest is not None)
-    @rule(target=references)
-    def take_the_newest(self) -> int:
-        assert self.newest is not None
-        slot = self.pool.newest()
-        assert slot == self.newest[1]
-        self.counts[slot] += 1
-        return slot
-
-    @precondition(lambda self: self.newest is None)
-    @rule()
-    def there_is_no_newest(self) -> None:
-        assert self.pool.newest() is None
+    @rule(fails=st.booleans())
+    def fill(self, fails: bool) -> None:
+        """A block that fills a slot keeps it, unless it fails."""
+        if len(self.counts) == SLOTS:
+            with pytest.raises(PoolExhausted), self.pool.filling():
+                raise AssertionError("there is no slot to fill")
+        elif fails:
+            with pytest.raises(KeyError), self.pool.filling():
+                raise KeyError("it failed")
+        else:
+            with self.pool.filling() as slot:
+                assert slot not in self.counts
+            self.pool.release(slot)
 
     @invariant()
     def free_slots_are_those_nobody_holds(self) -> None:
@@ -90,7 +76,7 @@ class PoolMachine(RuleBasedStateMachine):
     @invariant()
     def a_free_slot_cannot_be_used(self) -> None:
         for slot in set(range(SLOTS)) - set(self.counts):
-            for use in (self.pool.retain, self.pool.release, lambda slot: self.pool.publish(slot, 10**9)):
+            for use in (self.pool.retain, self.pool.release):
                 with pytest.raises(ValueError, match=f"KV slot {slot} is held by nobody"):
                     use(slot)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv_pool import PoolExhausted
 from vla_accel_ros.engine.prefixes import Prefix
+from vla_accel_ros.engine.request import REWORD, Request
 from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checkpoint import load_policy
 
@@ -49,6 +50,14 @@ def keys(engine: Engine, prefix: Prefix) -> Tensor:
     return engine.runner.pool.view(prefix.slot, prefix.n_tokens).k[:, 0].transpose(1, 2).clone()
 
 
+def reworded(engine: Engine, prefix: Prefix, words: str) -> Prefix:
+    """The same frame with other words."""
+    request = Request(REWORD, prefix=prefix, question=words)
+    result = engine.scheduler.wait(engine.scheduler.submit(request)).result
+    assert isinstance(result, Prefix)
+    return result
+
+
 def count_encodings(engine: Engine) -> Callable[[], int]:
     """How often the vision tower has run since."""
     runs: list[int] = []
@@ -63,18 +72,34 @@ def test_it_is_the_prefix_that_those_words_would_have_had(made: Made) -> None:
     engine, observation, other = made
     with (
         engine.observe(observation) as frame,
-        engine.reword(frame, other.instruction) as reworded,
+        reworded(engine, frame, other.instruction) as other_words,
         engine.observe(other) as expected,
     ):
-        assert (reworded.version, reworded.stamp_ns) == (frame.version, frame.stamp_ns)
-        assert (reworded.instruction, reworded.n_tokens) == (other.instruction, expected.n_tokens)
-        torch.testing.assert_close(keys(engine, reworded), keys(engine, expected), atol=1e-4, rtol=1e-4)
-        answers = [engine.ask(prefix, max_tokens=5) for prefix in (reworded, expected)]
+        assert (other_words.version, other_words.stamp_ns) == (frame.version, frame.stamp_ns)
+        assert (other_words.instruction, other_words.n_tokens) == (other.instruction, expected.n_tokens)
+        torch.testing.assert_close(keys(engine, other_words), keys(engine, expected), atol=1e-4, rtol=1e-4)
+        answers = [engine.ask(prefix, max_tokens=5) for prefix in (other_words, expected)]
         assert list(answers[0]) == list(answers[1])
         assert answers[0].tokens == answers[1].tokens
-        noise = engine.runner.actor.noise(0)
-        chunks = [engine.act(prefix, noise=noise).actions for prefix in (reworded, expected)]
+        chunks = [engine.act(prefix, noise=0).actions for prefix in (other_words, expected)]
         np.testing.assert_allclose(chunks[0], chunks[1], atol=1e-4)
+
+
+def test_a_question_is_answered_as_about_a_frame_with_those_words_and_keeps_nothing(made: Made) -> None:
+    engine, observation, other = made
+    with engine.observe(other) as prefix:
+        expected = "".join(engine.ask(prefix, max_tokens=5))
+    encodings = count_encodings(engine)
+    with engine.observe(observation) as frame:
+        encoded, own = encodings(), "".join(engine.ask(frame, max_tokens=5))
+        with engine.ask(frame, other.instruction, max_tokens=5) as answer:
+            assert engine.runner.pool.free == engine.runner.pool.slots - 2  # the frame, and the words
+            assert "".join(answer) == expected
+        with engine.ask(frame, observation.instruction, max_tokens=5) as answer:
+            assert engine.runner.pool.free == engine.runner.pool.slots - 1  # its own words are there
+            assert "".join(answer) == own
+        assert encodings() == encoded
+    assert engine.runner.pool.free == engine.runner.pool.slots - 1
 
 
 def test_a_frame_is_encoded_once_and_stays_as_it_was_and_the_newest(made: Made) -> None:
@@ -82,9 +107,9 @@ def test_a_frame_is_encoded_once_and_stays_as_it_was_and_the_newest(made: Made) 
     encodings = count_encodings(engine)
     with engine.observe(observation) as frame:
         encoded, before = encodings(), keys(engine, frame)
-        with engine.reword(frame, other.instruction) as reworded, engine.scheduler.newest() as newest:
-            assert newest.slot == frame.slot != reworded.slot
-            with engine.reword(reworded, observation.instruction) as back:  # its images came along
+        with reworded(engine, frame, other.instruction) as other_words, engine.scheduler.newest() as newest:
+            assert newest.slot == frame.slot != other_words.slot
+            with reworded(engine, other_words, observation.instruction) as back:  # its images came along
                 torch.testing.assert_close(keys(engine, back), before, atol=1e-4, rtol=1e-4)
         assert encodings() == encoded
         assert torch.equal(keys(engine, frame), before)
@@ -97,14 +122,14 @@ def test_a_causal_prefix_shares_all_before_the_first_other_word_to_the_bit(tmp_p
     stack = engine.policy.model.stack
     with engine.observe(observation) as frame:
         stack.layers[0].register_forward_hook(lambda _, inputs, __: rows.append(inputs[0].shape[1]))
-        with engine.reword(frame, other.instruction) as reworded:
+        with reworded(engine, frame, other.instruction) as other_words:
             words = [engine.policy.prompt(text.instruction) for text in (observation, other)]
             shared = frame.n_images + next(i for i, (a, b) in enumerate(zip(*words)) if a != b)
-            old, new = keys(engine, frame), keys(engine, reworded)
+            old, new = keys(engine, frame), keys(engine, other_words)
             assert torch.equal(old[:, :shared], new[:, :shared])
             assert not torch.isclose(old[:, shared], new[:, shared]).all(dim=-1).any()
-            assert rows[0] == reworded.n_tokens - shared  # no more was computed
-        with engine.reword(frame, observation.instruction) as same:  # the last is computed: it is continued
+            assert rows[0] == other_words.n_tokens - shared  # no more was computed
+        with reworded(engine, frame, observation.instruction) as same:
             assert torch.equal(keys(engine, same)[:, :-1], keys(engine, frame)[:, :-1])
 
 
@@ -112,8 +137,8 @@ def test_a_causal_prefix_shares_all_before_the_first_other_word_to_the_bit(tmp_p
 def test_in_a_bidirectional_prefix_one_other_word_changes_what_the_images_are_keyed_by(kind: str) -> None:
     """Only before anything is attended to, in the first layer, keys are a token's own."""
     engine, observation, other = make_pi(kind)
-    with engine.observe(observation) as frame, engine.reword(frame, other.instruction) as reworded:
-        old, new = (keys(engine, prefix)[:, : frame.n_images] for prefix in (frame, reworded))
+    with engine.observe(observation) as frame, reworded(engine, frame, other.instruction) as other_words:
+        old, new = (keys(engine, prefix)[:, : frame.n_images] for prefix in (frame, other_words))
         torch.testing.assert_close(old[0], new[0])
         assert not torch.isclose(old[1], new[1]).all(dim=(1, 2)).any()
 
@@ -122,12 +147,12 @@ def test_what_cannot_be(made: Made) -> None:
     engine, observation, _ = made
     frame = engine.observe(observation)
     with pytest.raises(ValueError, match="so shorten the instruction"):
-        engine.reword(frame, "red " * 200)
-    held = [engine.reword(frame, "red") for _ in range(engine.runner.pool.slots - 1)]
+        reworded(engine, frame, "red " * 200)
+    held = [reworded(engine, frame, "red") for _ in range(engine.runner.pool.slots - 1)]
     with pytest.raises(PoolExhausted):
-        engine.reword(frame, "red")
+        reworded(engine, frame, "red")
     for each in (*held, frame):
         each.release()
     with pytest.raises(ValueError, match="was released"):
-        engine.reword(frame, "red")
+        reworded(engine, frame, "red")
     assert engine.runner.pool.free == engine.runner.pool.slots - 1

@@ -483,6 +483,8 @@ def test_the_prefix_of_a_frame_that_is_cancelled_while_it_is_computed_is_release
     system.runner.during = lambda batch: system.scheduler.cancel(frame)
     assert system.run() == [OBSERVE]
     assert frame.cancelled and frame.result is None
+    system.runner.during = lambda batch: None
+    system.seen()
     assert system.runner.slots_held == 1  # the newest, for the next reader
     with pytest.raises(Cancelled):
         system.scheduler.wait(frame)
@@ -490,6 +492,8 @@ def test_the_prefix_of_a_frame_that_is_cancelled_while_it_is_computed_is_release
         words = system.submit(REWORD, prefix=prefix)
         system.runner.during = lambda batch: system.scheduler.cancel(words)
         system.run()
+    system.runner.during = lambda batch: None
+    system.seen()
     assert words.result is None and system.runner.slots_held == 1
 
 
@@ -703,6 +707,59 @@ class Waits:
     def wait(self, timeout: float | None = None) -> bool:
         self.count += 1
         return self._wait(None)
+
+
+class Looks(WholeChunks):
+    """Calls `found_nothing` whenever it was asked and nothing may run, before anybody waits."""
+
+    def __init__(self) -> None:
+        self.found_nothing: Callable[[], object] = lambda: None
+
+    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
+        self.found_nothing()
+        return super().wake_s(ready, now_s)
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_what_comes_after_a_look_and_before_the_wait_is_looked_at(threaded: bool) -> None:
+    policy = Looks()
+    system = System(policy)
+    Waits(system.scheduler)
+    seen = threading.Event()
+
+    def late() -> None:
+        policy.found_nothing = lambda: None
+        system.frame(on_progress=lambda request: (request.result.release(), seen.set()))
+
+    policy.found_nothing = late
+    if threaded:
+        system.scheduler.start()
+        assert seen.wait(WAIT_S), "nobody looked"
+        system.scheduler.stop()
+    else:
+        joined(in_thread(lambda: system.scheduler.wait(system.acting())))
+        assert seen.is_set()
+
+
+def test_who_finds_the_lane_taken_by_one_that_has_looked_before_is_not_left_waiting() -> None:
+    """Nobody waits beside it, who would look again."""
+    policy = Looks()
+    system = System(policy)
+    waits = Waits(system.scheduler)
+    looked, idles = threading.Event(), threading.Event()
+    wait = waits.wait
+    system.scheduler._changed.wait = lambda timeout=None: (idles.set(), wait(timeout))[1]
+
+    def holds_the_lane() -> None:
+        policy.found_nothing = lambda: None
+        looked.set()
+        assert idles.wait(WAIT_S)
+
+    policy.found_nothing = holds_the_lane
+    steps = in_thread(system.scheduler.step)
+    assert looked.wait(WAIT_S)
+    waiting = in_thread(lambda: system.scheduler.wait(system.frame()).result.release())
+    joined(steps, waiting)
 
 
 def test_many_threads_wait_at_once_and_no_wake_up_is_lost() -> None:

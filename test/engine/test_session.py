@@ -53,7 +53,7 @@ def test_the_noise_of_a_request_makes_its_chunk_again(kind):
     other = Engine(make_policy(kind), steps=3, seed=5)
     with other.observe(make_observation()) as prefix:
         for chunk in reversed(chunks):
-            again = other.act(prefix, chunk.state, other.noise(chunk.request_id))
+            again = other.act(prefix, chunk.state, chunk.request_id)
             assert again.actions.tobytes() == chunk.actions.tobytes()
             assert again.update_magnitudes.tobytes() == chunk.update_magnitudes.tobytes()
     assert (chunks[0].state is not None) == (kind == "pi0")

@@ -15,7 +15,7 @@ from vla_accel_ros.nodes.loading import Load
 
 def test_a_model_that_fits_has_run_once_and_knows_the_contracts_time_step(tmp_path, contract):
     engine = Load(make_checkpoint(tmp_path), device="cpu", denoise_steps=3).engine(contract)
-    assert engine.step_dt_s == contract.chunk.step_dt_s and engine.steps == 3
+    assert engine.config.step_dt_s == contract.chunk.step_dt_s and engine.config.steps == 3
     np.testing.assert_array_equal(engine.policy.delta_mask, contract.delta_mask)
     images = {camera.image: np.zeros((20, 30, 3), np.uint8) for camera in contract.cameras}
     observation = Observation(images, np.zeros(6, np.float32), "reach the red block", 1)

@@ -30,3 +30,5 @@ def test_it_is_loaded_warmed_up_and_not_asked(tmp_path, contract):
     ports = Ports(nothing, nothing, nothing, nothing, nothing, nothing)
     stream = Streaming(engine, ports, Pace(10.0), Pace(10.0), Pace(10.0))
     assert [stats.name for stats in stream.stats()] == ["vision", "action"]
+    with pytest.raises(ValueError, match="a smolvla policy has no language head; ask it nothing"):
+        stream.ask("what is this")

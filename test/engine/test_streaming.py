@@ -1,0 +1,407 @@
+"""Frames in, chunks and texts out: the newest prefix wins, and nobody waits for text."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from builders import make_observation, make_policy
+
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.streaming import MOST_WAITING, Pace, Ports, Streaming, Text
+from vla_accel_ros.engine.types import Chunk, Observation, Torn
+
+
+class World:
+    """What a stream sees and what it gave: a queue of observations, a joint state, and records."""
+
+    def __init__(self) -> None:
+        self.observations: list[Observation] = []
+        self.felt: tuple[np.ndarray, int] | None = None
+        self.chunks: list[Chunk] = []
+        self.texts: list[Text] = []
+        self.errors: list[tuple[str, Exception]] = []
+        self.returned = 0
+        self.changed = threading.Condition()
+
+    def ports(self) -> Ports:
+        return Ports(
+            observe=lambda: self.observations.pop(0) if self.observations else None,
+            observed=self._observed,
+            feel=lambda: self.felt,
+            on_chunk=lambda chunk, _: self._note(self.chunks, chunk),
+            on_text=lambda text: self._note(self.texts, text),
+            on_error=lambda name, error: self._note(self.errors, (name, error)),
+        )
+
+    def wait(self, condition, what: str) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, timeout=20.0), f"no {what} within 20 s"
+
+    def _observed(self) -> None:
+        self.returned += 1
+
+    def _note(self, record: list, entry) -> None:
+        with self.changed:
+            record.append(entry)
+            self.changed.notify_all()
+
+
+def make_engine(kind: str = "pi05") -> Engine:
+    return Engine(make_policy(kind), slots=4, steps=2, answers=2)
+
+
+def make_stream(world: World, kind: str = "pi05", speaks: bool = True, action_hz: float = 200.0) -> Streaming:
+    language = Pace(50.0) if speaks else None
+    return Streaming(make_engine(kind), world.ports(), Pace(100.0), Pace(action_hz), language, max_tokens=4)
+
+
+class Stepped:
+    """A stream without its threads: vision when the test says so, and then whatever may run."""
+
+    def __init__(self, world: World, kind: str = "pi05", speaks: bool = True, **options: object) -> None:
+        self.world, self.stream = world, make_stream(world, kind, speaks, **options)
+        self.scheduler, self.now_s = self.stream._scheduler, 0.0
+        self.scheduler._clock = lambda: self.now_s
+        self.ran: list[str] = []
+        self.scheduler.on_ran = lambda batch, began_s: self.ran.append(batch.requests[-1].want)
+        self.stream._running = True
+        self.stream._want_chunk()
+
+    def see(self) -> bool:
+        """Vision's turn, which steps the lane until its own frame is seen."""
+        return self.stream.see()
+
+    def step(self) -> list[str]:
+        """Whatever may run; what it was."""
+        self.ran.clear()
+        while self.scheduler.step():
+            pass
+        while self.stream._results:
+            port, what = self.stream._results.popleft()
+            port(*what)
+        return list(self.ran)
+
+
+def test_a_chunk_is_made_once_of_each_new_prefix_and_of_the_newest():
+    world = World()
+    stepped = Stepped(world, speaks=False)
+    assert not stepped.see() and stepped.step() == []
+    world.observations += [make_observation(0, stamp_ns=100), make_observation(1, stamp_ns=200)]
+    assert stepped.see() and stepped.see()
+    assert stepped.step() == [ACT] and stepped.step() == []
+    assert [chunk.stamp_ns for chunk in world.chunks] == [100, 200]
+    assert world.returned == 2  # every image that was lent
+
+
+def test_of_frames_that_came_before_anybody_acted_the_newest_is_acted_on():
+    world = World()
+    stepped = Stepped(world, speaks=False)
+    stepped.stream._running = False
+    stepped.scheduler.cancel(*stepped.scheduler.requests)
+    for stamp_ns in (100, 200, 300):  # seen while no chunk was wanted
+        stepped.stream._engine.observe(make_observation(stamp_ns=stamp_ns)).release()
+    stepped.stream._running = True
+    stepped.stream._want_chunk()
+    assert stepped.step() == [ACT] and stepped.step() == []
+    assert [chunk.stamp_ns for chunk in world.chunks] == [300]
+
+
+def test_a_frame_is_seen_when_the_one_before_it_was_acted_on():
+    """As many frames as there are: none queues behind the next, and none is left out."""
+    world = World()
+    order: list[tuple[str, int]] = []
+    stream = make_stream(world, speaks=False)
+    scheduler, ran = stream._scheduler, stream._ran
+
+    def noted(batch: MicroBatch, began_s: float) -> None:
+        (request,) = batch.requests
+        stamp_ns = request.observation.stamp_ns if request.observation else request.prefix.stamp_ns
+        order.append((request.want, stamp_ns))
+        ran(batch, began_s)
+
+    world.observations += [make_observation(i, stamp_ns=100 + i) for i in range(3)]
+    stream.start()
+    scheduler.on_ran = noted
+    world.wait(lambda: len(world.chunks) == 3, "three chunks")
+    stream.stop()
+    whole = [(want, 100 + i) for i in range(3) for want in (OBSERVE, ACT)]
+    assert whole[-len(order) :] == order and len(order) >= 2 and not world.errors
+    assert [chunk.stamp_ns for chunk in world.chunks] == [100, 101, 102]
+
+
+def test_a_model_with_a_state_token_acts_again_on_a_new_joint_state_after_a_period():
+    world = World()
+    stepped = Stepped(world, "pi0", action_hz=10.0)
+    world.observations.append(make_observation())
+    world.felt = (np.zeros(6), 1)
+    assert stepped.see() and ACT in stepped.step() and stepped.step() == []
+    world.felt = (np.full(6, 0.2), 2)
+    assert stepped.step() == []  # its period is not over
+    stepped.now_s = 0.1
+    assert stepped.step() == [ACT] and stepped.step() == []
+    first, second = world.chunks
+    assert first.kv_version == second.kv_version and first.request_id < second.request_id
+    np.testing.assert_array_equal(second.state, np.full(6, 0.2, np.float32))
+
+
+def test_joints_that_nobody_tells_of_are_acted_on_without_another_frame():
+    world = World()
+    stream = make_stream(world, "pi0", speaks=False)
+    world.felt = (np.zeros(6), 1)
+    world.observations.append(make_observation())
+    stream.start()
+    for number in range(1, 4):
+        world.wait(lambda: len(world.chunks) == number, "chunk")  # noqa: B023
+        world.felt = (np.full(6, 0.1 * number), 1 + number)
+    stream.stop()
+    assert len({chunk.kv_version for chunk in world.chunks}) == 1
+
+
+def test_a_frame_from_before_the_start_is_not_acted_on():
+    world = World()
+    stream = make_stream(world)
+    stream._engine.observe(make_observation(stamp_ns=100)).release()
+    stream.start()
+    world.observations.append(make_observation(stamp_ns=200))
+    world.wait(lambda: world.chunks and world.texts, "chunk and text")
+    stream.stop()
+    assert {chunk.stamp_ns for chunk in world.chunks} == {200}
+    assert {text.prefix.stamp_ns for text in world.texts} == {200}
+
+
+def test_an_answer_grows_is_finished_once_and_is_about_one_frame():
+    world = World()
+    stepped = Stepped(world)
+    world.observations.append(make_observation(instruction="reach the green block"))
+    assert stepped.see()
+    assert stepped.step()[:2] == [ACT, ASK] and stepped.step() == []
+    *growing, last = world.texts
+    assert last.finished and not any(text.finished for text in growing)
+    assert all(later.text.startswith(text.text) for text, later in zip(world.texts, world.texts[1:]))
+    assert {text.request_id for text in world.texts} == {last.request_id}
+    assert last.prefix.instruction == "reach the green block"
+
+
+def test_a_stream_stops_in_the_middle_of_everything_and_starts_again():
+    world = World()
+    stream = make_stream(world)
+    for _ in range(2):
+        world.chunks.clear()
+        world.texts.clear()
+        stream.start()
+        world.observations += [make_observation(i) for i in range(3)]
+        world.wait(lambda: world.chunks and world.texts, "chunk and text")
+        stream.stop()
+        pool = stream._engine.runner.pool
+        assert not stream._scheduler.requests and pool.free == pool.slots - 1
+    assert not world.errors
+    names = [stats.name for stats in stream.stats()]
+    assert names == ["vision", "action", "language"]
+
+
+def test_a_stream_stops_while_vision_waits_for_its_frame():
+    """The frame is computed to its end, handed on, and its images are given back."""
+    world = World()
+    stream = make_stream(world, speaks=False)
+    computing, goes_on, seen = threading.Event(), threading.Event(), []
+    observe = stream._engine.runner.prefill.observe
+
+    def slow(observation: Observation, slot: int):
+        computing.set()
+        assert goes_on.wait(20.0)
+        return observe(observation, slot)
+
+    stream._engine.runner.prefill.observe = slow
+    stream._ports = replace(stream._ports, on_prefix=lambda prefix, observation: seen.append(prefix.version))
+    world.observations.append(make_observation())
+    stream.start()
+    assert computing.wait(20.0)
+    stopping = threading.Thread(target=stream.stop, daemon=True)
+    stopping.start()
+    goes_on.set()
+    stopping.join(20.0)
+    assert not stopping.is_alive() and seen == [0] and world.returned == 1 and not world.errors
+    pool = stream._engine.runner.pool
+    assert not stream._scheduler.requests and pool.free == pool.slots - 1
+
+
+def test_a_stream_may_be_stopped_by_whoever_it_hands_a_chunk_to():
+    world = World()
+    stream, stopped = make_stream(world, speaks=False), threading.Event()
+
+    def stops(chunk: Chunk, took_s: float) -> None:
+        stream.stop()
+        stopped.set()
+
+    stream._ports = replace(stream._ports, on_chunk=stops)
+    world.observations.append(make_observation())
+    stream.start()
+    assert stopped.wait(20.0) and not stream._scheduler.lanes[0].running
+
+
+def test_an_observation_the_model_refuses_is_reported_and_the_stream_goes_on():
+    world = World()
+    stream = make_stream(world, speaks=False)
+    world.observations.append(make_observation(cameras=("no_such_camera",)))
+    stream.start()
+    world.wait(lambda: world.errors, "error")
+    world.observations.append(make_observation())
+    world.wait(lambda: world.chunks, "chunk after the error")
+    stream.stop()
+    name, error = world.errors[0]
+    assert name == "vision" and "no_such_camera" in str(error)
+
+
+def test_a_chunk_that_fails_is_reported_and_the_next_frame_is_acted_on():
+    world = World()
+    stepped = Stepped(world, speaks=False)
+    actor = stepped.stream._engine.runner.actor
+    run = actor.run
+
+    def fails(batch: MicroBatch) -> None:
+        actor.run = run
+        raise RuntimeError("out of memory")
+
+    actor.run = fails
+    for stamp_ns in (100, 200):
+        world.observations.append(make_observation(stamp_ns=stamp_ns))
+        assert stepped.see()
+        stepped.step()
+    ((name, error),) = world.errors
+    assert name == "action" and str(error) == "out of memory"
+    assert [chunk.stamp_ns for chunk in world.chunks] == [200]
+
+
+def test_what_cannot_be_delivered_is_reported_and_what_cannot_be_reported_ends_nothing(caplog):
+    world = World()
+    stream = make_stream(world, speaks=False)
+    delivered: list[int] = []
+
+    def deliver(chunk: Chunk, took_s: float) -> None:
+        delivered.append(chunk.stamp_ns)
+        if len(delivered) < 3:
+            raise RuntimeError("nobody there")
+        world.ports().on_chunk(chunk, took_s)
+
+    def report(name: str, error: Exception) -> None:
+        world.ports().on_error(name, error)
+        raise RuntimeError("nobody listens")
+
+    stream._ports = replace(stream._ports, on_chunk=deliver, on_error=report)
+    stream.start()
+    for number in range(1, 4):
+        world.observations.append(make_observation(stamp_ns=number))
+        world.wait(lambda: len(world.errors) == number or world.chunks, "word of it")  # noqa: B023
+    stream.stop()
+    assert delivered == [1, 2, 3] and [str(error) for _, error in world.errors] == ["nobody there"] * 2
+    assert "its error could not be reported" in caplog.text
+
+
+def test_images_that_were_overwritten_come_to_nothing_and_are_no_error():
+    world = World()
+    stepped = Stepped(world)
+    torn = replace(make_observation(), intact=lambda: False)
+    with pytest.raises(Torn):
+        stepped.stream._engine.observe(torn)
+    world.observations.append(torn)
+    assert not stepped.see() and not world.errors and world.returned == 1
+    assert stepped.stream._engine.runner.pool.free == 4
+
+
+def test_a_chunk_that_is_forgotten_while_it_is_made_is_not_given_out_and_the_next_is():
+    world = World()
+    stepped = Stepped(world, speaks=False)
+    actor = stepped.stream._engine.runner.actor
+    run = actor.run
+
+    def moved_meanwhile(batch: MicroBatch) -> None:
+        actor.run = run
+        stepped.stream.forget()
+        run(batch)
+
+    actor.run = moved_meanwhile
+    for stamp_ns in (100, 200):
+        world.observations.append(make_observation(stamp_ns=stamp_ns))
+        assert stepped.see()
+        stepped.step()
+    assert [chunk.stamp_ns for chunk in world.chunks] == [200] and not world.errors
+
+
+@pytest.mark.parametrize("deadline_s", [0.0, 0.03])
+def test_a_pace_without_a_deadline_has_its_period(deadline_s):
+    pace = Pace(50.0, deadline_s)
+    assert pace.period_s == 0.02 and pace.most_s == (deadline_s or 0.02)
+
+
+def test_a_new_prefix_is_acted_on_at_once_however_seldom_chunks_are_made_of_one_frame():
+    world = World()
+    stream = Streaming(make_engine(), world.ports(), Pace(100.0), Pace(0.001), None)
+    stream.start()
+    for stamp_ns in (100, 200):
+        world.observations.append(make_observation(stamp_ns=stamp_ns))
+        world.wait(lambda: world.chunks and world.chunks[-1].stamp_ns == stamp_ns, "chunk")  # noqa: B023
+    stream.stop()
+
+
+def test_questions_that_are_not_taken():
+    stream = make_stream(World(), speaks=False)
+    with pytest.raises(ValueError, match="the question is empty"):
+        stream.ask(" ")
+    for _ in range(MOST_WAITING):
+        stream.ask("red")
+    with pytest.raises(ValueError, match="16 questions wait already: 'blue' is not taken"):
+        stream.ask("blue")
+    assert not stream._scheduler.step()  # nothing was seen that they could be about
+    assert stream.cancel() == MOST_WAITING and not stream._scheduler.requests
+
+
+def test_a_question_of_another_robot_is_not_this_streams():
+    stream = make_stream(World(), speaks=False)
+    other = stream._scheduler.submit(Request(ASK, "other", stream=True, waits=True))
+    stream.ask("red")
+    assert stream.cancel() == 1 and stream._scheduler.requests == (other,)
+
+
+def test_vision_awaits_frames_and_stops_while_it_does():
+    class Frames:
+        """Frames that come when `give` says so."""
+
+        def __init__(self) -> None:
+            self.changed, self.given, self.waits = threading.Condition(), False, 0
+            self.lead_s = 0.0
+
+        def wait(self, patience_s: float, given_up) -> None:
+            with self.changed:
+                self.waits += 1
+                self.changed.notify_all()
+                self.changed.wait_for(lambda: self.given or given_up())
+
+        def wake(self) -> None:
+            with self.changed:
+                self.changed.notify_all()
+
+        def give(self) -> None:
+            with self.changed:
+                self.given = True
+                self.changed.notify_all()
+
+        def awaited(self) -> None:
+            with self.changed:
+                assert self.changed.wait_for(lambda: self.waits, timeout=20.0)
+
+    world, frames = World(), Frames()
+    world.observations.append(make_observation(stamp_ns=100))
+    ports = replace(world.ports(), frames=frames)
+    stream = Streaming(make_engine(), ports, Pace(100.0), Pace(200.0), None)
+    stream.start()
+    frames.awaited()
+    stream.stop()
+    assert not world.chunks and world.observations
+    frames.give()
+    stream.start()
+    world.wait(lambda: world.chunks, "chunk")
+    stream.stop()
