@@ -58,7 +58,7 @@ mutations: venv-test  ## lines that are broken on purpose, each of which a test 
 
 fuzz: venv-test  ## a million damaged inputs, as many of rings, ten million events that must not break a limit
 	$(BIN)/python test/fuzz $(ARGS)
-	FUZZ_CASES=1000000 $(BIN)/pytest -q test/sensing/test_ring_fuzz.py
+	FUZZ_CASES=1000000 $(BIN)/pytest -q test/sensing/cameras/test_ring_fuzz.py
 	$(BIN)/python test/control/adversary.py --events 10000000 --processes $$(nproc)
 
 clean:  ## remove what builds and runs left

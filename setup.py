@@ -72,11 +72,11 @@ setup(
     zip_safe=False,
     entry_points={
         "console_scripts": [
-            f"inference = {NAME}.nodes.inference:main",
-            f"trajectory = {NAME}.nodes.trajectory:main",
+            f"inference = {NAME}.nodes.inference.node:main",
+            f"trajectory = {NAME}.nodes.trajectory.node:main",
             f"sim_robot = {NAME}.nodes.sim_robot:main",
-            f"camera = {NAME}.nodes.camera:main",
-            f"recorder = {NAME}.nodes.recorder:main",
+            f"camera = {NAME}.nodes.camera.node:main",
+            f"recorder = {NAME}.nodes.recorder.node:main",
             f"vla = {NAME}.tools.cli:main",
         ],
     },

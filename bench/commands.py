@@ -5,8 +5,8 @@ python bench/commands.py [--seconds S] [--rates HZ ...]
 
 The trajectory node in its own process follows a reference by chunks (10 Hz, 50 ms old); the controller's
 joints are where they are commanded to be. "step" is the largest change from one command to the next, over
-what full speed makes of two periods: 1 is the bound of control/stream.py. CPU is the node's alone, in %
-of one core. Prints a table and writes bench/results/commands.json.
+what full speed makes of two periods: 1 is the bound of control/command_stream.py. CPU is the node's alone, in
+% of one core. Prints a table and writes bench/results/commands.json.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 
 from vla_accel_msgs.msg import ActionChunk
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.environment import demo_contract, process_environment
-from vla_accel_ros.nodes.operator import Operator
-from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.tools.demo import graph
 from vla_accel_ros.tools.provenance import provenance
 

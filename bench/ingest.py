@@ -28,8 +28,8 @@ from typing import Any
 import cv2
 import numpy as np
 
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.environment import demo_contract, process_environment
-from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sensing.ingest import Ingest
 from vla_accel_ros.tools.demo.graph import claim_domain
 from vla_accel_ros.tools.provenance import provenance
@@ -76,7 +76,7 @@ def send(transport: str, width: int, height: int, seconds: float) -> None:
     """The cameras' process: both cameras until the receiver is done; prints the part of a core it used."""
     import rclpy
 
-    from vla_accel_ros.nodes.camera_output import CameraOutput, Outputs
+    from vla_accel_ros.nodes.camera.output import CameraOutput, Outputs
 
     outputs = {
         "ring": Outputs(ring=True, image_hz=0.0),
@@ -108,9 +108,9 @@ def receive(transport: str, seconds: float) -> None:
     import rclpy
     from rclpy.executors import SingleThreadedExecutor
 
+    from vla_accel_ros.nodes.inference.streams import Streams
     from vla_accel_ros.nodes.lifecycle import ManagedNode
     from vla_accel_ros.nodes.params.parameter import AUTOSTART
-    from vla_accel_ros.nodes.streams import Streams
 
     contract = contract_of(transport)
     ingest = Measured(contract)

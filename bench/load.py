@@ -30,15 +30,15 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 
-from vla_accel_ros.models.config import PI05, GemmaConfig, PiConfig, VisionConfig
-from vla_accel_ros.models.conversion import Target, convert
-from vla_accel_ros.models.folded import Expert
-from vla_accel_ros.models.folding import fold_expert
-from vla_accel_ros.models.openvla_checkpoint import empty_openvla
-from vla_accel_ros.models.openvla_config import OPENVLA_7B, LlamaConfig, OpenVLAConfig
-from vla_accel_ros.models.pi import Pi
-from vla_accel_ros.models.pi_weights import EMBED_TOKENS, LM_HEAD, UNUSED, empty_pi
-from vla_accel_ros.models.safetensors_writer import DTYPES, write_safetensors
+from vla_accel_ros.models.checkpoints.conversion import Target, convert
+from vla_accel_ros.models.checkpoints.safetensors_writer import DTYPES, write_safetensors
+from vla_accel_ros.models.config import PI05, GemmaConfig, LlamaConfig, PiConfig, VisionConfig
+from vla_accel_ros.models.openvla.checkpoint import empty_openvla
+from vla_accel_ros.models.openvla.config import OPENVLA_7B, OpenVLAConfig
+from vla_accel_ros.models.pi.folded import Expert
+from vla_accel_ros.models.pi.folding import fold_expert
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.pi.weights import EMBED_TOKENS, LM_HEAD, UNUSED, empty_pi
 from vla_accel_ros.tools.provenance import provenance
 
 GB = 1e9
@@ -158,7 +158,7 @@ def load_once(folder: Path, device: str, dtype: str) -> dict[str, Any]:
     """In a process of its own: load, act once, and say what it took."""
     from vla_accel_ros.engine.engine import Engine
     from vla_accel_ros.engine.types import Observation
-    from vla_accel_ros.models.checkpoint import load_policy
+    from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 
     torch.zeros(1, device=device)
     if device == "cuda":

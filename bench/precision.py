@@ -73,7 +73,7 @@ def bundled(arguments: argparse.Namespace, device: torch.device) -> dict[str, An
 
     from vla_accel_ros.engine.engine import Engine
     from vla_accel_ros.engine.precision import PRECISIONS
-    from vla_accel_ros.models.checkpoint import load_policy
+    from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 
     torch.set_num_threads(1)
     observations = list(frames(arguments.frames))

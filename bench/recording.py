@@ -27,7 +27,7 @@ import numpy as np
 import yaml
 
 from vla_accel_ros.nodes.environment import demo_contract, process_environment
-from vla_accel_ros.sensing.bag import Bag
+from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.sim.kinematics import JOINTS
 from vla_accel_ros.tools.demo.graph import claim_domain
 from vla_accel_ros.tools.provenance import provenance
@@ -54,7 +54,7 @@ def send(transport: str, seconds: float) -> None:
     from sensor_msgs.msg import JointState
 
     from vla_accel_ros.nodes import convert, qos
-    from vla_accel_ros.nodes.camera_output import CameraOutput, Outputs
+    from vla_accel_ros.nodes.camera.output import CameraOutput, Outputs
 
     pixels = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
     rclpy.init()

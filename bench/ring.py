@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vla_accel_ros.sensing.frames import Lease
-from vla_accel_ros.sensing.ring import RingWriter
-from vla_accel_ros.sensing.ring_reader import RingReader
+from vla_accel_ros.sensing.cameras.frames import Lease
+from vla_accel_ros.sensing.cameras.ring import RingWriter
+from vla_accel_ros.sensing.cameras.ring_reader import RingReader
 from vla_accel_ros.tools.provenance import provenance
 
 RESULT = Path(__file__).parent / "results" / "ring.json"

@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.environment import demo_contract
-from vla_accel_ros.nodes.operator import Operator
-from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.tools.demo import graph
 from vla_accel_ros.tools.demo.stack import Stack
 from vla_accel_ros.tools.provenance import provenance

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.types import Observation
-from vla_accel_ros.models.checkpoint import load_policy
-from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.tools.demo_policy.recipe import DENOISE_STEPS
 from vla_accel_ros.tools.options import chosen_contract, chosen_model, contract_option, model_option
 from vla_accel_ros.tools.provenance import provenance

@@ -20,8 +20,8 @@ EXTENDING = (
     "vla_accel_ros.extensions:ControllerKind",
     "vla_accel_ros.extensions:names",
     "vla_accel_ros.extensions:find",
-    "vla_accel_ros.models.formats:Format",
-    "vla_accel_ros.models.formats:Contents",
+    "vla_accel_ros.models.checkpoints.formats:Format",
+    "vla_accel_ros.models.checkpoints.formats:Contents",
     "vla_accel_ros.nodes.adapters.adapter:Setup",
     "vla_accel_ros.nodes.adapters.adapter:Adapter",
 )

@@ -17,7 +17,7 @@ from builders import JOINTS, make_config, make_model, make_tokenizer
 from safetensors.torch import save_file
 
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.models.pi_weights import EMBED_TOKENS, LM_HEAD
+from vla_accel_ros.models.pi.weights import EMBED_TOKENS, LM_HEAD
 
 CAMERAS = ("top", "wrist")
 NAMES = ("shoulder", "lift", "elbow", "flex", "roll", "gripper")

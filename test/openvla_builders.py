@@ -18,9 +18,9 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from torch import Tensor
 
 from vla_accel_ros.engine.types import Observation
-from vla_accel_ros.models.config import VisionConfig
-from vla_accel_ros.models.openvla import OpenVLA
-from vla_accel_ros.models.openvla_config import LlamaConfig, OpenVLAConfig
+from vla_accel_ros.models.config import LlamaConfig, VisionConfig
+from vla_accel_ros.models.openvla.config import OpenVLAConfig
+from vla_accel_ros.models.openvla.model import OpenVLA
 
 ACTIONS = 7
 CAMERA = "image_primary"

@@ -13,20 +13,20 @@ from builders import JOINTS, make_checkpoint, make_config
 from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage
 
-from vla_accel_ros.control.rtc import RealTimeChunking, RtcSettings
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.session import Session, session_of
 from vla_accel_ros.engine.streaming import Text
 from vla_accel_ros.engine.types import Chunk, Observation
-from vla_accel_ros.models.checksum import checksum
+from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.nodes import convert
-from vla_accel_ros.nodes.definitions import definition, type_name
 from vla_accel_ros.nodes.environment import demo_contract
-from vla_accel_ros.nodes.loading import Load
-from vla_accel_ros.sensing.bag_topic import Topic
-from vla_accel_ros.sensing.cdr import image_message
-from vla_accel_ros.sensing.contract import Contract
-from vla_accel_ros.sensing.mcap_bag import McapBag
+from vla_accel_ros.nodes.inference.loading import Load
+from vla_accel_ros.nodes.recorder.message_definitions import definition, type_name
+from vla_accel_ros.recording.mcap_writer import McapBag
+from vla_accel_ros.recording.topic import Topic
+from vla_accel_ros.sensing.cameras.cdr import image_message
 
 PERIOD_NS = 100_000_000
 START_NS = 1_000_000_000_000
@@ -138,8 +138,8 @@ class Run:
                 raw = image_message(stamp_ns, camera, written)
                 self.write(f"/{topic}", raw, "sensor_msgs/msg/Image")
             return picture
-        from vla_accel_ros.sensing.cdr import compressed_view
-        from vla_accel_ros.sensing.compressed import decode
+        from vla_accel_ros.sensing.cameras.cdr import compressed_view
+        from vla_accel_ros.sensing.cameras.compressed import decode
 
         message = CompressedImage(format="jpeg", data=self._jpeg(picture))
         convert.set_stamp(message.header.stamp, stamp_ns)

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.staggered import Seats
+from vla_accel_ros.models.flow.sampling import Flow
 from vla_accel_ros.models.inpainting import Inpainting
-from vla_accel_ros.models.packed import Part
-from vla_accel_ros.models.sampling import Flow
+from vla_accel_ros.models.layers.packed import Part
 
 
 class Seated:

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from vla_accel_ros import extensions
 from vla_accel_ros.extensions import BUILT_IN, CONTROLLERS, MODEL_FAMILIES, POLICIES, find, load
-from vla_accel_ros.models.formats import Format
+from vla_accel_ros.models.checkpoints.formats import Format
 
 CONTRACT = """\
 robot: arm
@@ -56,7 +56,7 @@ def test_a_family_of_another_package_is_loaded_by_its_contents(added: Path, tmp_
     folder = tiny_checkpoint(tmp_path / "checkpoint")
     program = (
         "import sys\n"
-        "from vla_accel_ros.models.checkpoint import describe, load_policy\n"
+        "from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy\n"
         "policy, told = load_policy(sys.argv[1]), describe(sys.argv[1])\n"
         "print(type(policy).__name__, told.config.kind, told.state_dim, told.horizon, told.missing)\n"
         "print(float(policy.model.embed_table.double().sum()))"
@@ -70,7 +70,10 @@ def test_a_family_of_another_package_is_loaded_by_its_contents(added: Path, tmp_
 
 def test_without_that_package_its_checkpoint_is_refused(added: Path, tmp_path: Path) -> None:
     folder = tiny_checkpoint(tmp_path / "checkpoint")
-    program = "import sys\nfrom vla_accel_ros.models.checkpoint import load_policy\nload_policy(sys.argv[1])"
+    program = (
+        "import sys\nfrom vla_accel_ros.models.checkpoints.checkpoint import load_policy\n"
+        "load_policy(sys.argv[1])"
+    )
     done = python(program, folder)
     assert "is no checkpoint that is known here (config.json says {'type': 'tiny'}" in done.stderr
     (folder / "config.json").write_text("{}")
@@ -115,8 +118,8 @@ def test_a_contract_may_name_its_controller(added: Path, tmp_path: Path, kind: s
     path.write_text(CONTRACT.replace("KIND", kind))
     program = (
         "import sys\n"
-        "from vla_accel_ros.sensing.contract import Contract\n"
-        "from vla_accel_ros.sensing.graph_check import outputs\n"
+        "from vla_accel_ros.contract.contract import Contract\n"
+        "from vla_accel_ros.contract.graph_check import outputs\n"
         "try:\n"
         "    contract = Contract.load(sys.argv[1])\n"
         "except ValueError as error:\n"

@@ -159,7 +159,7 @@ def test_the_installed_packages_run_from_the_workspace(workspace: Path) -> None:
     program = (
         "import vla_accel_msgs.msg, vla_accel_ros.nodes.params.tables\n"
         "from vla_accel_ros.nodes.environment import demo_contract\n"
-        "from vla_accel_ros.sensing.contract import Contract\n"
+        "from vla_accel_ros.contract.contract import Contract\n"
         "Contract.load(demo_contract())\n"
         "print(vla_accel_msgs.__file__, vla_accel_ros.__file__, demo_contract(), sep='\\n')"
     )

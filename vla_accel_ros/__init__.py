@@ -10,19 +10,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vla_accel_ros.contract.contract import Contract
     from vla_accel_ros.engine.config import EngineConfig
     from vla_accel_ros.engine.engine import Engine
     from vla_accel_ros.engine.types import Chunk, Observation
-    from vla_accel_ros.models.checkpoint import load_policy
-    from vla_accel_ros.sensing.contract import Contract
+    from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 
 _MODULES = {
     "Chunk": "vla_accel_ros.engine.types",
-    "Contract": "vla_accel_ros.sensing.contract",
+    "Contract": "vla_accel_ros.contract.contract",
     "Engine": "vla_accel_ros.engine.engine",
     "EngineConfig": "vla_accel_ros.engine.config",
     "Observation": "vla_accel_ros.engine.types",
-    "load_policy": "vla_accel_ros.models.checkpoint",
+    "load_policy": "vla_accel_ros.models.checkpoints.checkpoint",
 }
 """Public name -> the module it is defined in."""
 

@@ -4,7 +4,7 @@ This package's own stand in BUILT_IN, so that adding one here is its code and on
 adds its own by an entry point of the same group, and is found once it is installed:
 
     [project.entry-points."vla_accel_ros.model_families"]
-    my_family = "my_package.checkpoint:FORMAT"     # a models.formats.Format
+    my_family = "my_package.checkpoint:FORMAT"     # a models.checkpoints.formats.Format
     [project.entry-points."vla_accel_ros.controllers"]
     my_gripper = "my_package.kind:KIND"            # a ControllerKind
     [project.entry-points."vla_accel_ros.policies"]
@@ -48,11 +48,11 @@ class ControllerKind:
 BUILT_IN: Mapping[str, Mapping[str, Any]] = {
     # In the order in which they are tried: those that say what they are come first.
     MODEL_FAMILIES: {
-        "lerobot": "vla_accel_ros.models.lerobot_checkpoint:FORMAT",
-        "smolvla": "vla_accel_ros.models.smolvla_checkpoint:FORMAT",
-        "openvla": "vla_accel_ros.models.openvla_checkpoint:FORMAT",
-        "orbax": "vla_accel_ros.models.orbax_checkpoint:FORMAT",
-        "pi": "vla_accel_ros.models.pi_checkpoint:FORMAT",
+        "lerobot": "vla_accel_ros.models.pi.lerobot_checkpoint:FORMAT",
+        "smolvla": "vla_accel_ros.models.smolvla.checkpoint:FORMAT",
+        "openvla": "vla_accel_ros.models.openvla.checkpoint:FORMAT",
+        "orbax": "vla_accel_ros.models.pi.orbax_checkpoint:FORMAT",
+        "pi": "vla_accel_ros.models.pi.checkpoint:FORMAT",
     },
     CONTROLLERS: {
         "joint_trajectory": ControllerKind(

@@ -22,8 +22,8 @@ from faulting.relay import ROBOT
 from faulting.robot import NODES, Robot
 from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.environment import LAUNCHER
-from vla_accel_ros.nodes.operator import Operator
 
 Step = Callable[[Robot], None]
 

@@ -13,7 +13,7 @@ from std_srvs.srv import Trigger
 from faulting.cases import Case
 from faulting.robot import Robot, Stalled
 from vla_accel_msgs.msg import Motion
-from vla_accel_ros.control.joint_limits import JointLimits
+from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import MotionState
 from vla_accel_ros.sim.executed import PERIOD_NS, TrajectoryController
 

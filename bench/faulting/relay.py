@@ -27,9 +27,9 @@ from sensor_msgs.msg import Image, JointState
 from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_msgs.msg import ActionChunk
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert, qos
-from vla_accel_ros.sensing.contract import Contract
 
 ROBOT, MODEL = "robot/", "model/"
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from full_size.subjects import Inputs
-    from vla_accel_ros.models.pi import Pi
+    from vla_accel_ros.models.pi.model import Pi
 
 MODULES = ("encode", "prefix", "velocity")
 

@@ -17,11 +17,11 @@ from torch import Tensor
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.models.config import PiConfig, VisionConfig
-from vla_accel_ros.models.openvla import OpenVLA
-from vla_accel_ros.models.openvla_config import OpenVLAConfig
-from vla_accel_ros.models.pi import Pi
-from vla_accel_ros.models.processing import to_unit
-from vla_accel_ros.models.sampling import flow_times
+from vla_accel_ros.models.flow.sampling import flow_times
+from vla_accel_ros.models.openvla.config import OpenVLAConfig
+from vla_accel_ros.models.openvla.model import OpenVLA
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.processing.openpi import to_unit
 
 STEPS = 10
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vla_accel_ros.models.openvla import OpenVLA
+from vla_accel_ros.models.openvla.model import OpenVLA
 
 
 class HuggingFace:

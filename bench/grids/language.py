@@ -26,8 +26,8 @@ from vla_accel_ros.engine.request import ACT, OBSERVE, PREFILL, MicroBatch, Requ
 from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.engine.token_actor import PackedTokenActor, slots_for
 from vla_accel_ros.engine.types import Observation
-from vla_accel_ros.models.openvla import OpenVLA
-from vla_accel_ros.models.openvla_config import OpenVLAConfig
+from vla_accel_ros.models.openvla.config import OpenVLAConfig
+from vla_accel_ros.models.openvla.model import OpenVLA
 
 
 class Finished(NamedTuple):

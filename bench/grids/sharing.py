@@ -24,9 +24,9 @@ from vla_accel_ros.engine.kv_store import KVStore
 from vla_accel_ros.engine.packed_stage import PackedForward
 from vla_accel_ros.engine.pages import PagePool
 from vla_accel_ros.engine.stages import Stages
-from vla_accel_ros.models.decoding import decode
-from vla_accel_ros.models.pi import Pi
-from vla_accel_ros.models.sampling import sample
+from vla_accel_ros.models.flow.sampling import sample
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.text.decoding import decode
 
 PAGE_TOKENS = 16
 

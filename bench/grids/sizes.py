@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from grids import actionflow, mps, oxygen
 from grids.arrivals import ARRIVALS
-from vla_accel_ros.models.config import PI05, GemmaConfig, PiConfig, VisionConfig
-from vla_accel_ros.models.openvla_config import OPENVLA_7B, LlamaConfig, OpenVLAConfig
+from vla_accel_ros.models.config import PI05, GemmaConfig, LlamaConfig, PiConfig, VisionConfig
+from vla_accel_ros.models.openvla.config import OPENVLA_7B, OpenVLAConfig
 
 OXYGEN_HORIZON = 10
 """Actions in a chunk, in OxyGen's figures."""

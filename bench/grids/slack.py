@@ -12,7 +12,7 @@ from grids.measure import Window
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import ASK, Request
 from vla_accel_ros.engine.types import Observation
-from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.pi.model import Pi
 
 BESIDE = 4
 """Slots for frames that no answer holds."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from handovers import scene
 from handovers.styles import Message, message
-from vla_accel_ros.control.buffer import Mode, TrajectoryBuffer
+from vla_accel_ros.control.chunking.buffer import Mode, TrajectoryBuffer
 from vla_accel_ros.control.delivery import Delivery
 from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.sim.controller import JointTrajectoryController

@@ -4,7 +4,7 @@ The arm has been on its way for 5 frames when the target jumps; the chunk of tha
 frames later a new image is taken, and from the same noise one chunk is sampled freely and one under guidance
 by each mask. What the mask keeps of action i is the part of the way from the free action to the old one that
 the guided action has gone: 1 sticks to the old plan, 0 replans. `predicted` is what the weights alone let
-one expect (models.rtc.kept); the rest is the network, which keeps neighbouring actions alike.
+one expect (models.flow.rtc.kept); the rest is the network, which keeps neighbouring actions alike.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from vla_accel_ros.control.buffer import TrajectoryBuffer
-from vla_accel_ros.control.joint_limits import JointLimits
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
+from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.guiding import guidance_to
-from vla_accel_ros.models.rtc import MAX_WEIGHT, kept, prefix_weights
-from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.models.flow.rtc import MAX_WEIGHT, kept, prefix_weights
 from vla_accel_ros.sim.controller import ArmControllers
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import tasks
@@ -33,7 +33,7 @@ GROUPS = ((0, 8), (9, 11), (12, 14), (15, 17), (18, 20), (21, 23))  # actions fi
 
 @dataclass(frozen=True)
 class Mask:
-    """schedule, execution: see models.rtc. max_weight: None is the number of steps."""
+    """schedule, execution: see models.flow.rtc. max_weight: None is the number of steps."""
 
     schedule: str
     execution: int

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from vla_accel_ros.control.rtc import RtcSettings
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.control.chunking.rtc import RtcSettings
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.models.checkpoint import load_policy
-from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import FAMILIES, tasks
 from vla_accel_ros.tools.demo_policy.data import one_thread_each

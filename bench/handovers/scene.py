@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from handovers.styles import STYLES, Message, Style
-from vla_accel_ros.control.joint_limits import JointLimits
+from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import MotionState
 from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.sim.controller import JointTrajectoryController

@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from vla_accel_ros.control.buffer import Mode, TrajectoryBuffer
-from vla_accel_ros.control.joint_limits import JointLimits
+from vla_accel_ros.control.chunking.buffer import Mode, TrajectoryBuffer
+from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory, knot_velocities
 from vla_accel_ros.engine.types import Chunk
 

@@ -10,9 +10,9 @@ from builders import make_policy
 
 from handovers import masks, modes
 from handovers.modes import Cell, Plan, bootstrap, summary
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.nodes.environment import demo_contract
-from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.tools.demo_policy.rollout import Episode
 

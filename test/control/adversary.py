@@ -25,8 +25,8 @@ from functools import partial
 import numpy as np
 from rosless import HOMING, OPERATOR, PASSING, RELEASED, RESTARTED, Parameters, Robot, TrajectoryLogic
 
-from vla_accel_ros.control.buffer import Mode
-from vla_accel_ros.control.joint_limits import JointLimits
+from vla_accel_ros.control.chunking.buffer import Mode
+from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
 from vla_accel_ros.engine.types import Chunk

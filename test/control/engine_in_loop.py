@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from builders import JOINTS, make_observation, make_policy
 
-from vla_accel_ros.control.rtc import RealTimeChunking, RtcSettings
+from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.types import Chunk
 

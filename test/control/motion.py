@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from vla_accel_ros.control.joint_limits import JointLimits
+from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
 from vla_accel_ros.engine.types import Chunk
 

@@ -1,8 +1,8 @@
 """What the trajectory node does between its inputs and its controllers, without ROS and with time given.
 
-It composes the modules as nodes/trajectory.py, standing.py, release.py and home.py do: one clock watch before
-every input, the joint history, the follower, the streams, the holds that survive a restart. Everything that
-decides about motion is the package's own; only topics, services and messages are missing.
+It composes the modules as nodes/trajectory/node.py, hold.py, release.py and home.py do: one clock watch
+before every input, the joint history, the follower, the streams, the holds that survive a restart. Everything
+that decides about motion is the package's own; only topics, services and messages are missing.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from vla_accel_ros.control.braking import brake, brake_on_arrival, cut
-from vla_accel_ros.control.buffer import Mode, TrajectoryBuffer
-from vla_accel_ros.control.follower import ChunkFollower
+from vla_accel_ros.control.chunking.buffer import Mode, TrajectoryBuffer
+from vla_accel_ros.control.chunking.twist import TwistBuffer
+from vla_accel_ros.control.command_stream import CommandStream
+from vla_accel_ros.control.following.follower import ChunkFollower
+from vla_accel_ros.control.following.watchdog import Motion, Safety, Watchdog
 from vla_accel_ros.control.jog import JogStream
-from vla_accel_ros.control.joint_limits import JointLimits
+from vla_accel_ros.control.limits.braking import brake, brake_on_arrival, cut
+from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.moves import move
-from vla_accel_ros.control.stream import CommandStream
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
-from vla_accel_ros.control.twist import TwistBuffer
-from vla_accel_ros.control.watchdog import Motion, Safety, Watchdog
 from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.nodes.clock_watch import ClockWatch
 from vla_accel_ros.sensing.joints import JointHistory

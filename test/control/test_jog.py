@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from motion import JOINTS, LIMITS, make_ramp
 
-from vla_accel_ros.control.buffer import TrajectoryBuffer
+from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.jog import JogStream
 
 S = 1_000_000_000

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vla_accel_ros.control.buffer import Mode, TrajectoryBuffer
-from vla_accel_ros.control.joint_limits import JointLimits
+from vla_accel_ros.control.chunking.buffer import Mode, TrajectoryBuffer
+from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.sim.controller import JointTrajectoryController
 

@@ -12,8 +12,8 @@ from vla_accel_ros.engine.config import PIPELINED, RATE, SPECULATIVE
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.packed_stage import PackedForward
 from vla_accel_ros.engine.policies.tokens import TokenFrames
-from vla_accel_ros.models.decoding import decode
-from vla_accel_ros.models.openvla_policy import OpenVLAPolicy
+from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
+from vla_accel_ros.models.text.decoding import decode
 
 
 class Alternating(TokenFrames):

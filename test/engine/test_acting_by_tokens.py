@@ -21,10 +21,10 @@ from vla_accel_ros.engine.kv_pool import PoolExhausted
 from vla_accel_ros.engine.request import ACT, Request
 from vla_accel_ros.engine.streaming import Pace, Ports, Streaming
 from vla_accel_ros.engine.types import Chunk, Observation
-from vla_accel_ros.models.checkpoint import load_policy
-from vla_accel_ros.models.decoding import decode
-from vla_accel_ros.models.openvla_policy import OpenVLAPolicy
-from vla_accel_ros.models.rtc import Guidance
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+from vla_accel_ros.models.flow.rtc import Guidance
+from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
+from vla_accel_ros.models.text.decoding import decode
 
 STATE = np.linspace(-0.3, 0.3, ACTIONS).astype(np.float32)
 

@@ -19,10 +19,10 @@ from vla_accel_ros.engine.answers import Answers, Said
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.kv_store import KVStore
 from vla_accel_ros.engine.pages import PagePool
-from vla_accel_ros.models import packed
-from vla_accel_ros.models.decoding import Sampling, decode
-from vla_accel_ros.models.packed import Forward
-from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.layers import packed
+from vla_accel_ros.models.layers.packed import Forward
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.text.decoding import Sampling, decode
 
 MODEL: Pi = make_model(make_config("pi05"))
 CONFIG = MODEL.config.prefix
@@ -48,7 +48,7 @@ def observe(store: KVStore, scene: int) -> tuple[int, int, Tensor]:
 
 @torch.inference_mode()
 def alone(scene: int, count: int, stop: int | None, temperature: float = 0.0, seed: int = 0) -> list[int]:
-    """The same answer by models.decoding, without pool, pages or company."""
+    """The same answer by models.text.decoding, without pool, pages or company."""
     store = make_store()
     slot, tokens, hidden = observe(store, scene)
     rng = np.random.default_rng(seed)

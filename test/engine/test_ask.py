@@ -14,10 +14,10 @@ from builders import CAMERAS, make_checkpoint, make_config, make_observation, ma
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv_pool import PoolExhausted
 from vla_accel_ros.engine.request import ASK
-from vla_accel_ros.models.checkpoint import load_policy
-from vla_accel_ros.models.decoding import decode
-from vla_accel_ros.models.detokenising import TextStream
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.models.text.decoding import decode
+from vla_accel_ros.models.text.detokenizer import TextStream
 
 POLICY = make_policy("pi05")
 NOISE = np.random.default_rng(7).standard_normal((8, 8), dtype=np.float32)

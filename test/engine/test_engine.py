@@ -14,9 +14,9 @@ from vla_accel_ros.engine.guiding import guidance_to
 from vla_accel_ros.engine.kv_pool import PoolExhausted
 from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.request import REWORD, Request
+from vla_accel_ros.models.flow.rtc import Guidance
+from vla_accel_ros.models.flow.sampling import sample
 from vla_accel_ros.models.policy import Policy
-from vla_accel_ros.models.rtc import Guidance
-from vla_accel_ros.models.sampling import sample
 
 KINDS = ("pi0", "pi05")
 POLICIES = {kind: make_policy(kind) for kind in KINDS}

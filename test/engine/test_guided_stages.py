@@ -14,11 +14,11 @@ from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.engine.staggered import PlainSeats, Seats
 from vla_accel_ros.engine.staggered_stage import CapturedSeats, powers_of_two
-from vla_accel_ros.models.committed import Committed
+from vla_accel_ros.models.flow.committed import Committed
+from vla_accel_ros.models.flow.rtc import SCHEDULES, Guidance
+from vla_accel_ros.models.flow.sampling import Flow, sample
 from vla_accel_ros.models.inpainting import Inpainting
-from vla_accel_ros.models.packed import Span
-from vla_accel_ros.models.rtc import SCHEDULES, Guidance
-from vla_accel_ros.models.sampling import Flow, sample
+from vla_accel_ros.models.layers.packed import Span
 
 KINDS = ("pi0", "pi05")
 STEPS = 5

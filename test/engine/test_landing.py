@@ -21,10 +21,10 @@ from vla_accel_ros.engine.prefill import EncodeOnly
 from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.engine.types import Observation, Torn
-from vla_accel_ros.kernels import image
-from vla_accel_ros.models.checkpoint import load_policy
-from vla_accel_ros.models.conventions import LEROBOT, OPENPI, Conventions, padded
-from vla_accel_ros.models.resize import resize_bilinear
+from vla_accel_ros.kernels.reference import image
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+from vla_accel_ros.models.processing.conventions import LEROBOT, OPENPI, Conventions, padded
+from vla_accel_ros.models.processing.resize import resize_bilinear
 
 CPU = torch.device("cpu")
 EXACT_OPENPI = replace(OPENPI, resize=partial(padded, resize=resize_bilinear))

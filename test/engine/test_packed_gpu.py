@@ -26,14 +26,13 @@ from vla_accel_ros.engine.packed_stage import PackedForward
 from vla_accel_ros.engine.pages import PagePool
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.engine.staggered_stage import CapturedSeats
-from vla_accel_ros.models.checkpoint import load_policy
-from vla_accel_ros.models.config import GemmaConfig
-from vla_accel_ros.models.decoding import decode
-from vla_accel_ros.models.openvla import OpenVLA
-from vla_accel_ros.models.openvla_config import LlamaConfig
-from vla_accel_ros.models.packed import Segment, forward
-from vla_accel_ros.models.pi import Pi
-from vla_accel_ros.models.sampling import sample
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+from vla_accel_ros.models.config import GemmaConfig, LlamaConfig
+from vla_accel_ros.models.flow.sampling import sample
+from vla_accel_ros.models.layers.packed import Segment, forward
+from vla_accel_ros.models.openvla.model import OpenVLA
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.text.decoding import decode
 
 pytestmark = pytest.mark.gpu
 MORE = 1.5

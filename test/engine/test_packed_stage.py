@@ -18,12 +18,12 @@ from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.kv_store import KVStore
 from vla_accel_ros.engine.packed_stage import PackedForward
 from vla_accel_ros.engine.pages import PagePool
-from vla_accel_ros.models.checkpoint import load_policy
-from vla_accel_ros.models.decoding import decode
-from vla_accel_ros.models.gemma import KV
-from vla_accel_ros.models.openvla import OpenVLA
-from vla_accel_ros.models.packed import Segment, Span, forward
-from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+from vla_accel_ros.models.layers.gemma import KV
+from vla_accel_ros.models.layers.packed import Segment, Span, forward
+from vla_accel_ros.models.openvla.model import OpenVLA
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.text.decoding import decode
 
 CPU = torch.device("cpu")
 

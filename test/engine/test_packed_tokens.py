@@ -29,12 +29,12 @@ from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Request
 from vla_accel_ros.engine.token_actor import PackedTokenActor
 from vla_accel_ros.engine.types import Observation
-from vla_accel_ros.models import packed
-from vla_accel_ros.models.checkpoint import load_policy
-from vla_accel_ros.models.decoding import decode
-from vla_accel_ros.models.openvla_policy import OpenVLAPolicy
-from vla_accel_ros.models.openvla_processing import ActionStats
-from vla_accel_ros.models.packed import Segment
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+from vla_accel_ros.models.layers import packed
+from vla_accel_ros.models.layers.packed import Segment
+from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
+from vla_accel_ros.models.openvla.processing import ActionStats
+from vla_accel_ros.models.text.decoding import decode
 
 MOST = 9
 WORDS = ("lift", "lift the cup", "lift the red cup and take the red cup to the red cup")

@@ -14,12 +14,12 @@ from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.packed_stage import FEW_ROWS, PackedForward
 from vla_accel_ros.engine.precision import EXACT, PRECISIONS, Small, check
 from vla_accel_ros.engine.stages import Stages
-from vla_accel_ros.models.checkpoint import load_policy
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.config import GemmaConfig, VisionConfig
-from vla_accel_ros.models.folding import fold_prefix
-from vla_accel_ros.models.gemma import KV
-from vla_accel_ros.models.packed import Segment
-from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.layers.gemma import KV
+from vla_accel_ros.models.layers.packed import Segment
+from vla_accel_ros.models.pi.folding import fold_prefix
+from vla_accel_ros.models.pi.model import Pi
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 KINDS = ("pi0", "pi05")

@@ -18,7 +18,7 @@ from vla_accel_ros.engine.kv_pool import PoolExhausted
 from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.request import REWORD, Request
 from vla_accel_ros.engine.types import Observation
-from vla_accel_ros.models.checkpoint import load_policy
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 
 Made = tuple[Engine, Observation, Observation]
 """An engine, an observation, and the same with other words."""

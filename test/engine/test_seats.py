@@ -13,9 +13,9 @@ from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.engine.staggered import PlainSeats
 from vla_accel_ros.engine.staggered_stage import CapturedSeats
-from vla_accel_ros.models.packed import FlowStep, Span
-from vla_accel_ros.models.pi import Pi
-from vla_accel_ros.models.sampling import TIME_RULES, Flow, sample
+from vla_accel_ros.models.flow.sampling import TIME_RULES, Flow, sample
+from vla_accel_ros.models.layers.packed import FlowStep, Span
+from vla_accel_ros.models.pi.model import Pi
 
 
 @pytest.fixture(scope="module", params=["pi0", "pi05"])

@@ -16,11 +16,11 @@ from vla_accel_ros.engine.denoising import Form
 from vla_accel_ros.engine.kv_pool import KVPool, PoolExhausted
 from vla_accel_ros.engine.stages import BUCKET, CHUNKS, Stages
 from vla_accel_ros.kernels.ops import Ops
-from vla_accel_ros.models.conventions import padded
-from vla_accel_ros.models.gemma import KV
-from vla_accel_ros.models.pi import Pi
-from vla_accel_ros.models.resize import resize_bilinear
-from vla_accel_ros.models.sampling import Flow, sample
+from vla_accel_ros.models.flow.sampling import Flow, sample
+from vla_accel_ros.models.layers.gemma import KV
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.processing.conventions import padded
+from vla_accel_ros.models.processing.resize import resize_bilinear
 
 KINDS = ("pi0", "pi05")
 STEPS = 4

@@ -24,7 +24,7 @@ from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
 from vla_accel_ros.engine.streaming import Pace, Ports, Streaming
 from vla_accel_ros.engine.types import Chunk, Observation
-from vla_accel_ros.models.checkpoint import load_policy
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.policy import Policy
 
 STEPS, COUNT = 4, 3

@@ -12,8 +12,8 @@ from builders import make_config, make_model
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.engine.staging import HostRing, Inputs, Readback
+from vla_accel_ros.models.flow.rtc import Guidance
 from vla_accel_ros.models.inpainting import Inpainting
-from vla_accel_ros.models.rtc import Guidance
 
 STEPS = 3
 FIELDS = {

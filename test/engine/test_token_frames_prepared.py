@@ -13,8 +13,8 @@ from openvla_builders import ACTIONS, make_openvla_folder, make_openvla_observat
 from vla_accel_ros.engine import packed_stage
 from vla_accel_ros.engine.config import PREFERENCES, TOKEN_MODES
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.models.checkpoint import load_policy
-from vla_accel_ros.models.openvla_policy import OpenVLAPolicy
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
 
 FRAMES = 2 * ACTIONS
 WORDS = ("lift", "lift the red cup and put it down", "lift the red cup and put it on the green plate again")

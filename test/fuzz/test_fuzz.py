@@ -1,7 +1,7 @@
 """Whatever bytes and texts come from outside: one sentence of refusal, or the right result, and nothing else.
 
 FUZZ_CASES sets how many cases there are over all targets, 100,000 unless told otherwise; `make fuzz` runs ten
-times as many. The shared-memory ring has its own (test/sensing/test_ring_fuzz.py).
+times as many. The shared-memory ring has its own (test/sensing/cameras/test_ring_fuzz.py).
 """
 
 from __future__ import annotations

@@ -27,8 +27,11 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from vla_accel_ros.kernels.flow import Guide, Magnitudes
-from vla_accel_ros.kernels.gpu import (
+from vla_accel_ros.kernels.ops import TritonOps
+from vla_accel_ros.kernels.reference.flow import Guide, Magnitudes
+from vla_accel_ros.kernels.reference.image import Views
+from vla_accel_ros.kernels.reference.linear import Norm
+from vla_accel_ros.kernels.triton import (
     attention,
     flow,
     image,
@@ -38,13 +41,10 @@ from vla_accel_ros.kernels.gpu import (
     project,
     rotary_attention,
 )
-from vla_accel_ros.kernels.image import Views
-from vla_accel_ros.kernels.linear import Norm
-from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.tuning import Config, Table, read_table
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
-from vla_accel_ros.models.conventions import LEROBOT, OPENPI
-from vla_accel_ros.models.openvla_processing import PixelNorm
+from vla_accel_ros.models.openvla.processing import PixelNorm
+from vla_accel_ros.models.processing.conventions import LEROBOT, OPENPI
 from vla_accel_ros.tools.tune import pieces, wide_pieces
 
 POINTERS = {

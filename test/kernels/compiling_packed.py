@@ -10,11 +10,11 @@ import sys
 import torch
 from compiling import CPU, POINTERS, Compiled
 
-from vla_accel_ros.kernels.gpu import packed_attention, rows
+from vla_accel_ros.kernels.triton import packed_attention, rows
 from vla_accel_ros.kernels.work import Shape, Work
 from vla_accel_ros.models.config import PI05, GemmaConfig
-from vla_accel_ros.models.openvla_config import OPENVLA_7B
-from vla_accel_ros.models.packed import sees
+from vla_accel_ros.models.layers.packed import sees
+from vla_accel_ros.models.openvla.config import OPENVLA_7B
 
 KERNELS = {packed_attention: ("_rotary_write", "_attend", "_combine"), rows: ("_rms_norm", "_gated")}
 

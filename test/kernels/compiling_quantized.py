@@ -10,13 +10,13 @@ import sys
 import torch
 from compiling import CPU, POINTERS, replace_kernels
 
-from vla_accel_ros.kernels.gpu import launch, linear, project, quantized, small_weights
 from vla_accel_ros.kernels.ops import TritonOps
-from vla_accel_ros.kernels.quantized import Product, Rows
+from vla_accel_ros.kernels.reference.quantized import Product, Rows
+from vla_accel_ros.kernels.triton import launch, linear, project, quantized, small_weights
 from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.models.config import PI0
-from vla_accel_ros.models.quantized import FP8, INT4, INT8
-from vla_accel_ros.models.quantized import quantized as quantize
+from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8
+from vla_accel_ros.models.layers.quantized import quantized as quantize
 from vla_accel_ros.tools.tune import pieces
 
 

@@ -1,6 +1,6 @@
 """Where there is no CUDA device the kernels are run by Triton's interpreter, on tensors of the CPU.
 
-The interpreter has to be chosen before triton is imported, which nothing outside of kernels/gpu does.
+The interpreter has to be chosen before triton is imported, which nothing outside of kernels/triton does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""gpu/attention.py computes what its twin does, whatever the numbers of keys, and reads no others."""
+"""triton/attention.py computes what its twin does, whatever the numbers of keys, and reads no others."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import torch
 from drawing import DEVICE, DTYPES, Drawing, assert_near, ints, poison
 from torch import Tensor
 
-from vla_accel_ros.kernels import attention
-from vla_accel_ros.kernels.gpu import attention as kernels
-from vla_accel_ros.kernels.gpu import rotary_attention as rotary
-from vla_accel_ros.kernels.gpu.launch import Scratch
+from vla_accel_ros.kernels.reference import attention
+from vla_accel_ros.kernels.triton import attention as kernels
+from vla_accel_ros.kernels.triton import rotary_attention as rotary
+from vla_accel_ros.kernels.triton.launch import Scratch
 from vla_accel_ros.kernels.tuning import Config
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -1,4 +1,4 @@
-"""gpu/flow.py and gpu/norm.py compute what their twins do."""
+"""triton/flow.py and triton/norm.py compute what their twins do."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 import torch
 from drawing import DEVICE, DTYPES, Drawing, assert_near, ints, poison
 
-from vla_accel_ros.kernels import flow, linear, norm
-from vla_accel_ros.kernels.gpu import flow as kernels
-from vla_accel_ros.kernels.gpu import norm as norm_kernels
-from vla_accel_ros.kernels.gpu.launch import Scratch
-from vla_accel_ros.kernels.linear import Norm
+from vla_accel_ros.kernels.reference import flow, linear, norm
+from vla_accel_ros.kernels.reference.linear import Norm
+from vla_accel_ros.kernels.triton import flow as kernels
+from vla_accel_ros.kernels.triton import norm as norm_kernels
+from vla_accel_ros.kernels.triton.launch import Scratch
 from vla_accel_ros.kernels.tuning import Config
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -11,10 +11,10 @@ import torch
 from drawing import DEVICE, Drawing, assert_near, ints, poison
 from test_linear import assert_norms_near, norm_of, tables_of
 
-from vla_accel_ros.kernels import attention, linear
 from vla_accel_ros.kernels.cuda import attention as attention_kernel
 from vla_accel_ros.kernels.cuda import compiling, products
 from vla_accel_ros.kernels.ops import TritonOps
+from vla_accel_ros.kernels.reference import attention, linear
 from vla_accel_ros.kernels.tuning import Config, Table, load_table
 from vla_accel_ros.models.config import PI0, PI05
 from vla_accel_ros.tools.tune import pieces

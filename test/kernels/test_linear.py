@@ -1,4 +1,4 @@
-"""gpu/linear.py computes what its twin does: odd shapes, several sequences, every option."""
+"""triton/linear.py computes what its twin does: odd shapes, several sequences, every option."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 import torch
 from drawing import DEVICE, DTYPES, Drawing, assert_near, ints, poison
 
-from vla_accel_ros.kernels import linear
-from vla_accel_ros.kernels.gpu import linear as kernels
-from vla_accel_ros.kernels.gpu import project as project_kernels
-from vla_accel_ros.kernels.gpu.launch import Scratch
-from vla_accel_ros.kernels.linear import Norm
+from vla_accel_ros.kernels.reference import linear
+from vla_accel_ros.kernels.reference.linear import Norm
+from vla_accel_ros.kernels.triton import linear as kernels
+from vla_accel_ros.kernels.triton import project as project_kernels
+from vla_accel_ros.kernels.triton.launch import Scratch
 from vla_accel_ros.kernels.tuning import Config
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)

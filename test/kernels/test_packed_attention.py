@@ -1,4 +1,5 @@
-"""gpu/packed_attention.py and gpu/rows.py compute what their twins do, wherever the keys and values lie."""
+"""triton/packed_attention.py and triton/rows.py compute what their twins do, wherever the keys and values
+lie."""
 
 from __future__ import annotations
 
@@ -9,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vla_accel_ros.kernels import packed_attention, rows
-from vla_accel_ros.kernels.gpu import packed_attention as kernels
-from vla_accel_ros.kernels.gpu import rows as rows_kernels
+from vla_accel_ros.kernels.reference import packed_attention, rows
+from vla_accel_ros.kernels.triton import packed_attention as kernels
+from vla_accel_ros.kernels.triton import rows as rows_kernels
 from vla_accel_ros.kernels.work import NOWHERE, Rows, Shape, Where, Work, aligned, where
-from vla_accel_ros.models.gemma import KV
-from vla_accel_ros.models.packed import Span, sees
+from vla_accel_ros.models.layers.gemma import KV
+from vla_accel_ros.models.layers.packed import Span, sees
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 LAYERS, LAYER = 2, 1

@@ -13,8 +13,8 @@ from openvla_builders import make_openvla, make_openvla_config
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.packed_stage import Kernels, PackedForward
 from vla_accel_ros.engine.pages import PagePool
-from vla_accel_ros.kernels.gpu import packed_attention, rows
-from vla_accel_ros.models.packed import Segment, forward
+from vla_accel_ros.kernels.triton import packed_attention, rows
+from vla_accel_ros.models.layers.packed import Segment, forward
 
 
 @pytest.mark.parametrize("family", ["gemma", "llama"])

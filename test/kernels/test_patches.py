@@ -10,14 +10,14 @@ import torch
 from drawing import DEVICE, poison
 from torch import Tensor
 
-from vla_accel_ros.kernels import image
-from vla_accel_ros.kernels.gpu import image as kernels
-from vla_accel_ros.kernels.image import Views
-from vla_accel_ros.models import smolvla_processing
-from vla_accel_ros.models.conventions import LEROBOT, OPENPI, padded
-from vla_accel_ros.models.openvla_processing import PixelNorm
-from vla_accel_ros.models.pixels import PixelRule
-from vla_accel_ros.models.resize import resize_bilinear
+from vla_accel_ros.kernels.reference import image
+from vla_accel_ros.kernels.reference.image import Views
+from vla_accel_ros.kernels.triton import image as kernels
+from vla_accel_ros.models.openvla.processing import PixelNorm
+from vla_accel_ros.models.processing.conventions import LEROBOT, OPENPI, padded
+from vla_accel_ros.models.processing.pixels import PixelRule
+from vla_accel_ros.models.processing.resize import resize_bilinear
+from vla_accel_ros.models.smolvla import processing as smolvla_processing
 
 OPENVLA = PixelNorm()
 RULES = {

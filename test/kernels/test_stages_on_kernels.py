@@ -18,13 +18,13 @@ from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.engine.staggered_stage import CapturedSeats
 from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.tuning import Table
-from vla_accel_ros.models.committed import Committed
-from vla_accel_ros.models.gemma import KV
+from vla_accel_ros.models.flow.committed import Committed
+from vla_accel_ros.models.flow.rtc import Guidance
+from vla_accel_ros.models.flow.sampling import sample
 from vla_accel_ros.models.inpainting import Inpainting
-from vla_accel_ros.models.pi import Pi
-from vla_accel_ros.models.processing import to_unit
-from vla_accel_ros.models.rtc import Guidance
-from vla_accel_ros.models.sampling import sample
+from vla_accel_ros.models.layers.gemma import KV
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.processing.openpi import to_unit
 
 KINDS = ("pi0", "pi05")
 

@@ -14,13 +14,13 @@ from builders import make_config, make_model
 from drawing import DEVICE, Drawing, assert_near, poison
 
 from vla_accel_ros.engine.prefilling import Encode
-from vla_accel_ros.kernels import norm
 from vla_accel_ros.kernels.cuda import compiling, tiles
 from vla_accel_ros.kernels.ops import TritonOps
+from vla_accel_ros.kernels.reference import norm
 from vla_accel_ros.kernels.tuning import Config, Shape, Table, load_table, read_table
 from vla_accel_ros.models.config import PI0
-from vla_accel_ros.models.conventions import OPENPI
-from vla_accel_ros.models.processing import to_unit
+from vla_accel_ros.models.processing.conventions import OPENPI
+from vla_accel_ros.models.processing.openpi import to_unit
 from vla_accel_ros.tools.tune import pieces, wide_pieces
 from vla_accel_ros.tools.tune.candidates import ENCODER
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from drawing import Drawing, assert_near
 
-from vla_accel_ros.kernels import attention
 from vla_accel_ros.kernels.cuda import compiling, view_attention
+from vla_accel_ros.kernels.reference import attention
 
 BF16 = torch.bfloat16
 

@@ -15,7 +15,7 @@ import pytest
 from builders import make_checkpoint, make_config
 from stored_folds import KINDS, STEPS
 
-from vla_accel_ros.models.conversion import Target, convert
+from vla_accel_ros.models.checkpoints.conversion import Target, convert
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

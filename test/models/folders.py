@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from vla_accel_ros.models.checkpoint import load_policy
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 
 
 def edit_weights(file: Path, change: Callable[[dict[str, Tensor]], object]) -> None:

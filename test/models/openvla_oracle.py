@@ -16,13 +16,13 @@ import torch
 from oracle import DTYPES, FOLDER, read_arrays
 from torch import Tensor
 
-from vla_accel_ros.models.config import VisionConfig
-from vla_accel_ros.models.gemma import KV
-from vla_accel_ros.models.openvla import OpenVLA
-from vla_accel_ros.models.openvla_checkpoint import load_openvla_model
-from vla_accel_ros.models.openvla_config import LlamaConfig, OpenVLAConfig
-from vla_accel_ros.models.openvla_processing import ActionStats, ActionTokens
-from vla_accel_ros.models.shards import read_headers
+from vla_accel_ros.models.checkpoints.shards import read_headers
+from vla_accel_ros.models.config import LlamaConfig, VisionConfig
+from vla_accel_ros.models.layers.gemma import KV
+from vla_accel_ros.models.openvla.checkpoint import load_openvla_model
+from vla_accel_ros.models.openvla.config import OpenVLAConfig
+from vla_accel_ros.models.openvla.model import OpenVLA
+from vla_accel_ros.models.openvla.processing import ActionStats, ActionTokens
 
 
 @dataclass(frozen=True)

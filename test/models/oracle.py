@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vla_accel_ros.models.checkpoints.shards import read_headers
 from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
-from vla_accel_ros.models.pi import Pi
-from vla_accel_ros.models.pi_weights import load_pi_model
-from vla_accel_ros.models.shards import read_headers
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.pi.weights import load_pi_model
 
 FOLDER = Path(os.environ.get("VLA_ORACLES") or Path(__file__).parent.parent / "data" / "oracles")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -15,10 +15,10 @@ import torch
 from oracle import Oracle
 from torch import Tensor
 
-from vla_accel_ros.models.gemma import KV
-from vla_accel_ros.models.pi import Pi
-from vla_accel_ros.models.rtc import Guidance
-from vla_accel_ros.models.sampling import sample
+from vla_accel_ros.models.flow.rtc import Guidance
+from vla_accel_ros.models.flow.sampling import sample
+from vla_accel_ros.models.layers.gemma import KV
+from vla_accel_ros.models.pi.model import Pi
 
 Velocity = Callable[[Tensor, float], Tensor]
 

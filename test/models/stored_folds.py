@@ -11,12 +11,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from vla_accel_ros.models.checkpoint import describe, load_policy
+from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.models.folded import Expert
-from vla_accel_ros.models.folding import fold_expert
-from vla_accel_ros.models.pi import Pi
-from vla_accel_ros.models.stored_fold import FOLDED, StoredFold
+from vla_accel_ros.models.pi.folded import Expert
+from vla_accel_ros.models.pi.folding import fold_expert
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.pi.stored_fold import FOLDED, StoredFold
 
 STEPS = 3
 KINDS = ("pi0", "pi05")

@@ -16,9 +16,9 @@ import pytest
 
 HERE = Path(__file__).parent
 SUITE = (
-    "test_smolvla.py",
-    "test_openvla.py",
-    "test_conventions.py",
+    "smolvla/test_smolvla.py",
+    "openvla/test_openvla.py",
+    "processing/test_conventions.py",
     "test_oracles.py::test_actions",
     "test_oracles.py::test_prefix_keys_and_values",
 )

@@ -23,9 +23,9 @@ from oracle_runs import Run
 
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.stages import Stages
-from vla_accel_ros.models.checkpoint import load_policy
-from vla_accel_ros.models.conversion import Target, convert
-from vla_accel_ros.models.shards import read_table
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+from vla_accel_ros.models.checkpoints.conversion import Target, convert
+from vla_accel_ros.models.checkpoints.shards import read_table
 
 FAST = 2e-5  # the stages' twins sum in another order
 

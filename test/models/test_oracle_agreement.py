@@ -10,8 +10,8 @@ from oracle_agreement import agree
 from oracle_runs import Run
 from torch import Tensor
 
-from vla_accel_ros.models import gemma
-from vla_accel_ros.models.gemma import rotate as gemma_rotate
+from vla_accel_ros.models.layers import gemma
+from vla_accel_ros.models.layers.gemma import rotate as gemma_rotate
 
 
 @pytest.fixture(autouse=True)

@@ -19,10 +19,10 @@ from oracle import FOLDER, Oracle, fixture_names
 from oracle_agreement import agree, bound, distance, in_half
 from oracle_runs import Run
 
-from vla_accel_ros.models.decoding import decode
-from vla_accel_ros.models.openvla import is_unused
-from vla_accel_ros.models.rtc import prefix_weights
-from vla_accel_ros.models.sampling import flow_times
+from vla_accel_ros.models.flow.rtc import prefix_weights
+from vla_accel_ros.models.flow.sampling import flow_times
+from vla_accel_ros.models.openvla.model import is_unused
+from vla_accel_ros.models.text.decoding import decode
 
 NAMES = fixture_names("pi0", "pi05")
 OPENVLA_NAMES = fixture_names("openvla")

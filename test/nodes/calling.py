@@ -10,7 +10,7 @@ from rcl_interfaces.msg import SetParametersResult
 from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
 
-from vla_accel_ros.nodes.operator import Operator
+from vla_accel_ros.nodes.clients.operator import Operator
 
 
 def call(operator: Operator, kind: type, name: str, request: object) -> Any:

@@ -12,7 +12,7 @@ from sensor_msgs.msg import JointState
 from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.nodes import convert, qos
-from vla_accel_ros.nodes.operator import Operator
+from vla_accel_ros.nodes.clients.operator import Operator
 
 S = 1_000_000_000
 STEP_S = 1 / 30

@@ -9,9 +9,9 @@ import pytest
 from running import NodeProcess, sweep
 from stand_ins import Arm
 
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.environment import demo_contract
-from vla_accel_ros.nodes.operator import Operator
-from vla_accel_ros.sensing.contract import Contract
 
 
 @pytest.fixture

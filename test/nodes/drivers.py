@@ -19,8 +19,8 @@ from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import CompressedImage, Image, JointState
 from trajectory_msgs.msg import JointTrajectory
 
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes import convert, qos
-from vla_accel_ros.sensing.contract import Contract
 
 
 @dataclass(frozen=True)

@@ -10,22 +10,22 @@ import numpy as np
 from rclpy.task import Future
 from std_srvs.srv import Trigger
 
-from vla_accel_ros.control.braking import brake
-from vla_accel_ros.control.buffer import TrajectoryBuffer
+from vla_accel_ros.contract.contract import ChunkTiming, Contract, Controller, Joint, Stream
+from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.delivery import Delivery
-from vla_accel_ros.control.follower import ChunkFollower
-from vla_accel_ros.control.joint_limits import JointLimits
+from vla_accel_ros.control.following.follower import ChunkFollower
+from vla_accel_ros.control.following.watchdog import Motion, Safety, Watchdog
+from vla_accel_ros.control.limits.braking import brake
+from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.control.watchdog import Motion, Safety, Watchdog
 from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.adapters.forward_command import ForwardCommandAdapter
 from vla_accel_ros.nodes.adapters.joint_trajectory import JointTrajectoryAdapter
-from vla_accel_ros.nodes.home import Home
-from vla_accel_ros.nodes.moves import Outcome, Tolerances
-from vla_accel_ros.nodes.release import Release
-from vla_accel_ros.nodes.standing import OPERATOR, RELEASED, Standing
-from vla_accel_ros.sensing.contract import ChunkTiming, Contract, Controller, Joint, Stream
+from vla_accel_ros.nodes.trajectory.hold import OPERATOR, RELEASED, Standing
+from vla_accel_ros.nodes.trajectory.home import Home
+from vla_accel_ros.nodes.trajectory.moves import Outcome, Tolerances
+from vla_accel_ros.nodes.trajectory.release import Release
 from vla_accel_ros.sensing.joints import JointHistory
 from vla_accel_ros.sim.controller import JointTrajectoryController
 

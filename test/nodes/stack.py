@@ -11,8 +11,8 @@ import numpy as np
 from builders import CALM, make_checkpoint, make_config
 from running import NodeProcess
 
-from vla_accel_ros.nodes.listener import Joints
-from vla_accel_ros.nodes.operator import Operator
+from vla_accel_ros.nodes.clients.listener import Joints
+from vla_accel_ros.nodes.clients.operator import Operator
 
 # At rest is a hundredth of full speed; physics and the gripper's spring never are quite still.
 REST_RAD_S = 0.03

@@ -11,7 +11,7 @@ from stand_ins import ARM, write_contract
 from std_msgs.msg import Float64MultiArray
 
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.operator import Operator
+from vla_accel_ros.nodes.clients.operator import Operator
 
 PROGRAM = """\
 import sys

@@ -10,7 +10,7 @@ import math
 
 import pytest
 
-from vla_accel_ros.nodes.operator import Operator
+from vla_accel_ros.nodes.clients.operator import Operator
 
 EPISODES = range(1000, 1004)
 EPISODE_S = 10.0

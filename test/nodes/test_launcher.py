@@ -23,8 +23,8 @@ from calling import state
 from running import ROOT, until
 from stack import assert_ends_at_rest, commanded_acceleration, set_going, wait_for_rest, wait_until_ns
 
+from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.environment import is_running, this_process
-from vla_accel_ros.nodes.operator import Operator
 
 S = 1_000_000_000
 LAUNCHER = ROOT / "test" / "launch" / "launcher.py"

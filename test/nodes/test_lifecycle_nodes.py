@@ -17,8 +17,8 @@ from std_msgs.msg import String
 
 from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.environment import demo_contract
-from vla_accel_ros.nodes.operator import Operator
 from vla_accel_ros.nodes.params.parameter import Parameter
 from vla_accel_ros.nodes.params.tables import NODES
 

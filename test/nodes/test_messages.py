@@ -11,7 +11,7 @@ from builtin_interfaces.msg import Duration
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from vla_accel_msgs.msg import ActionChunk
-from vla_accel_ros.control.agreement import agreement_from_message
+from vla_accel_ros.control.chunking.agreement import agreement_from_message
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.types import Agreement, Chunk
 from vla_accel_ros.nodes import convert

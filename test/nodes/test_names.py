@@ -18,7 +18,7 @@ from std_srvs.srv import Trigger
 
 from vla_accel_msgs.msg import Motion
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.operator import Operator
+from vla_accel_ros.nodes.clients.operator import Operator
 
 LEFT, RIGHT = "reach the red block", "reach the blue block"
 

@@ -18,8 +18,8 @@ from running import NodeProcess
 from stack import Stack
 from stand_ins import ARM, write_contract
 
-from vla_accel_ros.nodes.operator import Operator
-from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.nodes.clients.operator import Operator
 
 HOME = dict(zip(ARM, (0.0, 0.0, 0.8, 0.3, 0.0)))
 

@@ -8,7 +8,7 @@ import pytest
 from stack import Stack
 
 from vla_accel_msgs.msg import Motion
-from vla_accel_ros.nodes.operator import Operator
+from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.tools.cli import main
 
 

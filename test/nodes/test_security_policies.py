@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 import pytest
 from stack import Stack, wait_for_recorder
 
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.environment import demo_contract
-from vla_accel_ros.nodes.operator import Operator
-from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.tools.cli import main
 from vla_accel_ros.tools.policy import LIFECYCLE_NODES, policy, rights
 

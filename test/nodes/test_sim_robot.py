@@ -11,7 +11,7 @@ from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert, qos
-from vla_accel_ros.nodes.operator import Operator
+from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.sim_robot import choose_task
 from vla_accel_ros.sim.robot import SimRobot
 

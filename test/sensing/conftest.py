@@ -9,8 +9,8 @@ import pytest
 from rings import H, W, left_over, unique
 from streams import make_contract
 
-from vla_accel_ros.sensing.contract import Contract
-from vla_accel_ros.sensing.ring import RingWriter
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.sensing.cameras.ring import RingWriter
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from streams import MS, SIM_ARM, S, make_contract
 
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.types import Observation
-from vla_accel_ros.sensing.contract import Contract
-from vla_accel_ros.sensing.frames import FramePool
+from vla_accel_ros.sensing.cameras.frames import FramePool
 from vla_accel_ros.sensing.sync import NOTHING_NEW, NotReady, Synchroniser
 
 TASK = "reach the red block"

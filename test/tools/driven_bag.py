@@ -13,14 +13,14 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray, String
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.nodes.convert import session_to_message, set_stamp
-from vla_accel_ros.nodes.definitions import definition, type_name
 from vla_accel_ros.nodes.environment import demo_contract
-from vla_accel_ros.sensing.bag_topic import Topic
-from vla_accel_ros.sensing.cdr import image_message
-from vla_accel_ros.sensing.contract import Contract
-from vla_accel_ros.sensing.mcap_bag import McapBag
+from vla_accel_ros.nodes.recorder.message_definitions import definition, type_name
+from vla_accel_ros.recording.mcap_writer import McapBag
+from vla_accel_ros.recording.topic import Topic
+from vla_accel_ros.sensing.cameras.cdr import image_message
 
 S = 1_000_000_000
 START_NS = 5_000 * S

@@ -15,7 +15,7 @@ import cv2
 import pytest
 from builders import CALM, make_checkpoint
 
-from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.tools.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from vla_accel_ros.models.checkpoint import load_policy
-from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.sim.tasks import FAMILIES, tasks
 from vla_accel_ros.tools import cli
 from vla_accel_ros.tools.demo_policy import data, samples, vocabulary

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.contract.findings import ERROR, OK, WARNING
 from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.sensing.arrivals import Arrival, Watched
-from vla_accel_ros.sensing.contract import Contract
-from vla_accel_ros.sensing.findings import ERROR, OK, WARNING
 from vla_accel_ros.tools.doctor.streams import judge
 
 S = 1_000_000_000

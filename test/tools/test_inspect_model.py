@@ -11,9 +11,9 @@ from lerobot_builders import make_lerobot_config, make_lerobot_folder
 from openvla_builders import make_norm_stats, make_openvla_folder
 from smolvla_recording import make_smolvla_folder
 
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.environment import demo_model
-from vla_accel_ros.nodes.loading import Load
-from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.tools.cli import main
 
 MAKERS = {

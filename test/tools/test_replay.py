@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from recorded_run import Run
 
-from vla_accel_ros.control.rtc import RtcSettings
-from vla_accel_ros.sensing.bag import Bag
+from vla_accel_ros.control.chunking.rtc import RtcSettings
+from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.tools import cli
 from vla_accel_ros.tools.replay.again import Otherwise, Result, replay
 from vla_accel_ros.tools.replay.moments import Moments

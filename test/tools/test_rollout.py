@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from builders import make_policy
 
-from vla_accel_ros.control.buffer import Mode
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.control.chunking.buffer import Mode
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.models.checkpoint import load_policy
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.nodes.environment import demo_contract, demo_model
-from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sim import layout
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import Task, tasks

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from vla_accel_ros.control.joint_limits import JointLimits
-from vla_accel_ros.control.stream import STOOD_S, CommandStream
+from vla_accel_ros.control.command_stream import STOOD_S, CommandStream
+from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 
 _FRESH_NS = 200_000_000

@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
-from vla_accel_ros.control.joint_limits import JointLimits
-from vla_accel_ros.control.limiter import extremes
+from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.limits.limiter import extremes
 from vla_accel_ros.control.trajectory import Trajectory
 
 _KNOT_S = 0.05

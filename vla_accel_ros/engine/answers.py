@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.kv_store import KVStore, State
-from vla_accel_ros.models import packed
-from vla_accel_ros.models.decoding import GREEDY, Sampling
-from vla_accel_ros.models.openvla import OpenVLA
-from vla_accel_ros.models.packed import Forward, Segment
-from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.layers import packed
+from vla_accel_ros.models.layers.packed import Forward, Segment
+from vla_accel_ros.models.openvla.model import OpenVLA
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.text.decoding import GREEDY, Sampling
 
 
 class Said(NamedTuple):
@@ -47,7 +47,8 @@ class Answers:
     """The answers of one model. Not for several threads at once.
 
     model: whose language head continues prefixes; stop: the id that ends a text.
-    together: False computes every answer's token by itself, to the bit what it is alone (models.packed).
+    together: False computes every answer's token by itself, to the bit what it is alone
+        (models.layers.packed).
     forward: how segments are computed, None = in plain torch.
     """
 

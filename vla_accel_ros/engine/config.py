@@ -23,7 +23,8 @@ class EngineConfig:
 
     slots: prefixes alive at once, at least 4: the newest, one being computed, one acted on, one asked about.
         Token pipelines and staggered chunks hold more; see `Engine`.
-    steps, time_rule: flow sampling, see models.sampling; "auto" is the rule of whoever trained the policy.
+    steps, time_rule: flow sampling, see models.flow.sampling; "auto" is the rule of whoever trained the
+        policy.
     seed, noise: what chunks begin with, see models.noise: "fresh", a function of (seed, request) alone, or
         "coherent", of (seed, time of each action).
     step_dt_s: seconds between two actions of a chunk.

@@ -17,10 +17,10 @@ from torch import Tensor
 from vla_accel_ros.engine.graphs import Stage
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.staging import Inputs
-from vla_accel_ros.kernels.linear import Norm
 from vla_accel_ros.kernels.ops import Ops
-from vla_accel_ros.models.folded import Prefix
-from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.kernels.reference.linear import Norm
+from vla_accel_ros.models.pi.folded import Prefix
+from vla_accel_ros.models.pi.model import Pi
 
 
 class _Rows(Stage):

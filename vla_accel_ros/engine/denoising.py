@@ -2,7 +2,7 @@
 
 Keys and values of the prefix are read in their pool slot, those of the suffix in a buffer that each layer
 uses again. Slots and lengths are on the device: one graph serves every frame. The state of the flow is
-float32; everything that only depends on the flow time was computed before (models/folded.py).
+float32; everything that only depends on the flow time was computed before (models/pi/folded.py).
 
 A chunk may have to agree with given actions (models/inpainting.py). Guidance is arithmetic at the end of a
 step's last launch. Committed actions have a flow time of their own: there, tables have a row for each action,
@@ -24,13 +24,13 @@ from vla_accel_ros.engine.graphs import Stage
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.precision import SmallLayer
 from vla_accel_ros.engine.staging import Inputs, Pending, Readback
-from vla_accel_ros.kernels.flow import Guide, Magnitudes
-from vla_accel_ros.kernels.linear import Norm
 from vla_accel_ros.kernels.ops import Ops
+from vla_accel_ros.kernels.reference.flow import Guide, Magnitudes
+from vla_accel_ros.kernels.reference.linear import Norm
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.models.folded import Expert, FoldedLayer, LayerTables
+from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.inpainting import Inpainting
-from vla_accel_ros.models.sampling import flow_times
+from vla_accel_ros.models.pi.folded import Expert, FoldedLayer, LayerTables
 
 
 class Form(IntEnum):
@@ -74,11 +74,12 @@ class Denoise(Stage):
 
     noise float32 [B, H, A]; x float32 [B, H, A]: the actions it becomes; update float32 [B, H, A]: what the
     last step added; magnitudes: how far every step moved each action; state float32 [B, S], for pi0; slots,
-    lengths int32 [B]: where each chunk's prefix is and how long; guide: see kernels.flow.Guide.
+    lengths int32 [B]: where each chunk's prefix is and how long; guide: see kernels.reference.flow.Guide.
     small: quantised layers to compute with instead of the expert's own. clean: makes the expert with a row
-    for flow time 0 (models.folding.with_clean_step), which committed actions need; None = they are refused.
-    time_rule: of the flow, see models.sampling. joints: numbers of an action that magnitudes count; None =
-    all.
+    for flow time 0 (models.pi.folding.with_clean_step), which committed actions need; None = they are
+    refused.
+    time_rule: of the flow, see models.flow.sampling. joints: numbers of an action that magnitudes count; None
+    = all.
     """
 
     variant: Form = Form.FREE

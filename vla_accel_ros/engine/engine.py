@@ -23,9 +23,9 @@ from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.engine.stages import Progress
 from vla_accel_ros.engine.text import Answer
 from vla_accel_ros.engine.types import Agreement, Chunk, Observation
-from vla_accel_ros.models.decoding import Sampling
+from vla_accel_ros.models.flow.rtc import Guidance
 from vla_accel_ros.models.policies import AnyPolicy
-from vla_accel_ros.models.rtc import Guidance
+from vla_accel_ros.models.text.decoding import Sampling
 
 
 class Engine:
@@ -85,10 +85,10 @@ class Engine:
         relative to the state the network was given.
         noise: float [H, A] instead of the request's own, or the number of the request whose noise it is.
         steps: instead of the engine's.
-        guidance: agreement with the previous chunk, see models.rtc and engine.guiding.
+        guidance: agreement with the previous chunk, see models.flow.rtc and engine.guiding.
         committed: float [d, D], absolute, instead of guidance: the leading actions, which the robot executes
             meanwhile. The chunk begins with exactly them and continues them. Only for policies that were
-            trained to be given that many (policy.trained_delay, see models.committed).
+            trained to be given that many (policy.trained_delay, see models.flow.committed).
         agreement: either of them as it was recorded in a chunk; the new one records it, too.
         Raises ValueError for what does not fit the policy, or for both guidance and committed; a policy that
         acts by tokens takes none of noise, steps, guidance and committed.
@@ -116,8 +116,8 @@ class Engine:
         The answer holds the prefix and a place for its own keys and values until it ends or is closed: newer
         frames do not disturb it, nor it them or an action. It ends at the end of the text, at a text that is
         in `stop` (which is not part of it), or at max_tokens. All answers under way share their forwards.
-        temperature, top_k, top_p: see models.decoding.Sampling; 0 is greedy. seed: of the draws, instead of
-        the request's own.
+        temperature, top_k, top_p: see models.text.decoding.Sampling; 0 is greedy. seed: of the draws, instead
+        of the request's own.
         Raises ValueError for what cannot be or a policy that has no language head, PoolExhausted if too many
         are open.
         """

@@ -23,13 +23,13 @@ from vla_accel_ros.engine.staggered import PlainSeats, Seats
 from vla_accel_ros.engine.staggered_stage import CapturedSeats
 from vla_accel_ros.engine.staging import Pending, Samples
 from vla_accel_ros.engine.types import Chunk
-from vla_accel_ros.models.committed import Committed
-from vla_accel_ros.models.gemma import KV
+from vla_accel_ros.models.flow.committed import Committed
+from vla_accel_ros.models.flow.rtc import Guidance
+from vla_accel_ros.models.flow.sampling import flow_times, sample
 from vla_accel_ros.models.inpainting import Inpainting
+from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.noise import COHERENT, coherent, fresh
 from vla_accel_ros.models.policies import AnyPolicy, FlowPolicy
-from vla_accel_ros.models.rtc import Guidance
-from vla_accel_ros.models.sampling import flow_times, sample
 
 BESIDE = 3
 """Slots for frames that no staggered chunk holds: the newest, one being computed, one asked about."""

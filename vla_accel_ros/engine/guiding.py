@@ -1,7 +1,7 @@
 """What makes a chunk agree with the one that is being executed when it comes.
 
-Chunks are in the robot's units and on its clock, guidance (models.rtc) in raw actions and steps. What is left
-of the previous chunk after the frame's stamp is what the new one has to continue.
+Chunks are in the robot's units and on its clock, guidance (models.flow.rtc) in raw actions and steps. What is
+left of the previous chunk after the frame's stamp is what the new one has to continue.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from vla_accel_ros.engine.types import Agreement, Chunk
+from vla_accel_ros.models.flow.rtc import Guidance
 from vla_accel_ros.models.policies import FLOW, AnyPolicy
-from vla_accel_ros.models.rtc import Guidance
 
 if TYPE_CHECKING:  # flow_actor, of which an engine is made, guides with this
     from vla_accel_ros.engine.engine import Engine
@@ -24,7 +24,7 @@ class Overlap(NamedTuple):
 
     delay: actions of the new chunk that will be past when it comes (inference time in steps, rounded up).
     execution: actions after which it is free, None = all that the previous chunk covers.
-    schedule, jacobian: see models.rtc. max_weight: greatest strength of the correction.
+    schedule, jacobian: see models.flow.rtc. max_weight: greatest strength of the correction.
     """
 
     delay: int

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 import torch
 
 from vla_accel_ros.models.config import GemmaConfig
-from vla_accel_ros.models.gemma import KV
-from vla_accel_ros.models.packed import Span
+from vla_accel_ros.models.layers.gemma import KV
+from vla_accel_ros.models.layers.packed import Span
 
 GIB = 1 << 30
 

@@ -2,10 +2,10 @@
 
 OxyGen's manager (section 3.2) as bookkeeping: Store gives a request an id, a promise of pages and a reference
 to its prefix; Retrieve finds it again; Update is done in place, by the tail that grows; Remove gives it all
-back. Batch and UnBatch are nothing at all: a forward reads every state where it lies (models.packed), so the
-keys and values are never copied, stacked or padded. Memory is fixed. A finished state stays readable until
-its space is needed; then the oldest finished goes first, and if that is not enough the newcomer is refused.
-What is being written, acted on or published is never evicted.
+back. Batch and UnBatch are nothing at all: a forward reads every state where it lies (models.layers.packed),
+so the keys and values are never copied, stacked or padded. Memory is fixed. A finished state stays readable
+until its space is needed; then the oldest finished goes first, and if that is not enough the newcomer is
+refused. What is being written, acted on or published is never evicted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from vla_accel_ros.engine.kv_pool import KVPool, PoolExhausted
 from vla_accel_ros.engine.pages import PagePool, Tail
-from vla_accel_ros.models.packed import Span
+from vla_accel_ros.models.layers.packed import Span
 
 
 @dataclass

@@ -15,15 +15,15 @@ import numpy as np
 import torch
 
 from vla_accel_ros.engine.intake import on_host
-from vla_accel_ros.kernels.image import View, Views
-from vla_accel_ros.models.pixels import PixelRule
+from vla_accel_ros.kernels.reference.image import View, Views
+from vla_accel_ros.models.processing.pixels import PixelRule
 
 
 class Landing:
     """Buffers for `count` images of any sizes, and what a kernel needs to make squares of them by a rule.
 
-    views: for kernels.image.patches. Not for several threads at once: whoever takes holds the stage's lock
-    until the stage is in the stream and `read` was called.
+    views: for kernels.reference.image.patches. Not for several threads at once: whoever takes holds the
+    stage's lock until the stage is in the stream and `read` was called.
     """
 
     def __init__(self, rule: PixelRule, size: int, count: int, device: torch.device) -> None:

@@ -1,11 +1,11 @@
 """Packed forwards of a decoder stack as captured stages: one graph for every shape of segments.
 
-The same segments as models.packed.forward takes, and the same results but for rounding. A shape is what a
-graph is made for: long segments (a prompt, a draft behind it) padded to a multiple of 16 rows, which a causal
-one does not notice, and single rows (riders, answers) padded to a power of two with rows that look at nothing
-and write nowhere. Which memory is read and written is a table that is renewed before each replay. Products
-are cuBLAS, near its limit from a few dozen rows on; all else is two passes over the rows and two launches of
-attention a layer. Forwards of few rows may have quantised weights (engine.precision).
+The same segments as models.layers.packed.forward takes, and the same results but for rounding. A shape is
+what a graph is made for: long segments (a prompt, a draft behind it) padded to a multiple of 16 rows, which a
+causal one does not notice, and single rows (riders, answers) padded to a power of two with rows that look at
+nothing and write nowhere. Which memory is read and written is a table that is renewed before each replay.
+Products are cuBLAS, near its limit from a few dozen rows on; all else is two passes over the rows and two
+launches of attention a layer. Forwards of few rows may have quantised weights (engine.precision).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torch import Tensor
 
 from vla_accel_ros.engine.graphs import Stage
 from vla_accel_ros.engine.precision import SmallLayer
-from vla_accel_ros.kernels import packed_attention, quantized, rows
+from vla_accel_ros.kernels.reference import packed_attention, quantized, rows
 from vla_accel_ros.kernels.work import NOWHERE, Rows, Shape, Where, Work, aligned, where
 from vla_accel_ros.models.config import GemmaConfig
-from vla_accel_ros.models.folded import FoldedLayer
-from vla_accel_ros.models.fused import fuse
-from vla_accel_ros.models.gemma import NORM_EPS, Gemma, rotary_tables
-from vla_accel_ros.models.llama import Llama
-from vla_accel_ros.models.packed import Part, Segment, Span, sees
-from vla_accel_ros.models.quantized import Quantized, Weight
+from vla_accel_ros.models.layers.fused import fuse
+from vla_accel_ros.models.layers.gemma import NORM_EPS, Gemma, rotary_tables
+from vla_accel_ros.models.layers.llama import Llama
+from vla_accel_ros.models.layers.packed import Part, Segment, Span, sees
+from vla_accel_ros.models.layers.quantized import Quantized, Weight
+from vla_accel_ros.models.pi.folded import FoldedLayer
 
 ROUND = 16
 """Rows of a causal segment are padded to a multiple of this."""
@@ -90,9 +90,9 @@ def kernels_for(device: torch.device) -> Kernels:
     """Triton's on a GPU, their twins elsewhere. Raises ImportError on a GPU without triton."""
     if device.type != "cuda":
         return Kernels(packed_attention, rows, quantized)
-    from vla_accel_ros.kernels.gpu import packed_attention as gpu_attention
-    from vla_accel_ros.kernels.gpu import rows as gpu_rows
-    from vla_accel_ros.kernels.gpu import small_weights
+    from vla_accel_ros.kernels.triton import packed_attention as gpu_attention
+    from vla_accel_ros.kernels.triton import rows as gpu_rows
+    from vla_accel_ros.kernels.triton import small_weights
 
     return Kernels(gpu_attention, gpu_rows, small_weights)
 
@@ -141,10 +141,10 @@ class PackedStage(Stage):
 
 
 class PackedForward:
-    """A `models.packed.Forward` of one stack. Not for several threads at once.
+    """A `models.layers.packed.Forward` of one stack. Not for several threads at once.
 
     positions: most that a row may have. capture: False computes without graphs, launch by launch.
-    weights: a kind of models.quantized that forwards of few rows have, None = all have exact ones.
+    weights: a kind of models.layers.quantized that forwards of few rows have, None = all have exact ones.
     A stage is made and captured when a shape comes for the first time: call once with each before it counts.
     last: the stage of the last call.
     """

@@ -16,7 +16,7 @@ import torch
 
 from vla_accel_ros.engine.kv_pool import PoolExhausted, check_memory
 from vla_accel_ros.models.config import GemmaConfig
-from vla_accel_ros.models.packed import Span
+from vla_accel_ros.models.layers.packed import Span
 
 
 class PagePool:

@@ -19,11 +19,11 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from vla_accel_ros.models.folded import FoldedLayer, Prefix
-from vla_accel_ros.models.fused import fuse
-from vla_accel_ros.models.pi import Pi
-from vla_accel_ros.models.quantized import FP8, INT4, INT8, Quantized, Weight, quantized, total_bytes
-from vla_accel_ros.models.vision import Layer
+from vla_accel_ros.models.layers.fused import fuse
+from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, Quantized, Weight, quantized, total_bytes
+from vla_accel_ros.models.layers.vision import Layer
+from vla_accel_ros.models.pi.folded import FoldedLayer, Prefix
+from vla_accel_ros.models.pi.model import Pi
 
 EXACT = "exact"
 PRECISIONS = (EXACT, FP8, INT8, INT4)
@@ -41,7 +41,7 @@ fp8 weights and 7.4 ms with exact ones, and encode 1.75 ms in fp8 and 1.66 ms in
 
 @dataclass(frozen=True)
 class SmallLayer:
-    """As models.folded.FoldedLayer; o may be exact."""
+    """As models.pi.folded.FoldedLayer; o may be exact."""
 
     qkv: Quantized
     o: Weight

@@ -23,8 +23,8 @@ from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.engine.towers import Towers
 from vla_accel_ros.engine.types import Observation
-from vla_accel_ros.models import packed
-from vla_accel_ros.models.packed import Forward, Segment
+from vla_accel_ros.models.layers import packed
+from vla_accel_ros.models.layers.packed import Forward, Segment
 from vla_accel_ros.models.policies import AnyPolicy, WordedPolicy
 
 ENCODED_ONLY = (

@@ -22,13 +22,13 @@ from vla_accel_ros.engine.graphs import Memory, Stage
 from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.landing import Landing
 from vla_accel_ros.engine.staging import Inputs
-from vla_accel_ros.kernels.linear import product_in_parts
 from vla_accel_ros.kernels.ops import Ops
-from vla_accel_ros.models.folded import Prefix
-from vla_accel_ros.models.fused import fuse
-from vla_accel_ros.models.pi import Pi
-from vla_accel_ros.models.pixels import PixelRule
-from vla_accel_ros.models.vision import Layer
+from vla_accel_ros.kernels.reference.linear import product_in_parts
+from vla_accel_ros.models.layers.fused import fuse
+from vla_accel_ros.models.layers.vision import Layer
+from vla_accel_ros.models.pi.folded import Prefix
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.processing.pixels import PixelRule
 
 
 class Encode(Stage):

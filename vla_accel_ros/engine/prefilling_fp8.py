@@ -17,9 +17,9 @@ from torch import Tensor
 from vla_accel_ros.engine.precision import SmallLayer, SmallVision
 from vla_accel_ros.engine.prefilling import Encode, Prefill
 from vla_accel_ros.kernels.ops import Ops
-from vla_accel_ros.kernels.quantized import Product, Rows
-from vla_accel_ros.models.pi import Pi
-from vla_accel_ros.models.pixels import PixelRule
+from vla_accel_ros.kernels.reference.quantized import Product, Rows
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.processing.pixels import PixelRule
 
 
 class EncodeFp8(Encode):

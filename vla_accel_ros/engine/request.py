@@ -19,8 +19,8 @@ from vla_accel_ros.engine.types import Agreement, Chunk, Observation
 
 if TYPE_CHECKING:  # policies plan with requests where there is no torch
     from vla_accel_ros.engine.prefixes import Prefix
-    from vla_accel_ros.models.decoding import Sampling
-    from vla_accel_ros.models.rtc import Guidance
+    from vla_accel_ros.models.flow.rtc import Guidance
+    from vla_accel_ros.models.text.decoding import Sampling
 
 OBSERVE, ACT, ASK, REWORD = "observe", "act", "ask", "reword"
 ENCODE, PREFILL, DENOISE, DECODE = "encode", "prefill", "denoise", "decode"

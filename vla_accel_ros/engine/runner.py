@@ -32,10 +32,10 @@ from vla_accel_ros.engine.token_actor import PackedTokenActor, TokenActor, slots
 from vla_accel_ros.engine.towers import Towers
 from vla_accel_ros.extensions import POLICIES, find
 from vla_accel_ros.kernels.ops import ops_for
-from vla_accel_ros.models.openvla import OpenVLA
-from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8
+from vla_accel_ros.models.openvla.model import OpenVLA
+from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.policies import FLOW, AnyPolicy, WordedPolicy
-from vla_accel_ros.models.quantized import FP8, INT4, INT8
 
 
 class Actor(Protocol):

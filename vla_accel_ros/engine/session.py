@@ -121,7 +121,7 @@ def build() -> str:
     """SHA-256 over the code and the data of this package, as they lie on the disk."""
     root = Path(vla_accel_ros.__file__).parent
     total = hashlib.sha256()
-    for folder in ("engine", "kernels", "models", "control", "sensing"):
+    for folder in ("engine", "kernels", "models", "control", "sensing", "contract"):
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in (".py", ".json"):
                 total.update(f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes())

@@ -27,14 +27,14 @@ from vla_accel_ros.engine.prefilling import Encode, Prefill
 from vla_accel_ros.engine.prefilling_fp8 import EncodeFp8, PrefillFp8
 from vla_accel_ros.engine.staging import Pending
 from vla_accel_ros.kernels.ops import Ops, ops_for
-from vla_accel_ros.models.conventions import OPENPI
-from vla_accel_ros.models.folded import Expert
-from vla_accel_ros.models.folding import fold_expert, fold_prefix, with_clean_step
-from vla_accel_ros.models.gemma import rotary_tables
+from vla_accel_ros.models.flow.sampling import Flow
 from vla_accel_ros.models.inpainting import Inpainting
-from vla_accel_ros.models.pi import Pi
-from vla_accel_ros.models.pixels import PixelRule
-from vla_accel_ros.models.sampling import Flow
+from vla_accel_ros.models.layers.gemma import rotary_tables
+from vla_accel_ros.models.pi.folded import Expert
+from vla_accel_ros.models.pi.folding import fold_expert, fold_prefix, with_clean_step
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.processing.conventions import OPENPI
+from vla_accel_ros.models.processing.pixels import PixelRule
 
 Progress = Callable[[str, int, int], None]
 """Told what is made next, how many are made, and of how many."""
@@ -57,9 +57,9 @@ S = TypeVar("S", bound=Stage)
 class Stages:
     """encode, prefill, denoise and finish of a model over a pool of prefixes.
 
-    time_rule: of the flow, see models.sampling. ops: makes the kernels of a stage; None = those of the pool's
-    device. precision: see engine.precision. rule: how pixels become the network's. joints: numbers of an
-    action that the magnitudes of updates count; None = all.
+    time_rule: of the flow, see models.flow.sampling. ops: makes the kernels of a stage; None = those of the
+    pool's device. precision: see engine.precision. rule: how pixels become the network's. joints: numbers of
+    an action that the magnitudes of updates count; None = all.
     partitions: streams by a name for each, on which stages that are called for that partition are captured,
     so that their graphs keep its processors and priority; None, which is there, is no partition.
     Raises RuntimeError on a GPU without triton, ValueError for a precision that the device does not have.

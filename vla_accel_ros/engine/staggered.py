@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.staging import Pending, Samples
+from vla_accel_ros.models.flow.sampling import Flow, flow_times
 from vla_accel_ros.models.inpainting import Inpainting
-from vla_accel_ros.models.packed import FlowStep, Part, velocities
-from vla_accel_ros.models.pi import Pi
-from vla_accel_ros.models.sampling import Flow, flow_times
+from vla_accel_ros.models.layers.packed import FlowStep, Part, velocities
+from vla_accel_ros.models.pi.model import Pi
 
 
 class Seats(Protocol):
@@ -58,8 +58,8 @@ class Seats(Protocol):
 
 class PlainSeats:
     """In plain torch. together: False computes every chunk's step by itself, to the bit what it is alone
-    (models.packed), and chunks with committed actions are always computed so. steps, time_rule: see
-    models.sampling. joints: numbers of an action that magnitudes count, None = all."""
+    (models.layers.packed), and chunks with committed actions are always computed so. steps, time_rule: see
+    models.flow.sampling. joints: numbers of an action that magnitudes count, None = all."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class PlainSeats:
         self._due[seat] = FlowStep(x, self._time(0, device, guide), state, kv)
 
     def _time(self, step: int, device: torch.device, guide: Inpainting | None) -> Tensor:
-        """As models.sampling.Velocity has it, and models.committed where actions are committed."""
+        """As models.flow.sampling.Velocity has it, and models.flow.committed where actions are committed."""
         if guide is None or not guide.committed:
             return self._on[device][step]
         times = torch.full((1, len(guide.target)), self._times[step])

@@ -22,14 +22,14 @@ from vla_accel_ros.engine.kv_pool import KVPool
 from vla_accel_ros.engine.precision import SmallLayer
 from vla_accel_ros.engine.stages import Stages
 from vla_accel_ros.engine.staging import Field, HostRing, Inputs, Pending
-from vla_accel_ros.kernels.flow import Guide
-from vla_accel_ros.kernels.linear import product_in_parts
 from vla_accel_ros.kernels.ops import Ops, ops_for
+from vla_accel_ros.kernels.reference.flow import Guide
+from vla_accel_ros.kernels.reference.linear import product_in_parts
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.models.folded import Expert, Modulation
+from vla_accel_ros.models.flow.sampling import Flow
 from vla_accel_ros.models.inpainting import Inpainting
-from vla_accel_ros.models.packed import Part, Span
-from vla_accel_ros.models.sampling import Flow
+from vla_accel_ros.models.layers.packed import Part, Span
+from vla_accel_ros.models.pi.folded import Expert, Modulation
 
 WIDE_ROWS = 96
 """Rows of a step from which on cuBLAS is faster than the kernels for few rows: two chunks, on an H200."""

@@ -113,7 +113,7 @@ def write(host: Tensor, value: Value) -> None:
 class Samples(NamedTuple):
     """Sampled chunks on the host: actions float32 [B, H, A], normalised; update float32 [B, H, A]: what the
     last step added to them; magnitudes float32 [S, B, H]: how far each step moved each action, see
-    kernels.flow.Magnitudes."""
+    kernels.reference.flow.Magnitudes."""
 
     actions: np.ndarray
     update: np.ndarray

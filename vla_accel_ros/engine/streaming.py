@@ -83,7 +83,8 @@ class Ports:
 
 
 class Chunking(Protocol):
-    """Makes each chunk agree with the one that is being executed (control.rtc). Called in the lane."""
+    """Makes each chunk agree with the one that is being executed (control.chunking.rtc). Called in the
+    lane."""
 
     def begin(self, request: Request) -> None: ...
     def made(self, request: Request) -> None: ...

@@ -1,7 +1,7 @@
 """Answers as text: what the language head continues, of several frames in one forward, piece by piece.
 
 A token's work advances all answers under way (engine.answers). What is given out is text, not tokens
-(models.detokenising); pieces wait in the request until they are read.
+(models.text.detokenizer); pieces wait in the request until they are read.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from vla_accel_ros.engine.kv_store import KVStore
 from vla_accel_ros.engine.pages import PagePool
 from vla_accel_ros.engine.request import ASK, Cancelled, Request
 from vla_accel_ros.engine.scheduler import Scheduler
-from vla_accel_ros.models import packed
-from vla_accel_ros.models.decoding import GREEDY, Sampling
-from vla_accel_ros.models.detokenising import TextStream
-from vla_accel_ros.models.packed import Forward
+from vla_accel_ros.models.layers import packed
+from vla_accel_ros.models.layers.packed import Forward
 from vla_accel_ros.models.policies import AnyPolicy
+from vla_accel_ros.models.text.decoding import GREEDY, Sampling
+from vla_accel_ros.models.text.detokenizer import TextStream
 
 PAGES = 3
 """Of one answer at most: with its prefix they are parts that packed forwards have room for (PARTS there)."""

@@ -26,10 +26,10 @@ from vla_accel_ros.engine.prefill import EncodeOnly
 from vla_accel_ros.engine.request import DECODE, PREFILL, MicroBatch, Request
 from vla_accel_ros.engine.stages import Progress
 from vla_accel_ros.engine.types import Chunk
-from vla_accel_ros.models import packed
-from vla_accel_ros.models.decoding import decode
-from vla_accel_ros.models.packed import Forward, Segment
+from vla_accel_ros.models.layers import packed
+from vla_accel_ros.models.layers.packed import Forward, Segment
 from vla_accel_ros.models.policies import AnyPolicy, TokenPolicy, WordedPolicy
+from vla_accel_ros.models.text.decoding import decode
 
 BESIDE = 3
 """Slots for frames that are not on their way to an action: the newest, one being encoded, one to begin."""
@@ -116,7 +116,7 @@ class PackedTokenActor:
     one action, another from the same frame has a slot of its own.
 
     forward: how segments are computed, None = in plain torch. together: False computes every frame's rows by
-    itself, to the bit what they are alone (models.packed).
+    itself, to the bit what they are alone (models.layers.packed).
     """
 
     horizon = 1

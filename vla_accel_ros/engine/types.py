@@ -48,10 +48,10 @@ class Observation:
 class Agreement:
     """What a chunk was made to agree with; beside prefix, state and noise all it takes to compute it again.
 
-    method: "guidance" (models.rtc) or "trained" (models.committed).
+    method: "guidance" (models.flow.rtc) or "trained" (models.flow.committed).
     actions: float32 [n, D], absolute, in the contract's units, due with the chunk's first n actions.
     delay: leading actions that are past when the chunk comes.
-    end, schedule, jacobian, max_weight: see models.rtc.Guidance; of "trained", n, "", "" and 0.
+    end, schedule, jacobian, max_weight: see models.flow.rtc.Guidance; of "trained", n, "", "" and 0.
     previous: request_id of the chunk that was being executed.
     """
 

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from vla_accel_ros.kernels import attention, flow, image, linear, norm, quantized, tuning
+from vla_accel_ros.kernels import tuning
+from vla_accel_ros.kernels.reference import attention, flow, image, linear, norm, quantized
 from vla_accel_ros.kernels.tuning import Config, Shape, Table
 
 
@@ -47,7 +48,8 @@ class Ops:
     multiply_unscaled = staticmethod(quantized.multiply_unscaled)
 
     def parts(self, rows: int, weight: Tensor) -> int:
-        """In how many parts kernels.linear.product_in_parts is fastest; 1 = one product that also adds."""
+        """In how many parts kernels.reference.linear.product_in_parts is fastest; 1 = one product that also
+        adds."""
         return 1
 
 
@@ -65,7 +67,7 @@ class TritonOps(Ops):
     """
 
     def __init__(self, device: torch.device, table: Table | None = None) -> None:
-        from vla_accel_ros.kernels.gpu.launch import Scratch
+        from vla_accel_ros.kernels.triton.launch import Scratch
 
         self.table = tuning.load_table(device) if table is None else table
         self.scratch = Scratch.of(device)
@@ -74,8 +76,8 @@ class TritonOps(Ops):
     def _bind(self) -> None:
         from vla_accel_ros.kernels.cuda import attention as cuda_attention
         from vla_accel_ros.kernels.cuda import products, rotary_attention, tiles, view_attention
-        from vla_accel_ros.kernels.gpu import attention, flow, image, linear, norm, project, quantized
-        from vla_accel_ros.kernels.gpu.rotary_attention import attend_rotary
+        from vla_accel_ros.kernels.triton import attention, flow, image, linear, norm, project, quantized
+        from vla_accel_ros.kernels.triton.rotary_attention import attend_rotary
 
         pdl, scratch = self.table.pdl, {"scratch": self.scratch}
         self.hopper = hopper = {

@@ -1,1 +1,7 @@
-"""What is computed: model configurations, torch reference modules, checkpoints, pre- and post-processing."""
+"""What is computed: networks in plain torch, their checkpoints, pre- and post-processing.
+
+A family has a folder: pi/ (pi0 and pi0.5), openvla/, smolvla/. What families share: layers/ (decoder stacks
+and image towers), flow/ (sampling and guidance of flow matching), text/ (tokens and words), processing/
+(pixels and statistics), checkpoints/ (folders of weights in and out). policies: what every policy offers;
+policy: that of pi0 and pi0.5; config: sizes.
+"""

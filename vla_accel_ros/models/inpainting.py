@@ -1,8 +1,8 @@
 """What one chunk must agree with, in the form that captured denoising steps take.
 
 There are two ways to make a chunk continue another one. Guidance pulls a noisy chunk to its target in every
-step (models/rtc.py, identity Jacobian); committed actions are input at flow time 0 and stay
-(models/committed.py). A chunk has one or the other, in the same numbers, so that a stage has one set of
+step (models/flow/rtc.py, identity Jacobian); committed actions are input at flow time 0 and stay
+(models/flow/committed.py). A chunk has one or the other, in the same numbers, so that a stage has one set of
 inputs. Guidance by the true Jacobian has no such form: it needs the derivative of the network.
 """
 
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vla_accel_ros.models.committed import Committed
-from vla_accel_ros.models.rtc import MAX_WEIGHT, Guidance, guidance_weight
+from vla_accel_ros.models.flow.committed import Committed
+from vla_accel_ros.models.flow.rtc import MAX_WEIGHT, Guidance, guidance_weight
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Inpainting:
     """Given actions of one chunk, and how they hold.
 
     target float [H, A], normalised as the network sees actions, on the host or the device; weights float32
-    [H], on the host: of the correction, 0 = free; max_weight: its greatest strength, see models.rtc.Guidance;
+    [H], on the host: of the correction, 0 = free; max_weight: its greatest strength, see
+    models.flow.rtc.Guidance;
     committed: so many leading actions of target are the chunk's own. Raises ValueError for shapes that differ
     and if all actions are committed.
     """
@@ -66,8 +67,8 @@ class Inpainting:
         return [guidance_weight(t, self.max_weight) for t in times]
 
     def guided(self, velocity: Tensor, x: Tensor, t: float) -> Tensor:
-        """The velocity of x, both float32 [1, H, A], at flow time t, as it is for this chunk: what models.rtc
-        or models.committed makes of it. target and weights must be on its device."""
+        """The velocity of x, both float32 [1, H, A], at flow time t, as it is for this chunk: what
+        models.flow.rtc or models.flow.committed makes of it. target and weights must be on its device."""
         if self.committed:
             held = velocity[:, : self.committed]
             return torch.cat((torch.zeros_like(held), velocity[:, self.committed :]), dim=1)

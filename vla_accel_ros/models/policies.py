@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.models.decoding import Continues
-from vla_accel_ros.models.gemma import KV
-from vla_accel_ros.models.pixels import PixelRule
+from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.policy import HostInputs, PolicyInputs, Upload
-from vla_accel_ros.models.tokenizer import Tokenizer
+from vla_accel_ros.models.processing.pixels import PixelRule
+from vla_accel_ros.models.text.decoding import Continues
+from vla_accel_ros.models.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its boundary type
     from vla_accel_ros.engine.types import Observation

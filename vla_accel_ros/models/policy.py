@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.models import processing
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.models.conventions import OPENPI, Conventions
-from vla_accel_ros.models.pi import Pi
-from vla_accel_ros.models.pixels import PixelRule
-from vla_accel_ros.models.processing import Normalizer
-from vla_accel_ros.models.tokenizer import Tokenizer
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.processing import openpi as processing
+from vla_accel_ros.models.processing.conventions import OPENPI, Conventions
+from vla_accel_ros.models.processing.openpi import Normalizer
+from vla_accel_ros.models.processing.pixels import PixelRule
+from vla_accel_ros.models.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its boundary type
     from vla_accel_ros.engine.types import Observation
@@ -66,7 +66,7 @@ class Policy:
     delta_mask: bool [D], True where an action is relative to the observation's state; D joints.
     prompt_state: how pi0.5 writes the state into the prompt: its "own" dimensions (openpi), "padded" to
         state_dim (lerobot before 0.4.5) or "none" (trained without discrete state, such as pi05_libero).
-    trained_delay: most leading actions it was trained to be given, see models.committed; 0 = none.
+    trained_delay: most leading actions it was trained to be given, see models.flow.committed; 0 = none.
     conventions: of who trained it.
     acts: what an action is made of, "flow" steps or "tokens"; see engine.policies.
     decodes: whether its language head continues a prefix at all; speaks: whether that says something beside
@@ -129,7 +129,7 @@ class Policy:
 
     @property
     def time_rule(self) -> str:
-        """How whoever trained it reads the time of a flow step, see models.sampling."""
+        """How whoever trained it reads the time of a flow step, see models.flow.sampling."""
         return self.conventions.time_rule
 
     @property

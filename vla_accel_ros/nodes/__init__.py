@@ -1,1 +1,7 @@
-"""Thin rclpy nodes: parameters, topics, QoS, lifecycle, diagnostics. The only folder that imports rclpy."""
+"""Thin rclpy lifecycle nodes. The only folder that imports rclpy.
+
+The nodes: inference/, trajectory/, camera/, recorder/, sim_robot. adapters/: one for each kind of controller;
+controllers/: what controllers say of themselves; params/: every parameter, as data; clients/: programs that
+talk to a running robot. Shared: lifecycle, process, shutdown, environment, clock_watch (a node's life);
+declare, qos, convert, optional, service_calls, graph, diagnostics, motion (its talk with others).
+"""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from vla_accel_ros.control.buffer import SET_BACK_NS
+from vla_accel_ros.control.chunking.buffer import SET_BACK_NS
 
 _AHEAD_NS = 1_000_000_000
 

@@ -18,13 +18,13 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from vla_accel_msgs.msg import ActionChunk, FrameHandle, LanguageOutput, LoopStats, Observed
 from vla_accel_msgs.msg import Inputs as InputsMessage
 from vla_accel_msgs.msg import Session as SessionMessage
-from vla_accel_ros.control.bounds import check_chunk_size
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.control.chunking.bounds import check_chunk_size
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine import loop
 from vla_accel_ros.engine.types import Agreement, Chunk, Observation
-from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.sensing.cameras.ring import Handle
 from vla_accel_ros.sensing.inputs import Inputs
-from vla_accel_ros.sensing.ring import Handle
 
 if TYPE_CHECKING:
     from vla_accel_ros.engine.prefixes import Prefix

@@ -1,4 +1,4 @@
-"""Gathers what sensing/graph_check judges: who is at the other end of our topics, of which type and QoS.
+"""Gathers what contract/graph_check judges: who is at the other end of our topics, of which type and QoS.
 
 A node checks when it configures, and refuses what cannot work; then again while it runs, since a driver that
 starts later may be the wrong one. The graph is discovered in the background, so that configure waits for it,
@@ -18,10 +18,10 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.topic_endpoint_info import TopicEndpointInfo
 
+from vla_accel_ros.contract.findings import ERROR, OK, WARNING, Finding, refuse
+from vla_accel_ros.contract.graph_check import Endpoint, Qos, Wanted, judge
 from vla_accel_ros.nodes import diagnostics
 from vla_accel_ros.nodes.diagnostics import status
-from vla_accel_ros.sensing.findings import ERROR, OK, WARNING, Finding, refuse
-from vla_accel_ros.sensing.graph_check import Endpoint, Qos, Wanted, judge
 
 DISCOVERY_S = 0.5
 _LEVELS = {OK: diagnostics.OK, WARNING: diagnostics.WARN, ERROR: diagnostics.ERROR}

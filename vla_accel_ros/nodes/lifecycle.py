@@ -27,8 +27,8 @@ from std_msgs.msg import String
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clock_watch import ClockWatch
 from vla_accel_ros.nodes.declare import declare, value
-from vla_accel_ros.nodes.ending import fatal
 from vla_accel_ros.nodes.params.parameter import Parameter
+from vla_accel_ros.nodes.shutdown import fatal
 
 _REFUSALS = (ValueError, TypeError, OSError)
 

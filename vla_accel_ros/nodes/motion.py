@@ -12,7 +12,7 @@ import math
 from rclpy.lifecycle import LifecyclePublisher
 
 from vla_accel_msgs.msg import Motion
-from vla_accel_ros.control.guiding import Execution
+from vla_accel_ros.control.chunking.guidance import Execution
 from vla_accel_ros.nodes import convert
 
 STATES = {

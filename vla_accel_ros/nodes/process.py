@@ -1,10 +1,10 @@
 """The life of a node's process: start, spin, and a clean end.
 
 rclpy's own signal handlers shut the context down first, after which nothing can be published; a robot must
-be told to stop before that. So what ends the process (nodes/ending.py) only ends the spinning, the node goes
-through its shutdown transition with publishers that still work, and then the context ends. The executor is
-single-threaded: the multi-threaded one loses a quarter of 30 Hz images, and the events executor of the Python
-wheels never returns.
+be told to stop before that. So what ends the process (nodes/shutdown.py) only ends the spinning, the node
+goes through its shutdown transition with publishers that still work, and then the context ends. The executor
+is single-threaded: the multi-threaded one loses a quarter of 30 Hz images, and the events executor of the
+Python wheels never returns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
-from vla_accel_ros.nodes import ending
+from vla_accel_ros.nodes import shutdown as ending
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 
 

@@ -1,1 +1,6 @@
-"""Frames and joints in: the contract, the image view, the frame pool, time alignment. No ROS, no torch."""
+"""Frames and joints in. No ROS, no torch.
+
+cameras/: pictures, from a message, a device or shared memory to a frame pool. joints: the last seconds of
+every joint; sync: one observation from streams that know nothing of each other; ingest: all of it together.
+rates and arrivals: how a stream arrives; inputs: what a node received, as plain data.
+"""

@@ -17,19 +17,19 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.types import Observation
-from vla_accel_ros.sensing.cdr import compressed_view, image_view
-from vla_accel_ros.sensing.compressed import decode, write_bgr
-from vla_accel_ros.sensing.contract import Contract
-from vla_accel_ros.sensing.frames import FramePool
-from vla_accel_ros.sensing.image import check, write_rgb
+from vla_accel_ros.sensing.cameras.cdr import compressed_view, image_view
+from vla_accel_ros.sensing.cameras.compressed import decode, write_bgr
+from vla_accel_ros.sensing.cameras.frame_sets import WholeSets
+from vla_accel_ros.sensing.cameras.frames import FramePool
+from vla_accel_ros.sensing.cameras.image import check, write_rgb
+from vla_accel_ros.sensing.cameras.ring import Handle
+from vla_accel_ros.sensing.cameras.ring_reader import RingReader
+from vla_accel_ros.sensing.cameras.sources import Sources
 from vla_accel_ros.sensing.joints import JointHistory
 from vla_accel_ros.sensing.rates import IMAGE_HINT, RING_HINT, StreamMonitor
-from vla_accel_ros.sensing.ring import Handle
-from vla_accel_ros.sensing.ring_reader import RingReader
-from vla_accel_ros.sensing.sources import Sources
 from vla_accel_ros.sensing.sync import NOTHING_NEW, NotReady, Synchroniser
-from vla_accel_ros.sensing.whole_sets import WholeSets
 
 _REFUSED_NS = 1_000_000_000
 """How long a refusal is told beside samples that are taken: one of two drivers of joints may be wrong."""

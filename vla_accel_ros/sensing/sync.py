@@ -8,9 +8,9 @@ diagnostics.
 
 from __future__ import annotations
 
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.types import Observation
-from vla_accel_ros.sensing.contract import Contract
-from vla_accel_ros.sensing.frames import FramePool, FrameSource, Lease, NotReady
+from vla_accel_ros.sensing.cameras.frames import FramePool, FrameSource, Lease, NotReady
 from vla_accel_ros.sensing.joints import JointHistory
 
 __all__ = ["NOTHING_NEW", "NO_INSTRUCTION", "NotReady", "Synchroniser"]

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vla_accel_ros.control.joint_limits import JointLimits
-from vla_accel_ros.control.stream import STOOD_S
+from vla_accel_ros.control.command_stream import STOOD_S
+from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
 
 PERIOD_NS = 2_000_000

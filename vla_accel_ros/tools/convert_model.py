@@ -32,9 +32,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Convert, and say what was written."""
-    from vla_accel_ros.models.checkpoint import describe
-    from vla_accel_ros.models.conversion import Target, convert
-    from vla_accel_ros.models.progress import Meter
+    from vla_accel_ros.models.checkpoints.checkpoint import describe
+    from vla_accel_ros.models.checkpoints.conversion import Target, convert
+    from vla_accel_ros.models.checkpoints.progress import Meter
     from vla_accel_ros.tools.converted import prepared
 
     target = Target(arguments.plain, arguments.steps, arguments.dtype)

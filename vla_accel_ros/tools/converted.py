@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from vla_accel_ros.models.checkpoints.conversion import FIELD, provenance_of
+from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.models.conversion import FIELD, provenance_of
-from vla_accel_ros.models.description import Description
-from vla_accel_ros.models.smolvla_config import SmolVLAConfig
-from vla_accel_ros.models.stored_fold import FOLDED, StoredFold
+from vla_accel_ros.models.pi.stored_fold import FOLDED, StoredFold
+from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 
 MB = 1e6
 

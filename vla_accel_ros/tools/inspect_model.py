@@ -28,8 +28,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Print; status 1 if something keeps the folder from being loaded."""
-    from vla_accel_ros.models.checkpoint import describe
-    from vla_accel_ros.models.conversion import verify
+    from vla_accel_ros.models.checkpoints.checkpoint import describe
+    from vla_accel_ros.models.checkpoints.conversion import verify
     from vla_accel_ros.tools.skeleton import summary, write_skeleton
 
     told = describe(arguments.path, arguments.statistics)

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.contract.controller_check import node_of
+from vla_accel_ros.contract.parts import SERVO
 from vla_accel_ros.nodes.environment import enclave
-from vla_accel_ros.sensing.contract import Contract
-from vla_accel_ros.sensing.contract_parts import SERVO
-from vla_accel_ros.sensing.controller_check import node_of
 from vla_accel_ros.tools.options import chosen_contract, contract_option, subcommand
 
 _PARAMETERS = (
@@ -134,7 +134,7 @@ def _add_what_every_node_has(each: Rights, name: str) -> None:
     if name in LIFECYCLE_NODES:
         each.reply |= {f"~/{service}" for service in _LIFECYCLE}
         each.publish.add("~/transition_event")
-        each.reply.add(f"{name}_asking/{_TYPE}")  # nodes/asking.py
+        each.reply.add(f"{name}_asking/{_TYPE}")  # nodes/service_calls.py
 
 
 def policy(contract: Contract, namespace: str = "", sim: bool = False) -> str:

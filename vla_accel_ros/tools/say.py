@@ -42,7 +42,7 @@ def _checked(arguments: argparse.Namespace) -> tuple[str, float]:
 
 def say(arguments: argparse.Namespace) -> int:
     """Deliver the instruction, print what becomes of it."""
-    from vla_accel_ros.nodes.messenger import Messenger
+    from vla_accel_ros.nodes.clients.messenger import Messenger
 
     words, timeout_s = _checked(arguments)
     with Messenger(arguments.namespace) as messenger:
@@ -55,7 +55,7 @@ def say(arguments: argparse.Namespace) -> int:
 
 def ask(arguments: argparse.Namespace) -> int:
     """Deliver the question, print the answer as it grows."""
-    from vla_accel_ros.nodes.messenger import Messenger
+    from vla_accel_ros.nodes.clients.messenger import Messenger
 
     words, timeout_s = _checked(arguments)
     try:

@@ -12,10 +12,10 @@ from collections import Counter
 
 import numpy as np
 
+from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
-from vla_accel_ros.models.description import Description
-from vla_accel_ros.models.openvla_config import OpenVLAConfig
-from vla_accel_ros.models.smolvla_config import SmolVLAConfig
+from vla_accel_ros.models.openvla.config import OpenVLAConfig
+from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.tools.converted import prepared
 
 GB = 1e9

@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Train, plot, say where the result is."""
     import torch
 
-    from vla_accel_ros.sensing.contract import Contract
+    from vla_accel_ros.contract.contract import Contract
     from vla_accel_ros.tools.demo_policy.plot import plot_loss
     from vla_accel_ros.tools.demo_policy.recipe import QUICK, Recipe
     from vla_accel_ros.tools.demo_policy.train import train

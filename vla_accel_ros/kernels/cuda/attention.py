@@ -1,8 +1,8 @@
 """Launches of attention.cu: attention of a denoising step, on sm_90.
 
-The signature is that of its twin in kernels/attention.py. `takes` says which attention it is for: bfloat16,
-heads of 256, and a tail; and the prefix, slots, lengths and tails must have been written before the chain of
-launches began, as they were when a chunk is denoised, because they are read early.
+The signature is that of its twin in kernels/reference/attention.py. `takes` says which attention it is for:
+bfloat16, heads of 256, and a tail; and the prefix, slots, lengths and tails must have been written before the
+chain of launches began, as they were when a chunk is denoised, because they are read early.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def attend(
     config: Config,
     pdl: bool = False,
 ) -> None:
-    """See kernels.attention.attend."""
+    """See kernels.reference.attention.attend."""
     assert k_tail is not None and v_tail is not None and tails is not None
     (batch, tokens, heads, head), keys = q.shape, config.block_n
     tall, sides = tile_rows(tokens), HEAD // config.block_k

@@ -1,9 +1,9 @@
 """Launches of products.cu: the three products of a denoising layer, for few rows, on sm_90.
 
-Each has the signature of its twin in kernels/linear.py. `takes` says whether a product is of the kind that
-these are for: bfloat16, whole tiles of columns and of the inner dimension, and weights that fit into a
-block's shared memory. Tables, positions, slots and starts must have been written before the chain of launches
-began, because they are read early.
+Each has the signature of its twin in kernels/reference/linear.py. `takes` says whether a product is of the
+kind that these are for: bfloat16, whole tiles of columns and of the inner dimension, and weights that fit
+into a block's shared memory. Tables, positions, slots and starts must have been written before the chain of
+launches began, because they are read early.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from vla_accel_ros.kernels.cuda import compiling
 from vla_accel_ros.kernels.cuda.compiling import MOST_BLOCKS, ROWS, SHARED_BYTES, tile_rows
-from vla_accel_ros.kernels.gpu.launch import per_sequence
-from vla_accel_ros.kernels.linear import Norm
+from vla_accel_ros.kernels.reference.linear import Norm
+from vla_accel_ros.kernels.triton.launch import per_sequence
 from vla_accel_ros.kernels.tuning import Config
 
 GATED_UP, ROTARY_QKV, PROJECT = range(3)
@@ -80,7 +80,7 @@ def gated_up(
     config: Config,
     pdl: bool = False,
 ) -> None:
-    """See kernels.linear.gated_up."""
+    """See kernels.reference.linear.gated_up."""
     arguments = _of_norm(x, norm, bias)
     arguments.out, arguments.columns = out.data_ptr(), out.shape[2]
     x = x if norm.scaled is None else norm.scaled
@@ -104,7 +104,7 @@ def rotary_qkv(
     config: Config,
     pdl: bool = False,
 ) -> None:
-    """See kernels.linear.rotary_qkv."""
+    """See kernels.reference.linear.rotary_qkv."""
     arguments = _of_norm(x, norm, bias)
     for name, tensor in zip(("cos", "sin", "positions", "q", "k", "v", "slots", "starts"),
                             (cos, sin, positions, q, k, v, slots, starts), strict=True):  # fmt: skip
@@ -126,7 +126,7 @@ def project(
     config: Config,
     pdl: bool = False,
 ) -> None:
-    """See kernels.linear.project."""
+    """See kernels.reference.linear.project."""
     arguments = _rows_of(x)
     arguments.out, arguments.columns = x.data_ptr(), x.shape[2]
     _table(arguments, "bias", gate)

@@ -1,9 +1,9 @@
 """Launches of tiles.cu: the products of the image encoder, for some hundred rows, on sm_90.
 
-Each has the signature of its twin in kernels/norm.py. `takes` says whether a product is of the kind that
-these are for: bfloat16, columns and inner dimension in eights, and a tile that fits into a block's shared
-memory; any number of rows, columns and inner dimension. Weights and biases must have been written before the
-chain of launches began, because they are read early.
+Each has the signature of its twin in kernels/reference/norm.py. `takes` says whether a product is of the kind
+that these are for: bfloat16, columns and inner dimension in eights, and a tile that fits into a block's
+shared memory; any number of rows, columns and inner dimension. Weights and biases must have been written
+before the chain of launches began, because they are read early.
 """
 
 from __future__ import annotations
@@ -86,21 +86,21 @@ def fits(config: Config) -> bool:
 def bias_product(
     a: Tensor, weight: Tensor, bias: Tensor, out: Tensor, *, config: Config, pdl: bool = False
 ) -> None:
-    """See kernels.norm.bias_product."""
+    """See kernels.reference.norm.bias_product."""
     _launch("bias_product", a, weight, bias, out, config, pdl)
 
 
 def gelu_product(
     a: Tensor, weight: Tensor, bias: Tensor, out: Tensor, *, config: Config, pdl: bool = False
 ) -> None:
-    """See kernels.norm.gelu_product."""
+    """See kernels.reference.norm.gelu_product."""
     _launch("gelu_product", a, weight, bias, out, config, pdl)
 
 
 def add_product(
     a: Tensor, weight: Tensor, bias: Tensor, x: Tensor, y: Tensor, *, config: Config, pdl: bool = False
 ) -> tuple[None, None]:
-    """See kernels.norm.add_product: nothing is left to be added."""
+    """See kernels.reference.norm.add_product: nothing is left to be added."""
     _launch("add_product", a, weight, bias, x, config, pdl)
     return None, None
 

@@ -1,7 +1,7 @@
 """Launches of view_attention.cu: attention within the views of the image encoder, on sm_90.
 
-It has the signature of its twin in kernels/attention.py. `takes` says whether attention is of the kind that
-it is for: bfloat16, 256 tokens a view and heads of 72, as SigLIP's for images of 224 x 224 pixels.
+It has the signature of its twin in kernels/reference/attention.py. `takes` says whether attention is of the
+kind that it is for: bfloat16, 256 tokens a view and heads of 72, as SigLIP's for images of 224 x 224 pixels.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def takes(qkv: Tensor, heads: int, views: int) -> bool:
 
 
 def attend_views(qkv: Tensor, heads: int, views: int, *, pdl: bool = False) -> Tensor:
-    """See kernels.attention.attend_views."""
+    """See kernels.reference.attention.attend_views."""
     out = torch.empty(len(qkv), heads * HEAD, dtype=qkv.dtype, device=qkv.device)
     parts = qkv.unflatten(1, (3 * heads, HEAD))
     maps = tuple(

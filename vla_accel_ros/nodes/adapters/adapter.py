@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vla_accel_ros.control.joint_limits import JointLimits
+from vla_accel_ros.contract.contract import Controller
+from vla_accel_ros.control.chunking.twist import TwistBuffer
+from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.control.twist import TwistBuffer
 from vla_accel_ros.nodes.lifecycle import ManagedNode
-from vla_accel_ros.sensing.contract import Controller
 
 # What most controllers have no need of does nothing, on purpose.
 # ruff: noqa: B027

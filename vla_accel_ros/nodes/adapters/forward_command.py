@@ -1,6 +1,6 @@
 """forward_command_controller: positions at a rate, each done at once by the controller.
 
-All the care is in control/stream.py; here are the topic and its message, which is kept and refilled.
+All the care is in control/command_stream.py; here are the topic and its message, which is kept and refilled.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from array import array
 from rclpy.duration import Duration
 from std_msgs.msg import Float64MultiArray
 
-from vla_accel_ros.control.joint_limits import JointLimits
-from vla_accel_ros.control.stream import CommandStream
+from vla_accel_ros.contract.contract import Controller
+from vla_accel_ros.control.command_stream import CommandStream
+from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, steady_ns
 from vla_accel_ros.nodes.lifecycle import ManagedNode
-from vla_accel_ros.sensing.contract import Controller
 
 
 class ForwardCommandAdapter(Adapter):

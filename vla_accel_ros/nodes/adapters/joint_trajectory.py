@@ -10,14 +10,14 @@ from __future__ import annotations
 from rclpy.duration import Duration
 from trajectory_msgs.msg import JointTrajectory
 
+from vla_accel_ros.contract.contract import Controller
 from vla_accel_ros.control.delivery import Delivery
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup
-from vla_accel_ros.nodes.controller_state import ControllerState
+from vla_accel_ros.nodes.controllers.state import ControllerState
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.lifecycle import ManagedNode
-from vla_accel_ros.sensing.contract import Controller
 
 
 class JointTrajectoryAdapter(Adapter):

@@ -13,17 +13,17 @@ from functools import partial
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus
 
-from vla_accel_ros.control.joint_limits import JointLimits
+from vla_accel_ros.contract.contract import Contract, Controller
+from vla_accel_ros.control.chunking.twist import TwistBuffer
+from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.control.twist import TwistBuffer
 from vla_accel_ros.extensions import controller_kind, load
 from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, positions_of
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.lifecycle import ManagedNode
-from vla_accel_ros.sensing.contract import Contract, Controller
 
-# A process that was asked to end is broken off after PATIENCE_S of nodes/ending.py.
+# A process that was asked to end is broken off after PATIENCE_S of nodes/shutdown.py.
 _LONGEST_STOP_S = 1.2
 
 

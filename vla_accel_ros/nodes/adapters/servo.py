@@ -19,18 +19,18 @@ from geometry_msgs.msg import TwistStamped
 from rclpy.duration import Duration
 from std_srvs.srv import SetBool
 
+from vla_accel_ros.contract.contract import Controller
+from vla_accel_ros.contract.controller_check import node_of
+from vla_accel_ros.control.chunking.twist import TwistBuffer
 from vla_accel_ros.control.jog import JogStream
-from vla_accel_ros.control.joint_limits import JointLimits
+from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.control.twist import TwistBuffer
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, steady_ns
-from vla_accel_ros.nodes.asking import Asking
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.nodes.optional import interface
-from vla_accel_ros.sensing.contract import Controller
-from vla_accel_ros.sensing.controller_check import node_of
+from vla_accel_ros.nodes.service_calls import Asking
 
 # Zeros that are sent before the pause, so that one that gets lost does not matter.
 _ZEROS = 4

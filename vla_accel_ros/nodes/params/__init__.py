@@ -1,1 +1,5 @@
-"""Every parameter of every node, as data: a module per node, and all of them in tables.py."""
+"""Every parameter of every node, as data. No ROS.
+
+parameter: what a parameter is; inference, trajectory, cameras, recorder: those of the nodes; tables: all of
+them by the node's name.
+"""

@@ -155,7 +155,8 @@ INFERENCE = (
     Parameter(
         "time_rule",
         EngineConfig.time_rule,
-        "How the flow time is stepped (models/sampling.py); auto is the rule of whoever trained the policy.",
+        "How the flow time is stepped (models/flow/sampling.py); auto is the rule of whoever trained "
+        "the policy.",
         choices=("auto", "openpi", "lerobot"),
     ),
     Parameter(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from vla_accel_ros.control.buffer import MODES
+from vla_accel_ros.control.chunking.buffer import MODES
 from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.tools.demo.options import DEMO_S, Options
 from vla_accel_ros.tools.options import subcommand

@@ -24,7 +24,7 @@ from vla_accel_ros.tools.demo.play import Board
 if TYPE_CHECKING:
     from sensor_msgs.msg import Image
 
-    from vla_accel_ros.nodes.operator import Operator
+    from vla_accel_ros.nodes.clients.operator import Operator
 
 FILM_HZ = 15
 SIDE, GAP, TOP, BOTTOM = 448, 24, 88, 96  # px

@@ -17,7 +17,7 @@ from vla_accel_ros.sim.tasks import FAMILIES
 from vla_accel_ros.tools.demo.play import Board, Played
 
 if TYPE_CHECKING:
-    from vla_accel_ros.nodes.operator import Operator
+    from vla_accel_ros.nodes.clients.operator import Operator
 
 REFRESH_HZ = 4
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.sim.kinematics import JOINTS
 from vla_accel_ros.tools.demo import plan
 

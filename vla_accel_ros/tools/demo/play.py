@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.convert import stamp_ns
-from vla_accel_ros.nodes.operator import Operator
 from vla_accel_ros.sim.tasks import FOLLOW, Task
 from vla_accel_ros.tools.demo import measure
 from vla_accel_ros.tools.demo.plan import Plan

@@ -18,8 +18,8 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.environment import demo_model
-from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.tools.demo import graph, picture, rings, summary
 from vla_accel_ros.tools.demo.film import Film
 from vla_accel_ros.tools.demo.live import REFRESH_HZ, LiveView

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.diagnostics import ERROR
 from vla_accel_ros.nodes.environment import share_path
-from vla_accel_ros.nodes.operator import Operator
-from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.tools.demo.processes import NodeProcess, NodeProcesses
 
 T = TypeVar("T")

@@ -1,4 +1,5 @@
-"""Writes trained weights as a checkpoint folder that `models.checkpoint.load_policy` reads like any other."""
+"""Writes trained weights as a checkpoint folder that `models.checkpoints.checkpoint.load_policy` reads like
+any other."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vla_accel_ros.models.pi import KV, Pi
+from vla_accel_ros.models.pi.model import KV, Pi
 
 LOCALISATION_LAYERS = 2
 

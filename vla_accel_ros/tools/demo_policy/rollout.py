@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from vla_accel_ros.control.buffer import Mode, TrajectoryBuffer
-from vla_accel_ros.control.joint_limits import JointLimits
-from vla_accel_ros.control.rtc import RealTimeChunking, RtcSettings
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.control.chunking.buffer import Mode, TrajectoryBuffer
+from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
+from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.types import Chunk, Observation
-from vla_accel_ros.sensing.contract import Contract
 from vla_accel_ros.sim.controller import ArmControllers
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import Task, tasks

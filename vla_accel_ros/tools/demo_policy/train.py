@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.tools.demo_policy import data, samples, vocabulary
 from vla_accel_ros.tools.demo_policy.export import export
 from vla_accel_ros.tools.demo_policy.objective import Objective

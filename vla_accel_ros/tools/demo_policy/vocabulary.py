@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.pi.model import Pi
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<eos>", "<bos>", "<unk>")

@@ -16,14 +16,14 @@ from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
 
+from vla_accel_ros.contract import model_check
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.contract.controller_check import Sender
+from vla_accel_ros.contract.findings import Finding, error, ok, warning
+from vla_accel_ros.contract.graph_check import inputs, outputs
 from vla_accel_ros.nodes import diagnostics
+from vla_accel_ros.nodes.clients.inspector import Visitor
 from vla_accel_ros.nodes.environment import demo_contract, demo_model, lacks_profile
-from vla_accel_ros.nodes.visitor import Visitor
-from vla_accel_ros.sensing import model_check
-from vla_accel_ros.sensing.contract import Contract
-from vla_accel_ros.sensing.controller_check import Sender
-from vla_accel_ros.sensing.findings import Finding, error, ok, warning
-from vla_accel_ros.sensing.graph_check import inputs, outputs
 from vla_accel_ros.tools.doctor import gpu, machine, streams
 from vla_accel_ros.tools.doctor.verdict import Node, Robot, Running, why_not
 

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vla_accel_ros.contract.findings import Finding, error, ok, warning
 from vla_accel_ros.nodes.environment import MALLOC, PROFILES
 from vla_accel_ros.nodes.params.tables import NODES
-from vla_accel_ros.sensing.findings import Finding, error, ok, warning
 
 STOCK_SEGMENT = 1 << 20
 _DEFAULTS = {"ROS_DOMAIN_ID": "0", "RMW_IMPLEMENTATION": ""}

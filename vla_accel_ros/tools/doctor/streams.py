@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from vla_accel_ros.contract.contract import Contract, Stream
+from vla_accel_ros.contract.findings import Finding, error, ok, warning
 from vla_accel_ros.sensing.arrivals import Arrival, Watched
-from vla_accel_ros.sensing.contract import Contract, Stream
-from vla_accel_ros.sensing.findings import Finding, error, ok, warning
 from vla_accel_ros.sensing.rates import IMAGE_HINT, PROFILED_HINT, RING_HINT
 
 SLOW, FAST = 0.8, 1.5

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vla_accel_ros.sensing.bag import Bag, Entry
+from vla_accel_ros.recording.reader import Bag, Entry
 from vla_accel_ros.tools.export.dataset import Dataset
 from vla_accel_ros.tools.export.episodes import Episode, episodes
 from vla_accel_ros.tools.export.streams import Streams

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.tools.export.episodes import Episode
 from vla_accel_ros.tools.export.film import Film
 from vla_accel_ros.tools.export.packages import arrow

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from vla_accel_ros.contract.contract import Contract, Controller
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.sensing.bag import Bag, Entry
-from vla_accel_ros.sensing.contract import Contract, Controller
+from vla_accel_ros.recording.reader import Bag, Entry
 from vla_accel_ros.tools.replay.contracts import contract_of
 from vla_accel_ros.tools.replay.moments import (
     COMPRESSED,

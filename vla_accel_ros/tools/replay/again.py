@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.session import Session, session_of
 from vla_accel_ros.engine.types import Observation
-from vla_accel_ros.models.checksum import checksum
-from vla_accel_ros.nodes.loading import Load
-from vla_accel_ros.sensing.contract import Contract
+from vla_accel_ros.models.checkpoints.checksum import checksum
+from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.tools.replay.contracts import contract_file
 from vla_accel_ros.tools.replay.moments import Moment, Moments, RecordedChunk
 from vla_accel_ros.tools.replay.progress import Progress

@@ -35,7 +35,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay or play."""
-    from vla_accel_ros.sensing.bag import Bag
+    from vla_accel_ros.recording.reader import Bag
 
     bag = Bag(arguments.bag)
     if arguments.commands and not arguments.publish:
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.publish:
         if not 0.01 <= arguments.rate <= 100.0:
             raise ValueError(f"--rate is {arguments.rate:g}: give 0.01 to 100")
-        from vla_accel_ros.nodes.player import play
+        from vla_accel_ros.nodes.recorder.player import play
 
         return play(bag, arguments.rate, arguments.commands, _say)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import yaml
 
+from vla_accel_ros.contract import bounded_yaml
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.session import Session
-from vla_accel_ros.sensing import bounded_yaml
-from vla_accel_ros.sensing.contract import Contract
 
 
 def contract_of(session: Session) -> Contract:

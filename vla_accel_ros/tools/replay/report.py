@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from vla_accel_ros.sensing.bag import Bag
+from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.tools.replay.again import Difference, Result
 
 

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.kernels.linear import Norm
 from vla_accel_ros.kernels.ops import Ops, TritonOps
+from vla_accel_ros.kernels.reference.linear import Norm
 from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.models.quantized import Weight, quantized
+from vla_accel_ros.models.layers.quantized import Weight, quantized
 from vla_accel_ros.tools.tune.timing import Body, times_ms
 
 LAYERS = 18

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.kernels.linear import product_in_parts
 from vla_accel_ros.kernels.ops import Ops
+from vla_accel_ros.kernels.reference.linear import product_in_parts
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.tools.tune.pieces import LAYERS, Piece
 from vla_accel_ros.tools.tune.timing import Body, times_ms

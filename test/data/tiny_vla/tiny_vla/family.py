@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from vla_accel_ros.models.checkpoints.description import Description
+from vla_accel_ros.models.checkpoints.formats import Contents, Format, Weights, renamed
+from vla_accel_ros.models.checkpoints.options import Options
+from vla_accel_ros.models.checkpoints.shards import check_table
+from vla_accel_ros.models.checkpoints.streaming import fill, on_meta, read
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.models.description import Description
-from vla_accel_ros.models.formats import Contents, Format, Weights, renamed
-from vla_accel_ros.models.options import Options
-from vla_accel_ros.models.pi import Pi
+from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.policy import Policy
-from vla_accel_ros.models.processing import Normalizer
-from vla_accel_ros.models.shards import check_table
-from vla_accel_ros.models.streaming import fill, on_meta, read
-from vla_accel_ros.models.tokenizer import load_tokenizer
+from vla_accel_ros.models.processing.openpi import Normalizer
+from vla_accel_ros.models.text.tokenizer import load_tokenizer
 
 ROOT = "tiny."
 
@@ -40,7 +40,7 @@ def checked(contents: Contents) -> dict[str, str]:
 
 
 def load(contents: Contents, options: Options) -> Policy:
-    """See models.checkpoint.load_policy."""
+    """See models.checkpoints.checkpoint.load_policy."""
     config, names = sizes(contents), checked(contents)
     with on_meta():
         model = Pi(config)
@@ -54,12 +54,12 @@ def load(contents: Contents, options: Options) -> Policy:
 
 
 def describe(contents: Contents, statistics: str | None) -> Description:
-    """See models.description."""
+    """See models.checkpoints.description."""
     return Description(contents.folder, "tiny", Sizes(sizes(contents)), contents.table)
 
 
 def weights(contents: Contents) -> Weights:
-    """See models.formats.Weights."""
+    """See models.checkpoints.formats.Weights."""
     return renamed(contents.table, checked(contents))
 
 

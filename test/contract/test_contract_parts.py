@@ -1,0 +1,252 @@
+"""What a contract may say beyond the simulated arm: transports, controllers of every kind, limits of a URDF,
+mapped grippers, a home, and actions that are twists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_contract import GOOD, load
+
+from vla_accel_ros.contract.contract import TWIST, Camera, Contract, Controller, Twist
+
+URDF = """\
+<robot name="two">
+  <joint name="a" type="revolute"><limit lower="-2" upper="2" velocity="3" effort="9"/></joint>
+  <joint name="b" type="prismatic"><limit lower="0" upper="0.08" velocity="0.2" effort="1"/></joint>
+  <joint name="wheel" type="continuous"><limit velocity="1" effort="1"/></joint>
+</robot>
+"""
+
+FROM_URDF = """\
+robot: two_joints
+urdf: two.urdf
+acceleration: 5
+cameras:
+  top: {topic: camera/top/image_raw, image: base_0_rgb, rate_hz: 30, max_age_s: 0.2}
+max_skew_s: 0.05
+joint_states: {topic: joint_states, rate_hz: 100, max_age_s: 0.1}
+joints:
+  - {name: a, action: delta, upper: 1.5, velocity: 1}
+  - {name: b, action: absolute, acceleration: 2}
+controllers:
+  - {topic: arm/joint_trajectory, joints: [a, b]}
+chunk: {step_dt_s: 0.05, max_age_s: 0.6}
+"""
+
+SERVO = """\
+robot: hand
+actions: twist
+twist: {per: step, linear: 0.25, angular: 1.0}
+cameras:
+  top: {topic: camera/top/compressed, image: primary, rate_hz: 30, max_age_s: 0.2,
+        transport: compressed, info: camera/top/camera_info}
+max_skew_s: 0.05
+joint_states: {topic: joint_states, rate_hz: 100, max_age_s: 0.1}
+joints:
+  - {name: a, lower: -1, upper: 2.0, velocity: 1.5, acceleration: 9}
+  - {name: b, lower: 0.0, upper: 0.8, velocity: 0.2, acceleration: 2,
+     map: {robot: [0.0, 0.8], policy: [1.0, 0.0]}}
+controllers:
+  - {kind: servo_twist, topic: servo_node/delta_twist_cmds, joints: [a], rate_hz: 50, frame: base_link}
+  - {kind: forward_command, topic: hand/commands, joints: [b], rate_hz: 100}
+home: {b: 0.1}
+chunk: {step_dt_s: 0.2, max_age_s: 0.6}
+"""
+
+
+def load_with_urdf(folder: Path, text: str) -> Contract:
+    (folder / "two.urdf").write_text(URDF)
+    return load(folder, text)
+
+
+def test_what_is_not_written_has_its_default(tmp_path):
+    contract = load(tmp_path, GOOD)
+    assert [(c.transport, c.info) for c in contract.cameras] == [("raw", "")] * 2
+    assert contract.controllers[0] == Controller(
+        "arm/joint_trajectory", ("a",), "joint_trajectory", 0.0, "", ""
+    )
+    assert (contract.actions, contract.twist, contract.home, contract.urdf) == ("joints", None, {}, None)
+    assert contract.action_names == contract.joint_names == ("a", "b")
+
+
+def test_limits_of_a_urdf_narrowed_inline(tmp_path):
+    contract = load_with_urdf(tmp_path, FROM_URDF)
+    a, b = contract.joints
+    assert (a.lower, a.upper, a.velocity, a.acceleration) == (-2.0, 1.5, 1.0, 5.0)
+    assert (b.lower, b.upper, b.velocity, b.acceleration) == (0.0, 0.08, 0.2, 2.0)
+    assert contract.urdf == tmp_path / "two.urdf"
+
+
+def test_a_urdf_by_its_absolute_path_and_one_that_is_missing(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "two.urdf").write_text(URDF)
+    text = FROM_URDF.replace("two.urdf", str(elsewhere / "two.urdf"))
+    assert load(tmp_path, text).joints[0].lower == -2.0
+    with pytest.raises(FileNotFoundError, match=r"two\.urdf"):
+        load(tmp_path, FROM_URDF)
+
+
+def test_actions_that_are_twists(tmp_path):
+    contract = load(tmp_path, SERVO)
+    assert contract.twist == Twist("step", 0.25, 1.0)
+    assert contract.action_names == (*TWIST, "b")
+    assert contract.delta_mask.tolist() == [False] * 7
+    assert contract.cameras[0] == Camera(
+        "camera/top/compressed", 30.0, 0.2, "top", "primary", "compressed", "camera/top/camera_info"
+    )
+    assert contract.controllers == (
+        Controller("servo_node/delta_twist_cmds", ("a",), "servo_twist", 50.0, "", "base_link"),
+        Controller("hand/commands", ("b",), "forward_command", 100.0),
+    )
+    row = np.array([0.01, 0, 0, 0, 0, -0.1, 0.25])
+    np.testing.assert_allclose(contract.to_robot(row), [0.01, 0, 0, 0, 0, -0.1, 0.6], atol=1e-12)
+    np.testing.assert_allclose(contract.to_policy([0.3, 0.8]), [0.3, 0.0], atol=1e-12)
+
+
+def test_a_map_goes_through_its_points_and_beyond(tmp_path):
+    contract = load(tmp_path, SERVO)
+    np.testing.assert_allclose(contract.to_policy([[0, 0.0], [0, 0.2], [0, 0.8]])[:, 1], [1.0, 0.75, 0.0])
+    np.testing.assert_allclose(contract.to_policy([0.0, -0.08])[1], 1.1)
+
+
+MISTAKES = {
+    GOOD: [
+        ("max_age_s: 0.2}", "max_age_s: 0.2, transport: h264}",
+         "cameras.top.transport = 'h264' is unknown: write raw or compressed or ring"),
+        ("max_age_s: 0.2}", "max_age_s: 0.2, max_pixels: 40000000}",
+         "cameras.top.max_pixels = 40000000.0 is more than 33177600, an 8K camera's: lower it"),
+        ("max_age_s: 0.2}", "max_age_s: 0.2, max_pixels: 0}", "top.max_pixels = 0 is not greater than 0"),
+        ("max_age_s: 0.2}", "max_age_s: 0.2, info: /i}", "cameras.top.info = '/i' is not a relative topic"),
+        ("max_age_s: 0.2}", "max_age_s: 0.2, info: joint_states}",
+         "joint_states.topic = 'joint_states' is already cameras.top.info: give every stream its own topic"),
+        ("{topic: arm", "{kind: magic, topic: arm",
+         "controllers[0].kind = 'magic' is unknown: write joint_trajectory or forward_command or"),
+        ("joints: [a]}", "joints: [a], rate_hz: 50}",
+         "controllers[0].rate_hz = 50 is not for joint_trajectory, which interpolates by itself: remove it"),
+        ("joints: [a]}", "joints: [a], frame: tool0}",
+         "controllers[0].frame = 'tool0' is not for joint_trajectory: remove it, or mend kind"),
+        ("{topic: arm", "{kind: forward_command, topic: arm", "controllers[0].rate_hz is missing: add it"),
+        ("{topic: arm", "{kind: forward_command, rate_hz: 50, topic: arm",
+         "controllers[0].rate_hz = 50.0 does not suit forward_command: give a rate from 100 to 500"),
+        ("{topic: arm", "{kind: servo_joint, rate_hz: 500, topic: arm",
+         "controllers[0].rate_hz = 500.0 does not suit servo_joint: give a rate from 20 to 250"),
+        ("joints: [a]}", "joints: [a], action: hand/joint_trajectory}",
+         "controllers[0].action = 'hand/joint_trajectory' is already controllers[1].topic"),
+        ("{topic: arm", "{kind: servo_twist, rate_hz: 50, frame: x, topic: arm",
+         "controllers[0].kind = 'servo_twist' moves by twists, but the policy's actions are joints: write"),
+        ("chunk:", "actions: torque\nchunk:", "actions = 'torque' is unknown: write joints or twist"),
+        ("chunk:", "twist: {per: step, linear: 1, angular: 1}\nchunk:", "twist = {"),
+        ("chunk:", "home: {c: 0}\nchunk:", "home.c = 0.0 is not a joint of joints: mend its spelling"),
+        ("chunk:", "home: {a: 3}\nchunk:", "home.a = 3.0 is not within its limits -1 to 2: move it inside"),
+        ("chunk:", "home: {}\nchunk:", "home = {} is empty: give at least one"),
+        ("chunk:", "home: {a: up}\nchunk:", "home.a = 'up' is not a finite number"),
+        ("[a]}\n  - {topic: hand/joint_trajectory, joints: [b]}", "[a, b]}\nhome: {a: 0}",
+         "home.b is missing: add it, since home names other joints of arm/joint_trajectory"),
+        ("acceleration: 9,", "",
+         "joints[0].acceleration is missing: add it, here or for all joints as acceleration of"),
+        ("unit: m}", "map: {robot: [0, 1], policy: [0, 1]}, unit: m}",
+         "joints[1].unit = 'm' stands beside map: remove one of them"),
+        ("unit: m}", "map: {robot: [1, 1], policy: [0, 1]}}",
+         "joints[1].map.robot = [1.0, 1.0] is one point twice: give two different positions"),
+        ("unit: m}", "map: {robot: [0, 1], policy: [2, 2]}}",
+         "joints[1].map.policy = [2.0, 2.0] is one point twice: give two different values"),
+        ("unit: m}", "map: {robot: [0], policy: [2, 1]}}", "joints[1].map.robot = [0] has 1 entries: give 2"),
+        ("unit: m}", "map: {robot: [0, .inf], policy: [2, 1]}}", "joints[1].map.robot[1] = inf is not a"),
+        ("unit: m}", "map: {robot: [0, 1.0e+300], policy: [0, 1.0e-300]}}",
+         "joints[1].map = 0.0 is no usable scale: give points further apart"),
+        ("unit: m}", "map: {robot: [0, 1]}}", "joints[1].map.policy is missing: add it"),
+    ],
+    FROM_URDF: [
+        ("name: a", "name: arm", "joints[0].name = 'arm' is no moving joint of "),
+        ("name: a", "name: arm", ": name one of its moving joints (a, b, wheel)"),
+        ("upper: 1.5", "upper: 2.5", "joints[0].upper = 2.5 is wider than 2 in "),
+        ("upper: 1.5", "lower: -3", ": narrow it, or mend the URDF if that is wrong"),
+        ("velocity: 1}", "velocity: 4}", "joints[0].velocity = 4.0 is wider than 3 in "),
+        ("acceleration: 5\n", "acceleration: 0\n", "acceleration = 0 is not greater than 0: raise it"),
+        ("two.urdf", "3.5", "urdf = 3.5 is not a text: mend it"),
+    ],
+    SERVO: [
+        ("twist: {per: step, linear: 0.25, angular: 1.0}\n", "", "twist is missing: add it"),
+        ("per: step", "per: hour", "twist.per = 'hour' is unknown: write step or second"),
+        ("linear: 0.25", "linear: 0", "twist.linear = 0 is not greater than 0: raise it"),
+        ("acceleration: 9}", "acceleration: 9, action: delta}",
+         "joints[0].action = 'delta' is unknown: write absolute"),
+        (", frame: base_link", "", "controllers[0].frame is missing: add it"),
+        ("rate_hz: 50, frame: base_link", "rate_hz: 300, frame: base_link", "give a rate from 20 to 250"),
+        ("servo_twist, topic: servo_node/delta_twist_cmds, joints: [a], rate_hz: 50, frame: base_link",
+         "servo_joint, topic: servo_node/joints, joints: [a], rate_hz: 50",
+         "actions = 'twist' has no controller that moves by it: give one of controllers kind: servo_twist"),
+        ("kind: forward_command, topic: hand/commands, joints: [b], rate_hz: 100",
+         "kind: servo_twist, topic: hand/commands, joints: [b], rate_hz: 100, frame: x",
+         "controllers[1].kind = 'servo_twist' is there twice, but an action has one twist: keep one of them"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("good", "old", "new", "sentence"),
+    [(good, *case) for good, cases in MISTAKES.items() for case in cases],
+    ids=lambda text: text.split("\n", 1)[0],
+)
+def test_a_mistake_is_named_by_path_value_and_mend(tmp_path, good, old, new, sentence):
+    assert old in good
+    with pytest.raises(ValueError) as refusal:
+        load_with_urdf(tmp_path, good.replace(old, new, 1))
+    assert str(refusal.value).startswith(f"{tmp_path / 'robot.yaml'}: ")
+    assert sentence in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_joint_that_the_urdf_gives_no_range_needs_one(tmp_path):
+    text = FROM_URDF.replace("name: b", "name: wheel").replace("[a, b]", "[a, wheel]")
+    with pytest.raises(ValueError) as refusal:
+        load_with_urdf(tmp_path, text)
+    given = f"add it, since {tmp_path / 'two.urdf'} gives this continuous joint none"
+    assert str(refusal.value).splitlines()[1:] == [
+        f"  joints[1].lower is missing: {given}",
+        f"  joints[1].upper is missing: {given}",
+    ]
+
+
+def test_a_wrong_urdf_is_named_itself(tmp_path):
+    (tmp_path / "two.urdf").write_text("<robot>")
+    with pytest.raises(ValueError, match=r"two\.urdf: not valid XML, mend it here: "):
+        load(tmp_path, FROM_URDF)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "robot: " + "[" * 5000,
+        "a: &a [x, x, x, x, x, x, x, x, x]\n"
+        + "".join(f"{n}: &{n} [{', '.join([f'*{o}'] * 9)}]\n" for o, n in zip("abcdefgh", "bcdefghi"))
+        + "robot: *i\n",
+        "robot: &r {r: *r}\n",
+        "robot: 2026-99-99\n",
+        "robot: " + "9" * 5000 + "\n",
+        "max_skew_s: " + "9" * 400 + "\n" + GOOD.replace("max_skew_s: 0.05\n", ""),
+    ],
+    ids=["deep", "aliases of aliases", "endless", "a day that is none", "a long number", "a number too big"],
+)
+def test_a_hostile_file_is_refused_in_a_sentence(tmp_path, text):
+    with pytest.raises(ValueError, match="") as refusal:
+        load(tmp_path, text)
+    assert str(refusal.value).startswith(f"{tmp_path / 'robot.yaml'}: ")
+    assert len(str(refusal.value)) < 2000
+
+
+def test_following_errors_are_usual_given_or_off(tmp_path):
+    text = FROM_URDF.replace("velocity: 1}", "velocity: 1, following_error: {rad: 0.4, s: 0.5}}").replace(
+        "acceleration: 2}", "acceleration: 2, following_error: off}"
+    )
+    (tmp_path / "two.urdf").write_text(URDF)
+    a, b = load(tmp_path, text).joints
+    assert (a.following.rad, a.following.s) == (0.4, 0.5) and np.isinf(b.following.rad)
+    a, b = load(tmp_path, FROM_URDF).joints
+    assert (a.following.rad, a.following.s) == (pytest.approx(0.15), 0.2) and b.following.rad == 0.05
+    wrong = text.replace("rad: 0.4", "rad: 0")
+    with pytest.raises(ValueError, match=r"joints\[0\].following_error.rad = 0 is not greater than 0"):
+        load(tmp_path, wrong)

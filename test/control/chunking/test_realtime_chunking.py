@@ -1,0 +1,182 @@
+"""What each chunk must agree with: the one being executed, for as long as measured, and when nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from builders import JOINTS, make_observation
+from engine_in_loop import MS, POLICIES, STEP_S, Robot, S, noise
+
+from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
+from vla_accel_ros.control.chunking.rtc import SCHEDULES, RealTimeChunking, RtcSettings
+from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.guiding import guidance_to
+from vla_accel_ros.engine.types import Chunk
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize("mask", SCHEDULES)
+def test_a_chunk_agrees_with_the_one_before_for_the_measured_delay_and_the_masks_horizon(kind, mask):
+    robot = Robot(kind, mask=mask, mask_horizon=2, delivery_s=0.03)
+    first = robot.act(S, delay_ms=150)
+    guided = robot.act(S + 200 * MS)
+    with robot.engine.observe(make_observation((S + 200 * MS) % 97, stamp_ns=S + 200 * MS)) as prefix:
+        # 150 ms of inference and 30 ms of delivery are two actions of 100 ms, and two more are masked.
+        guidance = guidance_to(robot.engine, prefix, first, 2, 4, SCHEDULES[mask])
+        expected = robot.engine.act(prefix, noise=noise(S + 200 * MS), guidance=guidance)
+    np.testing.assert_array_equal(guided.actions, expected.actions)
+    old, free = first.actions[2:], robot.free(S + 200 * MS)[:6]
+    assert np.abs(guided.actions[:2] - old[:2]).mean() < 0.2 * np.abs(free[:2] - old[:2]).mean()
+    assert robot.rtc.counts == {"first": 1, "guided": 1}
+
+
+def test_a_newer_state_of_a_model_with_a_state_token_is_what_guidance_is_relative_to():
+    robot, newer = Robot("pi0"), np.full(JOINTS, 0.25, np.float32)
+    first = robot.act(S)
+    with robot.engine.observe(make_observation(stamp_ns=S + 100 * MS)) as prefix:
+        robot.now_ns = S + 250 * MS
+        guided = robot.rtc.act(prefix, newer)
+    assert np.abs(guided.actions[:2] - first.actions[1:3]).max() < 0.1
+
+
+def test_the_first_chunk_is_free():
+    robot = Robot()
+    assert robot.rtc.delay_s is None
+    assert robot.rtc.delay_steps(STEP_S) is None
+    np.testing.assert_array_equal(robot.act(S).actions, robot.free(S))
+
+
+def test_the_delay_is_measured_and_the_longest_of_the_last_few_counts():
+    robot = Robot(window=3, delivery_s=0.05)
+    delays = []
+    for i, delay_ms in enumerate((240, 120, 310, 100, 100, 100)):
+        robot.act(S + i * 100 * MS, delay_ms)
+        delays.append(robot.rtc.delay_s)
+    assert delays == pytest.approx([0.29, 0.29, 0.36, 0.36, 0.36, 0.15])
+    assert robot.rtc.delay_steps(STEP_S) == 2
+    assert robot.rtc.delay_steps(0.15) == 1, "a whole number of steps is not one more"
+
+
+def test_another_instruction_is_answered_freely_and_at_once():
+    robot = Robot()
+    robot.act(S)
+    asked = robot.act(S + 100 * MS, instruction="reach the blue block")
+    np.testing.assert_array_equal(asked.actions, robot.free(S + 100 * MS, "reach the blue block"))
+    robot.act(S + 200 * MS, instruction="reach the blue block")
+    assert robot.rtc.counts == {"first": 1, "instruction": 1, "guided": 1}
+
+
+def test_nothing_is_guided_while_the_robot_does_not_execute_it():
+    robot = Robot()
+    robot.act(S)
+    robot.rtc.pause()
+    for i in (1, 2):
+        held = robot.act(S + i * 100 * MS)
+        np.testing.assert_array_equal(held.actions, robot.free(S + i * 100 * MS))
+    robot.rtc.resume()
+    np.testing.assert_array_equal(robot.act(S + 300 * MS).actions, robot.free(S + 300 * MS))
+    robot.act(S + 400 * MS)
+    assert robot.rtc.counts == {"first": 2, "paused": 2, "guided": 1}
+
+
+@pytest.mark.parametrize("what", ["forget", "pause"])
+def test_a_chunk_that_was_under_way_when_the_robot_was_stopped_guides_nothing(what):
+    robot = Robot()
+    robot.while_computing = getattr(robot.rtc, what)
+    robot.act(S)
+    robot.while_computing = lambda: None
+    robot.rtc.resume()
+    np.testing.assert_array_equal(robot.act(S + 100 * MS).actions, robot.free(S + 100 * MS))
+
+
+def test_a_chunk_that_ends_before_the_next_takes_over_guides_nothing():
+    robot = Robot(delivery_s=0.0)
+    robot.act(S, delay_ms=200)
+    last = robot.act(S + 600 * MS, delay_ms=200)  # six of eight actions are past, two until it comes
+    assert robot.rtc.counts["guided"] == 1
+    assert not np.array_equal(last.actions, robot.free(S + 600 * MS))
+    late = robot.act(S + 1300 * MS, delay_ms=200)
+    np.testing.assert_array_equal(late.actions, robot.free(S + 1300 * MS))
+    assert robot.rtc.counts == {"first": 1, "guided": 1, "no_overlap": 1}
+
+
+def test_a_clock_that_is_set_back_starts_anew():
+    robot = Robot()
+    robot.act(100 * S, delay_ms=500)
+    back = robot.act(S, delay_ms=100)
+    np.testing.assert_array_equal(back.actions, robot.free(S))
+    assert robot.rtc.delay_s == pytest.approx(0.16), "the delays of before mean nothing now"
+    robot.act(S + 100 * MS, delay_ms=-300)
+    assert robot.rtc.delay_s is None
+    robot.act(S + 200 * MS)
+    assert robot.rtc.counts == {"first": 1, "clock_jumps": 1, "guided": 1, "no_overlap": 1}
+
+
+def test_a_guided_chunk_continues_the_commanded_path_without_a_crossfade():
+    """At the moment the new chunk takes over, what the buffer sends is where the old chunk would be."""
+    robot, limits = Robot(), JointLimits(*np.tile([[-9.0], [9.0], [99.0], [1e6]], JOINTS))
+    names = tuple(f"joint_{i}" for i in range(JOINTS))
+
+    def seam(second: Chunk) -> float:
+        buffer = TrajectoryBuffer(names, limits, "rtc", lead_s=0.015)
+        buffer.reset(np.zeros(JOINTS))
+        old = buffer.update(first, S + 150 * MS)
+        new = buffer.update(second, S + 350 * MS)
+        taken_over_ns = second.due_ns(2)
+        return float(np.abs(new.sample(taken_over_ns)[0] - old.sample(taken_over_ns)[0]).max())
+
+    first = robot.act(S)
+    guided = robot.act(S + 200 * MS)
+    free = Chunk(robot.free(S + 200 * MS), S + 200 * MS, STEP_S, 1, 9, guided.update_magnitudes)
+    assert seam(guided) < 0.25 * seam(free)
+
+
+def test_where_chunks_overtake_each_other_the_committed_actions_are_the_oldest_ones():
+    """Images every step, chunks three steps later: the third agrees with what runs, not with a copy of it."""
+    robot = Robot(delivery_s=0.0, mask="hard", mask_horizon=1)
+    first = robot.act(S, delay_ms=300)
+    second = robot.act(S + 100 * MS, delay_ms=300)
+    third = robot.act(S + 200 * MS, delay_ms=300)
+    runs = np.concatenate([first.actions[1:4], second.actions[3:]])
+    with robot.engine.observe(make_observation((S + 200 * MS) % 97, stamp_ns=S + 200 * MS)) as prefix:
+        guidance = guidance_to(robot.engine, prefix, replace(second, actions=runs), 3, 4, "ONES")
+        expected = robot.engine.act(prefix, noise=noise(S + 200 * MS), guidance=guidance)
+    np.testing.assert_array_equal(third.actions, expected.actions)
+
+
+@pytest.mark.parametrize("jacobian", ["identity", "exact"])
+@pytest.mark.parametrize("mask_horizon", [0, 3, 50])
+def test_what_a_chunk_agreed_with_is_told_and_computes_it_again_to_the_bit(mask_horizon, jacobian):
+    robot = Robot(mask_horizon=mask_horizon)
+    robot.rtc = RealTimeChunking(robot.engine, robot.clock_ns, RtcSettings("linear", mask_horizon), jacobian)
+    first = robot.act(S)
+    assert first.agreement is None
+    for at_ns in (S + 100 * MS, S + 230 * MS, S + 350 * MS):
+        chunk = robot.act(at_ns)
+        told = chunk.agreement
+        assert (told.method, told.previous, told.jacobian) == ("guidance", first.request_id, jacobian)
+        assert told.actions.dtype == np.float32 and len(told.actions) <= told.end == told.delay + mask_horizon
+        # Another engine, on another day.
+        engine = Engine(POLICIES["pi05"], steps=5, step_dt_s=STEP_S)
+        with engine.observe(make_observation(at_ns % 97, stamp_ns=at_ns)) as prefix:
+            again = engine.act(prefix, noise=noise(at_ns), agreement=told)
+        assert again.actions.tobytes() == chunk.actions.tobytes()
+        first = chunk
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"mask": "soft"}, "mask = 'soft' is unknown: choose hard or linear or exponential"),
+        ({"mask_horizon": -1}, "mask_horizon = -1 must not be negative"),
+        ({"delivery_s": float("nan")}, "delivery_s = nan is no time"),
+        ({"delivery_s": -0.1}, "delivery_s = -0.1 is no time"),
+        ({"window": 0}, "window = 0 remembers no delay"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        RtcSettings(**settings)

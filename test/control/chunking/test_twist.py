@@ -1,0 +1,123 @@
+"""The hand's velocity from chunks of twists: whose turn it is, limits, ramps, and the stop. Time is given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from motion import make_chunk
+
+from vla_accel_ros.control.chunking.twist import RAMP_S, TwistBuffer
+
+S = 1_000_000_000
+MS = S // 1000
+START = 1000 * S
+PERIOD = 20 * MS
+LINEAR, ANGULAR = 0.5, 1.0
+
+
+def make_buffer(per: str = "second", **options) -> TwistBuffer:
+    return TwistBuffer(per, LINEAR, ANGULAR, PERIOD / S, **options)
+
+
+def make_twists(rows, **chunk):
+    return make_chunk(np.asarray(rows, float), **{"stamp_ns": START, **chunk})
+
+
+def run(buffer: TwistBuffer, seconds: float, start_ns: int = START) -> np.ndarray:
+    """Velocities [N, 6] of ticks after start_ns."""
+    return np.array([buffer.tick(start_ns + (k + 1) * PERIOD) for k in range(round(seconds * S / PERIOD))])
+
+
+def assert_ramps(velocities: np.ndarray) -> None:
+    """Neither half of the twist changes faster than from full speed to a stand in RAMP_S, nor is too fast."""
+    halves = velocities.reshape(-1, 2, 3)
+    change = np.linalg.norm(np.diff(halves, axis=0), axis=2) * S / PERIOD
+    most = np.array([LINEAR, ANGULAR])
+    assert (change <= most / RAMP_S * 1.001).all()
+    assert (np.linalg.norm(halves, axis=2) <= most * 1.001).all()
+
+
+def test_nothing_is_commanded_before_the_first_chunk():
+    buffer = make_buffer()
+    assert buffer.tick(START) is None and buffer.at_rest(START)
+
+
+def test_each_action_is_the_velocity_of_its_own_time_and_the_hand_stops_behind_the_last():
+    buffer = make_buffer()
+    assert buffer.update(make_twists([[0.1, 0, 0, 0, 0, 0]] * 5 + [[0, -0.1, 0, 0, 0, 0.3]] * 5), START)
+    velocities = run(buffer, 2.0)
+    np.testing.assert_allclose(velocities[20], [0.1, 0, 0, 0, 0, 0])
+    np.testing.assert_allclose(velocities[45], [0, -0.1, 0, 0, 0, 0.3])
+    assert not velocities[-40:].any() and buffer.at_rest(START + 2 * S)
+    assert_ramps(velocities)
+
+
+def test_displacements_of_a_step_are_divided_by_its_time():
+    buffer = make_buffer("step")
+    buffer.update(make_twists([[0.01, 0, 0, 0, 0, 0.02]] * 10, step_dt_s=0.1), START)
+    velocities = run(buffer, 2.0)
+    np.testing.assert_allclose(velocities[30], [0.1, 0, 0, 0, 0, 0.2])
+    np.testing.assert_allclose(velocities.sum(axis=0) * PERIOD / S, [0.1, 0, 0, 0, 0, 0.2], atol=4e-3)
+
+
+def test_a_chunk_that_is_too_fast_keeps_its_direction():
+    buffer = make_buffer()
+    buffer.update(make_twists([[3.0, 4.0, 0, 0, 0, -9.0]] * 10), START)
+    velocities = run(buffer, 0.8)
+    np.testing.assert_allclose(velocities[-1], [0.3, 0.4, 0, 0, 0, -1.0])
+    assert buffer.counts["limited"] == 10
+    assert_ramps(velocities)
+
+
+def test_what_is_past_of_a_late_chunk_is_not_done_again():
+    buffer = make_buffer()
+    buffer.update(make_twists([[0.4, 0, 0, 0, 0, 0]] * 3 + [[0, 0.2, 0, 0, 0, 0]] * 7), START + 300 * MS)
+    velocities = run(buffer, 0.5, START + 300 * MS)
+    assert not velocities[:, 0].any() and velocities[-1][1] == pytest.approx(0.2)
+
+
+def test_chunks_that_are_past_overtaken_or_doubled_change_nothing():
+    buffer = make_buffer()
+    rows = [[0.1, 0, 0, 0, 0, 0]] * 5
+    assert not buffer.update(make_twists(rows, request_id=1), START + S)
+    assert buffer.update(make_twists(rows, stamp_ns=START + S, request_id=2), START + S)
+    assert not buffer.update(make_twists(rows, stamp_ns=START + S, request_id=2), START + S)
+    assert not buffer.update(make_twists(rows, stamp_ns=START + S - 1, request_id=3), START + S)
+    assert buffer.counts == {"past": 1, "accepted": 1, "out_of_order": 2, "limited": 0}
+
+
+def test_block_executes_a_chunk_from_when_it_comes_and_the_next_after_its_end():
+    buffer = make_buffer(mode="block", execution_horizon=2)
+    late = START + 900 * MS
+    assert buffer.update(make_twists([[0.2, 0, 0, 0, 0, 0]] * 5, request_id=1), late)
+    assert not buffer.update(
+        make_twists([[0.4, 0, 0, 0, 0, 0]] * 5, stamp_ns=late, request_id=2), late + 100 * MS
+    )
+    velocities = run(buffer, 0.6, late)
+    assert velocities[:, 0].max() == pytest.approx(0.2) and not velocities[-10:].any()
+    after = late + 600 * MS
+    assert buffer.update(make_twists([[0.4, 0, 0, 0, 0, 0]] * 5, stamp_ns=after, request_id=3), after)
+
+
+def test_a_stop_takes_the_ramp_at_most_and_a_new_chunk_moves_it_again():
+    buffer = make_buffer()
+    buffer.update(make_twists([[0.5, 0, 0, 0, 0, 0]] * 20, request_id=1), START)
+    moving = run(buffer, 0.5)
+    buffer.stop()
+    stopping = run(buffer, RAMP_S + 0.02, START + S // 2)
+    assert not stopping[-1].any() and buffer.at_rest(START + S)
+    assert_ramps(np.concatenate([moving, stopping]))
+    assert buffer.update(make_twists([[0.1] + [0] * 5] * 9, stamp_ns=START + S, request_id=2), START + S)
+
+
+def test_after_a_pause_it_starts_from_a_stand():
+    buffer = make_buffer()
+    buffer.update(make_twists([[0.5, 0, 0, 0, 0, 0]] * 30), START)
+    run(buffer, 0.5)
+    velocity = buffer.tick(START + S)
+    assert velocity is not None and np.linalg.norm(velocity) <= LINEAR / RAMP_S * 2 * PERIOD / S * 1.001
+
+
+def test_a_number_that_is_none_is_refused():
+    with pytest.raises(ValueError, match=r"twist actions: joint 'angular.z' is nan at point 1"):
+        make_buffer().update(make_twists([[0] * 6, [0] * 5 + [np.nan]]), START)

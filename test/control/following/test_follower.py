@@ -1,0 +1,218 @@
+"""What goes out for each chunk, when the arm stops, and where it goes on from. Time is given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from follower_robot import HOME, MS, Robot, S
+
+from vla_accel_ros.control.following.follower import JOINING, MOVING
+from vla_accel_ros.control.following.watchdog import Motion
+from vla_accel_ros.engine.types import Chunk
+
+
+def test_nothing_is_sent_until_everything_is_fresh_and_no_chunk_before_it_runs():
+    robot = Robot()
+    robot.run(1.0)
+    assert robot.states == [] and robot.sent == []
+    robot.run(0.4, goal=1.0)
+    assert robot.states == [] and len(robot.sent) == 1, "it goes to where the joints are"
+    np.testing.assert_array_equal(robot.sent[0].positions, [HOME])
+    robot.run(0.3, goal=1.0)
+    assert robot.states == [Motion.RUNNING] and len(robot.sent) > 1
+
+
+def test_without_chunks_it_stops_once_smoothly_within_the_age_limit_and_then_says_nothing():
+    robot = Robot()
+    robot.go()
+    assert np.abs(robot.reference()[1]).max() > 0.3
+    last_stamp, count = robot.now - 100 * MS - 50 * MS + 10 * MS, len(robot.sent)
+    robot.run(2.0)
+    assert robot.states == [Motion.RUNNING, Motion.STOPPING, Motion.HOLDING]
+    (stop,) = robot.sent[count:]
+    assert stop.start_ns - last_stamp <= 500 * MS + 20 * MS
+    v = np.diff(stop.sample(np.arange(stop.start_ns, stop.end_ns, MS))[0], axis=0) * 1000
+    assert np.abs(np.diff(v, axis=0)).max() * 1000 <= 20.0 * 1.01
+    assert not stop.velocities[-1].any()
+
+
+def test_it_goes_on_from_what_was_commanded_when_chunks_come_back():
+    robot = Robot()
+    robot.go()
+    robot.run(2.0)
+    held, _ = robot.reference()
+    robot.sag = np.full(2, -0.05)
+    count = len(robot.sent)
+    robot.run(0.5, goal=0.0)
+    assert robot.states[-1] is Motion.RUNNING
+    first = robot.sent[count]
+    np.testing.assert_allclose(first.sample(first.start_ns)[0], held, atol=1e-9)
+
+
+def test_it_goes_on_from_where_the_robot_is_when_it_was_moved_while_held():
+    robot = Robot()
+    robot.go()
+    robot.run(2.0)
+    held, _ = robot.reference()
+    for share in np.linspace(0.0, 1.0, 50):  # the first joint is led away by hand
+        robot.placed = held - np.array([1.2, 0.0]) * share
+        robot.run(0.01)
+    assert robot.follower.counts["joins"] == 1
+    np.testing.assert_allclose(robot.goes_on_from(), robot.placed, atol=1e-9)
+    assert robot.follower.counts["joins"] == 2
+    robot.assert_within_limits()
+
+
+def test_a_joint_that_never_was_where_it_is_commanded_to_be_keeps_its_command():
+    robot = Robot()
+    robot.go()
+    for share in np.linspace(0.0, 1.0, 40):  # a gripper closes around a block
+        robot.sag = np.array([0.0, 0.6]) * share
+        robot.run(0.01)
+    robot.run(2.0)
+    held, _ = robot.reference()
+    count = len(robot.sent)
+    robot.run(0.5, goal=0.0)
+    first = robot.sent[count]
+    np.testing.assert_allclose(first.sample(first.start_ns)[0], held, atol=1e-9)
+    assert robot.follower.counts["joins"] == 1, "at the beginning"
+
+
+def test_joints_that_fell_silent_in_motion_go_on_from_where_they_are_when_they_come_back():
+    robot = Robot()
+    robot.go(0.5)
+    last = robot.measured()
+    robot.silent = True
+    robot.run(1.5, goal=1.5)  # what is commanded goes on for a while
+    assert robot.states[-1] is Motion.HOLDING
+    held, _ = robot.reference()
+    assert held[0] - last[0] > 0.2
+    robot.placed, robot.silent = last - np.array([0.02, 0.8]), False
+    np.testing.assert_allclose(robot.goes_on_from(), robot.placed, atol=1e-9)
+
+
+def test_joints_that_fell_silent_while_held_go_on_from_where_they_are_when_they_come_back():
+    robot = Robot()
+    robot.go(0.5)
+    robot.run(2.0)
+    held, _ = robot.reference()
+    assert robot.states[-1] is Motion.HOLDING
+    robot.silent = True
+    robot.run(1.0)
+    robot.placed, robot.silent = held - np.array([0.1, 0.8]), False
+    np.testing.assert_allclose(robot.goes_on_from(), robot.placed, atol=1e-9)
+
+
+def test_a_gripper_keeps_what_it_holds_when_joints_fall_silent_while_it_is_held():
+    robot = Robot()
+    robot.go()
+    for share in np.linspace(0.0, 1.0, 40):  # it closes around a block
+        robot.sag = np.array([0.0, 0.6]) * share
+        robot.run(0.01)
+    robot.run(2.0)
+    held, _ = robot.reference()
+    robot.silent = True
+    robot.run(0.45)
+    robot.silent = False
+    np.testing.assert_allclose(robot.goes_on_from(), held, atol=1e-9)
+
+
+def test_late_joints_stop_it_too():
+    robot = Robot()
+    robot.go()
+    robot.silent = True
+    robot.run(0.5, goal=1.5)
+    assert Motion.STOPPING in robot.states
+    assert robot.follower.safety.reasons[0].startswith("joint_states is")
+
+
+def test_a_hold_stays_until_it_is_resumed():
+    robot = Robot()
+    robot.go()
+    robot.follower.safety.hold()
+    robot.run(2.0, goal=1.5)
+    assert robot.states[-1] is Motion.HOLDING
+    count = len(robot.sent)
+    robot.run(1.0, goal=1.5)
+    assert len(robot.sent) == count
+    robot.follower.safety.resume()
+    robot.run(0.5, goal=1.5)
+    assert robot.states[-1] is Motion.RUNNING and len(robot.sent) > count
+
+
+def test_a_refused_chunk_does_not_count_as_seen():
+    robot = Robot()
+    robot.go(goal=0.3)
+    newest = robot.follower.safety.watchdog.age_s("chunk", robot.now)
+    wrong = Chunk(np.full((4, 2), np.nan, np.float32), robot.now, 1 / 30, 99, 99, np.zeros(4, np.float32))
+    with pytest.raises(ValueError, match="is nan at point 0"):
+        robot.follower.follow(wrong, robot.now)
+    assert robot.follower.safety.watchdog.age_s("chunk", robot.now) == newest
+
+
+def test_the_ages_of_what_was_sent_are_told_and_old_ones_are_misses():
+    robot = Robot()
+    robot.go(0.01)
+    robot.run(2.0, goal=0.5, latency_s=0.12)
+    stats = robot.follower.stats(robot.now)
+    assert stats.name == "image_to_trajectory" and stats.runs == len(robot.sent) - 1
+    assert stats.p50_s == pytest.approx(0.12) and 0.12 < stats.p99_s < 0.14
+    assert stats.measured_hz == pytest.approx(10.0) and stats.misses == 0
+
+
+def test_it_begins_when_the_joints_stand_and_goes_there_from_wherever_the_controllers_hold():
+    """Of a process that was killed, the controllers still execute the last trajectory."""
+    robot = Robot()
+    for share in np.linspace(0.0, 1.0, 80):
+        robot.placed = np.array([0.4, -0.4]) * share
+        robot.run(0.01, goal=0.0)
+    assert robot.states == [] and robot.sent == []
+    assert robot.follower.safety.reasons == (MOVING,)
+    robot.run(0.4, goal=0.0)
+    assert robot.states == [] and robot.follower.safety.reasons == (JOINING,)
+    robot.run(0.6, goal=0.0)
+    assert robot.states == [Motion.RUNNING]
+    (join, first, *_) = robot.sent
+    assert len(join) == 1 and not join.velocities.any()
+    np.testing.assert_allclose(join.positions[0], robot.placed)
+    np.testing.assert_allclose(first.positions[0], robot.placed)
+    robot.placed = None
+    robot.run(0.5, goal=0.0)
+    assert robot.states == [Motion.RUNNING], "its own motion does not hold it"
+    robot.assert_within_limits()
+
+
+def test_noise_of_the_joints_does_not_keep_it_from_beginning():
+    robot = Robot()
+    noise = np.random.default_rng(0).normal(0.0, 0.004, (150, 2))
+    for sample in noise:
+        robot.placed = sample
+        robot.run(0.01, goal=0.2)
+    assert Motion.RUNNING in robot.states
+
+
+@pytest.mark.parametrize("latency_s", [0.05, 0.3])
+def test_it_goes_on_within_0_3_s_of_fresh_inputs(latency_s):
+    """With the chunk that waits, before the next one comes."""
+    robot = Robot()
+    robot.go()
+    robot.run(2.0)
+    assert robot.states[-1] is Motion.HOLDING
+    count, fresh_ns = len(robot.sent), robot.now
+    robot.send(0.5, robot.now - round(latency_s * S))
+    robot.run(0.19)
+    assert robot.states[-1] is Motion.RUNNING and len(robot.sent) == count + 2
+    moved = robot.sent[-1]
+    assert moved.start_ns - fresh_ns <= 300 * MS
+    assert np.abs(moved.positions[-1] - moved.positions[0]).max() > 0.05
+    robot.assert_within_limits()
+
+
+def test_while_it_does_not_run_there_is_always_a_reason():
+    robot = Robot()
+    for goal in (None, 0.5, None, 0.2, None):
+        for _ in range(120):
+            robot.run(0.01, goal)
+            safety = robot.follower.safety
+            assert bool(safety.reasons) == (safety.state is not Motion.RUNNING)
+            assert len(safety.reasons) == len(safety.causes)

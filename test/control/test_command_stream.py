@@ -1,0 +1,208 @@
+"""Positions at a rate: on the path, within limits whenever ticks come, and never a leap. Time is given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from motion import JOINTS, LIMITS, make_ramp
+
+from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
+from vla_accel_ros.control.command_stream import CommandStream
+from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.trajectory import MotionState, Trajectory
+
+S = 1_000_000_000
+MS = S // 1000
+START = 1000 * S
+PERIOD_S = 0.01
+
+
+def make_stream() -> CommandStream:
+    return CommandStream(JOINTS, LIMITS, PERIOD_S)
+
+
+def make_buffer(**options) -> TrajectoryBuffer:
+    buffer = TrajectoryBuffer(JOINTS, LIMITS, **options)
+    buffer.reset(np.zeros(3))
+    return buffer
+
+
+def ticks(stream: CommandStream, start_ns: int, seconds: float, period_s: float = PERIOD_S):
+    times = start_ns + (np.arange(1, round(seconds / period_s) + 1) * period_s * S).astype(np.int64)
+    return [stream.tick(int(t)) for t in times]
+
+
+def assert_smooth(states: list[MotionState], period_s: float = PERIOD_S) -> None:
+    """Steps within velocity x dt, and changes between steps within acceleration x dt^2."""
+    positions = np.array([state.position for state in states])
+    speed = np.diff(positions, axis=0) / period_s
+    assert (np.abs(speed) <= LIMITS.velocity * 1.001).all()
+    assert (np.abs(np.diff(speed, axis=0)) / period_s <= LIMITS.acceleration * 1.01).all()
+    assert (positions >= LIMITS.lower - 1e-9).all() and (positions <= LIMITS.upper + 1e-9).all()
+
+
+def test_nothing_is_commanded_before_the_first_trajectory():
+    stream = make_stream()
+    assert ticks(stream, START, 0.1) == [None] * 10
+    assert stream.at_rest(START)
+
+
+def test_it_starts_where_the_joints_are_follows_chunks_and_holds_their_end():
+    stream, buffer = make_stream(), make_buffer()
+    here = np.array([0.3, -0.4, 0.1])
+    buffer.reset(here)
+    states = []
+    for k in range(10):
+        now = START + k * 100 * MS
+        chunk = make_ramp([1.0, -0.5, 0.3], start=here, stamp_ns=now - 20 * MS, request_id=k, step_dt_s=0.03)
+        stream.follow(buffer.update(chunk, now), now)
+        if not k:
+            np.testing.assert_array_equal(stream.tick(now).position, here)
+        states += ticks(stream, now, 0.1)
+        np.testing.assert_allclose(states[-1].position, buffer.reference(now + 100 * MS)[0], atol=1e-9)
+    end = START + S
+    states += ticks(stream, end, 2.0)
+    assert_smooth(states)
+    assert not stream.counts["joined"] and not stream.counts["late"]
+    assert stream.at_rest(end + 2 * S)
+    np.testing.assert_array_equal(states[-1].position, states[-50].position)
+    np.testing.assert_array_equal(states[-1].velocity, 0.0)
+
+
+@pytest.mark.parametrize("late_ms", [30, 60, 300])
+def test_a_late_tick_makes_no_leap_and_the_path_is_caught_up_with(late_ms):
+    stream, buffer = make_stream(), make_buffer()
+    now = START
+    chunk = make_ramp([2.0, -1.0, 0.3], stamp_ns=now, horizon=60, step_dt_s=0.02, start=[-0.9, 0.5, 0.0])
+    stream.follow(buffer.update(chunk, now), now)
+    before = ticks(stream, now, 0.4)
+    late = stream.tick(now + 400 * MS + late_ms * MS)
+    after = ticks(stream, now + 400 * MS + late_ms * MS, 1.5)
+    assert stream.counts["late"] == 1
+    step = np.abs(late.position - before[-1].position)
+    assert (step <= LIMITS.velocity * 2 * PERIOD_S * 1.001).all()
+    assert_smooth(after)
+    np.testing.assert_allclose(after[-1].position, buffer.reference(now + 3 * S)[0], atol=1e-9)
+    assert stream.at_rest(now + 3 * S)
+
+
+@given(st.lists(st.integers(1, 80), min_size=20, max_size=60), st.integers(0, 5))
+def test_whatever_the_times_of_ticks_no_step_is_larger_than_full_speed(gaps_ms, turns):
+    stream, buffer = make_stream(), make_buffer()
+    now = START
+    position = None
+    for k, gap_ms in enumerate(gaps_ms):
+        if k % 8 == 0:
+            speed = np.array([3.0, -1.5, 2.0]) * (1 if (k // 8 + turns) % 2 else -1)
+            trajectory = buffer.update(make_ramp(speed, stamp_ns=now, request_id=k, step_dt_s=0.05), now)
+            if trajectory is not None:
+                stream.follow(trajectory, now)
+        now += gap_ms * MS
+        state = stream.tick(now)
+        if position is not None:
+            reachable = LIMITS.velocity * min(gap_ms * 1e-3, 2 * PERIOD_S)
+            assert (np.abs(state.position - position) <= reachable * 1.001 + 1e-9).all()
+        assert (np.abs(state.velocity) <= LIMITS.velocity * 1.001).all()
+        position = state.position
+
+
+def test_a_trajectory_that_begins_elsewhere_is_led_to_within_limits():
+    stream = make_stream()
+    stream.follow(Trajectory(JOINTS, [START], np.zeros((1, 3))), START)
+    states = ticks(stream, START, 0.05)
+    elsewhere = np.array([[0.5, 1.0, -0.2]])
+    stream.follow(Trajectory(JOINTS, [START + 50 * MS], elsewhere), START + 50 * MS)
+    assert not stream.at_rest(START + 60 * MS)
+    states += ticks(stream, START + 50 * MS, 2.5)
+    assert_smooth(states)
+    assert stream.counts["joined"] == 1 and stream.at_rest(START + 3 * S)
+    np.testing.assert_array_equal(states[-1].position, elsewhere[0])
+
+
+def test_an_end_in_motion_is_braked_behind_it():
+    stream = make_stream()
+    times = START + np.array([0, 200, 400]) * MS
+    moving = np.array([[0.0, 0, 0], [0.1, 0.1, 0.1], [0.3, 0.3, 0.3]])
+    path = Trajectory(JOINTS, times, moving, np.array([[0.0, 0, 0], [1.0, 1, 1], [1.0, 1, 1]]))
+    stream.follow(path, START)
+    states = ticks(stream, START, 1.0)
+    assert_smooth(states[1:])
+    assert states[-1].position[1] > 0.3 and not states[-1].velocity.any()
+
+
+def test_a_stop_brakes_from_what_was_commanded_whatever_the_clock_says():
+    stream, buffer = make_stream(), make_buffer()
+    stream.follow(buffer.update(make_ramp([2.0, 1.0, 0.5], stamp_ns=START), START), START)
+    states = ticks(stream, START, 0.4)
+    assert np.abs(states[-1].velocity).max() > 1.0
+    earlier = START - 500 * S
+    stream.stop(earlier)
+    states += ticks(stream, earlier, 0.5)
+    assert_smooth(states)
+    assert stream.at_rest(earlier + S // 2) and not states[-1].velocity.any()
+
+
+def test_a_clock_set_back_a_little_repeats_the_command():
+    stream, buffer = make_stream(), make_buffer()
+    stream.follow(buffer.update(make_ramp([2.0, 1.0, 0.5], stamp_ns=START), START), START)
+    state = ticks(stream, START, 0.3)[-1]
+    assert stream.tick(START + 290 * MS) is state
+
+
+@pytest.mark.parametrize("back_s", [0.25, 3.0, 3600.0])
+def test_a_clock_set_back_further_brakes_in_the_new_time_and_goes_on(back_s):
+    stream, buffer = make_stream(), make_buffer()
+    stream.follow(buffer.update(make_ramp([2.0, 1.0, 0.5], stamp_ns=START), START), START)
+    states = ticks(stream, START, 0.4)
+    assert np.abs(states[-1].velocity).max() > 1.0
+    earlier = START + 400 * MS - round(back_s * S)
+    states += ticks(stream, earlier, 0.5)
+    assert_smooth(states)
+    assert stream.at_rest(earlier + S // 2) and not states[-1].velocity.any()
+    stand = np.repeat(states[-1].position[None], 2, axis=0)
+    times = earlier + np.array([500, 1500]) * MS
+    stream.follow(Trajectory(JOINTS, times, stand, np.zeros_like(stand)), earlier + S // 2)
+    assert_smooth(states + ticks(stream, earlier + S // 2, 0.5))
+
+
+def test_after_forget_it_is_silent_and_starts_where_the_next_trajectory_does():
+    stream = make_stream()
+    stream.follow(Trajectory(JOINTS, [START], np.zeros((1, 3))), START)
+    ticks(stream, START, 0.05)
+    stream.forget()
+    assert stream.tick(START + S) is None
+    stream.follow(Trajectory(JOINTS, [START + S], np.full((1, 3), 0.4)), START + S)
+    np.testing.assert_array_equal(stream.tick(START + S + 1).position, 0.4)
+
+
+def test_it_takes_its_own_joints_of_a_trajectory_over_more():
+    stream = CommandStream(("c", "a"), LIMITS.select(np.array([2, 0])), PERIOD_S)
+    stream.follow(Trajectory(JOINTS, [START], np.array([[0.1, 0.2, 0.3]])), START)
+    np.testing.assert_array_equal(stream.tick(START + MS).position, [0.3, 0.1])
+
+
+def test_limits_of_other_joints_are_refused():
+    with pytest.raises(ValueError, match="give one per joint"):
+        CommandStream(("a",), JointLimits([0, 0], [1, 1], [1, 1], [1, 1]), PERIOD_S)
+
+
+@pytest.mark.parametrize("set_s", [-0.3, -0.015, -0.004, 0.004, 0.02, 0.4])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_clock_that_is_set_makes_no_leap_and_the_path_is_caught_up_with(set_s, stopped):
+    """Positions are judged in the time that passes; `stopped`: the set was noticed half a period before."""
+    stream, buffer = make_stream(), make_buffer()
+    chunk = make_ramp([2.0, -1.0, 0.3], stamp_ns=START, horizon=60, step_dt_s=0.02, start=[-0.9, 0.5, 0.0])
+    stream.follow(buffer.update(chunk, START), START)
+    states, offset = [], 0
+    for tick in range(200):
+        steady = START + (tick + 1) * 10 * MS
+        if tick == 40:
+            offset = round(set_s * S)
+            if stopped:
+                stream.stop(steady - 5 * MS + offset, steady - 5 * MS)
+        states.append(stream.tick(steady + offset, steady))
+    assert np.abs(states[39].velocity).max() > 1.0
+    assert_smooth(states)
+    assert stream.at_rest(START + 2 * S + offset) and not states[-1].velocity.any()

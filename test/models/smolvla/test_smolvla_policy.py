@@ -1,0 +1,265 @@
+"""A folder that lerobot saved, from what a robot sees to where it goes: as lerobot itself computes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from closeness import rounding
+from folders import edit_json, edit_weights
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from smolvla_recording import CASES, FOLDER, SPEC, Case, make_smolvla_folder
+from torch import Tensor
+
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.guiding import guidance_to
+from vla_accel_ros.models.checkpoints.checkpoint import find_format, load_policy
+from vla_accel_ros.models.checkpoints.formats import Contents
+from vla_accel_ros.models.smolvla.config import SMOLVLA
+from vla_accel_ros.models.smolvla.model import SmolVLA
+from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy
+from vla_accel_ros.models.smolvla.processing import resize_to_corner
+from vla_accel_ros.models.smolvla.sizes import infer_smolvla
+
+STATISTICS = "policy_preprocessor_step_5_normalizer_processor.safetensors"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_smolvla_folder(tmp_path_factory.mktemp("smolvla") / "folder")
+
+
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def policy(request: pytest.FixtureRequest, folder: Path) -> SmolVLAPolicy:
+    policy = load_policy(folder, request.param)
+    assert isinstance(policy, SmolVLAPolicy)
+    return policy
+
+
+@pytest.fixture
+def engine(policy: SmolVLAPolicy) -> Engine:
+    return Engine(policy, steps=SPEC["num_steps"], time_rule="lerobot")
+
+
+def near(ours: Tensor, recorded: Tensor) -> None:
+    torch.testing.assert_close(ours.cpu(), recorded, rtol=0, atol=rounding(recorded))
+
+
+@pytest.mark.parametrize("index", CASES)
+def test_what_the_network_is_given(policy: SmolVLAPolicy, index: int) -> None:
+    """Wide and tall images are shrunk, a small one is enlarged; the prompt ends its line once."""
+    case = Case(index)
+    inputs = policy.inputs(case.observation)
+    assert inputs.image_names == tuple(case.cameras)
+    near(inputs.images, case.images)
+    assert inputs.tokens.tolist() == case["tokens"].tolist()
+    near(inputs.state[: len(case["state_normalized"])], case["state_normalized"])
+    assert not inputs.state[len(case["state_normalized"]) :].any()
+
+
+@pytest.mark.parametrize("index", CASES)
+def test_actions_of_an_observation(engine: Engine, index: int) -> None:
+    case = Case(index)
+    with engine.observe(case.observation) as prefix:
+        chunk = engine.act(prefix, noise=case["noise"].numpy())
+        assert prefix.n_tokens == len(case["prefix_embs"])
+    near(torch.from_numpy(chunk.actions), case["actions"])
+
+
+def test_a_newer_state_changes_nothing(engine: Engine) -> None:
+    case = Case(0)
+    with engine.observe(case.observation) as prefix:
+        first = engine.act(prefix, noise=case["noise"].numpy())
+        second = engine.act(prefix, np.ones(6, np.float32), case["noise"].numpy())
+    assert np.array_equal(first.actions, second.actions)
+
+
+def test_a_chunk_goes_on_from_the_one_before(engine: Engine) -> None:
+    case = Case(0)
+    with engine.observe(case.observation) as prefix:
+        previous = engine.act(prefix)
+        free = engine.act(prefix, noise=case["noise"].numpy())
+        guided = engine.act(
+            prefix,
+            noise=case["noise"].numpy(),
+            guidance=guidance_to(engine, prefix, previous, 3, schedule="ONES"),
+        )
+    before, after = (np.abs(chunk.actions - previous.actions)[:3].mean() for chunk in (free, guided))
+    assert after < 0.5 * before
+
+
+def test_it_may_be_given_what_is_executed(policy: SmolVLAPolicy) -> None:
+    case, engine = Case(0), Engine(replace(policy, trained_delay=4), steps=3)
+    committed = np.full((2, 6), 0.25, np.float32)
+    with engine.observe(case.observation) as prefix:
+        chunk = engine.act(prefix, noise=case["noise"].numpy(), committed=committed)
+        free = engine.act(prefix, noise=case["noise"].numpy())
+    assert np.array_equal(chunk.actions[:2], committed)
+    assert not np.array_equal(chunk.actions[2:], free.actions[2:])
+
+
+def test_it_is_asked_nothing(engine: Engine) -> None:
+    with (
+        engine.observe(Case(0).observation) as prefix,
+        pytest.raises(ValueError, match="a smolvla policy has no language head"),
+    ):
+        engine.ask(prefix)
+
+
+def test_a_prompt_that_is_too_long_is_refused(policy: SmolVLAPolicy) -> None:
+    assert len(policy.prompt("x" * 31, np.zeros(6))) == 32
+    with pytest.raises(ValueError, match=r"has 33 tokens; the policy takes 32"):
+        policy.prompt("x" * 32, np.zeros(6))
+
+
+def test_an_unknown_camera_is_named(policy: SmolVLAPolicy) -> None:
+    observation = Case(0).observation
+    image = observation.images["top"]
+    with pytest.raises(ValueError, match=r"has \['left'\]; the policy knows \['top', 'wrist'\]"):
+        policy.inputs(replace(observation, images={"left": image}))
+
+
+def test_bfloat16_moves_near_float32(folder: Path) -> None:
+    case, half = Case(0), load_policy(folder, dtype=torch.bfloat16)
+    engine = Engine(half, steps=SPEC["num_steps"], time_rule="lerobot")
+    with engine.observe(case.observation) as prefix:
+        chunk = engine.act(prefix, noise=case["noise"].numpy())
+    assert np.abs(chunk.actions - case["actions"].numpy()).max() < 0.05
+
+
+def test_what_training_for_committed_actions_says_of_itself(tmp_path: Path) -> None:
+    path = make_smolvla_folder(tmp_path / "folder", rtc_training_max_delay=3)
+    assert load_policy(path).trained_delay == 3
+    path = make_smolvla_folder(tmp_path / "other", rtc_training_max_delay=8)
+    with pytest.raises(ValueError, match=r"config\.json: rtc_training_max_delay is 8"):
+        load_policy(path)
+
+
+@given(height=st.integers(1, 40), width=st.integers(1, 40), level=st.integers(0, 255))
+def test_a_plain_image_stays_plain_and_black_is_added_on_two_sides(
+    height: int, width: int, level: int
+) -> None:
+    image = torch.full((height, width, 3), level, dtype=torch.uint8)
+    resized = resize_to_corner(image, 16)
+    inner = max(1, int(height / (max(height, width) / 16))), max(1, int(width / (max(height, width) / 16)))
+    assert resized.shape == (3, 16, 16)
+    assert (resized[:, : 16 - inner[0]] == -1).all()
+    assert (resized[:, :, : 16 - inner[1]] == -1).all()
+    torch.testing.assert_close(
+        resized[:, 16 - inner[0] :, 16 - inner[1] :], torch.full((3, *inner), level / 255 * 2 - 1)
+    )
+
+
+def test_a_folder_is_told_by_its_content(folder: Path, tmp_path: Path) -> None:
+    assert find_format(Contents.of(FOLDER)).name == "SmolVLA"
+    assert find_format(Contents.of(folder)).name == "SmolVLA"
+    (tmp_path / "config.json").write_text('{"type": "pi0"}')
+    assert find_format(Contents.of(tmp_path)).name == "lerobot"
+
+
+def test_the_published_sizes_are_inferred() -> None:
+    with torch.device("meta"):
+        shapes = {f"model.{name}": tuple(p.shape) for name, p in SmolVLA(SMOLVLA).named_parameters()}
+    features = {f"observation.images.{name}": {"type": "VISUAL"} for name in SMOLVLA.image_names}
+    data = {
+        "type": "smolvla",
+        "input_features": {"observation.state": {"type": "STATE"}, **features},
+        "chunk_size": 50,
+        "tokenizer_max_length": 48,
+        "resize_imgs_with_padding": [512, 512],
+        "attention_mode": "cross_attn",
+        "self_attn_every_n_layers": 2,
+    }
+    assert infer_smolvla(shapes, data) == SMOLVLA
+
+
+BROKEN: list[tuple[str, Callable[[Path], object], str]] = [
+    (
+        "no tokenizer",
+        lambda f: (f / "tokenizer.json").unlink(),
+        "has no tokenizer.json, .* copy that of HuggingFaceTB/SmolVLM2-500M-Video-Instruct",
+    ),
+    ("no statistics", lambda f: (f / STATISTICS).unlink(), "which is not there; copy it"),
+    ("old layout", lambda f: (f / "policy_preprocessor.json").unlink(), "migrate_policy_normalization"),
+    (
+        "statistics without the state",
+        lambda f: edit_weights(f / STATISTICS, lambda t: t.pop("observation.state.std")),
+        r"has no observation\.state\.std",
+    ),
+    (
+        "statistics that are no numbers",
+        lambda f: edit_weights(f / STATISTICS, lambda t: t["observation.state.std"].fill_(float("nan"))),
+        r"observation\.state\.std must be a list of finite numbers",
+    ),
+    (
+        "a step that is not known",
+        lambda f: edit_json(
+            f / "policy_postprocessor.json",
+            lambda d: d["steps"].append({"registry_name": "absolute_actions_processor"}),
+        ),
+        r"has the steps \['absolute_actions_processor'\]",
+    ),
+    (
+        "a step that is code",
+        lambda f: edit_json(
+            f / "policy_preprocessor.json", lambda d: d["steps"].append({"class": "os.system"})
+        ),
+        "no code is run",
+    ),
+    (
+        "statistics elsewhere",
+        lambda f: edit_json(
+            f / "policy_preprocessor.json", lambda d: d["steps"][5].update(state_file="../x.safetensors")
+        ),
+        "must name a .safetensors beside it",
+    ),
+    (
+        "a parameter is missing",
+        lambda f: edit_weights(f / "model.safetensors", lambda t: t.pop("model.state_proj.bias")),
+        r"missing \['model\.state_proj\.bias'\]",
+    ),
+    (
+        "a truncated file",
+        lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:5000]),
+        "is not a readable safetensors file",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), [b[1:] for b in BROKEN], ids=[b[0] for b in BROKEN])
+def test_a_broken_folder_is_refused(tmp_path: Path, change: Callable[[Path], object], message: str) -> None:
+    path = make_smolvla_folder(tmp_path / "folder")
+    change(path)
+    with pytest.raises(ValueError, match=message):
+        load_policy(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"adapt_to_pi_aloha": True}, "adapt_to_pi_aloha is True; only False is known"),
+        ({"resize_imgs_with_padding": [32, 32]}, r"the image tower takes \[64, 64\]"),
+        ({"attention_mode": "linear"}, "attention_mode is 'linear'"),
+        ({"chunk_size": "8"}, "chunk_size is '8'"),
+        ({"input_features": {}}, "names no camera"),
+    ],
+)
+def test_settings_that_are_not_known_are_refused(changes: dict[str, Any], message: str) -> None:
+    data = {**json.loads((FOLDER / "config.json").read_text()), **changes}
+    shapes = {name: tuple(t.shape) for name, t in load_file(FOLDER / "model.safetensors").items()}
+    with pytest.raises(ValueError, match=message):
+        infer_smolvla(shapes, data, 12, 8)
+
+
+def test_one_door_for_every_policy(folder: Path) -> None:
+    loaded = load_policy(folder, delta_mask=np.arange(6) < 5)
+    assert isinstance(loaded, SmolVLAPolicy)
+    assert loaded.delta_mask.tolist() == [True] * 5 + [False]

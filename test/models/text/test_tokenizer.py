@@ -1,0 +1,87 @@
+"""Both file formats, and the errors for files that do not fit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from builders import make_tokenizer
+
+from vla_accel_ros.models.text.tokenizer import JsonTokenizer, load_tokenizer
+
+DATA = Path(__file__).parents[2] / "data"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    make_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+def test_json_encodes_and_decodes(folder: Path) -> None:
+    tokenizer = load_tokenizer(folder, vocab=300)
+    ids = tokenizer.encode("reach the red block", bos=True)
+    assert ids[0] == 2
+    assert tokenizer.eos == 1
+    assert ids[1:] == tokenizer.encode("reach the red block")
+    assert tokenizer.decode([*ids, 1]) == "reach the red block"
+
+
+def test_special_tokens_in_the_text_are_only_text(folder: Path) -> None:
+    tokenizer = load_tokenizer(folder, vocab=300)
+    ids = tokenizer.encode("reach <eos> the <bos>", bos=True)
+    assert ids[0] == 2 and not {1, 2} & set(ids[1:])
+
+
+def test_padding_and_truncation_that_the_file_was_saved_with_do_not_apply(folder: Path) -> None:
+    inner = make_tokenizer()
+    inner.enable_padding(length=12)
+    inner.enable_truncation(max_length=2)
+    inner.save(str(folder / "tokenizer.json"))
+    assert len(load_tokenizer(folder, vocab=300).encode("reach the red block")) == 4
+
+
+def test_a_vocabulary_without_a_beginning_cannot_begin(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
+    path.write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
+    tokenizer = JsonTokenizer(path)
+    assert tokenizer.eos is None
+    assert tokenizer.encode("a") == [0]
+    with pytest.raises(ValueError, match="has none of the tokens"):
+        tokenizer.encode("a", bos=True)
+
+
+def test_sentencepiece_encodes_and_decodes(tmp_path: Path) -> None:
+    shutil.copy(DATA / "tiny_sentencepiece.model", tmp_path / "tokenizer.model")
+    tokenizer = load_tokenizer(tmp_path, vocab=300)
+    ids = tokenizer.encode("reach the red block", bos=True)
+    assert ids[0] == 2
+    assert tokenizer.eos == 1
+    assert tokenizer.decode(ids[1:]) == "reach the red block"
+    newline = tokenizer.encode("\n")
+    assert tokenizer.decode(newline) == "\n"
+
+
+def test_json_goes_before_sentencepiece(folder: Path) -> None:
+    (folder / "tokenizer.model").write_bytes(b"not read")
+    assert isinstance(load_tokenizer(folder, vocab=300), JsonTokenizer)
+
+
+def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no tokenizer\.json and no tokenizer\.model"):
+        load_tokenizer(tmp_path, vocab=300)
+
+
+def test_more_ids_than_the_model_embeds(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"has 282 ids but the model embeds 281"):
+        load_tokenizer(folder, vocab=make_tokenizer().get_vocab_size() - 1)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.model"])
+def test_broken_files(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"{broken")
+    with pytest.raises(ValueError, match=f"{name} is not a readable"):
+        load_tokenizer(tmp_path, vocab=300)

@@ -1,0 +1,192 @@
+"""MoveIt Servo, by joints and by twists: told its type, paused while we hold, commands stamped with the
+present.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from calling import call, change
+from chunks import Policy
+from control_msgs.msg import JointJog
+from geometry_msgs.msg import TwistStamped
+from lifecycle_msgs.msg import Transition
+from moveit_msgs.srv import ServoCommandType
+from stand_ins import ARM, Arm, Parameters, write_contract
+from std_srvs.srv import SetBool, Trigger
+
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes.clients.operator import Operator
+
+S = 1_000_000_000
+RATE_HZ = 50.0
+JOG = {"topic": "servo_node/delta_joint_cmds", "kind": "servo_joint", "rate_hz": RATE_HZ}
+TWIST = {
+    "topic": "servo_node/delta_twist_cmds",
+    "kind": "servo_twist",
+    "rate_hz": RATE_HZ,
+    "frame": "base_link",
+}
+
+
+class Servo:
+    """Moves the arm by the velocities it gets, each until the next but no longer than its timeout.
+
+    Attributes: `commands`, as (received [ns], stamp [ns], numbers); `type`; `paused`.
+    """
+
+    def __init__(self, operator: Operator, arm: Arm) -> None:
+        self._operator, self._arm = operator, arm
+        self.commands: list[tuple[int, int, np.ndarray]] = []
+        self.type: int | None = None
+        self.paused: bool | None = None
+        self.frames: set[str] = set()
+        node = operator.node
+        node.create_subscription(JointJog, JOG["topic"], self._on_jog, qos.REPORT)
+        node.create_subscription(TwistStamped, TWIST["topic"], self._on_twist, qos.REPORT)
+        node.create_service(ServoCommandType, "servo_node/switch_command_type", self._on_type)
+        node.create_service(SetBool, "servo_node/pause_servo", self._on_pause)
+
+    def _on_jog(self, message: JointJog) -> None:
+        now_ns, velocities = self._operator.now_ns(), np.array(message.velocities)
+        if self.commands and not self.paused:
+            passed_s = min((now_ns - self.commands[-1][0]) * 1e-9, 0.1)
+            for name, velocity in zip(message.joint_names, self.commands[-1][2]):
+                self._arm.position[name] += velocity * passed_s
+        self.commands.append((now_ns, convert.stamp_ns(message.header.stamp), velocities))
+
+    def _on_twist(self, message: TwistStamped) -> None:
+        linear, angular = message.twist.linear, message.twist.angular
+        numbers = np.array([linear.x, linear.y, linear.z, angular.x, angular.y, angular.z])
+        self.frames.add(message.header.frame_id)
+        now_ns = self._operator.now_ns()
+        self.commands.append((now_ns, convert.stamp_ns(message.header.stamp), numbers))
+
+    def _on_type(
+        self, request: ServoCommandType.Request, response: ServoCommandType.Response
+    ) -> ServoCommandType.Response:
+        self.type, response.success = request.command_type, True
+        return response
+
+    def _on_pause(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
+        self.paused, response.success = request.data, True
+        return response
+
+
+@pytest.fixture
+def contract(tmp_path, request) -> Contract:
+    if "twist" in request.node.name:
+        changes = {"actions": "twist", "twist": {"per": "second", "linear": 0.5, "angular": 1.0}}
+        return Contract.load(write_contract(tmp_path, TWIST, joints=absolute(tmp_path), **changes))
+    return Contract.load(write_contract(tmp_path, JOG))
+
+
+def absolute(folder) -> list[dict]:
+    """The arm's joints, without deltas: those of a contract of twists."""
+    joints = Contract.load(write_contract(folder, JOG)).joints
+    keys = ("name", "lower", "upper", "velocity", "acceleration")
+    return [{**{key: getattr(joint, key) for key in keys}, "action": "absolute"} for joint in joints]
+
+
+@pytest.fixture
+def servo(operator, arm) -> Servo:
+    return Servo(operator, arm)
+
+
+@pytest.fixture
+def policy(operator) -> Policy:
+    return Policy(operator)
+
+
+@pytest.fixture
+def node(start, tmp_path, servo):
+    return start("trajectory", autostart=True, contract=str(tmp_path / "contract.yaml"))
+
+
+def wait_s(operator: Operator, seconds: float, drives=lambda condition: condition) -> None:
+    until = time.monotonic() + seconds
+    operator.wait(drives(lambda: time.monotonic() > until), seconds + 5.0, "a moment")
+
+
+def changes_of(servo: Servo) -> tuple[np.ndarray, np.ndarray]:
+    """How far numbers change from command to command, and the time between by their stamps [s]."""
+    numbers = np.array([command[2] for command in servo.commands])
+    stamps = np.array([command[1] for command in servo.commands])
+    return np.abs(np.diff(numbers, axis=0)), np.diff(stamps) * 1e-9
+
+
+def test_the_joints_arrive_by_velocities_and_servo_is_paused_while_they_are_held(
+    operator, contract, arm, servo, policy, node
+):
+    operator.wait(lambda: servo.type == ServoCommandType.Request.JOINT_JOG, 30.0, "command type")
+    assert servo.paused and not servo.commands
+    policy.goal = np.array([0.5, 0.3, 1.2, 0.1, -0.4, 0.7])
+    operator.wait(
+        policy.drives(lambda: np.abs(arm.array(ARM) - policy.goal[:5]).max() < 0.03), 30.0, "arm at the goal"
+    )
+    assert servo.paused is False
+    late_s = [(received - stamp) * 1e-9 for received, stamp, _ in servo.commands]
+    assert np.median(late_s) < 0.1
+    answer = call(operator, Trigger, "trajectory/hold", Trigger.Request())
+    assert answer.success
+    operator.wait(policy.drives(lambda: servo.paused), 30.0, "pause")
+    assert not np.any([command[2] for command in servo.commands[-4:]])
+    count = len(servo.commands)
+    wait_s(operator, 0.5, policy.drives)
+    assert len(servo.commands) == count
+    operator.resume()
+    operator.wait(policy.drives(lambda: not servo.paused and len(servo.commands) > count), 30.0, "motion")
+    limits = np.array([joint.acceleration for joint in contract.joints if joint.name in ARM])
+    change, passed_s = changes_of(servo)
+    assert (change <= limits * np.maximum(passed_s, 1 / RATE_HZ)[:, None] * 1.5).all()
+
+
+def test_deactivated_it_comes_to_rest_and_servo_is_paused(operator, arm, servo, policy, node):
+    policy.goal = np.array([1.5, 1.5, 2.5, 2.0, 1.8, 0.5])
+    begin = arm.array(ARM)
+    operator.wait(policy.drives(lambda: np.abs(arm.array(ARM) - begin).max() > 0.2), 30.0, "motion")
+    assert change(operator, "trajectory", Transition.TRANSITION_DEACTIVATE)
+    operator.wait(lambda: servo.paused, 30.0, "pause")
+    assert np.abs(servo.commands[-1][2]).max() < 0.5
+
+
+def test_twists_move_the_hand_and_the_gripper_moves_by_its_own_controller(
+    operator, contract, arm, servo, policy, node
+):
+    operator.wait(lambda: servo.type == ServoCommandType.Request.TWIST, 30.0, "command type")
+    policy.goal = np.array([0.2, 0.0, -0.1, 0.0, 0.0, 0.6, 0.9])
+    operator.wait(
+        policy.drives(lambda: servo.commands and np.allclose(servo.commands[-1][2], policy.goal[:6])),
+        30.0,
+        "twist",
+    )
+    assert servo.frames == {"base_link"}
+    operator.wait(policy.drives(lambda: abs(arm.position["gripper"] - 0.9) < 0.02), 30.0, "gripper")
+    # Chunks cease: the hand stops by its ramp, and Servo is paused.
+    operator.wait(lambda: servo.paused, 30.0, "pause")
+    assert "holding" in node.log and not servo.commands[-1][2].any()
+    count = len(servo.commands)
+    operator.wait(policy.drives(lambda: not servo.paused and len(servo.commands) > count), 30.0, "motion")
+
+
+def test_a_servo_without_services_is_warned_about_once_and_sent_to(
+    start, operator, arm, policy, tmp_path, contract
+):
+    commands: list[JointJog] = []
+    operator.node.create_subscription(JointJog, JOG["topic"], commands.append, qos.REPORT)
+    node = start("trajectory", autostart=True, contract=str(tmp_path / "contract.yaml"))
+    policy.goal = np.array([0.5, 0.3, 1.2, 0.1, -0.4, 0.7])
+    operator.wait(policy.drives(lambda: len(commands) > 10), 30.0, "commands")
+    assert node.log.count("pause_servo does not answer") == 1
+    assert "switch Servo to JOINT_JOG yourself" in node.log
+
+
+def test_a_servo_without_units_is_refused(start, operator, servo, tmp_path, contract):
+    Parameters(operator, "servo_node", moveit_servo__command_in_type="unitless")
+    node = start("trajectory", contract=str(tmp_path / "contract.yaml"))
+    assert change(operator, "trajectory", Transition.TRANSITION_CONFIGURE)
+    assert not change(operator, "trajectory", Transition.TRANSITION_ACTIVATE)
+    assert "set moveit_servo.command_in_type to speed_units" in node.log

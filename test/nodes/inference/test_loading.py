@@ -1,0 +1,83 @@
+"""A model and a contract that do not fit are refused before anything moves."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from builders import make_checkpoint, make_config
+
+from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.nodes.inference.loading import Load
+
+
+def test_a_model_that_fits_has_run_once_and_knows_the_contracts_time_step(tmp_path, contract):
+    engine = Load(make_checkpoint(tmp_path), device="cpu", denoise_steps=3).engine(contract)
+    assert engine.config.step_dt_s == contract.chunk.step_dt_s and engine.config.steps == 3
+    np.testing.assert_array_equal(engine.policy.delta_mask, contract.delta_mask)
+    images = {camera.image: np.zeros((20, 30, 3), np.uint8) for camera in contract.cameras}
+    observation = Observation(images, np.zeros(6, np.float32), "reach the red block", 1)
+    with engine.observe(observation) as prefix:
+        assert prefix.version == 2  # 0 was the warm-up, and 1 was timed
+        assert engine.act(prefix).request_id == 2
+
+
+def test_a_camera_the_model_does_not_know_is_named(tmp_path, contract):
+    cameras = (contract.cameras[0], replace(contract.cameras[1], image="base_1_rgb"))
+    with pytest.raises(
+        ValueError,
+        match=r"cameras\.wrist\.image: 'base_1_rgb' is not known.*give one of base_0_rgb, left_wrist_0_rgb",
+    ):
+        Load(make_checkpoint(tmp_path)).engine(replace(contract, cameras=cameras))
+
+
+def test_another_number_of_joints_is_named(tmp_path, contract):
+    with pytest.raises(ValueError, match="statistics of 6 states but the contract has 5 joints"):
+        Load(make_checkpoint(tmp_path)).engine(replace(contract, joints=contract.joints[:5]))
+
+
+def test_a_folder_without_a_model_is_named(tmp_path, contract):
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path / "none"))):
+        Load(tmp_path / "none").engine(contract)
+
+
+def test_a_device_that_is_not_there_is_named(tmp_path, contract):
+    with pytest.raises(ValueError, match="device is 'cuda:99'"):
+        Load(make_checkpoint(tmp_path), device="cuda:99").engine(contract)
+
+
+def test_too_little_room_for_the_frames_is_named(tmp_path, contract):
+    folder = make_checkpoint(tmp_path, make_config())
+    with pytest.raises(ValueError, match="slots is 0"):
+        Load(folder, kv_slots=0, answers=1).engine(contract)
+
+
+def test_a_lossy_precision_is_warned_of_and_needs_fast_stages(tmp_path, contract):
+    folder, warnings = make_checkpoint(tmp_path), list[str]()
+    load = Load(folder, device="cpu", denoise_steps=2, fast=True, precision="int8")
+    load.engine(contract, warnings.append)
+    assert "precision is int8: actions are not quite those of the exact network" in warnings[-1]
+    with pytest.raises(ValueError, match="precision is int8, which only the fast stages have; set fast, too"):
+        Load(folder, device="cpu", precision="int8").engine(contract)
+
+
+def test_fast_stages_are_made_for_the_contracts_cameras_and_any_prompt(tmp_path, contract):
+    made, warnings, chunks = list[tuple](), list[str](), list[np.ndarray]()
+    folder = make_checkpoint(tmp_path)
+    for fast in (False, True):
+        load = Load(folder, device="cpu", denoise_steps=3, fast=fast)
+        engine = load.engine(contract, warnings.append, preparing=lambda *stage: made.append(stage))
+        images = {camera.image: np.zeros((20, 30, 3), np.uint8) for camera in contract.cameras}
+        observation = Observation(images, np.zeros(6, np.float32), "reach the red block", 1)
+        with engine.observe(observation) as prefix:
+            chunks.append(engine.act(prefix).actions)
+    np.testing.assert_allclose(chunks[1], chunks[0], atol=1e-4)
+    assert made == [
+        ("prefix of 2 images and 16 words", 0, 3),
+        ("prefix of 2 images and 32 words", 1, 3),
+        ("3 denoising steps of 1 chunks", 2, 3),
+    ]
+    (warning,) = warnings
+    assert "fast is true, but the model runs on cpu: captured stages need a GPU" in warning

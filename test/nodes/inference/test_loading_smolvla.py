@@ -1,0 +1,34 @@
+"""A SmolVLA that lerobot saved serves a contract like any other model, but is never asked anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from smolvla_recording import make_smolvla_folder
+
+from vla_accel_ros.engine.streaming import Pace, Ports, Streaming
+from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy
+from vla_accel_ros.nodes.inference.loading import Load
+
+
+def test_it_is_loaded_warmed_up_and_not_asked(tmp_path, contract):
+    names = ("top", "wrist")
+    cameras = tuple(replace(camera, image=name) for camera, name in zip(contract.cameras, names, strict=True))
+    folder = make_smolvla_folder(tmp_path / "model")
+    contract = replace(contract, cameras=cameras)
+    with pytest.raises(ValueError, match="fast is true, but a smolvla policy has no fast stages"):
+        Load(folder, device="cpu", fast=True).engine(contract)
+    engine = Load(folder, device="cpu", denoise_steps=2).engine(contract)
+    assert isinstance(engine.policy, SmolVLAPolicy)
+    with engine.scheduler.newest() as prefix:
+        assert prefix.instruction == "warm up"
+
+    def nothing(*_):
+        return None
+
+    ports = Ports(nothing, nothing, nothing, nothing, nothing, nothing)
+    stream = Streaming(engine, ports, Pace(10.0), Pace(10.0), Pace(10.0))
+    assert [stats.name for stats in stream.stats()] == ["vision", "action"]
+    with pytest.raises(ValueError, match="a smolvla policy has no language head; ask it nothing"):
+        stream.ask("what is this")

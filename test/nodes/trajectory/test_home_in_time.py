@@ -1,0 +1,263 @@
+"""What ends ~/home, at any instant: held, released, replaced, deactivated, a clock that jumps, joints that
+fall silent. The robot stops within its limits and does nothing else. Time is given.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from homing import ACCELERATION, CONTROLLERS, HOME, SPEED, Robot
+
+from vla_accel_ros.control.following.watchdog import Motion
+from vla_accel_ros.nodes.trajectory.hold import AT_HOME, HOMING, NOT_AT_HOME, OPERATOR, RELEASED, SETTLE_S
+
+
+@pytest.fixture(params=CONTROLLERS)
+def robot(request) -> Robot:
+    return Robot(request.param)
+
+
+@pytest.fixture
+def waiting(robot) -> Robot:
+    """In fast motion by chunks, ~/home was just called."""
+    robot.moves()
+    robot.call("home")
+    robot.run(0.02)
+    assert robot.follower.safety.state is Motion.STOPPING
+    return robot
+
+
+def assert_stays(robot: Robot) -> None:
+    """It has come to rest, gets nothing new, and answered that ~/home did not succeed."""
+    robot.run(0.7)
+    sent, position = robot.sent, robot.path[-1]
+    robot.run(3.0)
+    np.testing.assert_array_equal(robot.path[-1], position)
+    assert robot.streams or robot.sent == sent  # a stream says the same all the time
+    assert not robot.answers["home"].success
+    assert np.abs(position - HOME).min() > 0.1
+    robot.assert_smooth()
+
+
+def assert_works(robot: Robot) -> None:
+    """It stays until it is resumed; then chunks move it, and it goes home when it is called to, and stays."""
+    assert HOMING not in robot.standing.holds
+    if robot.standing.holds:
+        robot.run(0.02)
+        stood = robot.path[-1]
+        robot.run(1.0, goal=0.5)
+        np.testing.assert_array_equal(robot.path[-1], stood)
+        robot.standing.resume_all()
+    robot.run(1.0, goal=0.5)
+    assert robot.follower.safety.state is Motion.RUNNING
+    robot.call("home again")
+    robot.run(3.0, goal=0.5)
+    assert robot.answers["home again"].success
+    assert list(robot.standing.holds) == [AT_HOME]
+    np.testing.assert_allclose(robot.path[-1], HOME, atol=1e-6)
+
+
+def test_a_call_that_waits_for_the_stand_and_is_held_never_moves(waiting):
+    waiting.hold()
+    assert_stays(waiting)
+    assert waiting.answers["home"].message == OPERATOR
+    assert_works(waiting)
+
+
+def test_a_call_that_waits_for_the_stand_and_is_released_never_moves(waiting):
+    waiting.call("release")
+    assert_stays(waiting)
+    assert waiting.answers["release"].success
+    waiting.call("reclaim")
+    assert waiting.answers["reclaim"].message == f"ours, and held: {NOT_AT_HOME}"
+    assert_works(waiting)
+
+
+@pytest.mark.parametrize("seconds", [-500.0, -0.3, 500.0])
+def test_a_call_that_waits_for_the_stand_while_the_clock_jumps_never_moves(waiting, seconds):
+    waiting.jump(seconds)
+    assert_stays(waiting)
+    assert waiting.answers["home"].message == "ROS time has jumped"
+    assert_works(waiting)
+
+
+def test_a_second_call_while_the_first_waits_takes_its_place(waiting):
+    waiting.call("home again")
+    waiting.run(4.0)
+    assert waiting.answers["home"].message == "replaced by another move"
+    assert waiting.answers["home again"].success and HOMING not in waiting.standing.holds
+    waiting.assert_smooth()
+
+
+def test_two_calls_that_wait_are_both_void_when_it_is_held(waiting):
+    waiting.call("home again")
+    waiting.hold()
+    assert_stays(waiting)
+    assert not waiting.answers["home again"].success and HOMING not in waiting.standing.holds
+
+
+def test_a_call_that_waits_for_the_stand_answers_when_the_node_is_deactivated(waiting):
+    waiting.deactivate()
+    assert "not active" in waiting.answers["home"].message and HOMING not in waiting.standing.holds
+
+
+def test_it_does_not_go_home_from_where_the_joints_were_long_ago(robot):
+    robot.moves()
+    robot.silent = True
+    robot.run(1.5, goal=1.8)
+    position = robot.path[-1]
+    robot.call("home")
+    answer = robot.answers["home"]
+    assert not answer.success and answer.message.startswith("joint_states is ")
+    assert answer.message.endswith(": look at its driver")
+    robot.run(0.5)
+    np.testing.assert_array_equal(robot.path[-1], position)
+    assert HOMING not in robot.standing.holds
+
+
+def test_joints_that_fall_silent_before_the_stand_are_late_for_home():
+    robot = Robot("joint_trajectory")
+    robot.moves()
+    robot.silent = True
+    robot.run(0.25, goal=1.8)
+    robot.call("home")
+    robot.run(SETTLE_S + 0.5)
+    assert robot.answers["home"].message.endswith(": look at its driver")
+    robot.silent = False
+    assert_works(robot)
+
+
+def test_a_move_in_motion_is_held_within_limits(robot):
+    robot.goes_home()
+    robot.hold()
+    assert not robot.answers
+    assert_stays(robot)
+    assert OPERATOR in robot.answers["home"].message
+    assert_works(robot)
+
+
+def test_a_move_in_motion_is_released_when_it_stands(robot):
+    robot.goes_home()
+    robot.call("release")
+    while robot.speed > ACCELERATION * 0.02:
+        assert not robot.answers
+        robot.run(0.01)
+    assert_stays(robot)
+    assert robot.answers["release"].success
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_move_by_an_action_is_released_when_the_joints_stand_or_long_after_they_were_heard(silent):
+    robot = Robot("joint_trajectory")
+    robot.use_action()
+    robot.goes_home()
+    robot.silent = silent
+    robot.call("release")
+    while robot.speed > ACCELERATION * 0.01:
+        robot.run(0.01)
+        assert "release" not in robot.answers
+    robot.run(SETTLE_S if silent else 0.5)
+    assert robot.answers["release"].success
+    assert_stays(robot)
+
+
+def test_a_move_by_an_action_ends_at_home():
+    robot = Robot("joint_trajectory")
+    robot.use_action()
+    robot.moves()
+    assert_works(robot)
+
+
+def test_a_move_that_replaces_another_begins_when_it_stands(robot):
+    robot.goes_home()
+    robot.call("home again")
+    robot.run(1.2, goal=1.8)  # chunks come all the time
+    assert list(robot.standing.holds) == [NOT_AT_HOME, HOMING] and robot.speed > 1.0
+    robot.run(4.0)
+    assert "replaced by another move" in robot.answers["home"].message
+    assert robot.answers["home again"].success
+    np.testing.assert_allclose(robot.path[-1], HOME, atol=1e-6)
+    robot.assert_smooth()
+
+
+def test_a_move_in_motion_whose_joints_fall_silent_stops_within_limits(robot):
+    robot.goes_home()
+    robot.silent = True
+    assert_stays(robot)
+    assert "stopped, because joint_states is" in robot.answers["home"].message
+
+
+def test_of_a_move_a_controller_has_no_more_than_the_age_of_a_chunk_and_a_brake():
+    robot = Robot("joint_trajectory")
+    robot.goes_home()
+    robot.stall(0.85 + SPEED / ACCELERATION)
+    assert robot.speed == 0.0 and np.abs(robot.path[-1] - HOME).min() > 0.1
+    robot.run(0.1)
+    assert_stays(robot)
+    assert robot.answers["home"].message.endswith("stopped, because this node was not scheduled for too long")
+    assert_works(robot)
+
+
+@pytest.mark.parametrize("seconds", [-500.0, -0.3, 500.0])
+def test_a_move_in_motion_stops_within_limits_when_the_clock_jumps(robot, seconds):
+    robot.goes_home()
+    robot.jump(seconds)
+    assert_stays(robot)
+    assert_works(robot)
+
+
+@pytest.mark.parametrize("seconds", [-500.0, -0.3, 500.0])
+def test_a_clock_that_is_set_while_a_move_that_was_held_brakes(robot, seconds):
+    robot.goes_home()
+    robot.hold()
+    robot.run(0.02)
+    assert robot.speed > 1.0
+    robot.jump(seconds)
+    assert_stays(robot)
+    assert_works(robot)
+
+
+@pytest.mark.parametrize("seconds", [-500.0, 500.0])
+def test_a_clock_that_is_set_while_a_move_by_an_action_lasts_does_not_keep_it_from_going_on(seconds):
+    robot = Robot("joint_trajectory")
+    robot.use_action()
+    robot.goes_home()
+    robot.jump(seconds)
+    robot.run(SETTLE_S + 1.0)
+    assert not robot.answers["home"].success
+    robot.standing.resume_all()
+    robot.run(2.5, goal=0.5)  # the join first, which allows for a controller that has come home
+    assert robot.follower.safety.state is Motion.RUNNING
+
+
+@pytest.mark.parametrize("name", ["home again", "release"])
+def test_deactivated_while_it_brakes_all_calls_answer(robot, name):
+    robot.goes_home()
+    robot.call(name)
+    robot.run(0.02)
+    assert not robot.answers
+    robot.deactivate()
+    assert "not active" in robot.answers[name].message and not robot.answers["home"].success
+    assert list(robot.standing.holds) == [NOT_AT_HOME]
+
+
+def test_brakes_that_a_clock_was_set_back_behind_do_not_last_for_ever(robot):
+    robot.goes_home()
+    robot.hold()
+    robot.run(0.02)
+    robot.deactivate()
+    robot.activate(later_s=-500.0)
+    assert_works(robot)
+
+
+def test_a_node_that_was_deactivated_as_it_came_to_rest_does_not_stand():
+    robot = Robot("forward_command")
+    robot.moves()
+    call = robot.standing.stand(RELEASED)
+    call.send(None)
+    robot.run(0.5)
+    assert robot.follower.safety.state is Motion.HOLDING
+    robot.deactivate()
+    with pytest.raises(StopIteration) as end:
+        call.send(None)
+    assert end.value.value is False and not robot.standing.holds

@@ -1,0 +1,111 @@
+"""~/release and ~/reclaim with a controller manager: who has which controllers, and what is said when it
+fails.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from calling import call
+from chunks import Policy
+from controller_manager_msgs.srv import SwitchController
+from stand_ins import ARM, motion_of, write_contract
+from std_srvs.srv import Trigger
+
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.nodes.clients.operator import Operator
+
+OURS = {"arm_controller", "gripper_controller"}
+THEIRS = {"moveit_arm"}
+
+
+class Manager:
+    """A controller manager. active: its active controllers. refusal: words, empty to do as it is asked."""
+
+    def __init__(self, operator: Operator) -> None:
+        self.active, self.refusal = set(OURS), ""
+        operator.node.create_service(SwitchController, "controller_manager/switch_controller", self._switch)
+
+    def _switch(
+        self, request: SwitchController.Request, response: SwitchController.Response
+    ) -> SwitchController.Response:
+        off, on = set(request.deactivate_controllers), set(request.activate_controllers)
+        strictly = off <= self.active and not on & self.active
+        response.ok = not self.refusal and (strictly or request.strictness == request.BEST_EFFORT)
+        response.message = self.refusal
+        if response.ok:
+            self.active = (self.active - off) | on
+        return response
+
+
+@pytest.fixture
+def contract(tmp_path) -> Contract:
+    return Contract.load(write_contract(tmp_path, {"topic": "arm_controller/joint_trajectory"}))
+
+
+@pytest.fixture
+def policy(operator, arm) -> Policy:
+    policy = Policy(operator)
+    policy.goal = np.array([0.9, 0.5, 1.4, -0.5, 0.8, 0.5])
+    return policy
+
+
+@pytest.fixture
+def node(start, tmp_path, operator, arm, policy):
+    node = start(
+        "trajectory",
+        autostart=True,
+        contract=str(tmp_path / "contract.yaml"),
+        release_by="switch",
+        release_to="moveit_arm",
+    )
+    begin = arm.array(ARM)
+    operator.wait(policy.drives(lambda: np.abs(arm.array(ARM) - begin).max() > 0.2), 30.0, "motion")
+    return node
+
+
+def trigger(operator: Operator, name: str) -> Trigger.Response:
+    return call(operator, Trigger, f"trajectory/{name}", Trigger.Request())
+
+
+def test_others_get_their_controllers_and_we_go_on_where_they_left_the_robot(operator, arm, policy, node):
+    manager = Manager(operator)
+    assert trigger(operator, "release").success
+    assert manager.active == THEIRS
+    again = trigger(operator, "release")
+    assert again.success and "released already" in again.message
+    count = len(operator.sent)
+    stood = arm.array(ARM)
+    arm.place(ARM, 0.3)
+    operator.wait(policy.drives(lambda: "released" in motion_of(operator)), 30.0, "word")
+    home = trigger(operator, "home")
+    assert not home.success
+    assert len(operator.sent) == count
+
+    manager.refusal = "moveit_arm is in motion"
+    kept = trigger(operator, "reclaim")
+    assert (
+        not kept.success and "(moveit_arm is in motion)" in kept.message and "still released" in kept.message
+    )
+    manager.refusal = ""
+    assert trigger(operator, "reclaim").success
+    assert manager.active == OURS
+    operator.wait(policy.drives(lambda: len(operator.sent) > count), 30.0, "trajectory after it")
+    first = next(s.trajectory for s in operator.sent[count:] if s.trajectory.joints == tuple(ARM))
+    np.testing.assert_allclose(first.positions[0], stood + 0.3, atol=0.01)
+    assert trigger(operator, "reclaim").success and "moved by others" not in node.log
+
+
+def test_when_the_controllers_cannot_be_switched_we_go_on(operator, arm, policy, node):
+    answer = trigger(operator, "release")
+    assert not answer.success
+    assert (
+        "controller_manager/switch_controller does not answer: start the controller manager" in answer.message
+    )
+    manager = Manager(operator)
+    manager.refusal = "no controller moveit_arm"
+    answer = trigger(operator, "release")
+    assert not answer.success and "(no controller moveit_arm): compare with ros2 control" in answer.message
+    count = len(operator.sent)
+    operator.wait(policy.drives(lambda: len(operator.sent) > count), 30.0, "trajectory after it")
+    assert manager.active == OURS

@@ -1,0 +1,211 @@
+"""What was held or released stays so: over kill -9, a clean restart, and a walk through the lifecycle.
+
+A policy sends chunks all the time; nothing may reach a controller before ~/resume or ~/reclaim.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from calling import call, change
+from chunks import Policy
+from lifecycle_msgs.msg import Transition
+from running import NodeProcess
+from stand_ins import ARM, HOME, motion_of, write_contract
+from std_srvs.srv import Trigger
+from test_release import OURS, THEIRS, Manager
+
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.nodes.clients.operator import Operator
+
+S = 1_000_000_000
+GOALS = np.array([[0.9, 0.5, 1.4, -0.5, 0.8, 0.5], [0.2, 0.1, 0.8, 0.1, 0.2, 0.3]])
+LENT = "holding: released to others"
+UNKNOWN = "holding: what held the robot before the restart is not known"
+CRASHED = "holding: restarted after a crash; ~/resume goes on"
+
+
+@pytest.fixture
+def contract(tmp_path) -> Contract:
+    return Contract.load(write_contract(tmp_path, {"topic": "arm_controller/joint_trajectory"}, home=HOME))
+
+
+@pytest.fixture
+def policy(operator, arm) -> Policy:
+    policy = Policy(operator)
+    policy.goal = GOALS[0]
+    return policy
+
+
+@pytest.fixture
+def launched(start, tmp_path, operator, arm, policy):
+    """launched(**parameters): the trajectory node, when it moves the arm."""
+
+    def launched(**parameters: object) -> NodeProcess:
+        node = start(
+            "trajectory",
+            autostart=True,
+            contract=str(tmp_path / "contract.yaml"),
+            move_speed=1.0,
+            **parameters,
+        )
+        moves(operator, policy)
+        return node
+
+    return launched
+
+
+def moves(operator: Operator, policy: Policy) -> None:
+    """Wait until a controller is sent something."""
+    count = len(operator.sent)
+    policy.goal = next(goal for goal in GOALS if (goal != policy.goal).any())
+    operator.wait(policy.drives(lambda: len(operator.sent) > count), 30.0, "trajectory")
+
+
+def stays(operator: Operator, policy: Policy, word: str) -> None:
+    """The node says so, and sends nothing for a while, whatever chunks come."""
+    operator.wait(policy.drives(lambda: motion_of(operator).startswith(word)), 30.0, f"{word!r}")
+    count, until_ns = len(operator.sent), operator.now_ns() + S
+    operator.wait(policy.drives(lambda: operator.now_ns() > until_ns), 30.0, "time")
+    assert len(operator.sent) == count
+    assert motion_of(operator).startswith(word)
+
+
+def crash(node: NodeProcess, operator: Operator) -> None:
+    """kill -9, and a new process as a launch system starts it."""
+    node.kill()
+    forget(operator)
+    node.start()
+
+
+def restart(node: NodeProcess, operator: Operator) -> None:
+    assert node.end() == 0
+    forget(operator)
+    node.start()
+
+
+def forget(operator: Operator) -> None:
+    """Of what the node before said."""
+    operator._diagnostics.clear()
+
+
+def trigger(operator: Operator, name: str) -> Trigger.Response:
+    return call(operator, Trigger, f"trajectory/{name}", Trigger.Request())
+
+
+@pytest.mark.parametrize("again", [crash, restart])
+def test_what_the_operator_held_is_held_by_the_next_process(operator, policy, launched, again):
+    node = launched(after_restart="go_on")
+    operator.hold()
+    again(node, operator)
+    stays(operator, policy, "holding: held by the operator")
+    again(node, operator)  # and by the one after it, though nobody held it again
+    stays(operator, policy, "holding: held by the operator")
+    assert "going on" in operator.resume()
+    moves(operator, policy)
+    again(node, operator)
+    moves(operator, policy)
+
+
+def test_after_a_crash_it_is_held_by_itself_and_after_a_clean_end_it_is_not(operator, policy, launched):
+    node = launched()
+    restart(node, operator)
+    moves(operator, policy)
+    crash(node, operator)
+    stays(operator, policy, CRASHED)
+    restart(node, operator)  # nobody has resumed it yet
+    stays(operator, policy, CRASHED)
+    operator.resume()
+    moves(operator, policy)
+    assert "restarted after a crash" in node.log
+
+
+def test_a_crash_of_a_node_that_was_deactivated_is_a_crash(operator, policy, launched):
+    node = launched()
+    assert change(operator, "trajectory", Transition.TRANSITION_DEACTIVATE)
+    crash(node, operator)
+    stays(operator, policy, CRASHED)
+
+
+def test_the_robot_that_was_lent_stays_lent_until_it_is_reclaimed(operator, policy, launched):
+    node = launched(after_restart="go_on")
+    assert trigger(operator, "release").success
+    for again in (crash, restart):
+        again(node, operator)
+        stays(operator, policy, LENT)
+        assert "still held: released to others" in operator.resume()
+        stays(operator, policy, LENT)
+    for transition in ("DEACTIVATE", "CLEANUP", "CONFIGURE", "ACTIVATE"):
+        assert change(operator, "trajectory", getattr(Transition, f"TRANSITION_{transition}"))
+    stays(operator, policy, LENT)
+    assert trigger(operator, "reclaim").success
+    moves(operator, policy)
+
+
+def test_controllers_that_were_switched_are_switched_back_by_the_next_process(operator, policy, launched):
+    manager = Manager(operator)
+    node = launched(release_by="switch", release_to="moveit_arm")
+    assert trigger(operator, "release").success and manager.active == THEIRS
+    node.parameters["release_by"] = "pause"  # what was done counts
+    crash(node, operator)
+    stays(operator, policy, LENT)
+    assert manager.active == THEIRS
+    answer = trigger(operator, "reclaim")
+    assert answer.success and answer.message == "ours, and held: restarted after a crash; ~/resume goes on"
+    assert manager.active == OURS
+    stays(operator, policy, CRASHED)
+    operator.resume()
+    moves(operator, policy)
+
+
+def test_who_died_while_it_switched_takes_back_what_there_is_to_take(operator, policy, launched, tmp_path):
+    manager = Manager(operator)
+    node = launched(release_by="switch", release_to="moveit_arm")
+    assert trigger(operator, "release").success
+    node.kill()
+    (path,) = (tmp_path / "state" / "vla_accel_ros").glob("*.json")
+    fields = json.loads(path.read_text())
+    assert fields["switched"] == {"on": ["moveit_arm"], "off": sorted(OURS), "sure": True}
+    fields["switched"]["sure"] = False  # as it stands there before the controller manager has answered
+    path.write_text(json.dumps(fields))
+    manager.active = set(OURS)  # it was not switched yet
+    forget(operator)
+    node.start()
+    stays(operator, policy, LENT)
+    assert trigger(operator, "reclaim").success and manager.active == OURS
+
+
+def test_a_robot_that_was_sent_home_is_home_over_a_restart(operator, arm, policy, launched):
+    node = launched()
+    assert trigger(operator, "home").success
+    for again in (restart, crash):
+        again(node, operator)
+        stays(operator, policy, "holding: at home; ~/resume goes on")
+        assert np.abs(arm.array(ARM) - list(HOME.values())).max() < 0.01
+    operator.resume()
+    moves(operator, policy)
+
+
+def test_a_state_that_cannot_be_believed_holds_and_says_why(operator, policy, launched, tmp_path):
+    node = launched(after_restart="go_on")
+    assert node.end() == 0
+    (path,) = (tmp_path / "state" / "vla_accel_ros").glob("*.json")
+    path.write_text("{")
+    forget(operator)
+    node.start()
+    stays(
+        operator, policy, f"holding: what held the robot before the restart is not known ({path} is damaged"
+    )
+    operator.resume()
+    moves(operator, policy)
+
+
+def test_a_hold_that_cannot_be_written_holds_and_says_so(operator, policy, launched, tmp_path):
+    node = launched()
+    (tmp_path / "state" / "vla_accel_ros").chmod(0o777)
+    assert "; a restart would forget it, because" in operator.hold()
+    restart(node, operator)
+    stays(operator, policy, UNKNOWN)
+    assert "chmod 700" in motion_of(operator)

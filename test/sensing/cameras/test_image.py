@@ -1,0 +1,235 @@
+"""Every 8-bit colour encoding becomes RGB in the slot it was given, whatever the padding of its rows."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from streams import make_view, pad_rows
+
+from vla_accel_ros.sensing.cameras.image import ENCODINGS, write_rgb
+
+H, W = 6, 10
+RGB = np.random.default_rng(0).integers(0, 256, (H, W, 3), dtype=np.uint8)
+ALPHA = np.full((H, W, 1), 7, np.uint8)
+GRAY = RGB[..., 0]
+YUV = np.random.default_rng(1).integers(0, 256, (H, W, 2), dtype=np.uint8)
+PLANES = np.random.default_rng(2).integers(0, 256, (H * 3 // 2, W), dtype=np.uint8)
+BAYER = ("rggb", "bggr", "gbrg", "grbg")
+
+
+def yuv_to_rgb(y, u, v) -> np.ndarray:
+    """BT.601 limited range in the fixed point that OpenCV documents for its YUV conversions (20 bits)."""
+    y, u, v = (np.asarray(x, np.int64) for x in (y, u, v))
+    y, u, v = np.maximum(y - 16, 0) * 1220542, u - 128, v - 128
+    r = (y + 1673527 * v + (1 << 19)) >> 20
+    g = (y - 852492 * v - 409993 * u + (1 << 19)) >> 20
+    b = (y + 2116026 * u + (1 << 19)) >> 20
+    return np.clip(np.stack([r, g, b], axis=-1), 0, 255).astype(np.uint8)
+
+
+def upsample(half: np.ndarray, rows: int = 1) -> np.ndarray:
+    return half.repeat(rows, axis=0).repeat(2, axis=1)
+
+
+UYVY = yuv_to_rgb(YUV[..., 1], upsample(YUV[:, ::2, 0]), upsample(YUV[:, 1::2, 0]))
+YUYV = yuv_to_rgb(YUV[..., 0], upsample(YUV[:, ::2, 1]), upsample(YUV[:, 1::2, 1]))
+UV = PLANES[H:].reshape(H // 2, W // 2, 2)
+NV12 = yuv_to_rgb(PLANES[:H], upsample(UV[..., 0], 2), upsample(UV[..., 1], 2))
+NV21 = yuv_to_rgb(PLANES[:H], upsample(UV[..., 1], 2), upsample(UV[..., 0], 2))
+
+EXPECTED = {
+    "rgb8": (RGB, RGB),
+    "bgr8": (RGB[..., ::-1], RGB),
+    "8UC3": (RGB[..., ::-1], RGB),
+    "rgba8": (np.concatenate([RGB, ALPHA], axis=2), RGB),
+    "bgra8": (np.concatenate([RGB[..., ::-1], ALPHA], axis=2), RGB),
+    "8UC4": (np.concatenate([RGB[..., ::-1], ALPHA], axis=2), RGB),
+    "mono8": (GRAY, GRAY[..., None].repeat(3, axis=2)),
+    "8UC1": (GRAY, GRAY[..., None].repeat(3, axis=2)),
+    "uyvy": (YUV, UYVY),
+    "yuv422": (YUV, UYVY),
+    "yuyv": (YUV, YUYV),
+    "yuv422_yuy2": (YUV, YUYV),
+    "nv12": (PLANES, NV12),
+    "nv21": (PLANES, NV21),
+    "bayer_rggb8": (GRAY, cv2.cvtColor(GRAY, cv2.COLOR_BayerRGGB2RGB)),
+    "bayer_bggr8": (GRAY, cv2.cvtColor(GRAY, cv2.COLOR_BayerBGGR2RGB)),
+    "bayer_gbrg8": (GRAY, cv2.cvtColor(GRAY, cv2.COLOR_BayerGBRG2RGB)),
+    "bayer_grbg8": (GRAY, cv2.cvtColor(GRAY, cv2.COLOR_BayerGRBG2RGB)),
+}
+
+
+# What OpenCV calls each conversion of packed pixels; the planes of nv12 and nv21 are one picture to it.
+BY_OPENCV = {
+    "bgr8": cv2.COLOR_BGR2RGB,
+    "8UC3": cv2.COLOR_BGR2RGB,
+    "rgba8": cv2.COLOR_RGBA2RGB,
+    "bgra8": cv2.COLOR_BGRA2RGB,
+    "8UC4": cv2.COLOR_BGRA2RGB,
+    "mono8": cv2.COLOR_GRAY2RGB,
+    "8UC1": cv2.COLOR_GRAY2RGB,
+    "uyvy": cv2.COLOR_YUV2RGB_UYVY,
+    "yuv422": cv2.COLOR_YUV2RGB_UYVY,
+    "yuyv": cv2.COLOR_YUV2RGB_YUYV,
+    "yuv422_yuy2": cv2.COLOR_YUV2RGB_YUYV,
+    "nv12": cv2.COLOR_YUV2RGB_NV12,
+    "nv21": cv2.COLOR_YUV2RGB_NV21,
+    "bayer_rggb8": cv2.COLOR_BayerRGGB2RGB,
+    "bayer_bggr8": cv2.COLOR_BayerBGGR2RGB,
+    "bayer_gbrg8": cv2.COLOR_BayerGBRG2RGB,
+    "bayer_grbg8": cv2.COLOR_BayerGRBG2RGB,
+}
+
+
+def convert(view) -> np.ndarray:
+    out = np.full((view.height, view.width, 3), 0xAA, np.uint8)
+    write_rgb(view, out)
+    return out
+
+
+def test_every_encoding_is_specified():
+    assert set(EXPECTED) == set(ENCODINGS)
+
+
+@pytest.mark.parametrize("padding", [0, 1, 22])
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_becomes_rgb_bit_for_bit_with_any_row_padding(encoding, padding):
+    source, expected = EXPECTED[encoding]
+    rows = np.ascontiguousarray(source).reshape(len(source), -1)
+    view = make_view(pad_rows(rows, padding), H, W, encoding, step=rows.shape[1] + padding)
+    np.testing.assert_array_equal(convert(view), expected)
+
+
+@pytest.mark.parametrize("size", [(6, 10), (480, 640), (38, 22)])
+@pytest.mark.parametrize("encoding", BY_OPENCV)
+def test_is_what_opencv_makes_of_it_at_any_size(encoding, size):
+    height, width = size
+    shape = (
+        (height * 3 // 2, width) if encoding.startswith("nv") else (*size, *EXPECTED[encoding][0].shape[2:])
+    )
+    source = np.random.default_rng(3).integers(0, 256, shape, dtype=np.uint8)
+    rows = source.reshape(len(source), -1)
+    view = make_view(pad_rows(rows, 6), height, width, encoding, step=rows.shape[1] + 6)
+    np.testing.assert_array_equal(convert(view), cv2.cvtColor(source, BY_OPENCV[encoding]))
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_the_order_of_bytes_does_not_matter_where_numbers_have_one(encoding):
+    source, expected = EXPECTED[encoding]
+    rows = np.ascontiguousarray(source).reshape(len(source), -1)
+    view = replace(make_view(rows.tobytes(), H, W, encoding, step=rows.shape[1]), is_bigendian=True)
+    np.testing.assert_array_equal(convert(view), expected)
+
+
+if importlib.util.find_spec("cv_bridge"):
+
+    @pytest.mark.parametrize(
+        "encoding",
+        ["rgb8", "bgr8", "rgba8", "bgra8", "mono8", "yuv422", *(f"bayer_{p}8" for p in BAYER)],
+    )
+    def test_is_what_cv_bridge_makes_of_it(encoding):
+        """Of the encodings that it knows in every distribution."""
+        from cv_bridge import CvBridge
+        from sensor_msgs.msg import Image
+
+        source, _ = EXPECTED[encoding]
+        rows = np.ascontiguousarray(source).reshape(len(source), -1)
+        message = Image(height=H, width=W, encoding=encoding, step=rows.shape[1], data=rows.tobytes())
+        np.testing.assert_array_equal(
+            convert(make_view(rows.tobytes(), H, W, encoding, step=rows.shape[1])),
+            CvBridge().imgmsg_to_cv2(message, "rgb8"),
+        )
+
+
+@pytest.mark.parametrize("encoding", ["bayer_rggb8", "bayer_bggr8", "bayer_gbrg8", "bayer_grbg8"])
+@pytest.mark.parametrize("colour", [(200, 0, 0), (0, 150, 0), (0, 0, 90), (10, 120, 250)])
+def test_a_bayer_pattern_of_one_colour_is_that_colour(encoding, colour):
+    places = encoding.removeprefix("bayer_")[:4]
+    mosaic = np.zeros((H, W), np.uint8)
+    for i, letter in enumerate(places):
+        mosaic[i // 2 :: 2, i % 2 :: 2] = colour["rgb".index(letter)]
+    np.testing.assert_array_equal(
+        convert(make_view(mosaic.tobytes(), H, W, encoding)), np.full((H, W, 3), colour)
+    )
+
+
+def test_the_last_row_needs_no_padding():
+    data = pad_rows(RGB.reshape(H, -1), 5)[:-5]
+    np.testing.assert_array_equal(convert(make_view(data, H, W, "rgb8", step=3 * W + 5)), RGB)
+
+
+def test_it_writes_the_slot_and_nothing_around_it():
+    pool = np.full((3, H, W, 3), 0xAA, np.uint8)
+    write_rgb(make_view(RGB.tobytes(), H, W, "bgr8"), pool[1])
+    np.testing.assert_array_equal(pool[1], RGB[..., ::-1])
+    assert (pool[[0, 2]] == 0xAA).all()
+
+
+@pytest.mark.parametrize(
+    ("view", "sentence"),
+    [
+        (
+            make_view(bytes(120), H, W, "16UC1"),
+            "image encoding '16UC1' is not 8-bit colour: have the driver publish",
+        ),
+        (make_view(bytes(120), H, W, "rgb16"), "image encoding 'rgb16' is not 8-bit colour"),
+        (make_view(bytes(60), H, W, ""), "image encoding '' is not 8-bit colour"),
+        (
+            make_view(bytes(174), H, W, "rgb8", step=29),
+            "image step is 29, less than the 30 bytes of 10 rgb8 pixels",
+        ),
+        (
+            make_view(bytes(179), H, W, "rgb8", step=30),
+            "image has 179 bytes of data, 6 rows of step 30 need 180",
+        ),
+        (
+            make_view(bytes(60), H, W, "nv21", step=10),
+            "image has 60 bytes of data, 9 rows of step 10 need 90",
+        ),
+        (
+            make_view(bytes(18), 1, 9, "yuv422", step=18),
+            "image is 1 x 9, but yuv422 shares colour between pixels",
+        ),
+        (
+            make_view(bytes(99), 5, 10, "nv12", step=10),
+            "image is 5 x 10, but nv12 shares colour between pixels",
+        ),
+        (make_view(b"", 0, 0, "bgr8", step=0), "image of 0 x 0 bgr8 is no picture"),
+    ],
+)
+def test_what_cannot_be_converted_is_refused_in_one_sentence(view, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        convert(view)
+
+
+def test_a_slot_of_another_size_is_refused():
+    view = make_view(RGB.tobytes(), H, W, "rgb8")
+    for out in (
+        np.zeros((H, W, 4), np.uint8),
+        np.zeros((W, H, 3), np.uint8),
+        np.zeros((H, W, 3), np.float32),
+    ):
+        with pytest.raises(ValueError, match=r"image is 6 x 10, its place is .*: make it uint8 \[6, 10, 3\]"):
+            write_rgb(view, out)
+
+
+@given(
+    st.sampled_from(ENCODINGS),
+    st.integers(0, 9),
+    st.integers(0, 9),
+    st.integers(0, 2**32 - 1),
+    st.binary(max_size=300),
+)
+def test_whatever_a_header_says_it_is_a_picture_or_a_value_error(encoding, height, width, step, data):
+    for any_step in (step, step % 64):
+        view = make_view(data, height, width, encoding, step=any_step)
+        try:
+            convert(view)
+        except ValueError:
+            continue

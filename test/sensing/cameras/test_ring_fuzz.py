@@ -1,0 +1,177 @@
+"""Whatever stands in a ring's header and records: a clear refusal or the right pixels, never anything else.
+
+FUZZ_CASES sets how many cases there are, 100,000 unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rings import known_image, unique, whole
+
+from vla_accel_ros.sensing.cameras.frames import Lease, NotReady
+from vla_accel_ros.sensing.cameras.ring import (
+    Geometry,
+    Handle,
+    RingWriter,
+    pack_header,
+    pack_record,
+    read_header,
+    read_record,
+)
+from vla_accel_ros.sensing.cameras.ring_reader import RingReader
+from vla_accel_ros.sensing.cameras.segment import segment_path
+
+H, W, SLOTS = 6, 5, 3
+CASES = int(os.environ.get("FUZZ_CASES", 100_000))
+SIZE = Geometry(SLOTS, H, W).size
+
+
+class Bench:
+    """A ring with a frame in every slot, and its bytes to tamper with and restore. first: frame's number."""
+
+    def __init__(self, first: int = 1_790_000_000_000_000_000) -> None:
+        self.name = unique("fuzz")
+        self.writer = RingWriter(self.name, H, W, SLOTS, clock=lambda: first)
+        self.handles = [self.writer.write(known_image(stamp, H, W), stamp) for stamp in range(7)]
+        with segment_path(self.name).open("r+b") as file:
+            self.memory = mmap.mmap(file.fileno(), 0)
+        self.end = self.writer.geometry.record_at(SLOTS)
+        self.good = self.memory[: self.end]
+
+    def reader(self, copy: bool = False) -> RingReader:
+        return RingReader({"front": self.name}, copy, page_lock=False)
+
+    def restore(self) -> None:
+        self.memory[: self.end] = self.good
+
+    def look(self, reader: RingReader) -> None:
+        """Have a frame every way there is; all that comes is whole or a reason."""
+        for found in (reader.newest_set(("front",), 0.0), reader.take(self.handles[-1])):
+            assert isinstance(found, NotReady) or (found.intact() and whole(found))
+            if isinstance(found, Lease):
+                found.release()
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    with bench.writer:
+        yield bench
+
+
+STARTS = range(1_790_000_000_000_000_000, 1_790_000_000_000_000_006)
+
+
+def tampered(chance: random.Random, good: bytes, begin: int, end: int) -> bytes:
+    """The bytes from begin to end: some flipped, overwritten, moved or repeated."""
+    data = bytearray(good[begin:end])
+    for _ in range(chance.choice((1, 1, 2, 5))):
+        at, length = chance.randrange(len(data)), chance.choice((1, 1, 2, 4, 8, 64))
+        kind = chance.randrange(4)
+        if kind == 0:
+            data[at] ^= 1 << chance.randrange(8)
+        elif kind == 1:
+            data[at : at + length] = chance.randbytes(len(data[at : at + length]))
+        elif kind == 2:
+            data[at : at + length] = chance.choice((b"\0", b"\xff")) * len(data[at : at + length])
+        else:
+            step = chance.randrange(0, len(data), 8)
+            moved = good[begin + step : begin + step + 64]
+            to = chance.randrange(0, len(data), 8)
+            data[to : to + len(moved)] = moved[: len(data) - to]
+    return bytes(data)
+
+
+@pytest.mark.parametrize("copy", [False, True], ids=["in place", "copied"])
+@pytest.mark.parametrize("start", STARTS)
+def test_damaged_records_under_an_open_ring(start, copy):
+    chance, bench = random.Random(start + copy), Bench(start)
+    cases = CASES * (1 if copy else 5) // 10 // len(STARTS)
+    with bench.writer:
+        reader, first = bench.reader(copy), bench.writer.geometry.record_at(0)
+        for _ in range(cases):
+            bench.memory[first : bench.end] = tampered(chance, bench.good, first, bench.end)
+            bench.look(reader)
+        bench.restore()
+        bench.look(reader)
+        assert reader.newest("front").frames["front"].stamp_ns == 6
+        assert reader.counts("front").damaged > cases / 10
+
+
+@pytest.mark.parametrize("slots", [2, 3, 4, 5, 8])
+def test_a_record_whose_rest_is_another_slots_is_damaged(slots):
+    geometry = Geometry(slots, H, W)
+    for number in range(1000, 1100):
+        for other in range(number + 1, number + slots):
+            mine, theirs = (
+                pack_record(n % slots, 2 * n + 2, n, geometry.frame_bytes) for n in (number, other)
+            )
+            for cut in (0, 8, 16, 24):
+                mixed = read_record(mine[:cut] + theirs[cut:], number % slots, geometry)
+                assert mixed is not None and mixed.damaged
+
+
+def test_damaged_headers_when_a_ring_is_opened(bench):
+    chance, refused = random.Random(2), 0
+    for _ in range(CASES * 3 // 10):
+        bench.memory[:64] = tampered(chance, bench.good, 0, 64)
+        reader = bench.reader()
+        bench.look(reader)
+        refused += reader.counts("front").opened == 0
+    assert refused > CASES * 2 // 10
+    bench.restore()
+    assert bench.reader().newest("front").frames["front"].stamp_ns == 6
+
+
+def test_handles_of_all_kinds(bench):
+    chance, reader = random.Random(3), bench.reader()
+    numbers = (0, 1, SLOTS - 1, SLOTS, 2**31, 2**32 - 1, 2**63, 2**64 - 1)
+    taken = 0
+    for _ in range(CASES // 10):
+        handle = vars(chance.choice(bench.handles)).copy()
+        for field in chance.sample(("slot", "sequence", "stamp_ns", "height", "width"), chance.randrange(3)):
+            handle[field] = chance.choice((*numbers, handle[field] + chance.randrange(-2, 3)))
+        found = reader.take(Handle(**handle))
+        if not isinstance(found, NotReady):
+            assert found.frames["front"].stamp_ns == handle["stamp_ns"] and whole(found)
+            taken += 1
+    assert taken > CASES / 100
+
+
+@given(head=st.binary(max_size=256), length=st.sampled_from((0, 1, 47, 64, 4096, SIZE - 1, SIZE, SIZE + 1)))
+def test_files_that_are_no_ring(head, length):
+    """Locked, as a writer's are, so that nobody takes them for a dead one's."""
+    name = unique("file")
+    with segment_path(name).open("xb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(head)
+            file.truncate(length)
+            found = RingReader({"front": name}, page_lock=False).newest_set(("front",), 0.0)
+            assert isinstance(found, NotReady) and found.reason.startswith(f"camera front: ring '{name}'")
+        finally:
+            segment_path(name).unlink()
+
+
+@given(
+    slots=st.integers(0, 2**32 - 1),
+    height=st.integers(0, 2**32 - 1),
+    width=st.integers(0, 2**32 - 1),
+    size=st.integers(0, 2**64),
+)
+def test_a_header_that_is_well_formed_must_fit_the_file(slots, height, width, size):
+    geometry = Geometry(slots, height, width)
+    if geometry.size < 2**64 and slots and height and width:
+        head = pack_header(geometry)
+        assert read_header("front", head, geometry.size) == (geometry, os.getpid())
+        if size != geometry.size:
+            with pytest.raises(ValueError, match=f"ring 'front' has {size} bytes, {slots} slots of"):
+                read_header("front", head, size)

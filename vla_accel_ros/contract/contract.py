@@ -1,0 +1,235 @@
+"""The contract between a robot and a policy, one YAML file per robot.
+
+It says which topic is which image of the policy, in which order and unit the policy counts the joints, what
+the robot's limits are, which controller moves which joint, and how old anything may be. Nodes, sensing,
+control and the simulator all read this one object, so nothing is said twice. config/contracts/sim_arm.yaml is
+the annotated example. Two units meet here: ROS units (rad, m) on every topic and in every limit, the policy's
+own in Observation.state and Chunk.actions; `to_policy` and `to_robot` are the only crossing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from vla_accel_ros.contract import parts, urdf
+from vla_accel_ros.contract.fields import Fields, closest
+from vla_accel_ros.contract.parts import Camera, ChunkTiming, Controller, Joint, RobotLimits, Stream, Twist
+
+__all__ = ["TWIST", "Camera", "ChunkTiming", "Contract", "Controller", "Joint", "Stream", "Twist"]
+
+# The first six columns of a twist action.
+TWIST = ("linear.x", "linear.y", "linear.z", "angular.x", "angular.y", "angular.z")
+
+
+@dataclass(frozen=True)
+class Contract:
+    """Everything a policy and a robot must agree on; see the module docstring.
+
+    home: joint -> position in ROS units, of all joints of a controller or of none. urdf: the file that the
+    limits came from. actions: what a row of a chunk is, `joints` (a target for each) or `twist` (six numbers
+    for the hand, meant as `twist` says, and then a target for each joint that no servo_twist moves).
+    """
+
+    robot: str
+    cameras: tuple[Camera, ...]
+    max_skew_s: float
+    joint_states: Stream
+    joints: tuple[Joint, ...]
+    controllers: tuple[Controller, ...]
+    chunk: ChunkTiming
+    home: Mapping[str, float] = field(default_factory=dict)
+    urdf: Path | None = None
+    actions: str = "joints"
+    twist: Twist | None = None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Contract:
+        """Read and check a contract file.
+
+        Raises ValueError with all mistakes at once, each a sentence with the field's path, its value and the
+        mend; OSError when the file, or the URDF it names, cannot be read.
+        """
+        file = Fields.load(path)
+        actions = file.choice("actions", ("joints", "twist"), "joints")
+        limits = _limits(file, Path(path).parent)
+        contract = cls(
+            robot=file.text("robot", parts.NAME, parts.NAME_FORM),
+            cameras=tuple(
+                parts.read_camera(name, fields)
+                for name, fields in file.named("cameras", parts.NAME, parts.NAME_FORM)
+            ),
+            max_skew_s=file.number("max_skew_s", above=0.0),
+            joint_states=parts.read_stream(file.child("joint_states")),
+            joints=tuple(
+                parts.read_joint(fields, limits, actions == "twist") for fields in file.children("joints")
+            ),
+            controllers=tuple(parts.read_controller(fields) for fields in file.children("controllers")),
+            chunk=parts.read_chunk(file.child("chunk")),
+            home=file.named_numbers("home") if file.has("home") else {},
+            urdf=limits.file,
+            actions=actions,
+            twist=parts.read_twist(file.child("twist")) if actions == "twist" else None,
+        )
+        file.close()
+        _check_names(file, contract)
+        _check_twist(file, contract)
+        _check_home(file, contract)
+        file.finish()
+        return contract
+
+    @property
+    def joint_names(self) -> tuple[str, ...]:
+        """Names in the policy's order, the order of every [D] array of states."""
+        return tuple(joint.name for joint in self.joints)
+
+    @property
+    def action_joints(self) -> tuple[Joint, ...]:
+        """The joints that a row of a chunk gives a target for, in the policy's order; all of them unless
+        actions are twists."""
+        turned = {n for c in self.controllers if c.kind == "servo_twist" for n in c.joints}
+        return tuple(joint for joint in self.joints if joint.name not in turned)
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """Names of the columns of a chunk [A]: those of TWIST first where actions are twists, then joints."""
+        names = tuple(joint.name for joint in self.action_joints)
+        return (*TWIST, *names) if self.actions == "twist" else names
+
+    @property
+    def delta_mask(self) -> np.ndarray:
+        """bool [A], true where the policy's action is relative to the observed joint."""
+        relative = np.array([joint.action == "delta" for joint in self.action_joints], dtype=bool)
+        return np.concatenate([np.zeros(self._twisted, bool), relative])
+
+    @property
+    def max_ages_s(self) -> dict[str, float]:
+        """Age limit of every input by name, for the watchdog: `camera/<name>`, `joint_states` and `chunk`."""
+        cameras = {f"camera/{camera.name}": camera.max_age_s for camera in self.cameras}
+        return {**cameras, "joint_states": self.joint_states.max_age_s, "chunk": self.chunk.max_age_s}
+
+    def to_policy(self, positions: ArrayLike) -> np.ndarray:
+        """ROS joint positions [..., D] in the policy's units, float64 [..., D]."""
+        scale = np.array([joint.scale for joint in self.joints])
+        offset = np.array([joint.offset for joint in self.joints])
+        return np.asarray(positions, dtype=np.float64) * scale + offset
+
+    def to_robot(self, actions: ArrayLike) -> np.ndarray:
+        """The policy's absolute targets [..., A] as ROS joint positions, float64 [..., A].
+
+        The six columns of a twist are in ROS units already and stay as they are.
+        """
+        joints, ones = self.action_joints, np.ones(self._twisted)
+        scale = np.concatenate([ones, [joint.scale for joint in joints]])
+        offset = np.concatenate([0.0 * ones, [joint.offset for joint in joints]])
+        return (np.asarray(actions, dtype=np.float64) - offset) / scale
+
+    @property
+    def _twisted(self) -> int:
+        return len(TWIST) if self.actions == "twist" else 0
+
+
+def _limits(file: Fields, folder: Path) -> RobotLimits:
+    """What the joints fall back on. A relative `urdf` is looked for beside the contract."""
+    acceleration = file.optional("acceleration", above=0.0)
+    if not file.has("urdf"):
+        return RobotLimits(None, {}, acceleration)
+    path = folder / file.text("urdf")
+    if not file.fine("urdf"):
+        file.finish()  # without it nothing can be said of the joints' limits
+    return RobotLimits(path, urdf.read(path), acceleration)
+
+
+def _check_names(file: Fields, contract: Contract) -> None:
+    """What no field can say alone: nothing is there twice, and every joint has exactly one controller.
+
+    A name that could not be read is empty here, and compared with nothing.
+    """
+    cameras, controllers, joints = contract.cameras, contract.controllers, contract.joints
+    _unique(file, [(f"cameras.{c.name}.image", c.image) for c in cameras], "give every camera its own image")
+    topics = [(f"cameras.{c.name}.topic", c.topic) for c in cameras]
+    topics += [(f"cameras.{c.name}.info", c.info) for c in cameras if c.info]
+    topics += [("joint_states.topic", contract.joint_states.topic)]
+    topics += [(f"controllers[{i}].topic", c.topic) for i, c in enumerate(controllers)]
+    topics += [(f"controllers[{i}].action", c.action) for i, c in enumerate(controllers) if c.action]
+    _unique(file, topics, "give every stream its own topic")
+    names = [(f"joints[{i}].name", joint.name) for i, joint in enumerate(joints)]
+    once = _unique(file, names, "name every joint once")
+    once &= all(file.fine(path) for path, _ in names)
+    moved = [
+        (f"controllers[{i}].joints[{k}]", n)
+        for i, c in enumerate(controllers)
+        for k, n in enumerate(c.joints)
+    ]
+    once &= _unique(file, moved, "give every joint one controller")
+    known, named = {joint.name for joint in joints}, {name for _, name in moved}
+    read = all([joints, controllers, *(c.joints for c in controllers)]) and "" not in known | named
+    if not (read and once):  # who has no controller would only repeat the mistake above
+        return
+    for path, name in moved:
+        if name not in known:
+            mend = closest(name, known - named, "add it there or mend its spelling")
+            file.refuse(path, name, "is not a joint of joints", mend)
+    for i, joint in enumerate(joints):
+        if joint.name not in named and named <= known:
+            file.refuse(
+                f"joints[{i}].name", joint.name, "has no controller", "name it in controllers[].joints"
+            )
+
+
+def _check_twist(file: Fields, contract: Contract) -> None:
+    """One hand is moved by twists, if that is what the policy's actions are, and none otherwise."""
+    if not (file.fine("actions") and file.fine("controllers")):
+        return
+    turning = [i for i, c in enumerate(contract.controllers) if c.kind == "servo_twist"]
+    if contract.actions == "twist" and not turning:
+        mend = "give one of controllers kind: servo_twist"
+        file.refuse("actions", "twist", "has no controller that moves by it", mend)
+    if contract.actions != "twist" and turning:
+        file.refuse(
+            f"controllers[{turning[0]}].kind",
+            "servo_twist",
+            "moves by twists, but the policy's actions are joints",
+            "write actions: twist, or kind: servo_joint",
+        )
+    if len(turning) > 1:
+        path = f"controllers[{turning[1]}].kind"
+        file.refuse(path, "servo_twist", "is there twice, but an action has one twist", "keep one of them")
+
+
+def _check_home(file: Fields, contract: Contract) -> None:
+    """Home lies within the limits, and no controller is asked to move half of its joints there."""
+    if not (file.fine("home") and all(joint.name for joint in contract.joints)):
+        return
+    joints = {joint.name: joint for joint in contract.joints}
+    for name, position in contract.home.items():
+        if name not in joints:
+            mend = closest(name, joints.keys() - contract.home.keys(), "mend its spelling")
+            file.refuse(f"home.{name}", position, "is not a joint of joints", mend)
+            continue
+        lower, upper = joints[name].lower, joints[name].upper
+        if position < lower or position > upper:
+            file.refuse(
+                f"home.{name}", position, f"is not within its limits {lower:g} to {upper:g}", "move it inside"
+            )
+    for controller in contract.controllers:
+        absent = [name for name in controller.joints if name not in contract.home]
+        if absent and len(absent) < len(controller.joints) and file.fine("home"):
+            file.missing(f"home.{absent[0]}", f"add it, since home names other joints of {controller.topic}")
+
+
+def _unique(file: Fields, named: Iterable[tuple[str, str]], mend: str) -> bool:
+    """Whether no name stands twice."""
+    first: dict[str, str] = {}
+    once = True
+    for path, name in named:
+        if name in first:
+            file.refuse(path, name, f"is already {first[name]}", mend)
+            once = False
+        elif name:
+            first[name] = path
+    return once

@@ -1,0 +1,184 @@
+"""Whether a controller's parameters let it do what it is sent.
+
+A controller with other joints, another interface or another idea of units moves nothing, or something else,
+and says so only in its own log if at all. Its parameters tell. An error is what would move the robot wrongly
+or not at all; a warning is what makes the motion worse. What a controller does not have is not judged: the
+parameters differ between releases. Facts come in as plain data (nodes/controllers/parameters.py asks for
+them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vla_accel_ros.contract.findings import Finding, error, warning
+from vla_accel_ros.contract.parts import SERVO, Controller
+
+_JTC = (
+    "joints",
+    "command_interfaces",
+    "interpolation_method",
+    "interpolate_from_desired_state",
+    "allow_partial_joints_goal",
+    "allow_trajectory_replacement",
+)
+_FORWARD = ("joints", "interface_name")
+_SERVO_NODE = "moveit_servo"
+_SERVO_NAMES = ("command_in_type", "incoming_command_timeout")
+# Controllers that take one number per joint, by what the number is.
+_GROUPS = {
+    "position_controllers/": "positions",
+    "velocity_controllers/": "velocities",
+    "effort_controllers/": "efforts",
+    "forward_command_controller/": "bare numbers",
+}
+# A motor lags behind its command by some tens of milliseconds.
+_LAG_S = 0.05
+
+
+@dataclass(frozen=True)
+class Sender:
+    """How trajectories are sent. stamp: parameter of the trajectory node. speeds: greatest speed of each
+    joint by name.
+    """
+
+    stamp: str = "now"
+    speeds: Mapping[str, float] | None = None
+
+
+def node_of(controller: Controller) -> str:
+    """The controller's node, relative like its topic."""
+    return controller.topic.rpartition("/")[0]
+
+
+def asked(controller: Controller) -> tuple[str, ...]:
+    """Names of the parameters of the controller's node that are judged."""
+    if controller.kind in SERVO:
+        return tuple(f"{_SERVO_NODE}.{name}" for name in _SERVO_NAMES)
+    if controller.kind == "forward_command":
+        return _FORWARD
+    if controller.kind == "joint_trajectory":
+        return (*_JTC, *(_tolerance(joint) for joint in controller.joints))
+    return ()
+
+
+def judge(controller: Controller, values: Mapping[str, object], sender: Sender = Sender()) -> list[Finding]:
+    """What is wrong with a controller, empty when nothing is.
+
+    values: its parameters by name as far as it has them, and "type", its plugin, where that is known.
+    """
+    if controller.kind in SERVO:
+        found = _servo(controller, values)
+    elif controller.kind == "forward_command":
+        found = _forward(controller, values)
+    elif controller.kind == "joint_trajectory":
+        found = _trajectory(controller, values, sender)
+    else:  # of another package, which alone knows what its controller should say
+        found = []
+    return [level(controller.topic, what, mend) for level, what, mend in found]
+
+
+def _trajectory(controller: Controller, values: Mapping[str, object], sender: Sender) -> list[tuple]:
+    found: list[tuple] = []
+    for prefix, numbers in _GROUPS.items():
+        if str(values.get("type", "")).startswith(prefix):
+            what = f"the controller is a {values['type']}, which takes {numbers} and no trajectories"
+            found.append((error, what, "write kind: forward_command if it takes positions, or another topic"))
+    joints = values.get("joints")
+    partial = values.get("allow_partial_joints_goal") is True
+    if isinstance(joints, (list, tuple)) and not _covers(joints, controller.joints, partial):
+        found.append(_other_joints(joints, controller.joints))
+    interfaces = values.get("command_interfaces")
+    if isinstance(interfaces, (list, tuple)) and interfaces and "position" not in interfaces:
+        what = f"its command_interfaces are {', '.join(map(str, interfaces))}, without position"
+        found.append((warning, what, "tune its gains, on which the motion then depends"))
+    if values.get("interpolation_method") == "none":
+        what = "its interpolation_method is none, so that it jumps from point to point"
+        found.append((error, what, "set it to splines in the controller's parameters"))
+    # Stamped with when it begins, a trajectory repeats what is commanded and is joined in the middle: what
+    # the controller interpolates from is then never asked for (bench/handover.py).
+    if values.get("interpolate_from_desired_state") is False and sender.stamp == "zero":
+        what = (
+            "interpolate_from_desired_state is false, and trajectories without a stamp then start from the "
+            "measured state, so that hand-overs jerk"
+        )
+        found.append((warning, what, "set our parameter stamp to now, or that of the controller to true"))
+    if values.get("allow_trajectory_replacement") is True:
+        what = (
+            "allow_trajectory_replacement is true, so that a trajectory begins when it arrives, not when it "
+            "is stamped, and the joints step by what they move in the difference between two deliveries"
+        )
+        found.append((error, what, "set it to false in the controller's parameters"))
+    return found + _tight(values, sender)
+
+
+def _tight(values: Mapping[str, object], sender: Sender) -> list[tuple]:
+    found = []
+    for joint, speed in (sender.speeds or {}).items():
+        tolerance = values.get(_tolerance(joint))
+        if isinstance(tolerance, float) and 0.0 < tolerance < _LAG_S * speed:
+            what = (
+                f"{_tolerance(joint)} is {tolerance:g}, which a joint that lags {_LAG_S * 1e3:.0f} ms leaves "
+                f"at its full speed of {speed:g}, and the controller then gives the motion up"
+            )
+            found.append((warning, what, "raise it, or set it to 0"))
+    return found
+
+
+def _forward(controller: Controller, values: Mapping[str, object]) -> list[tuple]:
+    found: list[tuple] = []
+    kind = str(values.get("type", ""))
+    if kind.endswith("JointTrajectoryController"):
+        what = f"the controller is a {kind}, which takes trajectories and no bare positions"
+        found.append((error, what, "write kind: joint_trajectory"))
+    if kind.startswith(("velocity_controllers/", "effort_controllers/")):
+        what = f"the controller is a {kind}, which would take our positions for something else"
+        found.append((error, what, "give us a controller of positions"))
+    interface = values.get("interface_name")
+    if isinstance(interface, str) and interface not in ("", "position"):
+        what = f"its interface_name is {interface}, but we send positions"
+        found.append((error, what, "set it to position in the controller's parameters"))
+    joints = values.get("joints")
+    if isinstance(joints, (list, tuple)) and tuple(joints) != controller.joints:
+        if set(joints) == set(controller.joints):
+            what = f"the controller takes its joints in the order {', '.join(joints)}"
+            found.append((error, what, "write controllers[].joints in that order"))
+        else:
+            found.append(_other_joints(joints, controller.joints))
+    return found
+
+
+def _servo(controller: Controller, values: Mapping[str, object]) -> list[tuple]:
+    found: list[tuple] = []
+    units = values.get(f"{_SERVO_NODE}.command_in_type")
+    if units == "unitless":
+        what = "Servo's command_in_type is unitless, but we send rad/s and m/s"
+        found.append((error, what, "set moveit_servo.command_in_type to speed_units"))
+    timeout = values.get(f"{_SERVO_NODE}.incoming_command_timeout")
+    if isinstance(timeout, float) and controller.rate_hz:
+        if 0.0 < timeout < 2.0 / controller.rate_hz:
+            what = (
+                f"Servo's incoming_command_timeout is {timeout:g} s, less than two periods of our "
+                f"{controller.rate_hz:g} Hz, so that it halts between commands"
+            )
+            found.append((warning, what, "raise it, or controllers[].rate_hz"))
+        if timeout == 0.0 or timeout > 0.5:
+            what = (
+                f"Servo's incoming_command_timeout is {timeout:g} s, for which it moves on if we fall silent"
+            )
+            found.append((warning, what, "set it to 0.1"))
+    return found
+
+
+def _covers(joints: list | tuple, ours: tuple[str, ...], partial: bool) -> bool:
+    return set(ours) <= set(joints) if partial else set(ours) == set(joints)
+
+
+def _other_joints(joints: list | tuple, ours: tuple[str, ...]) -> tuple:
+    what = f"the controller moves {', '.join(joints)} but the contract gives it {', '.join(ours)}"
+    return error, what, "mend controllers[].joints"
+
+
+def _tolerance(joint: str) -> str:
+    return f"constraints.{joint}.trajectory"

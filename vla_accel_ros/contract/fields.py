@@ -1,0 +1,257 @@
+"""A YAML file read field by field, so that every mistake is named by its path, all of them at once.
+
+A configuration is checked once, where it is loaded. Each reading consumes its key; `close` refuses the ones
+nobody asked for, since a misspelt optional key would otherwise be ignored in silence. Keys written twice are
+refused too (YAML would keep the last). A mistake is noted and reading goes on with a value that breaks no
+other rule (nan, an empty text, the first choice), so that one mistake is told once; `finish` raises what was
+noted. Every mistake is one sentence: path, value, mend.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import reprlib
+from collections.abc import Hashable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from vla_accel_ros.contract import bounded_yaml
+
+MOST_MISTAKES = 20
+"""A file with more is no contract: reading it ends there."""
+_REQUIRED: Any = object()
+# A few YAML aliases of aliases stand for more than any memory holds: what is shown must be bounded.
+_SHOWN = reprlib.Repr()
+_SHOWN.maxstring = _SHOWN.maxother = _SHOWN.maxlong = 80
+
+
+class Fields:
+    """One YAML mapping and where it stands. file: for the errors. path: dotted, empty at the top. mistakes:
+    those of the whole file by path, shared by its mappings."""
+
+    def __init__(self, file: str, path: str, value: object, mistakes: dict[str, str] | None = None):
+        self._file, self._path = file, path
+        self._mistakes = {} if mistakes is None else mistakes
+        self._asked: set[str] = set()
+        self._is_mapping = isinstance(value, dict)
+        self._left: dict[Any, Any] = dict(value) if isinstance(value, dict) else {}
+        self._given = frozenset(map(str, self._left))
+        if not self._is_mapping and value is not _REQUIRED:
+            what = "is not a mapping" if path else "does not hold a mapping"
+            self._note(path or "the file", _shown(path or "the file", value, what, "write key: value"))
+
+    @classmethod
+    def load(cls, file: str | Path) -> Fields:
+        """Parse a YAML file. ValueError if it is not YAML or no mapping, OSError if it cannot be read."""
+        raw = Path(file).read_bytes()
+        try:
+            value = bounded_yaml.load(raw.decode("utf-8"), _UniqueKeys)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise ValueError(
+                f"{file}: not valid YAML, mend it here: {' '.join(str(error).split())}"
+            ) from error
+        fields = cls(str(file), "", value)
+        fields.finish()
+        return fields
+
+    def finish(self) -> None:
+        """Raise the ValueError of all mistakes so far: a sentence for one, a list for several."""
+        if self._mistakes:
+            self._raise("")
+
+    def number(self, key: str, *, above: float | None = None, default: float = _REQUIRED) -> float:
+        """A finite number, greater than `above` if that is given; nan after a mistake."""
+        value = self.take(key, default)
+        if value is _REQUIRED:
+            return math.nan
+        number = self._number(key, value)
+        if above is not None and number <= above:
+            self.refuse(key, value, f"is not greater than {above:g}", "raise it")
+            return math.nan
+        return number
+
+    def optional(self, key: str, *, above: float | None = None) -> float | None:
+        """`number`, or None when the key is not there."""
+        return self.number(key, above=above) if self.has(key) else None
+
+    def numbers(self, key: str, count: int) -> tuple[float, ...]:
+        """A list of exactly `count` finite numbers."""
+        value = self._list(key)
+        if value and len(value) != count:
+            self.refuse(key, value, f"has {len(value)} entries", f"give {count}")
+        if len(value) != count:
+            return (math.nan,) * count
+        return tuple(self._number(f"{key}[{i}]", item) for i, item in enumerate(value))
+
+    def named_numbers(self, key: str) -> dict[str, float]:
+        """The mapping of at least one name to a finite number under `key`, in the file's order."""
+        outer = self.child(key)
+        if outer._is_mapping and not outer._left:
+            self.refuse(key, {}, "is empty", "give at least one")
+        return {
+            self._text(key, name, r"\S(.*\S)?", "a name"): outer._number(str(name), value)
+            for name, value in outer._left.items()
+        }
+
+    def choice(self, key: str, choices: Sequence[Any], default: Any = _REQUIRED) -> Any:
+        """One of `choices`; the first one after a mistake."""
+        value = self.take(key, default)
+        if value is _REQUIRED:
+            return choices[0]
+        if isinstance(value, bool) or value not in choices:
+            self.refuse(key, value, "is unknown", "write " + " or ".join(map(str, choices)))
+            return choices[0]
+        return value
+
+    def text(
+        self, key: str, pattern: str = r"\S(.*\S)?", form: str = "a text", default: str = _REQUIRED
+    ) -> str:
+        """A string that matches `pattern` whole, or the default; `form` says in words what that is. Empty
+        after a mistake."""
+        if default is not _REQUIRED and not self.has(key):
+            return default
+        value = self.take(key)
+        return "" if value is _REQUIRED else self._text(key, value, pattern, form)
+
+    def texts(self, key: str, pattern: str, form: str) -> tuple[str, ...]:
+        """A list of at least one such string."""
+        value = self._list(key)
+        return tuple(self._text(f"{key}[{i}]", item, pattern, form) for i, item in enumerate(value))
+
+    def child(self, key: str) -> Fields:
+        """The mapping under `key`."""
+        return Fields(self._file, self._at(key), self.take(key), self._mistakes)
+
+    def children(self, key: str) -> list[Fields]:
+        """The list of at least one mapping under `key`."""
+        items = enumerate(self._list(key))
+        return [Fields(self._file, self._at(f"{key}[{i}]"), item, self._mistakes) for i, item in items]
+
+    def named(self, key: str, pattern: str, form: str) -> list[tuple[str, Fields]]:
+        """The mapping of at least one name to a mapping under `key`, in the file's order."""
+        outer = self.child(key)
+        if outer._is_mapping and not outer._left:
+            self.refuse(key, {}, "is empty", "give at least one")
+        for name in outer._left:
+            self._text(key, name, pattern, form)
+        return [(str(name), outer.child(name)) for name in list(outer._left)]
+
+    def has(self, key: str) -> bool:
+        """The key is there and has not been read yet."""
+        self._asked.add(key)
+        return key in self._left
+
+    def take(self, key: str, default: Any = _REQUIRED) -> Any:
+        """The value of the key as YAML gave it, or the default; without one, that it is missing is noted."""
+        if self.has(key):
+            return self._left.pop(key)
+        if default is _REQUIRED:
+            self.missing(key, "add it")
+        return default
+
+    def off(self, key: str) -> bool:
+        """The key is there and says `off`, which YAML reads as false; it is taken then."""
+        if not self.has(key) or self._left[key] not in (False, "off"):
+            return False
+        self._left.pop(key)
+        return True
+
+    def fine(self, key: str) -> bool:
+        """No mistake was noted about this field, or anything below it."""
+        at = self._at(key)
+        return not any(path == at or path.startswith((f"{at}.", f"{at}[")) for path in self._mistakes)
+
+    def missing(self, key: str, mend: str) -> None:
+        """Note that a field is not there."""
+        if self._is_mapping:
+            self._note(self._at(key), f"{self._at(key)} is missing: {mend}")
+
+    def close(self) -> None:
+        """Refuse the keys that nothing has read; one much like an absent key was meant to be that."""
+        absent = self._asked - self._given
+        for key, value in self._left.items():
+            meant = difflib.get_close_matches(str(key), absent, n=1, cutoff=0.7)
+            mend = f"did you mean {meant[0]}?" if meant else "remove it or mend its spelling"
+            if meant:
+                self._mistakes.pop(self._at(meant[0]), None)
+            self.refuse(key, value, "is an unknown key", mend)
+
+    def refuse(self, key: object, value: object, what: str, mend: str) -> None:
+        """Note a mistake of this field."""
+        self._note(self._at(key), _shown(self._at(key), value, what, mend))
+
+    def _note(self, path: str, sentence: str) -> None:
+        self._mistakes.setdefault(path, sentence)
+        if len(self._mistakes) >= MOST_MISTAKES:
+            self._raise(" and perhaps more")
+
+    def _raise(self, more: str) -> NoReturn:
+        sentences = list(self._mistakes.values())
+        if len(sentences) == 1:
+            raise ValueError(f"{self._file}: {sentences[0]}")
+        raise ValueError("\n  ".join([f"{self._file}: {len(sentences)} mistakes{more}:", *sentences]))
+
+    def _number(self, key: str, value: Any) -> float:
+        # An int beyond the floats is no number either.
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not _finite(value):
+            self.refuse(key, value, "is not a finite number", "write one such as 0.5")
+            return math.nan
+        return float(value)
+
+    def _list(self, key: str) -> list[Any]:
+        value = self.take(key)
+        if value is _REQUIRED:
+            return []
+        if not isinstance(value, list) or not value:
+            self.refuse(key, value, "is not a list of at least one entry", "write - entry or [entry, ...]")
+            return []
+        return value
+
+    def _text(self, key: str, value: object, pattern: str, form: str) -> str:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            self.refuse(key, value, f"is not {form}", "mend it")
+            return ""
+        return value
+
+    def _at(self, key: object) -> str:
+        return f"{self._path}.{key}" if self._path else str(key)
+
+
+def closest(word: str, known: Iterable[str], otherwise: str) -> str:
+    """The mend of a name that is not among those known: the one that was probably meant, or `otherwise`."""
+    meant = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
+    return f"did you mean {meant[0]}?" if meant else otherwise
+
+
+def _shown(path: str, value: object, what: str, mend: str) -> str:
+    shown = _SHOWN.repr(value)
+    shown = shown if len(shown) <= 80 else shown[:77] + "..."
+    return f"{path} = {shown} {what}: {mend}"
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key is no plain text", key_node.start_mark
+                )
+            key = key_node.value
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} is twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)

@@ -1,0 +1,180 @@
+"""Whether the topics of a live graph are those of the contract: their types, their QoS, their publishers.
+
+A topic of another type or an incompatible QoS is no error in ROS: nothing arrives and nobody says why. Here
+it is a sentence. What does not exist yet is only a warning, since drivers may start after us. Facts come in
+as plain data (nodes/graph.py gathers them), so that the judging needs no ROS.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.contract.findings import Finding, error, ok, warning
+from vla_accel_ros.extensions import BUILT_IN, CONTROLLERS, controller_kind
+
+IMAGE_TYPES = {
+    "raw": "sensor_msgs/msg/Image",
+    "compressed": "sensor_msgs/msg/CompressedImage",
+    "ring": "vla_accel_msgs/msg/FrameHandle",
+}
+INFO_TYPE = "sensor_msgs/msg/CameraInfo"
+JOINTS_TYPE = "sensor_msgs/msg/JointState"
+_DURABILITY = ("volatile", "transient_local", "transient", "persistent")
+
+
+@dataclass(frozen=True)
+class Qos:
+    """What of a QoS profile decides whether two endpoints talk. deadline_s: inf for none."""
+
+    reliability: str = "reliable"
+    durability: str = "volatile"
+    deadline_s: float = math.inf
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A publisher or subscription in the graph. node: with namespace. type: as `pkg/msg/Name`."""
+
+    node: str
+    type: str
+    qos: Qos
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A topic that the contract needs. about: its field. topic: as the contract has it. ours: we publish it.
+
+    qos: what we request or offer. needed: without it the robot does not move.
+    """
+
+    about: str
+    topic: str
+    type: str
+    ours: bool = False
+    qos: Qos = Qos("best_effort")
+    needed: bool = True
+
+
+def inputs(contract: Contract, qos: Qos = Qos("best_effort")) -> list[Wanted]:
+    """The topics an observation comes from."""
+    wanted = []
+    for camera in contract.cameras:
+        about = f"cameras.{camera.name}"
+        wanted.append(Wanted(f"{about}.topic", camera.topic, IMAGE_TYPES[camera.transport], qos=qos))
+        if camera.info:
+            wanted.append(Wanted(f"{about}.info", camera.info, INFO_TYPE, qos=qos, needed=False))
+    return [*wanted, states(contract, qos)]
+
+
+def states(contract: Contract, qos: Qos = Qos("best_effort")) -> Wanted:
+    """The topic of the joint states."""
+    return Wanted("joint_states.topic", contract.joint_states.topic, JOINTS_TYPE, qos=qos)
+
+
+def outputs(contract: Contract, qos: Qos = Qos("reliable")) -> list[Wanted]:
+    """The topics the controllers listen to."""
+    return [
+        Wanted(f"controllers[{i}].topic", c.topic, controller_kind(c.kind).message, ours=True, qos=qos)
+        for i, c in enumerate(contract.controllers)
+    ]
+
+
+def words() -> Wanted:
+    """The instruction, which is latched: whoever says it once must be heard by a node that starts later."""
+    return Wanted(
+        "instruction",
+        "instruction",
+        "std_msgs/msg/String",
+        qos=Qos("reliable", "transient_local"),
+        needed=False,
+    )
+
+
+def chunks(ours: bool) -> Wanted:
+    """The topic between inference, whose it is, and trajectory."""
+    kind = "vla_accel_msgs/msg/ActionChunk"
+    return Wanted("action_chunk", "action_chunk", kind, ours=ours, qos=Qos("reliable"), needed=False)
+
+
+def judge(
+    wanted: Wanted, name: str, there: Sequence[Endpoint], topics: Mapping[str, Sequence[str]]
+) -> list[Finding]:
+    """What is wrong with one topic; one OK when nothing is.
+
+    name: of the topic in the graph. there: the endpoints at its other end, publishers unless it is ours, our
+    own left out. topics: every topic of the graph with its types, for hints.
+    """
+    if not there:
+        return [_absent(wanted, name, topics)]
+    found = []
+    right = [end for end in there if end.type == wanted.type]
+    level = warning if right else error
+    found += [
+        level(wanted.about, *_wrong_type(wanted, name, end)) for end in there if end.type != wanted.type
+    ]
+    mismatched = [(end, why) for end in right if (why := _mismatch(wanted, end.qos))]
+    level = warning if len(mismatched) < len(right) else error
+    found += [level(wanted.about, *_wrong_qos(wanted, name, end, why)) for end, why in mismatched]
+    if not wanted.ours and len(right) > 1 and wanted.type != JOINTS_TYPE:
+        nodes = ", ".join(sorted(end.node for end in right))
+        found.append(
+            warning(
+                wanted.about, f"{name} has {len(right)} publishers ({nodes}), which mix", "stop all but one"
+            )
+        )
+    verb = "heard by" if wanted.ours else "published by"
+    return found or [ok(wanted.about, f"{name} is {verb} {', '.join(sorted({end.node for end in right}))}")]
+
+
+def _absent(wanted: Wanted, name: str, topics: Mapping[str, Sequence[str]]) -> Finding:
+    near = sorted(topic for topic, types in topics.items() if wanted.type in types and topic != name)
+    who, start = ("listens to", "its controller") if wanted.ours else ("publishes", "its driver")
+    mend = f"start {start}, or mend {wanted.about}"
+    if near and not wanted.ours:
+        mend += f" (topics of its type: {', '.join(near[:5])}{', ...' if len(near) > 5 else ''})"
+    return warning(wanted.about, f"nobody {who} {name}", mend)
+
+
+def _wrong_type(wanted: Wanted, name: str, end: Endpoint) -> tuple[str, str]:
+    verb = "heard" if wanted.ours else "published"
+    what = f"{name} is {verb} by {end.node} as {end.type}, not {wanted.type}"
+    section, _, _ = wanted.about.rpartition(".")
+    commands = {name: kind.message for name, kind in BUILT_IN[CONTROLLERS].items()}
+    for key, types in (("transport", IMAGE_TYPES), ("kind", commands)):
+        for choice, kind in types.items():
+            if kind == end.type and wanted.type in types.values():
+                return what, f"write {key}: {choice} in {section}, or another topic"
+    return what, f"mend {wanted.about}"
+
+
+def _mismatch(wanted: Wanted, other: Qos) -> str:
+    """Which policy keeps the two apart, empty when they talk: an offer must be at least the request."""
+    offered, requested = (wanted.qos, other) if wanted.ours else (other, wanted.qos)
+    if offered.reliability == "best_effort" and requested.reliability == "reliable":
+        return "reliability"
+    ranks = [_DURABILITY.index(q.durability) for q in (offered, requested) if q.durability in _DURABILITY]
+    if len(ranks) == 2 and ranks[0] < ranks[1]:
+        return "durability"
+    return "deadline" if offered.deadline_s > requested.deadline_s else ""
+
+
+def _wrong_qos(wanted: Wanted, name: str, end: Endpoint, policy: str) -> tuple[str, str]:
+    offered, requested = (wanted.qos, end.qos) if wanted.ours else (end.qos, wanted.qos)
+    values = {
+        "reliability": (offered.reliability, requested.reliability),
+        "durability": (offered.durability, requested.durability),
+        "deadline": (f"{offered.deadline_s:g} s", f"{requested.deadline_s:g} s"),
+    }[policy]
+    if wanted.ours:
+        what = f"{name} is offered {policy} {values[0]} by us but {end.node} requests {values[1]}"
+        return f"{what}, so that it hears nothing", f"have it request {policy} {values[0]}"
+    what = f"{name} is offered {policy} {values[0]} by {end.node} but we request {values[1]}"
+    mend = f"set our parameter qos_overrides.{name}.subscription.{policy} to {values[0]}"
+    if policy != "reliability" or not wanted.needed:
+        mend = f"have it offer {policy} {values[1]}"
+    if wanted.about == "instruction" and policy == "durability":
+        mend += " (ros2 topic pub --qos-durability transient_local)"
+    return f"{what}, so that nothing arrives", mend

@@ -1,0 +1,328 @@
+"""The parts of a contract: streams, cameras, joints, controllers and times, each with its reader.
+
+Here is everything that one entry of the file can say about itself; what needs two entries (nothing twice,
+every joint one controller) is in contract/contract.py. Limits stand inline or come from a URDF. Where both
+are given the inline one holds, and may only be narrower: a contract that allows more than the robot's own
+description is a mistake in one of the two, and refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vla_accel_ros.contract.fields import Fields
+from vla_accel_ros.contract.urdf import UrdfJoint
+from vla_accel_ros.control.chunking.bounds import LONGEST_STEP_S, SHORTEST_STEP_S
+from vla_accel_ros.control.following.following_error import LASTING_S, usual
+from vla_accel_ros.extensions import CONTROLLERS, ControllerKind, controller_kind, names
+
+NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+NAME_FORM = "a name of letters, digits and underscores"
+TRANSPORTS = ("raw", "compressed", "ring")
+SERVO = ("servo_joint", "servo_twist")
+_TOPIC = rf"{NAME}(/{NAME})*"
+_TOPIC_FORM = "a relative topic name such as camera/front/image_raw"
+_UNITS = {"rad": 1.0, "m": 1.0, "deg": 180.0 / math.pi}
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A topic that must keep coming. topic: relative. rate_hz: expected. max_age_s: older is too old."""
+
+    topic: str
+    rate_hz: float
+    max_age_s: float
+
+
+MAX_PIXELS = 3840 * 2160
+"""A 4K camera's, the most that a robot's usually sends."""
+_MOST_PIXELS = 7680 * 4320
+
+
+@dataclass(frozen=True)
+class Camera(Stream):
+    """A camera stream. name: ours. image: the policy's name of it (`base_0_rgb`, ...).
+
+    transport: what travels on `topic`, sensor_msgs/Image (raw), sensor_msgs/CompressedImage (compressed) or
+    vla_accel_msgs/FrameHandle (ring). info: topic of the sensor_msgs/CameraInfo, empty for none. max_pixels:
+    a compressed picture that says it has more is not decoded.
+    """
+
+    name: str
+    image: str
+    transport: str = "raw"
+    info: str = ""
+    max_pixels: int = MAX_PIXELS
+
+
+@dataclass(frozen=True)
+class FollowingError:
+    """How far a joint may be from where it is commanded to be (rad or m; infinite: it is not watched), and
+    for how long further."""
+
+    rad: float
+    s: float
+
+
+@dataclass(frozen=True)
+class Joint:
+    """One joint. Limits in ROS units (rad or m, s); policy value = scale * position + offset.
+
+    gain: the scale where `map` gives it; None where sign and unit do. following_error: None is what is usual
+    for its velocity.
+    """
+
+    name: str
+    lower: float
+    upper: float
+    velocity: float
+    acceleration: float
+    action: str
+    unit: str = "rad"
+    sign: int = 1
+    offset: float = 0.0
+    gain: float | None = None
+    following_error: FollowingError | None = None
+
+    @property
+    def following(self) -> FollowingError:
+        """The limits of its following error."""
+        if self.following_error is not None:
+            return self.following_error
+        return FollowingError(float(usual(np.array(self.velocity))), LASTING_S)
+
+    @property
+    def scale(self) -> float:
+        """Policy units per ROS unit, with the sign."""
+        return self.sign * _UNITS[self.unit] if self.gain is None else self.gain
+
+
+@dataclass(frozen=True)
+class Controller:
+    """What moves some joints: the topic it listens to, and the joints in its order.
+
+    kind: joint_trajectory (JointTrajectory), forward_command (Float64MultiArray), servo_joint (JointJog of
+    MoveIt Servo), servo_twist (its TwistStamped), or one that another package adds (extensions.py). rate_hz:
+    of the stream of commands, 0.0 for kinds that interpolate. action: its FollowJointTrajectory action for
+    home and approach, empty for none. frame: frame_id of the twist, empty for kinds without one.
+    """
+
+    topic: str
+    joints: tuple[str, ...]
+    kind: str = "joint_trajectory"
+    rate_hz: float = 0.0
+    action: str = ""
+    frame: str = ""
+
+
+@dataclass(frozen=True)
+class Twist:
+    """How the first six numbers of a twist action are meant, and how fast the hand may go.
+
+    per: `step`, the displacement (m, rad) of one step_dt_s, or `second`, a velocity (m/s, rad/s). linear,
+    angular: greatest speed [m/s], [rad/s].
+    """
+
+    per: str
+    linear: float
+    angular: float
+
+
+@dataclass(frozen=True)
+class ChunkTiming:
+    """step_dt_s: seconds between two actions. max_age_s: a chunk whose observation is older is too old."""
+
+    step_dt_s: float
+    max_age_s: float
+
+
+@dataclass(frozen=True)
+class RobotLimits:
+    """What joints fall back on. joints: of the URDF in `file`. acceleration: for joints that give none."""
+
+    file: Path | None
+    joints: Mapping[str, UrdfJoint]
+    acceleration: float | None
+
+
+def read_stream(fields: Fields) -> Stream:
+    """The stream that is the whole of `fields`."""
+    stream = _stream(fields)
+    fields.close()
+    return stream
+
+
+def read_camera(name: str, fields: Fields) -> Camera:
+    """The camera called `name`."""
+    stream = _stream(fields)
+    camera = Camera(
+        **vars(stream),
+        name=name,
+        image=fields.text("image", NAME, NAME_FORM),
+        transport=fields.choice("transport", TRANSPORTS, "raw"),
+        info=fields.text("info", _TOPIC, _TOPIC_FORM, default=""),
+        max_pixels=_pixels(fields),
+    )
+    fields.close()
+    return camera
+
+
+def _pixels(fields: Fields) -> int:
+    pixels = fields.number("max_pixels", above=0, default=MAX_PIXELS)
+    if pixels > _MOST_PIXELS:
+        fields.refuse("max_pixels", pixels, f"is more than {_MOST_PIXELS}, an 8K camera's", "lower it")
+    return int(pixels) if math.isfinite(pixels) else MAX_PIXELS
+
+
+def read_joint(fields: Fields, robot: RobotLimits, twist: bool) -> Joint:
+    """One joint. twist: the policy's actions are twists, so that no joint has deltas."""
+    name = fields.text("name")
+    described = robot.joints.get(name)
+    if name and robot.file is not None and described is None:
+        mend = f"name one of its moving joints ({', '.join(robot.joints) or 'it has none'})"
+        fields.refuse("name", name, f"is no moving joint of {robot.file}", mend)
+    lower = _limit(fields, robot, described, "lower")
+    upper = _limit(fields, robot, described, "upper")
+    if lower >= upper:
+        fields.refuse("lower", lower, f"is not below upper = {upper:g}", "swap or mend them")
+    velocity = _limit(fields, robot, described, "velocity")
+    acceleration = fields.optional("acceleration", above=0.0)
+    if acceleration is None:
+        acceleration = robot.acceleration
+    if acceleration is None:
+        fields.missing("acceleration", "add it, here or for all joints as acceleration of the whole file")
+        acceleration = math.nan
+    choices = ("absolute",) if twist else ("delta", "absolute")
+    action = fields.choice("action", choices, "absolute") if twist else fields.choice("action", choices)
+    units, following = _units(fields), _following_error(fields)
+    fields.close()
+    return Joint(name, lower, upper, velocity, acceleration, action, *units, following)
+
+
+def _following_error(fields: Fields) -> FollowingError | None:
+    """`off`, or the greatest distance and for how long more is borne; None where the file gives none."""
+    if fields.off("following_error"):
+        return FollowingError(math.inf, 0.0)
+    if not fields.has("following_error"):
+        return None
+    limits = fields.child("following_error")
+    found = FollowingError(limits.number("rad", above=0.0), limits.number("s", above=0.0, default=LASTING_S))
+    limits.close()
+    return found
+
+
+def _units(fields: Fields) -> tuple[str, int, float, float | None]:
+    """unit, sign, offset and gain of a joint."""
+    if not fields.has("map"):
+        unit = fields.choice("unit", tuple(_UNITS), "rad")
+        return unit, fields.choice("sign", (1, -1), 1), fields.number("offset", default=0.0), None
+    for key in ("unit", "sign", "offset"):
+        if fields.has(key):
+            fields.refuse(key, fields.take(key), "stands beside map", "remove one of them")
+    points = fields.child("map")
+    (a, b), (c, d) = points.numbers("robot", 2), points.numbers("policy", 2)
+    if a == b:
+        points.refuse("robot", [a, b], "is one point twice", "give two different positions")
+    if c == d:
+        points.refuse("policy", [c, d], "is one point twice", "give two different values")
+    points.close()
+    if not fields.fine("map"):
+        return "rad", 1, math.nan, math.nan
+    gain = (d - c) / (b - a)
+    if not (math.isfinite(gain) and gain):
+        fields.refuse("map", gain, "is no usable scale", "give points further apart")
+    return "rad", 1, c - gain * a, gain
+
+
+def _limit(fields: Fields, robot: RobotLimits, described: UrdfJoint | None, key: str) -> float:
+    inline = fields.optional(key, above=0.0 if key == "velocity" else None)
+    own: float | None = None if described is None else getattr(described, key)
+    if inline is None and own is None:
+        if described is not None:
+            fields.missing(key, f"add it, since {robot.file} gives this {described.kind} joint none")
+        elif robot.file is None:
+            fields.missing(key, "add it")
+        return math.nan
+    if inline is None:
+        return math.nan if own is None else own
+    if own is not None and (inline < own if key == "lower" else inline > own):
+        mend = "narrow it, or mend the URDF if that is wrong"
+        fields.refuse(key, inline, f"is wider than {own:g} in {robot.file}", mend)
+    return inline
+
+
+def read_controller(fields: Fields) -> Controller:
+    """One controller."""
+    name = fields.choice("kind", names(CONTROLLERS), "joint_trajectory")
+    kind = _kind(fields, name) if fields.fine("kind") else None
+    topic = fields.text("topic", _TOPIC, _TOPIC_FORM)
+    joints = fields.texts("joints", r"\S(.*\S)?", "a joint's name")
+    rate_hz = 0.0
+    frame = ""
+    if kind is None:  # which of these it may have depends on the kind
+        for key in ("rate_hz", "frame"):
+            fields.take(key, None)
+    elif kind.rates_hz is not None:
+        low, high = kind.rates_hz
+        rate_hz = fields.number("rate_hz")
+        if rate_hz < low or rate_hz > high:
+            fields.refuse(
+                "rate_hz", rate_hz, f"does not suit {name}", f"give a rate from {low:g} to {high:g}"
+            )
+    elif fields.has("rate_hz"):
+        what = f"is not for {name}, which interpolates by itself"
+        fields.refuse("rate_hz", fields.take("rate_hz"), what, "remove it, or mend kind")
+    action = fields.text("action", _TOPIC, _TOPIC_FORM, default="")
+    if kind is not None and kind.frame:
+        frame = fields.text("frame", r"\S+", "a frame such as base_link")
+    elif fields.has("frame"):
+        fields.refuse("frame", fields.take("frame"), f"is not for {name}", "remove it, or mend kind")
+    fields.close()
+    return Controller(topic, joints, name, rate_hz, action, frame)
+
+
+def _kind(fields: Fields, name: str) -> ControllerKind | None:
+    """None after a mistake: the package that provides the kind is broken."""
+    try:
+        return controller_kind(name)
+    except ValueError as error:
+        fields.refuse("kind", name, "cannot be used", str(error))
+        return None
+
+
+def read_twist(fields: Fields) -> Twist:
+    """The meaning of twist actions."""
+    per = fields.choice("per", ("step", "second"))
+    twist = Twist(per, fields.number("linear", above=0.0), fields.number("angular", above=0.0))
+    fields.close()
+    return twist
+
+
+def read_chunk(fields: Fields) -> ChunkTiming:
+    """The times of a chunk."""
+    step_dt_s = fields.number("step_dt_s", above=0.0)
+    if step_dt_s > LONGEST_STEP_S:
+        fields.refuse(
+            "step_dt_s", step_dt_s, f"is more than {LONGEST_STEP_S:g} s between two actions", "give seconds"
+        )
+    if step_dt_s < SHORTEST_STEP_S:
+        fields.refuse(
+            "step_dt_s", step_dt_s, f"is less than {SHORTEST_STEP_S:g} s between two actions", "give seconds"
+        )
+    timing = ChunkTiming(step_dt_s, fields.number("max_age_s", above=0.0))
+    fields.close()
+    return timing
+
+
+def _stream(fields: Fields) -> Stream:
+    topic = fields.text("topic", _TOPIC, _TOPIC_FORM)
+    rate_hz = fields.number("rate_hz", above=0.0)
+    max_age_s = fields.number("max_age_s", above=0.0)
+    if max_age_s <= 1.0 / rate_hz:
+        fields.refuse("max_age_s", max_age_s, f"is not longer than one period at {rate_hz:g} Hz", "raise it")
+    return Stream(topic, rate_hz, max_age_s)

@@ -1,0 +1,306 @@
+"""From chunks to what is sent: past dropped, joined to what is already commanded, limited, bounded in time.
+
+Two paths are kept. The *plan* is what the accepted chunk wants, within limits, to its end. The *sent path* is
+what controllers were told, the truth of every hand-over: a kept part of the path before, then the plan for as
+long as its observation may be old, then the shortest stop. So a controller that hears nothing any more brakes
+by itself when the watchdog would have stopped it; it is sent the plan further while chunks stay fresh.
+
+Kept is twice the time that a message takes at most (`lead_s`): a new path repeats the old one to the letter
+until then and begins in the (near) past, so that a controller joins it in the middle, whenever it arrives
+within that time and whatever it interpolates from. Behind it come the chunk's actions that are at least one
+step ahead. Modes: `blend` crosses from the old plan to the new over blend_s; `async` takes the new as soon as
+chunks that differ by 0.01 rad allow without a jerk, in 0.1 s; so does `rtc`, whose chunks agree with the old
+path already (control/chunking/rtc.py); `block` executes a chunk to its execution horizon, and then one that
+was observed after that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+from vla_accel_ros.control.chunking.bounds import check_chunk_size
+from vla_accel_ros.control.limits.braking import brake, brake_on_arrival
+from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.limits.limiter import hardest
+from vla_accel_ros.control.limits.trajectory_limits import LimitReport, enforce
+from vla_accel_ros.control.trajectory import MotionState, Trajectory, check_finite, knot_velocities
+from vla_accel_ros.engine.types import Chunk
+
+Mode = Literal["block", "async", "blend", "rtc"]
+MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")
+
+_AHEAD_S = 0.1
+_CROSSING_S = 0.1
+_SHORTEST_S = 0.1
+SET_BACK_NS = 20_000_000
+"""A clock that is set back by no more goes on as if it had not been; by more, it is another time."""
+
+
+class TrajectoryBuffer:
+    """Holds the commanded path of D joints and turns each chunk into the next trajectory to send.
+
+    joints, limits: the chunk's columns and their limits, in ROS units.
+    blend_s: length of the crossing from old to new, `blend` only; no longer than what is left of a chunk.
+    lead_s: how long a sent trajectory may take to reach the controller. It may be set at any time; what was
+    promised to stay, stays.
+    execution_horizon: how many actions of a chunk `block` executes; all when None.
+    max_age_s: this long after the stamp of the newest chunk a sent path begins to brake.
+
+    Attributes for diagnostics: `counts` (accepted, renewed, past, out_of_order, early, slow, refused,
+    clock_jumps), `latency_s` (of the last chunk, now - stamp) and `report` (of the last limiting). One thread
+    at a time.
+    """
+
+    def __init__(
+        self,
+        joints: tuple[str, ...],
+        limits: JointLimits,
+        mode: Mode = "blend",
+        blend_s: float = 0.2,
+        lead_s: float = 0.03,
+        execution_horizon: int | None = None,
+        max_age_s: float = math.inf,
+    ):
+        if mode not in MODES:
+            raise ValueError(f"mode = {mode!r} is unknown: choose {' or '.join(MODES)}")
+        if not (blend_s >= 0.0 and lead_s >= 0.0):
+            raise ValueError(f"blend_s = {blend_s} and lead_s = {lead_s} must not be negative: raise them")
+        if execution_horizon is not None and execution_horizon < 1:
+            raise ValueError(f"execution_horizon = {execution_horizon} executes nothing: give at least 1")
+        if not max_age_s > 0.0:
+            raise ValueError(f"max_age_s = {max_age_s} sends nothing: give seconds above zero")
+        if len(limits.lower) != len(joints):
+            raise ValueError(
+                f"limits are of {len(limits.lower)} joints, not {len(joints)}: give one per joint"
+            )
+        self.joints, self.limits, self.mode = tuple(joints), limits, mode
+        self.execution_horizon, self.lead_s = execution_horizon, lead_s
+        self.counts: Counter[str] = Counter()
+        self.latency_s: float | None = None
+        self.report: LimitReport | None = None
+        self._blend_ns = round((blend_s if mode == "blend" else _CROSSING_S) * 1e9)
+        self._max_age_ns = round(max_age_s * 1e9) if math.isfinite(max_age_s) else None
+        self._path: Trajectory | None = None
+        self._forget()
+
+    def reset(self, position: np.ndarray) -> None:
+        """Forget everything and hold float64 [D] positions: at the start, or when others moved the robot."""
+        self._path = Trajectory(
+            self.joints, np.zeros(1, np.int64), np.reshape(position, (1, -1)), np.zeros((1, len(self.joints)))
+        )
+        self._forget()
+
+    def _forget(self) -> None:
+        self._before = self._plan = self._path
+        self._on_plan_until_ns = 0
+        self._now_ns: int | None = None
+        self._committed_ns: int | None = None
+        self._busy_until_ns: int | None = None
+        self._newest: tuple[int, int] | None = None
+
+    @property
+    def kept_s(self) -> float:
+        """How long after it was computed a new path still is the old one."""
+        return 2.0 * self.lead_s
+
+    @property
+    def committed_until_ns(self) -> int | None:
+        """Up to here nothing that was sent will change; None before anything was sent."""
+        return self._committed_ns
+
+    def reference(self, t_ns: int) -> tuple[np.ndarray, np.ndarray]:
+        """Position and velocity, float64 [D], commanded at a time; the path before the last is remembered."""
+        path = self._commanded()
+        if self._before is not None and t_ns < path.start_ns:
+            return self._before.sample(t_ns)
+        return path.sample(t_ns)
+
+    def update(
+        self, chunk: Chunk, now_ns: int, clock_ns: Callable[[], int] | None = None
+    ) -> Trajectory | None:
+        """The trajectory to send for this chunk, or None when it changes nothing; `counts` says why.
+
+        clock_ns: asked when all is computed: a path that took longer than lead_s to compute is not sent, as
+        it would come too late.
+
+        Raises ValueError for a chunk that is wrong (not H x D, not finite, from the future). Whatever becomes
+        of the chunk, the motion that was sent goes on.
+        """
+        try:
+            self.check(chunk, now_ns)
+        except ValueError:
+            self.counts["refused"] += 1
+            raise
+        now_ns = self._present(now_ns)
+        commit_ns, step_ns = self._commit_ns(now_ns), round(chunk.step_dt_s * 1e9)
+        due_ns = np.round(np.arange(1, chunk.horizon + 1) * chunk.step_dt_s * 1e9).astype(np.int64)
+        due_ns += commit_ns if self.mode == "block" else chunk.stamp_ns
+        ahead = due_ns >= commit_ns + step_ns
+        if self.mode == "block" and self.execution_horizon is not None:
+            ahead[self.execution_horizon :] = False
+        number = (chunk.stamp_ns, chunk.request_id)
+        if self._newest is not None and number <= self._newest:
+            verdict = "out_of_order"
+        elif self._busy_until_ns is not None and min(now_ns, chunk.stamp_ns) < self._busy_until_ns:
+            verdict = "early"
+        else:
+            verdict = "accepted" if ahead.any() else "past"
+        if verdict != "accepted":
+            self.counts[verdict] += 1
+            return self._renew(chunk.stamp_ns, now_ns) if verdict == "early" else None
+        asked = self._join(commit_ns, due_ns[ahead], np.asarray(chunk.actions, dtype=np.float64)[ahead])
+        plan, report = enforce(asked, MotionState(commit_ns, *self.reference(commit_ns)), self.limits)
+        if clock_ns is not None and (clock_ns() - now_ns) * 1e-9 > self.lead_s:
+            self.counts["slow"] += 1
+            return None
+        self.counts["accepted"] += 1
+        self._newest, self.report = number, report
+        self.latency_s = (now_ns - chunk.stamp_ns) * 1e-9
+        self._plan = self._kept(now_ns, commit_ns, plan)
+        self._busy_until_ns = self._plan.end_ns if self.mode == "block" else None
+        return self._send(now_ns, commit_ns, chunk.stamp_ns)
+
+    def stop(self, now_ns: int, was_ns: int | None = None) -> Trajectory:
+        """Brake as hard as the limits allow, and hold; later chunks are joined to that.
+
+        was_ns: the present in the time that the path was sent in, when the clock has been set since. The stop
+        is then in the new time and one point to rest at, within limits if it comes within twice lead_s.
+        """
+        if was_ns is not None:
+            stop = brake_on_arrival(self.joints, self.reference, was_ns, now_ns, self.kept_s, self.limits)
+            self.reset(stop.positions[-1])
+            self._now_ns, self._committed_ns = now_ns, stop.end_ns
+            return stop
+        now_ns = self._present(now_ns)
+        commit_ns = self._commit_ns(now_ns)
+        stop = brake(self.joints, MotionState(commit_ns, *self.reference(commit_ns)), self.limits)
+        self._plan = self._kept(now_ns, commit_ns, stop)
+        return self._send(now_ns, commit_ns, None)
+
+    def go_to(self, position: np.ndarray, away: np.ndarray, now_ns: int) -> Trajectory:
+        """Come to rest at float64 [D] positions, and hold there; away [D]: from how far off, at most.
+
+        The trajectory is one point in the future, so that a controller goes there from wherever it is: from
+        rest to rest, by one cubic, within the limits of speed and acceleration, also when it comes late.
+        """
+        end_ns = now_ns + self.rest_to_rest_ns(away)
+        self.reset(position)
+        self._now_ns, self._committed_ns = now_ns, end_ns
+        rest = np.zeros((1, len(self.joints)))
+        return Trajectory(self.joints, np.array([end_ns]), np.reshape(position, (1, -1)), rest)
+
+    def rest_to_rest_ns(self, away: np.ndarray) -> int:
+        """How long a cubic over distances [D] takes within the limits, and a message to come before it."""
+        limits = self.limits
+        speed_s, push_s = 1.5 * away / limits.velocity, np.sqrt(6.0 * away / limits.acceleration)
+        longest_s = max(float(np.maximum(speed_s, push_s).max(initial=0.0)), _SHORTEST_S)
+        return math.ceil((longest_s + self.kept_s) * 1e3) * 1_000_000
+
+    def check(self, chunk: Chunk, now_ns: int) -> None:
+        """Raises ValueError for a chunk that is wrong; see `update`."""
+        actions = np.asarray(chunk.actions)
+        if actions.ndim != 2 or actions.shape[0] < 1 or actions.shape[1] != len(self.joints):
+            raise ValueError(
+                f"chunk actions have shape {actions.shape}: give H x {len(self.joints)} for "
+                f"{', '.join(self.joints)}"
+            )
+        check_chunk_size("chunk", actions.shape[0], actions.shape[1], chunk.step_dt_s)
+        check_finite("chunk actions", actions, self.joints)
+        ahead_s = (chunk.stamp_ns - now_ns) * 1e-9
+        if ahead_s > _AHEAD_S:
+            raise ValueError(
+                f"chunk was observed {ahead_s:.3f} s from now: synchronise the clocks or set use_sim_time"
+            )
+
+    def _present(self, now_ns: int) -> int:
+        """The time to go on from. A clock that was set back a little gives the last one again; more, and what
+        was commanded last is held: the path's times mean nothing now."""
+        if self._now_ns is None or now_ns >= self._now_ns:
+            return now_ns
+        if self._now_ns - now_ns <= SET_BACK_NS:
+            return self._now_ns
+        self.counts["clock_jumps"] += 1
+        self.reset(self.reference(self._now_ns)[0])
+        return now_ns
+
+    def _commit_ns(self, now_ns: int) -> int:
+        """Until when a path that is sent now must be the one before."""
+        return max(now_ns + round(self.kept_s * 1e9), self._committed_ns or now_ns)
+
+    def _join(self, commit_ns: int, times_ns: np.ndarray, actions: np.ndarray) -> Trajectory:
+        """The old plan crossed into the actions, with velocities and an end at rest."""
+        position, velocity = self.reference(commit_ns)
+        on_plan = self._plan is not None and commit_ns <= self._on_plan_until_ns
+        old, _ = (self._plan if on_plan and self._plan is not None else self._commanded()).sample(times_ns)
+        blend_ns = min(self._blend_ns, int(times_ns[-1]) - commit_ns)
+        s = (times_ns - commit_ns) / blend_ns if blend_ns else np.ones(len(times_ns))
+        weight = np.where(s < 1.0, s * s * (3.0 - 2.0 * s), 1.0)[:, None]
+        positions = np.concatenate(
+            [position[None], np.where(weight < 1.0, old + weight * (actions - old), actions)]
+        )
+        times = np.append(commit_ns, times_ns)
+        slope = (positions[-1] - positions[-2]) / ((times[-1] - times[-2]) * 1e-9)
+        velocities = knot_velocities(times, positions, first=velocity, last=slope)
+        return self._end_at_rest(times, positions, velocities)
+
+    def _end_at_rest(self, times: np.ndarray, positions: np.ndarray, velocities: np.ndarray) -> Trajectory:
+        """Rest at the last action where a joint can brake on the way to it, else brake after it."""
+        v, h = velocities[-2], (times[-1] - times[-2]) * 1e-9
+        needed = hardest(positions[-2], v, positions[-1], np.zeros_like(v), h)
+        fastest = np.clip(velocities[-1], -self.limits.velocity, self.limits.velocity)
+        velocities[-1] = np.where(needed <= self.limits.acceleration, 0.0, fastest)
+        tail = brake(self.joints, MotionState(int(times[-1]), positions[-1], velocities[-1]), self.limits)
+        return Trajectory(
+            self.joints,
+            np.concatenate([times[1:-1], tail.times_ns]),
+            np.concatenate([positions[1:-1], tail.positions]),
+            np.concatenate([velocities[1:-1], tail.speeds]),
+        )
+
+    def _renew(self, stamp_ns: int, now_ns: int) -> Trajectory | None:
+        """More of the plan, because a chunk shows that observations are fresh; None when there is none."""
+        if self._max_age_ns is None or self._plan is None or self._now_ns is None:
+            return None
+        until_ns = min(stamp_ns + self._max_age_ns, self._plan.end_ns)
+        if until_ns <= self._on_plan_until_ns:
+            return None
+        commit_ns = self._commit_ns(now_ns)
+        if commit_ns > self._on_plan_until_ns:  # it brakes already: the rest of the plan is void
+            self._plan, self._busy_until_ns = self._path, self._commanded().end_ns
+            return None
+        self.counts["renewed"] += 1
+        return self._send(now_ns, commit_ns, stamp_ns)
+
+    def _kept(self, now_ns: int, commit_ns: int, after: Trajectory) -> Trajectory:
+        """The sent path from now on until commit_ns, and then `after`."""
+        old = self._commanded()
+        inner = old.times_ns[(old.times_ns > now_ns) & (old.times_ns < commit_ns)]
+        head = np.unique(np.concatenate([[now_ns], inner, [commit_ns]]))
+        return Trajectory(self.joints, head, *old.sample(head)).then(after)
+
+    def _send(self, now_ns: int, commit_ns: int, stamp_ns: int | None) -> Trajectory:
+        """The plan from now on becomes the sent path, while an observation of stamp_ns is not too old."""
+        plan, old = self._plan, self._commanded()
+        assert plan is not None
+        plan = plan.since(now_ns)
+        self._on_plan_until_ns = plan.end_ns
+        path = plan
+        if stamp_ns is not None and self._max_age_ns is not None:
+            until_ns = max(stamp_ns + self._max_age_ns, commit_ns)
+            if until_ns < plan.end_ns:
+                self._on_plan_until_ns = until_ns
+                end = MotionState(until_ns, *plan.sample(until_ns))
+                path = plan.then(brake(self.joints, end, self.limits))
+        self._before, self._path = old, path
+        self._now_ns, self._committed_ns = now_ns, commit_ns
+        return path
+
+    def _commanded(self) -> Trajectory:
+        if self._path is None:
+            raise RuntimeError("the trajectory buffer has no reference yet: reset(position) it first")
+        return self._path

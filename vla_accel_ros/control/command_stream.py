@@ -1,0 +1,142 @@
+"""A trajectory as a stream of positions, for a controller that does at once whatever it is told.
+
+A forward_command_controller interpolates nothing, limits nothing and never gives up, so all of that is here.
+Each tick gives the commanded path at its own time, exactly, as long as ticks come in time and paths go on
+where the last one was; the path itself is within limits. Otherwise (a late tick, a path that begins
+elsewhere, a clock that was set) the joints are led back to the path within limits, by steps no larger than a
+tick in time could make, and after a pause in which the robot has come to a stand they start from rest. How
+much time passed between two ticks is told by a clock that nobody sets. A path that ends in motion is braked
+behind its end. Nothing is commanded before the first trajectory, and its end is commanded for ever.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from vla_accel_ros.control.limits.braking import brake
+from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.limits.limiter import step_towards
+from vla_accel_ros.control.trajectory import MotionState, Trajectory
+
+# Longer than this between two ticks, and the robot has stopped at the last position it was told.
+STOOD_S = 0.1
+# A path that goes on differs from what was commanded by rounding only.
+_ROUNDING = 1e-6
+# Two clocks that are read one after the other differ by as much.
+_SET_NS = 500_000
+
+
+class CommandStream:
+    """The positions to command to some joints at a rate. Time is given; one thread at a time.
+
+    limits: of these joints. period_s: between two ticks; a tick that comes after more than two is late.
+    steady_ns of some methods is the present by a clock that nobody sets, None where the other is such a one
+    (or simulated, and motion goes by it).
+
+    Attributes for diagnostics: `counts` (late ticks; joined: trajectories that did not go on where the last
+    one was).
+    """
+
+    def __init__(self, joints: tuple[str, ...], limits: JointLimits, period_s: float) -> None:
+        if len(limits.lower) != len(joints):
+            raise ValueError(
+                f"limits are of {len(limits.lower)} joints, not {len(joints)}: give one per joint"
+            )
+        self.joints, self.counts = tuple(joints), Counter[str]()
+        self._limits, self._longest_s = limits, 2.0 * period_s
+        self.forget()
+
+    def forget(self) -> None:
+        """Command nothing until the next trajectory, and start from where that one begins."""
+        self._path: Trajectory | None = None
+        self._state: MotionState | None = None
+        self._steady_ns: int | None = None
+        self._on_path = np.zeros(len(self.joints), bool)
+
+    def follow(self, trajectory: Trajectory, now_ns: int) -> None:
+        """Take a trajectory over these joints, and maybe others, in place of the last."""
+        path = _ended(trajectory.select(self.joints), self._limits)
+        position, velocity = path.sample(now_ns)
+        if self._state is None or self._path is None:
+            self._state = MotionState(now_ns, position, velocity)
+            self._on_path[:] = True
+        else:
+            old_position, old_velocity = self._path.sample(now_ns)
+            goes_on = (np.abs(position - old_position) <= _ROUNDING) & (
+                np.abs(velocity - old_velocity) <= _ROUNDING
+            )
+            self.counts["joined"] += not goes_on.all()
+            self._on_path &= goes_on
+        self._path = path
+
+    def stop(self, now_ns: int, steady_ns: int | None = None) -> None:
+        """Brake from what was commanded last, because the path's times mean nothing now."""
+        if self._state is not None:
+            known = steady_ns is not None and self._steady_ns is not None
+            self._brake(now_ns, self._passed_ns(now_ns, steady_ns) if known else 0)
+
+    def tick(self, now_ns: int, steady_ns: int | None = None) -> MotionState | None:
+        """What to command now; None before the first trajectory."""
+        if self._state is None or self._path is None:
+            return None
+        passed_ns = self._passed_ns(now_ns, steady_ns)
+        if (self._state.stamp_ns + passed_ns - now_ns) * 1e-9 > self._longest_s:
+            self._brake(now_ns, passed_ns)  # the clock was set back since the last tick
+        state, path, elapsed_s = self._state, self._path, passed_ns * 1e-9
+        if elapsed_s <= 0.0:  # the same instant again, or a clock that was set back a little
+            return state
+        self._steady_ns = steady_ns
+        late = elapsed_s > self._longest_s
+        self.counts["late"] += late
+        if late or abs(state.stamp_ns + passed_ns - now_ns) > _SET_NS:
+            # At rest there is nothing to be late for.
+            self._on_path &= path.end_ns <= min(state.stamp_ns, now_ns)
+        position, velocity = path.sample(now_ns)
+        if not self._on_path.all():
+            step_s = min(elapsed_s, self._longest_s)
+            moving = np.zeros_like(position)
+            if elapsed_s <= STOOD_S and state.velocity is not None:
+                moving = state.velocity
+            led = step_towards(state.position, moving, position, velocity, step_s, self._limits)
+            position = np.where(self._on_path, position, led[0])
+            velocity = np.where(self._on_path, velocity, led[1])
+            self._on_path |= led[2]
+        self._state = MotionState(now_ns, position, velocity)
+        return self._state
+
+    def _passed_ns(self, now_ns: int, steady_ns: int | None) -> int:
+        """Since the last tick; without another clock a time that was set back far counts as one tick."""
+        assert self._state is not None
+        if steady_ns is not None and self._steady_ns is not None:
+            return steady_ns - self._steady_ns
+        passed_ns = now_ns - self._state.stamp_ns
+        return passed_ns if passed_ns * -1e-9 <= self._longest_s else round(self._longest_s / 2 * 1e9)
+
+    def _brake(self, now_ns: int, passed_ns: int) -> None:
+        """As if the last tick had been so long ago."""
+        assert self._state is not None
+        last_ns = now_ns - min(passed_ns, round(self._longest_s * 1e9))
+        self._state = MotionState(last_ns, self._state.position, self._state.velocity)
+        self._path = brake(self.joints, self._state, self._limits)
+        self._on_path[:] = True
+
+    def at_rest(self, now_ns: int) -> bool:
+        """Whether nothing moves any more, or ever did."""
+        return self._path is None or bool(self._on_path.all() and now_ns >= self._path.end_ns)
+
+
+def _ended(path: Trajectory, limits: JointLimits) -> Trajectory:
+    """The path, and behind an end in motion the shortest stop."""
+    if path.velocities is None or not path.velocities[-1].any():
+        return path
+    end = MotionState(path.end_ns, path.positions[-1], path.velocities[-1])
+    tail = brake(path.joints, end, limits)
+    assert tail.velocities is not None
+    return Trajectory(
+        path.joints,
+        np.concatenate([path.times_ns, tail.times_ns[1:]]),
+        np.concatenate([path.positions, tail.positions[1:]]),
+        np.concatenate([path.velocities, tail.velocities[1:]]),
+    )

@@ -1,0 +1,195 @@
+"""The second-order limiter: one step of joints towards where they should be, within their limits.
+
+Each step to the next knot is the asked cubic if that is within limits, else a constant acceleration that
+closes in on the asked path without overshooting it and never leaves room too short to brake before a position
+limit. Constant acceleration between knots is exactly what cubic sampling of (position, velocity) knots gives,
+so the bound holds everywhere between them. This is the plain form, for a stream of single steps;
+limited_tracking.py makes the same steps along a whole path, faster.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vla_accel_ros.control.limits.joint_limits import JointLimits
+
+TOLERANCE = 1e-6
+"""Of speeds and accelerations, relative."""
+POSITION_TOLERANCE = 1e-9
+LEAST_ROOM = 1e-10
+CLOSING = 0.5
+"""Share of the acceleration limit with which a joint slows down as it comes back to the asked path."""
+
+
+def extremes(
+    p0: np.ndarray, v0: np.ndarray, p1: np.ndarray, v1: np.ndarray, duration_s: np.ndarray | float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Lowest and highest position, greatest |velocity| and |acceleration| of cubic Hermite segments, exact.
+
+    All arguments broadcast to [..., D]; so do the four results.
+    """
+    step = (p1 - p0) / duration_s
+    c2 = (3.0 * step - 2.0 * v0 - v1) / duration_s
+    c3 = (v0 + v1 - 2.0 * step) / np.square(duration_s)
+    acceleration = hardest(p0, v0, p1, v1, duration_s)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        crest = -c2 / (3.0 * c3)
+        root = np.sqrt(np.maximum(c2 * c2 - 3.0 * c3 * v0, 0.0))
+        q = -(c2 + np.copysign(root, c2))
+        turns = (q / (3.0 * c3), v0 / q)
+    s = _inside(crest, duration_s)
+    velocity = np.maximum(np.maximum(np.abs(v0), np.abs(v1)), np.abs(v0 + s * (2.0 * c2 + 3.0 * s * c3)))
+    lowest, highest = np.minimum(p0, p1), np.maximum(p0, p1)
+    for turn in turns:
+        s = _inside(turn, duration_s)
+        p = p0 + s * (v0 + s * (c2 + s * c3))
+        lowest, highest = np.minimum(lowest, p), np.maximum(highest, p)
+    return lowest, highest, velocity, acceleration
+
+
+def hull(
+    p0: np.ndarray, v0: np.ndarray, p1: np.ndarray, v1: np.ndarray, duration_s: np.ndarray | float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Bounds of what `extremes` gives, by the control points of the Bezier curves, for a third of the work;
+    the acceleration is exact."""
+    third = duration_s / 3.0
+    middle = (p1 - p0) / third - v0 - v1
+    early, late = p0 + third * v0, p1 - third * v1
+    acceleration = np.maximum(np.abs(middle - v0), np.abs(middle - v1)) * (2.0 / duration_s)
+    velocity = np.maximum(np.maximum(np.abs(v0), np.abs(v1)), np.abs(middle))
+    lowest, highest = np.minimum(np.minimum(p0, p1), early), np.maximum(np.maximum(p0, p1), early)
+    return np.minimum(lowest, late), np.maximum(highest, late), velocity, acceleration
+
+
+def hardest(
+    p0: np.ndarray, v0: np.ndarray, p1: np.ndarray, v1: np.ndarray, duration_s: np.ndarray | float
+) -> np.ndarray:
+    """Greatest |acceleration| [..., D] of cubic Hermite segments, which is at one of their ends."""
+    middle = 3.0 * (p1 - p0) / duration_s - v0 - v1
+    return np.maximum(np.abs(middle - v0), np.abs(middle - v1)) * 2.0 / duration_s
+
+
+def step_towards(
+    p: np.ndarray,
+    v: np.ndarray,
+    goal_p: np.ndarray,
+    goal_v: np.ndarray,
+    h: float,
+    limits: JointLimits,
+    longest_s: float = 0.0,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """One step of h seconds from (p, v), float64 [D] each, towards where the goal is then.
+
+    The goal is `attainable`. longest_s: the longest of the steps that follow, when they are longer than this.
+    Returns position and velocity [D] after the step, and bool [D] where that is the goal itself.
+    """
+    velocity = _next_velocity(p, v, goal_p, goal_v, h, limits, braking(limits, max(h, longest_s)))
+    reached = reachable(p, v, goal_p, goal_v, h, limits)
+    position = np.where(reached, goal_p, p + h * (v + velocity) / 2)
+    return position, np.where(reached, goal_v, velocity), reached
+
+
+def braking(limits: JointLimits, longest_s: float | np.ndarray) -> np.ndarray:
+    """Deceleration [..., D] that room before a position limit is kept for.
+
+    In a step a joint may have to brake and turn back, at one acceleration to the end of the step. So that it
+    is not too fast then, neither for its velocity limit nor for the other position limit, it keeps more room
+    when steps are long.
+    """
+    turn = np.minimum(limits.velocity, (limits.upper - limits.lower) / (2.0 * longest_s))
+    return np.minimum(limits.acceleration, turn / longest_s)
+
+
+def turning_s(limits: JointLimits) -> np.ndarray:
+    """The longest step [D] for which `braking` is the whole acceleration."""
+    width = limits.upper - limits.lower
+    return np.minimum(limits.velocity / limits.acceleration, np.sqrt(width / (2.0 * limits.acceleration)))
+
+
+def attainable(
+    asked_p: np.ndarray, asked_v: np.ndarray, limits: JointLimits, longest_s: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The nearest position and velocity [..., D] that are within limits, and can brake within them by steps
+    of longest_s."""
+    p = np.clip(asked_p, limits.lower, limits.upper)
+    top = 2.0 * braking(limits, longest_s)
+    up = np.minimum(np.sqrt(top * (limits.upper - p)), limits.velocity)
+    down = np.minimum(np.sqrt(top * (p - limits.lower)), limits.velocity)
+    return p, np.where(p == asked_p, np.clip(asked_v, -down, up), 0.0)
+
+
+def reachable(
+    p: np.ndarray,
+    v: np.ndarray,
+    goal_p: np.ndarray,
+    goal_v: np.ndarray,
+    h: float | np.ndarray,
+    limits: JointLimits,
+) -> np.ndarray:
+    """bool [..., D]: the cubic from (p, v) to an attainable goal in one step keeps all limits.
+
+    Exact for the acceleration, which is greatest at an end. Velocity and position stay between the
+    control points of their Bezier curves, so they are within limits if those are; of cubics that only just
+    keep them some are refused.
+    """
+    middle = 3.0 * (goal_p - p) / h - v - goal_v
+    early, late = p + h / 3 * v, goal_p - h / 3 * goal_v
+    low = np.minimum(early, late) >= limits.lower - POSITION_TOLERANCE
+    high = np.maximum(early, late) <= limits.upper + POSITION_TOLERANCE
+    slow = np.abs(middle) <= limits.velocity * (1 + TOLERANCE)
+    return (hardest(p, v, goal_p, goal_v, h) <= limits.acceleration * (1 + TOLERANCE)) & slow & low & high
+
+
+def _next_velocity(
+    p: np.ndarray,
+    v: np.ndarray,
+    goal_p: np.ndarray,
+    goal_v: np.ndarray,
+    h: float,
+    limits: JointLimits,
+    braking: np.ndarray,
+) -> np.ndarray:
+    """Velocity [D] at the next knot that closes in on the goal there; the acceleration on the way is
+    constant."""
+    top = limits.acceleration
+    room = goal_p - p - h * (v + goal_v) / 2
+    closing = np.minimum(stoppable(np.abs(room), CLOSING * top, h), np.abs(room) / h)
+    velocity = goal_v + np.copysign(closing, room)
+    velocity = np.minimum(velocity, _brakeable(limits.upper - p, v, braking, h))
+    velocity = np.maximum(velocity, -_brakeable(p - limits.lower, -v, braking, h))
+    velocity = np.clip(velocity, -limits.velocity, limits.velocity)
+    return np.clip(velocity, v - top * h, v + top * h)
+
+
+def stoppable(room: np.ndarray, top: np.ndarray, h: float) -> np.ndarray:
+    """Greatest velocity u after a step h from which a deceleration `top` ends within `room` >= 0, which is
+    what would be left if u were 0: h u / 2 + u^2 / (2 top) = room."""
+    return np.sqrt(np.square(top * h / 2) + 2.0 * top * room) - top * h / 2
+
+
+def _brakeable(room: np.ndarray, v: np.ndarray, top: np.ndarray, h: float) -> np.ndarray:
+    """Greatest velocity after a step h such that braking with `top` still stops within `room` of where we
+    are.
+
+    When the stop itself falls into this step, the joint brakes through it and turns, so that its peak is
+    inside; beyond the limit it moves no further out.
+    """
+    ahead = room - h * v / 2
+    turning = np.minimum(v * ahead / np.maximum(room, LEAST_ROOM), 0.0)
+    return np.where(ahead < 0.0, turning, stoppable(np.maximum(ahead, 0.0), top, h))
+
+
+def beyond(
+    lowest: np.ndarray, highest: np.ndarray, end_p: np.ndarray, end_v: np.ndarray, limits: JointLimits
+) -> np.ndarray:
+    """How far [D] a path leaves its position limits, the braking distance after its end included; 0 if it
+    does not."""
+    brake = end_v * np.abs(end_v) / (2.0 * limits.acceleration)
+    over = np.maximum(np.maximum(highest, end_p + brake) - limits.upper, 0.0)
+    under = np.maximum(limits.lower - np.minimum(lowest, end_p + brake), 0.0)
+    out = np.maximum(over, under)
+    return np.where(out <= POSITION_TOLERANCE, 0.0, out)
+
+
+def _inside(s: np.ndarray, duration_s: np.ndarray | float) -> np.ndarray:
+    return np.where((s > 0) & (s < duration_s), s, 0.0)

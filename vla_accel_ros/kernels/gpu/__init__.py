@@ -1,1 +1,0 @@
-"""The Triton kernels; importing these modules needs triton."""

@@ -1,0 +1,97 @@
+"""Attention over keys that lie in two places, in plain torch: the twin of triton/attention.py.
+
+A prefix lies in a slot of the pool, what continues it in a small buffer beside; neither is copied to the
+other. Lengths and slots are tensors on the device, so that one captured graph serves every frame. A GPU has
+more processors than a few dozen tokens have rows, so it cuts the keys into parts; that is its own affair.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vla_accel_ros.kernels.reference.linear import place_qkv
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    slots: Tensor,
+    lengths: Tensor,
+    out: Tensor,
+    k_tail: Tensor | None = None,
+    v_tail: Tensor | None = None,
+    tails: Tensor | None = None,
+    alone: int = 0,
+) -> None:
+    """Grouped-query attention of q over k, v and the tail.
+
+    q [B, T, heads, D]; k, v [slots, kv_heads, tokens, D], of which sequence b reads the first lengths[b] at
+    slots[b]; k_tail, v_tail [B, kv_heads, tokens, D], of which it reads the first tails[b]; slots, lengths,
+    tails int32 [B]; alone: so many leading tokens of q see, of the tail, only as many leading keys (the state
+    token of pi0). out [B, T, heads * D] is written; a query that sees no key leaves zeros.
+    """
+    batch, tokens, heads, width = q.shape
+    groups = heads // k.shape[1]
+    for b in range(batch):
+        keys, values = (_sequence(x, b, slots, lengths, t, tails) for x, t in ((k, k_tail), (v, v_tail)))
+        scores = q[b].transpose(0, 1).float() @ keys.repeat_interleave(groups, 0).float().transpose(1, 2)
+        scores *= width**-0.5
+        if alone and tails is not None:
+            seen = torch.ones(tokens, keys.shape[1], dtype=torch.bool, device=q.device)
+            seen[:alone, int(lengths[b]) + alone :] = False
+            scores = scores.masked_fill(~seen, -math.inf)
+        weights = torch.softmax(scores, dim=2).nan_to_num_()
+        result = weights.to(values.dtype) @ values.repeat_interleave(groups, 0)
+        out[b] = result.transpose(0, 1).flatten(1)
+
+
+def attend_views(qkv: Tensor, heads: int, views: int) -> Tensor:
+    """Attention within each of so many views of the image encoder.
+
+    qkv [views * tokens, 3 * W], queries first -> [views * tokens, W], memory of its own.
+    """
+    parts = qkv.unflatten(0, (views, -1)).unflatten(2, (3, heads, -1))
+    q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2).flatten(0, 1)
+
+
+def attend_rotary(
+    y: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    q: Tensor,
+    k_tail: Tensor,
+    k: Tensor,
+    v: Tensor,
+    slots: Tensor,
+    lengths: Tensor,
+    out: Tensor,
+    alone: int = 0,
+) -> None:
+    """As attend, of queries and a tail that a product just made.
+
+    y [B, T, (heads + 2 kv_heads) * D]: queries, keys and values, to be rotated at lengths[b] and on; cos, sin
+    float32 [positions, D / 2]. q [B, T, heads, D] and k_tail [B, kv_heads, T, D] are places for rotated
+    queries and keys, of which nothing may be wanted after. The tail is all T tokens.
+    """
+    batch, tokens, _ = y.shape
+    v_tail = torch.empty_like(k_tail)
+    zeros = torch.zeros_like(lengths)
+    place_qkv(
+        y, cos, sin, lengths, q, k_tail, v_tail, torch.arange(batch, device=y.device).to(slots.dtype), zeros
+    )
+    attend(q, k, v, slots, lengths, out, k_tail, v_tail, zeros + tokens, alone)
+
+
+def _sequence(
+    x: Tensor, b: int, slots: Tensor, lengths: Tensor, tail: Tensor | None, tails: Tensor | None
+) -> Tensor:
+    prefix = x[int(slots[b]), :, : int(lengths[b])]
+    if tail is None or tails is None:
+        return prefix
+    return torch.cat((prefix, tail[b, :, : int(tails[b])]), dim=1)

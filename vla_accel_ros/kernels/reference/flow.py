@@ -1,0 +1,105 @@
+"""Both ends of a flow step, in plain torch: the twins of triton/flow.py.
+
+The state of the flow is float32 and stays it, because the last updates are small against it; -dt and the
+final norm are in the matrices (models/pi/folding.py), so a step ends with an addition.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vla_accel_ros.kernels.reference.linear import NORM_EPS, Norm
+
+
+class Guide(NamedTuple):
+    """What the actions of chunks are pulled to while they are sampled (models/inpainting.py), on the device.
+
+    target float32 [B, H, A]; weights float32 [B, H]: 0 = free; gains float32 [B, S]: strength of the
+    correction in each step, times -dt; reach float32 [S]: flow time / -dt, so that x + reach * update is the
+    clean chunk; committed int32 [B]: so many leading actions do not move.
+    """
+
+    target: Tensor
+    weights: Tensor
+    gains: Tensor
+    reach: Tensor
+    committed: Tensor
+
+
+class Magnitudes(NamedTuple):
+    """How far each step moved each action: values float32 [B, S, H], the RMS of its first `dims` numbers."""
+
+    values: Tensor
+    dims: int
+
+
+def embed_actions(
+    x: Tensor,
+    in_weight: Tensor,
+    in_bias: Tensor,
+    out: Tensor,
+    mlp_weight: Tensor | None = None,
+    mlp_bias: Tensor | None = None,
+    state: Tensor | None = None,
+    norm: Norm | None = None,
+) -> None:
+    """The tokens of noisy actions, at one flow time.
+
+    x float32 [B, H, A]; in_weight float32 [W, A]; in_bias float32 [1, B or B * H, W], the last with a flow
+    time for each action; out [B, H, W], or for pi0 [B, 1 + H, W] whose first token is state [B, W]; with
+    mlp_weight [W, W] and mlp_bias float32 [W] an action goes through SiLU and them too; norm: of out, filled,
+    its scale of as many rows.
+    """
+    each = in_bias.view(*x.shape[:2], -1) if len(in_bias) > len(x) else in_bias[:, None]
+    tokens = F.linear(x, in_weight) + each
+    if mlp_weight is not None and mlp_bias is not None:
+        hidden = F.silu(tokens).to(mlp_weight.dtype)
+        tokens = F.linear(hidden, mlp_weight).float() + mlp_bias
+    if state is not None:
+        tokens = torch.cat((state[:, None].float(), tokens), dim=1)
+    out.copy_(tokens)
+    if norm is not None:
+        norm.leave(out)
+
+
+def read_out(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    x: Tensor,
+    update: Tensor,
+    scale: Tensor | None = None,
+    step: Tensor | None = None,
+    magnitudes: Magnitudes | None = None,
+    guide: Guide | None = None,
+) -> None:
+    """One Euler step: update = normed hidden @ weight.T + bias of the last H tokens, x += update.
+
+    hidden [B, T, W]; weight float32 [A, W]; bias float32 [1 or B, A]; x float32 [B, H, A], in place;
+    update float32 [B, H, A], written; scale float32 [1 or B, W]; step int32 [B]: which of its steps each
+    chunk takes; magnitudes: written for that step; guide: an action of weight 0 is to the bit what it is
+    without one. Both need `step`.
+    """
+    rows = hidden[:, -x.shape[1] :].float()
+    factor = torch.rsqrt(rows.square().mean(-1, keepdim=True) + NORM_EPS)
+    scaled = rows if scale is None else rows * (1.0 + scale[:, None])
+    update.copy_(F.linear(scaled, weight) * factor + bias[:, None])
+    if step is None:
+        x.add_(update)
+        return
+    at = step.long()
+    each = torch.arange(len(x), device=x.device)
+    if guide is not None:
+        clean = x + guide.reach[at][:, None, None] * update
+        pull = (guide.gains[each, at][:, None] * guide.weights)[..., None]
+        pulled = torch.where(pull != 0.0, update + pull * (guide.target - clean), update)
+        held = torch.arange(x.shape[1], device=x.device) < guide.committed[:, None]
+        update.copy_(pulled.masked_fill(held[..., None], 0.0))
+    x.add_(update)
+    if magnitudes is not None:
+        values, dims = magnitudes
+        values[each, at] = update[..., :dims].square().mean(-1).sqrt()

@@ -1,0 +1,150 @@
+"""The products of a decoder layer with what stands around them, in plain torch: the twins of triton/linear.py
+and triton/project.py.
+
+Each writes into memory it is given and allocates nothing that outlives it. A norm is the row factor
+1 / rms(x) applied after the product, with a scale on the columns before and `bias` added after it
+(models/pi/folding.py). Whoever makes the rows leaves what the norm after it needs of them (`Norm`), so that
+the product itself only multiplies. Tables have one row for all, or one for each sequence of the batch.
+Weights may be quantised ones (models/layers/quantized.py), which are widened as they are multiplied.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vla_accel_ros.models.layers.quantized import Weight, product
+
+NORM_EPS = 1e-6
+GROUP = 16
+"""Columns of a row whose squares are added up together."""
+TILE = 128
+"""Rows of squares are a multiple of this, so that whole tiles may be read."""
+
+
+class Norm(NamedTuple):
+    """What a norm of rows x [B, T, W] needs, left by who makes them.
+
+    squares float32 [ceil(W / GROUP), rows], rows at least B * T: they add up to a row's sum of squares.
+    scale float32 [1 or B, W] and scaled [B, T, W] = x * (1 + scale), which the product is made of, where the
+    norm is modulated; else None, and the product is made of x itself.
+    """
+
+    squares: Tensor
+    scale: Tensor | None = None
+    scaled: Tensor | None = None
+
+    @classmethod
+    def of(cls, x: Tensor, scaled: bool) -> Norm:
+        """Memory for the norm of rows x, without a scale yet; scaled: whether there will be one."""
+        batch, tokens, width = x.shape
+        rows = -(-batch * tokens // TILE) * TILE
+        squares = torch.zeros(-(-width // GROUP), rows, device=x.device)
+        return cls(squares, None, torch.zeros_like(x) if scaled else None)
+
+    def leave(self, x: Tensor) -> None:
+        """Fill it for rows x."""
+        wide = F.pad(x.float().flatten(0, 1), (0, -x.shape[2] % GROUP)).unflatten(1, (-1, GROUP))
+        self.squares[:, : len(wide)].copy_(wide.square().sum(2).T)
+        if self.scale is not None and self.scaled is not None:
+            each = self.scale.view(x.shape) if len(self.scale) > len(x) else self.scale[:, None]
+            self.scaled.copy_(x.float() * (1.0 + each))
+
+
+def rotary_qkv(
+    x: Tensor,
+    weight: Weight,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    slots: Tensor,
+    starts: Tensor,
+    norm: Norm,
+    bias: Tensor | None = None,
+) -> None:
+    """Queries, keys and values of x, normed and rotated, where they belong.
+
+    x [B, T, W]; weight [(heads + 2 kv_heads) * D, W]; cos, sin float32 [positions, D / 2];
+    positions int32 [B], of the first token of each sequence; q [B, T, heads, D], written;
+    k, v [slots, kv_heads, tokens, D], written at slots[b], tokens starts[b] onwards; slots, starts int32 [B];
+    norm: of x; bias float32 [1 or B, rows of weight].
+    """
+    y = _normed_product(x, weight, norm, bias)
+    place_qkv(y, cos, sin, positions, q, k, v, slots, starts)
+
+
+def place_qkv(
+    y: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    slots: Tensor,
+    starts: Tensor,
+) -> None:
+    """As rotary_qkv, of a product that was made: y [B, T, (heads + 2 kv_heads) * D]."""
+    heads, width = q.shape[2], q.shape[3]
+    kv_heads, tokens = k.shape[1], y.shape[1]
+    y = y.float().unflatten(2, (heads + 2 * kv_heads, width))
+    at = positions.long()[:, None] + torch.arange(tokens, device=y.device)
+    c, s = cos[at][:, :, None], sin[at][:, :, None]
+    first, second = y[:, :, : heads + kv_heads].chunk(2, dim=3)
+    turned = torch.cat((first * c - second * s, second * c + first * s), dim=3)
+    q.copy_(turned[:, :, :heads])
+    rows = slots.long()[:, None], starts.long()[:, None] + torch.arange(tokens, device=y.device)
+    k[rows[0], :, rows[1]] = turned[:, :, heads:].to(k.dtype)
+    v[rows[0], :, rows[1]] = y[:, :, heads + kv_heads :].to(v.dtype)
+
+
+def gated_up(x: Tensor, weight: Weight, out: Tensor, norm: Norm, bias: Tensor | None = None) -> None:
+    """out = gelu(gate) * up of normed x.
+
+    x [B, T, W]; weight [2 N, W], the gate's rows first; out [B, T, N], written; norm: of x;
+    bias float32 [1 or B, 2 N].
+    """
+    glu(_normed_product(x, weight, norm, bias), out)
+
+
+def glu(y: Tensor, out: Tensor) -> None:
+    """As gated_up, of a product that was made: y [B, T, 2 N], the gate first."""
+    gate, up = y.float().chunk(2, dim=-1)
+    out.copy_(F.gelu(gate, approximate="tanh") * up)
+
+
+def project(
+    a: Tensor, weight: Weight, x: Tensor, gate: Tensor | None = None, norm: Norm | None = None
+) -> None:
+    """x += gate * (a @ weight.T), in place.
+
+    a [B, T, K]; weight [N, K]; x [B, T, N]; gate float32 [1 or B, N], None = 1; norm: of the new x, filled.
+    """
+    y = product(a, weight).float()
+    x.copy_(x.float() + (y if gate is None else y * gate[:, None]))
+    if norm is not None:
+        norm.leave(x)
+
+
+def product_in_parts(a: Tensor, weight: Tensor, out: Tensor) -> None:
+    """out[p] = a @ weight.T over part p of the inner dimension, for whoever reads it to add up.
+
+    a [M, K]; weight [N, K]; out [P, M, N], written; P divides K. On a GPU this is one product of cuBLAS, with
+    more tiles for the processors where columns are few and the inner dimension is long.
+    """
+    left = a.unflatten(1, (len(out), -1)).transpose(0, 1)
+    torch.bmm(left, weight.unflatten(1, (len(out), -1)).permute(1, 2, 0), out=out)
+
+
+def _normed_product(x: Tensor, weight: Weight, norm: Norm, bias: Tensor | None) -> Tensor:
+    """float32 [B, T, N]"""
+    squares = norm.squares.sum(0)[: x.shape[0] * x.shape[1]].view(*x.shape[:2], 1)
+    factor = torch.rsqrt(squares / x.shape[2] + NORM_EPS)
+    y = product(x if norm.scaled is None else norm.scaled, weight).float() * factor
+    return y if bias is None else y + bias[:, None]

@@ -1,0 +1,87 @@
+"""What stands between the large products of encode, prefill and staggered steps, in plain torch: the twins of
+triton/norm.py.
+
+There the products are cuBLAS, near its limit, and everything between two of them is one pass over the rows.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vla_accel_ros.kernels.reference.linear import NORM_EPS
+
+
+def rms_norm(x: Tensor, weight: Tensor, out: Tensor) -> None:
+    """out = x / rms(x) * (1 + weight). x, out [M, W]; weight float32 [W]."""
+    wide = x.float()
+    out.copy_(wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPS) * (1.0 + weight))
+
+
+def add_norm(
+    x: Tensor,
+    y: Tensor | None,
+    out: Tensor | None,
+    at: Tensor,
+    gate: Tensor | None = None,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+) -> None:
+    """x += gate * sum of y in place, out = x / rms(x) * (1 + scale) + shift.
+
+    x, out [B, T, W]; y [P, B, T, W]: parts of what is added, None = nothing; out None = no norm; gate, scale,
+    shift float32 [S, W], of which sequence b takes row at[b], None = 1, 0 and 0; at int32 [B].
+    """
+    here = at.long()
+    if y is not None:
+        added = y.float().sum(0)
+        x.copy_(x.float() + (added if gate is None else added * gate[here][:, None]))
+    if out is None:
+        return
+    wide = x.float()
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPS)
+    if scale is not None:
+        normed = normed * (1.0 + scale[here][:, None])
+    out.copy_(normed if shift is None else normed + shift[here][:, None])
+
+
+def add_layer_norm(
+    x: Tensor, y: Tensor | None, y_bias: Tensor | None, weight: Tensor, bias: Tensor, out: Tensor
+) -> None:
+    """x += y + y_bias in place, out = layer norm of x.
+
+    x, y, out [M, W]; y None = nothing to add; y_bias, weight, bias [W] of any float dtype.
+    """
+    if y is not None:
+        total = x.float() + y.float()
+        x.copy_(total if y_bias is None else total + y_bias.float())
+    normed = F.layer_norm(x.float(), (x.shape[1],), weight.float(), bias.float(), NORM_EPS)
+    out.copy_(normed)
+
+
+def bias_product(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
+    """out = x @ weight.T + bias. x [M, K]; weight [N, K]; bias [N]; out [M, N]."""
+    torch.addmm(bias, x, weight.t(), out=out)
+
+
+def gelu_product(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
+    """out = gelu(x @ weight.T + bias) by its tanh form. x [M, K]; weight [N, K]; bias [N]; out [M, N]."""
+    torch.mm(x, weight.t(), out=out)
+    bias_gelu(out, bias)
+
+
+def add_product(
+    a: Tensor, weight: Tensor, bias: Tensor, x: Tensor, y: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    """x += a @ weight.T + bias in place. Returns what is left for add_layer_norm: y and its bias, or Nones.
+
+    a [M, K]; weight [N, K]; bias [N]; x [M, N]; y [M, N], memory for what is left.
+    """
+    x.copy_(x.float() + F.linear(a, weight, bias).float())
+    return None, None
+
+
+def bias_gelu(y: Tensor, bias: Tensor) -> None:
+    """y = gelu(y + bias) by its tanh form, in place. y [M, N]; bias [N]."""
+    y.copy_(F.gelu(y.float() + bias.float(), approximate="tanh"))

@@ -1,0 +1,57 @@
+"""Attention of a packed forward in plain torch: the twin of triton/packed_attention.py.
+
+Rows of several segments lie one after another in one matrix [rows, (heads + 2 kv_heads) * D], as the product
+with the joined weights of queries, keys and values leaves them. Rotary positions are applied in place and the
+keys and values written where they are to stay (FusedRoPEAndWriteKV of ActionFlow); then every row reads its
+segment's past where it lies, and its own segment's rows beside it. Nothing is gathered, padded or shifted.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.kernels.work import Work
+
+
+def rotary_write(qkv: Tensor, cos: Tensor, sin: Tensor, work: Work, layer: int, heads: int) -> None:
+    """Turn queries and keys to their positions, in place, and write keys and values to work's places.
+
+    qkv [rows, (heads + 2 kv_heads) * D]; cos, sin float32 [positions, D / 2].
+    """
+    width = 2 * cos.shape[1]
+    rows = qkv.unflatten(1, (-1, width))
+    kv_heads = (rows.shape[1] - heads) // 2
+    starts = torch.tensor([one.start for one in work.now], device=qkv.device)
+    at = starts[work.owner.long()] + work.within
+    c, s = cos[at][:, None], sin[at][:, None]
+    turned = rows[:, : heads + kv_heads]
+    first, second = turned.float().chunk(2, dim=2)
+    turned.copy_(torch.cat((first * c - second * s, second * c + first * s), dim=2))
+    keys, values = rows[:, heads:].split(kv_heads, dim=1)
+    for one, start in zip(work.now, work.starts, strict=False):
+        if one.to is not None:
+            end = start + one.out.tokens
+            one.to.k[layer][0].copy_(keys[start:end].transpose(0, 1))
+            one.to.v[layer][0].copy_(values[start:end].transpose(0, 1))
+
+
+def attend(qkv: Tensor, work: Work, layer: int, heads: int, width: int, out: Tensor) -> None:
+    """out [rows, heads * D]: what every row reads of its past and of its segment's own rows.
+
+    qkv as rotary_write leaves it; width: D.
+    """
+    rows = qkv.unflatten(1, (-1, width))
+    kv_heads = (rows.shape[1] - heads) // 2
+    q, k, v = rows.split((heads, kv_heads, kv_heads), dim=1)
+    for one, start, end in zip(work.now, work.starts, work.starts[1:], strict=False):
+        own = slice(start, end)
+        keys = torch.cat([*(part.k[layer][0] for part in one.past), k[own].transpose(0, 1)], dim=1)
+        values = torch.cat([*(part.v[layer][0] for part in one.past), v[own].transpose(0, 1)], dim=1)
+        keys, values = (x.repeat_interleave(heads // kv_heads, dim=0) for x in (keys, values))
+        scores = q[own].transpose(0, 1).float() @ keys.float().transpose(1, 2) * width**-0.5
+        old = keys.shape[1] - (end - start)
+        column = torch.arange(keys.shape[1], device=qkv.device)
+        scores = scores.masked_fill(column >= old + work.seen[own, None], -torch.inf)
+        read = torch.softmax(scores, dim=2).to(values.dtype) @ values
+        out[own] = read.transpose(0, 1).flatten(1)

@@ -1,0 +1,113 @@
+"""Products with weights of few bits, and the passes that make rows for them: the twins of
+triton/quantized.py.
+
+Two ways, by what bounds a product. Where arithmetic does (encode, prefill), activations are fp8 too: whoever
+makes the rows leaves them in fp8 with a scale for each (`Rows`), in the pass it makes anyhow, and the matrix
+units multiply fp8 by fp8. Where reading weights does (denoise, decode), only the weights are small: they are
+widened in the tile that multiplies them, and activations stay as they are.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vla_accel_ros.kernels.reference.linear import NORM_EPS
+from vla_accel_ros.models.layers.quantized import E4M3_MAX, Quantized, product
+
+
+class Rows(NamedTuple):
+    """Activations [M, K] = values times scale.
+
+    values float8_e4m3fn [M, K], the largest of each row 448 (any wider dtype holds them unrounded);
+    scale float32 [M, 1].
+    """
+
+    values: Tensor
+    scale: Tensor
+
+    @classmethod
+    def place(cls, rows: int, width: int, device: torch.device) -> Rows:
+        """Memory for rows."""
+        values = torch.zeros(rows, width, device=device, dtype=torch.float8_e4m3fn)
+        return cls(values, torch.ones(rows, 1, device=device))
+
+    @classmethod
+    def within(cls, memory: Tensor) -> Rows:
+        """Memory for as many rows as a contiguous tensor [..., W] of wider numbers has, in its memory."""
+        width = memory.shape[-1]
+        values = memory.view(torch.float8_e4m3fn).flatten()[: memory.numel()].view(-1, width)
+        return cls(values, torch.ones(len(values), 1, device=memory.device))
+
+    def leave(self, wide: Tensor) -> None:
+        """Fill it with rows float32 [M, K]."""
+        self.scale.copy_(wide.abs().amax(1, keepdim=True).clamp_min(1e-12) / E4M3_MAX)
+        self.values.copy_(wide / self.scale)
+
+
+class Product(NamedTuple):
+    """What a product of fp8 rows is before its scales, which whoever reads it applies.
+
+    values [M, N]: a.values @ weight.values.T; rows float32 [M, 1]: the scale of a; columns float32 [N]: that
+    of the weight. One product with a single scale is faster than one with a scale for each row.
+    """
+
+    values: Tensor
+    rows: Tensor
+    columns: Tensor
+
+    def float(self) -> Tensor:
+        """With its scales, float32 [M, N]."""
+        return self.values.float() * self.rows * self.columns
+
+
+def rms_norm_rows(x: Tensor, y: Product | None, weight: Tensor, out: Rows) -> None:
+    """x += y in place, out = x / rms(x) * (1 + weight).
+
+    x, y [M, W]; y None = nothing to add; weight float32 [W].
+    """
+    if y is not None:
+        x.copy_(x.float() + y.float())
+    wide = x.float()
+    out.leave(wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPS) * (1.0 + weight))
+
+
+def layer_norm_rows(
+    x: Tensor, y: Tensor | Product | None, y_bias: Tensor | None, weight: Tensor, bias: Tensor, out: Rows
+) -> None:
+    """x += y + y_bias in place, out = layer norm of x; as kernels.reference.norm.add_layer_norm."""
+    if y is not None:
+        total = x.float() + y.float()
+        x.copy_(total if y_bias is None else total + y_bias.float())
+    out.leave(F.layer_norm(x.float(), (x.shape[1],), weight.float(), bias.float(), NORM_EPS))
+
+
+def glu_rows(y: Product, out: Rows) -> None:
+    """out = gelu(gate) * up; y [M, 2 N], the gate first."""
+    gate, up = y.float().chunk(2, dim=-1)
+    out.leave(F.gelu(gate, approximate="tanh") * up)
+
+
+def gelu_rows(y: Product, bias: Tensor, out: Rows) -> None:
+    """out = gelu(y + bias) by its tanh form. y [M, N]; bias [N]."""
+    out.leave(F.gelu(y.float() + bias.float(), approximate="tanh"))
+
+
+def multiply_rows(a: Rows, weight: Quantized, out: Tensor, bias: Tensor | None = None) -> None:
+    """out = a @ weight.T + bias. weight [N, K] in fp8; out [M, N]; bias [N] of its dtype."""
+    made = (a.values.float() @ weight.values.float().T) * a.scale * weight.scale
+    out.copy_(made if bias is None else made + bias.float())
+
+
+def multiply_unscaled(a: Rows, weight: Quantized, out: Tensor) -> None:
+    """out = a.values @ weight.values.T, see Product. weight [N, K] in fp8; out [M, N]."""
+    out.copy_(a.values.float() @ weight.values.float().T)
+
+
+def multiply(a: Tensor, weight: Quantized, out: Tensor, add: bool = False) -> None:
+    """out = a @ weight.T, or out += it, for few rows. a [M, K]; out [M, N]."""
+    made = product(a, weight).float()
+    out.copy_(out.float() + made if add else made)

@@ -1,0 +1,245 @@
+"""One pass over the rows between two large products: a program takes one row, all of it at once.
+
+These run where cuBLAS does the products (encode, prefill, staggered steps). Their work is small against it
+and in L2 mostly, so they have no tuning: a row of a few thousand numbers is 4 or 8 warps' work.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from vla_accel_ros.kernels.reference.linear import NORM_EPS
+from vla_accel_ros.kernels.triton.launch import after_previous, options
+
+
+@triton.jit
+def _rms_norm(x, weight, out, width, EPS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, BLOCK)
+    ok = c < width
+    wide = tl.load(x + row * width + c, mask=ok, other=0.0).to(tl.float32)
+    factor = tl.rsqrt(tl.sum(wide * wide, axis=0) / width + EPS)
+    scaled = wide * factor * (1.0 + tl.load(weight + c, mask=ok, other=0.0))
+    tl.store(out + row * width + c, scaled.to(out.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def _add_norm(
+    x, y, out, at, gate, scale, shift, tokens, width, part, gate_row, scale_row, shift_row,
+    PARTS: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, BLOCK)
+    ok = c < width
+    own = tl.load(at + row // tokens).to(tl.int64)
+    wide = tl.load(x + row * width + c, mask=ok, other=0.0).to(tl.float32)
+    if y is not None:
+        added = tl.load(y + row * width + c, mask=ok, other=0.0).to(tl.float32)
+        for other in tl.static_range(1, PARTS):
+            added += tl.load(y + other * part + row * width + c, mask=ok, other=0.0).to(tl.float32)
+        if gate is not None:
+            added *= tl.load(gate + own * gate_row + c, mask=ok, other=0.0)
+        # The residual is what is stored: its rounding is in the norm too.
+        rounded = (wide + added).to(x.dtype.element_ty)
+        tl.store(x + row * width + c, rounded, mask=ok)
+        wide = rounded.to(tl.float32)
+    if out is not None:
+        normed = wide * tl.rsqrt(tl.sum(wide * wide, axis=0) / width + EPS)
+        if scale is not None:
+            normed *= 1.0 + tl.load(scale + own * scale_row + c, mask=ok, other=0.0)
+        if shift is not None:
+            normed += tl.load(shift + own * shift_row + c, mask=ok, other=0.0)
+        tl.store(out + row * width + c, normed.to(out.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def _add_layer_norm(
+    x, y, y_bias, weight, bias, out, width, EPS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, BLOCK)
+    ok = c < width
+    by = tl.load(weight + c, mask=ok, other=0.0).to(tl.float32)
+    shift = tl.load(bias + c, mask=ok, other=0.0).to(tl.float32)
+    if PDL:
+        after_previous()
+    wide = tl.load(x + row * width + c, mask=ok, other=0.0).to(tl.float32)
+    if y is not None:
+        wide += tl.load(y + row * width + c, mask=ok, other=0.0).to(tl.float32)
+        if y_bias is not None:
+            wide += tl.load(y_bias + c, mask=ok, other=0.0).to(tl.float32)
+        # The residual is what is stored: its rounding is in the norm too.
+        rounded = wide.to(x.dtype.element_ty)
+        tl.store(x + row * width + c, rounded, mask=ok)
+        wide = rounded.to(tl.float32)
+    mean = tl.sum(wide, axis=0) / width
+    centred = tl.where(ok, wide - mean, 0.0)
+    factor = tl.rsqrt(tl.sum(centred * centred, axis=0) / width + EPS)
+    tl.store(out + row * width + c, (centred * factor * by + shift).to(out.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def _gelu(z):
+    # 0.5 (1 + tanh(u)) is the logistic function of 2 u.
+    return z * tl.sigmoid(1.5957691216057308 * (z + 0.044715 * z * z * z))
+
+
+@triton.jit
+def _bias_gelu(y, bias, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    ok = c < width
+    at = y + row * width + c
+    z = tl.load(at, mask=ok, other=0.0).to(tl.float32) + tl.load(bias + c, mask=ok, other=0.0).to(tl.float32)
+    tl.store(at, _gelu(z).to(y.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def _glu(y, out, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    ok = c < width
+    gate = tl.load(y + row * 2 * width + c, mask=ok, other=0.0).to(tl.float32)
+    up = tl.load(y + row * 2 * width + width + c, mask=ok, other=0.0).to(tl.float32)
+    tl.store(out + row * width + c, (_gelu(gate) * up).to(out.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def _place_qkv(
+    y, cos, sin, positions, q, k, v, slots, starts, tokens,
+    k_slot, k_head, k_token, v_slot, v_head, v_token,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK_HEADS: tl.constexpr,
+):  # fmt: skip
+    ALL: tl.constexpr = HEADS + 2 * KV_HEADS
+    row = tl.program_id(0)
+    sequence, token = row // tokens, row % tokens
+    head, j = tl.arange(0, BLOCK_HEADS)[:, None], tl.arange(0, BLOCK)[None, :]
+    half = j < HALF
+    ok = (head < ALL) & half
+    here = y + row.to(tl.int64) * (ALL * 2 * HALF) + head * (2 * HALF) + j
+    first = tl.load(here, mask=ok, other=0.0).to(tl.float32)
+    second = tl.load(here + HALF, mask=ok, other=0.0).to(tl.float32)
+    at = (tl.load(positions + sequence) + token) * HALF + j
+    c, s = tl.load(cos + at, mask=half, other=1.0), tl.load(sin + at, mask=half, other=0.0)
+    turns = head < HEADS + KV_HEADS
+    c, s = tl.where(turns, c, 1.0), tl.where(turns, s, 0.0)
+    low, high = first * c - second * s, second * c + first * s
+    slot = tl.load(slots + sequence).to(tl.int64)
+    place = tl.load(starts + sequence) + token
+    to_q = q + row.to(tl.int64) * (HEADS * 2 * HALF) + head * (2 * HALF) + j
+    to_k = k + slot * k_slot + place * k_token + (head - HEADS) * k_head + j
+    to_v = v + slot * v_slot + place * v_token + (head - HEADS - KV_HEADS) * v_head + j
+    is_q, is_k, is_v = ok & (head < HEADS), ok & (head >= HEADS) & turns, ok & (head >= HEADS + KV_HEADS)
+    tl.store(to_q, low.to(q.dtype.element_ty), mask=is_q)
+    tl.store(to_q + HALF, high.to(q.dtype.element_ty), mask=is_q)
+    tl.store(to_k, low.to(k.dtype.element_ty), mask=is_k)
+    tl.store(to_k + HALF, high.to(k.dtype.element_ty), mask=is_k)
+    tl.store(to_v, low.to(v.dtype.element_ty), mask=is_v)
+    tl.store(to_v + HALF, high.to(v.dtype.element_ty), mask=is_v)
+
+
+def rms_norm(x: Tensor, weight: Tensor, out: Tensor) -> None:
+    """See kernels.reference.norm.rms_norm."""
+    rows, width = x.shape
+    block = triton.next_power_of_2(width)
+    _rms_norm[(rows,)](x, weight, out, width, EPS=NORM_EPS, BLOCK=block, num_warps=_warps(block))
+
+
+def add_norm(
+    x: Tensor,
+    y: Tensor | None,
+    out: Tensor | None,
+    at: Tensor,
+    gate: Tensor | None = None,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+) -> None:
+    """See kernels.reference.norm.add_norm; rows of tables and parts of y may lie apart."""
+    batch, tokens, width = x.shape
+    block = triton.next_power_of_2(width)
+    rows = [0 if table is None else table.stride(0) for table in (gate, scale, shift)]
+    _add_norm[(batch * tokens,)](
+        x, y, out, at, gate, scale, shift, tokens, width, 0 if y is None else y.stride(0), *rows,
+        PARTS=0 if y is None else y.shape[0], EPS=NORM_EPS, BLOCK=block, num_warps=_warps(block),
+    )  # fmt: skip
+
+
+def add_layer_norm(
+    x: Tensor,
+    y: Tensor | None,
+    y_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    out: Tensor,
+    *,
+    pdl: bool = False,
+) -> None:
+    """See kernels.reference.norm.add_layer_norm. With pdl, weight and bias must have been written before the
+    chain of launches began."""
+    rows, width = x.shape
+    block = triton.next_power_of_2(width)
+    _add_layer_norm[(rows,)](
+        x, y, y_bias, weight, bias, out, width, EPS=NORM_EPS, BLOCK=block,
+        **options(max(1, _warps(block) // 2), 1, pdl),
+    )  # fmt: skip
+
+
+def add_product(
+    a: Tensor, weight: Tensor, bias: Tensor, x: Tensor, y: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    """See kernels.reference.norm.add_product. cuBLAS multiplies; the norm after it, which reads x anyhow,
+    adds."""
+    torch.mm(a, weight.t(), out=y)
+    return y, bias
+
+
+def gelu_product(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
+    """See kernels.reference.norm.gelu_product. On a GPU cuBLAS adds the bias and applies gelu: no pass
+    more."""
+    if x.is_cuda:
+        torch._addmm_activation(bias, x, weight.t(), use_gelu=True, out=out)
+    else:
+        torch.mm(x, weight.t(), out=out)
+        bias_gelu(out, bias)
+
+
+def bias_gelu(y: Tensor, bias: Tensor) -> None:
+    """See kernels.reference.norm.bias_gelu."""
+    rows, width = y.shape
+    block = min(1024, triton.next_power_of_2(width))
+    _bias_gelu[(rows, triton.cdiv(width, block))](y, bias, width, BLOCK=block, num_warps=_warps(block))
+
+
+def glu(y: Tensor, out: Tensor) -> None:
+    """See kernels.reference.linear.glu."""
+    rows, width = out.shape[0] * out.shape[1], out.shape[2]
+    block = min(2048, triton.next_power_of_2(width))
+    _glu[(rows, triton.cdiv(width, block))](y, out, width, BLOCK=block, num_warps=_warps(block))
+
+
+def place_qkv(
+    y: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    slots: Tensor,
+    starts: Tensor,
+) -> None:
+    """See kernels.reference.linear.place_qkv."""
+    (batch, tokens, heads, width), kv_heads = q.shape, k.shape[1]
+    _place_qkv[(batch * tokens,)](
+        y, cos, sin, positions, q, k, v, slots, starts, tokens, *k.stride()[:3], *v.stride()[:3],
+        HEADS=heads, KV_HEADS=kv_heads, HALF=width // 2, BLOCK=triton.next_power_of_2(width // 2),
+        BLOCK_HEADS=triton.next_power_of_2(heads + 2 * kv_heads), num_warps=4,
+    )  # fmt: skip
+
+
+def _warps(block: int) -> int:
+    return max(1, min(8, block // 256))

@@ -1,0 +1,185 @@
+"""Rows of activations in fp8, left by the passes between two products, and their product, which is cuBLAS's.
+
+A program takes a row at once, because its scale follows from its largest value.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from vla_accel_ros.kernels.reference.linear import NORM_EPS
+from vla_accel_ros.kernels.reference.quantized import Product, Rows
+from vla_accel_ros.models.layers.quantized import E4M3_MAX, Quantized
+
+SHORT = 4096
+"""Up to so many columns are summed within the matrix units, which keep 14 bits; longer sums are no slower if
+they are added up outside of them now and then."""
+
+
+@triton.jit
+def _leave_row(values, row, c, ok, out, scale, width, TOP: tl.constexpr):
+    """values times its scale is what was given; out holds them with the largest at TOP."""
+    largest = tl.maximum(tl.max(tl.where(ok, tl.abs(values), 0.0), axis=0), 1e-12 * TOP)
+    tl.store(scale + row, largest / TOP)
+    tl.store(out + row * width + c, (values * (TOP / largest)).to(out.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def _read(y, rows, columns, row, c, first, total, ok):
+    """Columns first + c of a row of y, of `total` columns, with its scales where it has any."""
+    wide = tl.load(y + row * total + first + c, mask=ok, other=0.0).to(tl.float32)
+    if rows is not None:
+        wide = wide * tl.load(rows + row) * tl.load(columns + first + c, mask=ok, other=0.0)
+    return wide
+
+
+@triton.jit
+def _rms_norm_rows(
+    x,
+    y,
+    y_rows,
+    y_columns,
+    weight,
+    out,
+    scale,
+    width,
+    EPS: tl.constexpr,
+    TOP: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, BLOCK)
+    ok = c < width
+    wide = tl.load(x + row * width + c, mask=ok, other=0.0).to(tl.float32)
+    if y is not None:
+        wide += _read(y, y_rows, y_columns, row, c, 0, width, ok)
+        # The residual is what is stored: its rounding is in the norm too.
+        rounded = wide.to(x.dtype.element_ty)
+        tl.store(x + row * width + c, rounded, mask=ok)
+        wide = rounded.to(tl.float32)
+    factor = tl.rsqrt(tl.sum(wide * wide, axis=0) / width + EPS)
+    normed = wide * factor * (1.0 + tl.load(weight + c, mask=ok, other=0.0))
+    _leave_row(normed, row, c, ok, out, scale, width, TOP)
+
+
+@triton.jit
+def _layer_norm_rows(
+    x, y, y_rows, y_columns, y_bias, weight, bias, out, scale, width,
+    EPS: tl.constexpr, TOP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, BLOCK)
+    ok = c < width
+    wide = tl.load(x + row * width + c, mask=ok, other=0.0).to(tl.float32)
+    if y is not None:
+        wide += _read(y, y_rows, y_columns, row, c, 0, width, ok)
+        if y_bias is not None:
+            wide += tl.load(y_bias + c, mask=ok, other=0.0).to(tl.float32)
+        rounded = wide.to(x.dtype.element_ty)
+        tl.store(x + row * width + c, rounded, mask=ok)
+        wide = rounded.to(tl.float32)
+    mean = tl.sum(wide, axis=0) / width
+    centred = tl.where(ok, wide - mean, 0.0)
+    factor = tl.rsqrt(tl.sum(centred * centred, axis=0) / width + EPS)
+    normed = centred * factor * tl.load(weight + c, mask=ok, other=0.0).to(tl.float32)
+    normed += tl.load(bias + c, mask=ok, other=0.0).to(tl.float32)
+    _leave_row(normed, row, c, ok, out, scale, width, TOP)
+
+
+@triton.jit
+def _gelu(z):
+    # 0.5 (1 + tanh(u)) is the logistic function of 2 u.
+    return z * tl.sigmoid(1.5957691216057308 * (z + 0.044715 * z * z * z))
+
+
+@triton.jit
+def _glu_rows(y, y_rows, y_columns, out, scale, width, TOP: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, BLOCK)
+    ok = c < width
+    gate = _read(y, y_rows, y_columns, row, c, 0, 2 * width, ok)
+    up = _read(y, y_rows, y_columns, row, c, width, 2 * width, ok)
+    _leave_row(_gelu(gate) * up, row, c, ok, out, scale, width, TOP)
+
+
+@triton.jit
+def _gelu_rows(y, y_rows, y_columns, bias, out, scale, width, TOP: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, BLOCK)
+    ok = c < width
+    z = _read(y, y_rows, y_columns, row, c, 0, width, ok)
+    z += tl.load(bias + c, mask=ok, other=0.0).to(tl.float32)
+    _leave_row(_gelu(z), row, c, ok, out, scale, width, TOP)
+
+
+def rms_norm_rows(x: Tensor, y: Product | None, weight: Tensor, out: Rows) -> None:
+    """See kernels.reference.quantized.rms_norm_rows; all are contiguous."""
+    rows, width = x.shape
+    block = triton.next_power_of_2(width)
+    _rms_norm_rows[(rows,)](
+        x, *_parts(y), weight, *out, width, EPS=NORM_EPS, TOP=E4M3_MAX, BLOCK=block, num_warps=_warps(block)
+    )
+
+
+def layer_norm_rows(
+    x: Tensor, y: Tensor | Product | None, y_bias: Tensor | None, weight: Tensor, bias: Tensor, out: Rows
+) -> None:
+    """See kernels.reference.quantized.layer_norm_rows; all are contiguous."""
+    rows, width = x.shape
+    block = triton.next_power_of_2(width)
+    _layer_norm_rows[(rows,)](
+        x, *_parts(y), y_bias, weight, bias, *out, width, EPS=NORM_EPS, TOP=E4M3_MAX, BLOCK=block,
+        num_warps=_warps(block),
+    )  # fmt: skip
+
+
+def glu_rows(y: Product, out: Rows) -> None:
+    """See kernels.reference.quantized.glu_rows; all are contiguous."""
+    rows, width = out.values.shape
+    block = triton.next_power_of_2(width)
+    _glu_rows[(rows,)](*y, *out, width, TOP=E4M3_MAX, BLOCK=block, num_warps=_warps(block))
+
+
+def gelu_rows(y: Product, bias: Tensor, out: Rows) -> None:
+    """See kernels.reference.quantized.gelu_rows; all are contiguous."""
+    rows, width = y.values.shape
+    block = triton.next_power_of_2(width)
+    _gelu_rows[(rows,)](*y, bias, *out, width, TOP=E4M3_MAX, BLOCK=block, num_warps=_warps(block))
+
+
+def multiply_rows(a: Rows, weight: Quantized, out: Tensor, bias: Tensor | None = None) -> None:
+    """See kernels.reference.quantized.multiply_rows: cuBLASLt, with N and K multiples of 16; out and bias
+    bfloat16."""
+    torch._scaled_mm(
+        a.values, weight.values.t(), scale_a=a.scale, scale_b=weight.scale[None], bias=bias,
+        out_dtype=out.dtype, use_fast_accum=weight.columns <= SHORT, out=out,
+    )  # fmt: skip
+
+
+def multiply_unscaled(a: Rows, weight: Quantized, out: Tensor) -> None:
+    """See kernels.reference.quantized.multiply_unscaled: cuBLASLt, with N and K multiples of 16; out
+    bfloat16."""
+    one = _one(out.device)
+    torch._scaled_mm(
+        a.values, weight.values.t(), scale_a=one, scale_b=one, out_dtype=out.dtype,
+        use_fast_accum=weight.columns <= SHORT, out=out,
+    )  # fmt: skip
+
+
+@cache
+def _one(device: torch.device) -> Tensor:
+    return torch.ones((), device=device)
+
+
+def _parts(y: Tensor | Product | None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    return (y, None, None) if y is None or isinstance(y, Tensor) else (y.values, y.rows, y.columns)
+
+
+def _warps(block: int) -> int:
+    """Some 1024 values are a warp's work: more rows are under way at once."""
+    return max(1, min(16, block // 512))

@@ -1,0 +1,180 @@
+"""Products with weights of few bits: widened in the tile that multiplies them, for few rows.
+
+A weight is widened once: tiles of weights are the left factor, so that warps share out their rows, and the
+product is turned over at its end. Bytes of int4 are in such an order that their low halves belong to 32
+neighbouring columns of the activations and their high ones to the next 32: two products of plain tiles,
+nothing interleaved. A group's sum is of whole numbers times activations, and scaled when it is added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from vla_accel_ros.kernels.triton.launch import precision
+from vla_accel_ros.kernels.tuning import Config, Shape, round_up, safe
+from vla_accel_ros.models.layers.quantized import GROUP, INT4, Quantized, Weight
+
+
+def parts(weight: Weight) -> tuple[Tensor, Tensor | None, int]:
+    """Values, scale, and columns in a group of packed values: (weight, None, 0) of an exact one."""
+    if isinstance(weight, Tensor):
+        return weight, None, 0
+    return weight.values, weight.scale, GROUP if weight.kind == INT4 else 0
+
+
+def cut(weight: Weight, config: Config, x: Tensor) -> Config:
+    """The config for rows x [..., K] as it suits the weight.
+
+    Packed values are read a group at a time; and rows are in few tiles, because each widens weights anew.
+    """
+    if isinstance(weight, Tensor):
+        return config
+    rows = min(round_up(x.shape[:-1].numel()), 64 if x.itemsize <= 2 else 32)
+    return replace(
+        config,
+        block_m=max(config.block_m, rows),
+        block_k=GROUP if weight.kind == INT4 else min(config.block_k, 128 if x.itemsize <= 2 else 64),
+    )
+
+
+@triton.jit
+def _whole(halves, DTYPE: tl.constexpr):
+    """Numbers 0 to 15 less 8. In half precisions they are put into the last digits of 128 or 1024: converting
+    integers is a slow instruction, and there is one for each weight."""
+    if tl.bfloat16 == DTYPE:
+        made = (halves.to(tl.uint16) | 0x4300).to(tl.bfloat16, bitcast=True) - 136.0
+    elif tl.float16 == DTYPE:
+        made = (halves.to(tl.uint16) | 0x6400).to(tl.float16, bitcast=True) - 1032.0
+    else:
+        made = (halves.to(tl.int8) - 8).to(DTYPE)
+    return made
+
+
+@triton.jit
+def small_product(
+    a, weight, scales, row, column, low, high, width, PACKED: tl.constexpr, EVEN: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Rows of a @ columns of weight.T over low..high of the inner dimension: float32 [BLOCK_M, BLOCK_N]."""
+    total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    if PACKED:
+        groups = tl.cdiv(width, PACKED)
+        j = tl.arange(0, PACKED // 2)
+        to_a = a + row[None, :].to(tl.int64) * width + j[:, None]
+        to_weight = weight + column[:, None].to(tl.int64) * (groups * (PACKED // 2)) + j[None, :]
+        for group in range(low // PACKED, tl.cdiv(high, PACKED)):
+            made = _group(
+                to_a, tl.load(to_weight + group * (PACKED // 2)), group, width, PACKED, EVEN, PRECISION
+            )
+            total += made * tl.load(scales + column * groups + group)[:, None]
+    else:
+        k = tl.arange(0, BLOCK_K)
+        to_a = a + row[None, :].to(tl.int64) * width + k[:, None]
+        to_weight = weight + column[:, None].to(tl.int64) * width + k[None, :]
+        for start in range(low, high, BLOCK_K):
+            if EVEN:
+                w, tile = tl.load(to_weight + start), tl.load(to_a + start)
+            else:
+                ok = k < high - start
+                w = tl.load(to_weight + start, mask=ok[None, :], other=0.0)
+                tile = tl.load(to_a + start, mask=ok[:, None], other=0.0)
+            total = tl.dot(w.to(tile.dtype), tile, total, input_precision=PRECISION)
+        total *= tl.load(scales + column)[:, None]
+    return tl.trans(total)
+
+
+@triton.jit
+def two_small_products(
+    a, weight, scales, row, one, other, width, PACKED: tl.constexpr, EVEN: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """As small_product of the whole inner dimension, for two sets of columns that share what is read of a."""
+    first = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    second = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    if PACKED:
+        groups = tl.cdiv(width, PACKED)
+        j = tl.arange(0, PACKED // 2)
+        to_a = a + row[None, :].to(tl.int64) * width + j[:, None]
+        to_one = weight + one[:, None].to(tl.int64) * (groups * (PACKED // 2)) + j[None, :]
+        to_other = weight + other[:, None].to(tl.int64) * (groups * (PACKED // 2)) + j[None, :]
+        for group in range(groups):
+            w, u = tl.load(to_one + group * (PACKED // 2)), tl.load(to_other + group * (PACKED // 2))
+            made = _group(to_a, w, group, width, PACKED, EVEN, PRECISION)
+            first += made * tl.load(scales + one * groups + group)[:, None]
+            made = _group(to_a, u, group, width, PACKED, EVEN, PRECISION)
+            second += made * tl.load(scales + other * groups + group)[:, None]
+    else:
+        k = tl.arange(0, BLOCK_K)
+        to_a = a + row[None, :].to(tl.int64) * width + k[:, None]
+        to_one = weight + one[:, None].to(tl.int64) * width + k[None, :]
+        to_other = weight + other[:, None].to(tl.int64) * width + k[None, :]
+        for start in range(0, width, BLOCK_K):
+            if EVEN:
+                w, u, tile = tl.load(to_one + start), tl.load(to_other + start), tl.load(to_a + start)
+            else:
+                ok = k < width - start
+                w = tl.load(to_one + start, mask=ok[None, :], other=0.0)
+                u = tl.load(to_other + start, mask=ok[None, :], other=0.0)
+                tile = tl.load(to_a + start, mask=ok[:, None], other=0.0)
+            first = tl.dot(w.to(tile.dtype), tile, first, input_precision=PRECISION)
+            second = tl.dot(u.to(tile.dtype), tile, second, input_precision=PRECISION)
+        first *= tl.load(scales + one)[:, None]
+        second *= tl.load(scales + other)[:, None]
+    return tl.trans(first), tl.trans(second)
+
+
+@triton.jit
+def _group(to_a, packed, group, width, PACKED: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr):
+    """A group of columns of a tile of packed weights times as many of the activations, not scaled."""
+    HALF: tl.constexpr = PACKED // 2
+    if EVEN:
+        first, second = tl.load(to_a + group * PACKED), tl.load(to_a + group * PACKED + HALF)
+    else:
+        k = group * PACKED + tl.arange(0, HALF)
+        first = tl.load(to_a + group * PACKED, mask=(k < width)[:, None], other=0.0)
+        second = tl.load(to_a + group * PACKED + HALF, mask=(k + HALF < width)[:, None], other=0.0)
+    made = tl.dot(_whole(packed & 15, first.dtype), first, input_precision=PRECISION)
+    return tl.dot(_whole(packed >> 4, first.dtype), second, made, input_precision=PRECISION)
+
+
+@triton.jit
+def _multiply(
+    a, weight, scales, out, rows, columns, width, PACKED: tl.constexpr, EVEN: tl.constexpr, ADD: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    ok = (row < rows)[:, None] & (column < columns)[None, :]
+    row, near = tl.minimum(row, rows - 1), tl.minimum(column, columns - 1)
+    total = small_product(
+        a, weight, scales, row, near, 0, width, width, PACKED, EVEN, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K
+    )  # fmt: skip
+    to = out + row[:, None].to(tl.int64) * columns + column[None, :]
+    if ADD:
+        total += tl.load(to, mask=ok, other=0.0).to(tl.float32)
+    tl.store(to, total.to(out.dtype.element_ty), mask=ok)
+
+
+def multiply(a: Tensor, weight: Quantized, out: Tensor, add: bool = False) -> None:
+    """See kernels.reference.quantized.multiply; all are contiguous."""
+    (rows, width), columns = a.shape, weight.shape[0]
+    values, scales, packed = parts(weight)
+    config = safe(Shape("multiply", rows, columns, width, "float16"), _processors(a.device))
+    config = cut(weight, config, a)
+    _multiply[(triton.cdiv(rows, config.block_m), triton.cdiv(columns, config.block_n))](
+        a, values, scales, out, rows, columns, width, PACKED=packed, EVEN=width % config.block_k == 0,
+        ADD=add, PRECISION=precision(a),
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
+        num_warps=config.warps, num_stages=config.stages,
+    )  # fmt: skip
+
+
+@cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 16

@@ -1,0 +1,239 @@
+"""Any known checkpoint as a folder of ours: weights as the engine reads them, and where they come from.
+
+The layout is the source's own small files, copied, and beside them:
+`model.safetensors`: numbers as they are stored, under our names; those that are read as one are one tensor
+    (fused.py), whose parts the header names. What is loaded is the same to the bit; what no path reads is
+    left out. `plain` keeps every parameter a tensor, for other tools.
+`folded.safetensors`: what folding computes of them for some steps (stored_fold.py), for a pi0 or pi0.5.
+`config.json`: the source's, our sizes ("vla_accel_ros") and the provenance: the source's name, format and
+    SHA-256 of every file, the SHA-256 of both new files, version and date.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from vla_accel_ros.models.checkpoints.checkpoint import find_format
+from vla_accel_ros.models.checkpoints.checksum import sha256
+from vla_accel_ros.models.checkpoints.description import Sizes
+from vla_accel_ros.models.checkpoints.formats import OURS, Contents, Weights
+from vla_accel_ros.models.checkpoints.options import Progress
+from vla_accel_ros.models.checkpoints.safetensors_writer import Layout, nbytes, write_safetensors
+from vla_accel_ros.models.checkpoints.shards import SINGLE, Stored, inside
+from vla_accel_ros.models.checkpoints.streaming import is_finite
+from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.flow.sampling import flow_times
+from vla_accel_ros.models.pi.folded import Key
+from vla_accel_ros.models.pi.stored_fold import FOLDED, TORCH, fold_layout, write_fold
+from vla_accel_ros.models.processing.norm_stats import read_json
+
+PROVENANCE, FIELD = "provenance", "folded"
+SMALL = (
+    "assets/**/norm_stats.json",
+    "dataset_statistics.json",
+    "paligemma_tokenizer.model",
+    "policy_*.json",
+    "policy_*.safetensors",
+    "preprocessor_config.json",
+    "tokenizer*",
+    "tokenizer/*",
+)
+"""Beside config.json and the weights, what any format reads; and every file that the processors name."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What to write. plain: nothing fused or folded. steps, dtype: what constants are folded for, where the
+    network samples a flow; dtype is "float32" or "bfloat16", that of the weights when they are loaded."""
+
+    plain: bool = False
+    steps: int = 10
+    dtype: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        flow_times(self.steps)
+        if self.dtype not in TORCH:
+            raise ValueError(f"dtype is {self.dtype!r}; use one of {', '.join(TORCH)}.")
+
+
+def convert(
+    source: str | Path, out: str | Path, progress: Progress | None = None, target: Target | None = None
+) -> Path:
+    """Write the folder `out`, which must not be there. Returns it.
+
+    progress: told of the bytes of both files. target: None is Target().
+    Raises ValueError, one sentence, for a source that could not be loaded; FileExistsError if `out` is there.
+    `out` appears when it is whole.
+    """
+    out, target = Path(out), target or Target()
+    if out.exists():
+        raise FileExistsError(f"{out} is there already and is not overwritten; name a folder that is not.")
+    contents = Contents.of(source)
+    known = find_format(contents)
+    told = known.describe(contents, None)
+    statistics = told.statistics if len(told.statistics) > 1 else ()
+    for name in statistics:  # a set need not be chosen to be converted; each must be whole
+        told = known.describe(contents, name)
+        _whole(told.missing)
+    if not statistics:
+        _whole(told.missing)
+    weights = known.weights(contents)
+    partial = out.with_name(out.name + ".partial")
+    if partial.exists():
+        raise FileExistsError(f"{partial} is left of a conversion that was broken off; remove it.")
+    partial.mkdir(parents=True)
+    try:
+        hashes = _copy_small(contents.folder, partial)
+        written = _write(partial, told.config, weights, target, progress, source)
+        hashes |= {name: sha256(contents.folder / name) for name in _weight_files(contents, weights.stored)}
+        before = {"before": contents.config[PROVENANCE]} if PROVENANCE in contents.config else {}
+        provenance = {
+            "source": contents.folder.resolve().name,
+            "format": told.format,
+            **written,
+            "source_sha256": dict(sorted(hashes.items())),
+            "version": _version(),
+            "date": datetime.datetime.now(datetime.timezone.utc).isoformat("T", "seconds"),
+            **before,
+        }
+        config = {**contents.config, OURS: told.config.to_json(), PROVENANCE: provenance}
+        (partial / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+        partial.rename(out)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return out
+
+
+def _write(
+    folder: Path,
+    config: Sizes,
+    weights: Weights,
+    target: Target,
+    progress: Progress | None,
+    source: str | Path,
+) -> dict[str, Any]:
+    """Write weights and fold; returns what the provenance says of them."""
+    layout = {name: (stored.dtype, stored.shape) for name, stored in weights.stored.items()}
+    key, size, folded_size = None, _size(layout), 0
+    if isinstance(config, PiConfig) and weights.time_rule and not target.plain:
+        key = Key(target.steps, weights.time_rule, target.dtype)
+        folded_size = _size(fold_layout(config, key))
+    fused = {} if target.plain else _fusible(weights)
+    values, told = _finite(weights.values, source), _part(progress, 0, size + folded_size)
+    written: dict[str, Any] = {
+        "sha256": write_safetensors(folder / SINGLE, layout, values, progress=told, fused=fused)
+    }
+    if isinstance(config, PiConfig) and key is not None:
+        digest = write_fold(folder, config, key, _part(progress, size, size + folded_size))
+        written[FIELD] = {"sha256": digest, **key._asdict()}
+    return written
+
+
+def _size(layout: Layout) -> int:
+    return sum(nbytes(entry) for entry in layout.values())
+
+
+def verify(folder: str | Path, progress: Callable[[int], object] = lambda count: None) -> dict[str, str]:
+    """Whether weights and fold are still those that were converted; returns the SHA-256 of each file.
+
+    progress: gets the bytes of each piece that was read. Raises ValueError if they are not, or the folder
+    does not say what they were.
+    """
+    file, said = Path(folder) / "config.json", provenance_of(folder)
+    folded = said.get(FIELD)
+    expected = {SINGLE: said.get("sha256")}
+    if folded is not None:
+        expected[FOLDED] = folded.get("sha256") if isinstance(folded, dict) else None
+    found = {}
+    for name, digest in expected.items():
+        path = Path(folder) / name
+        if not isinstance(digest, str):
+            raise ValueError(f"{file} has no {PROVENANCE}.sha256, so nothing to compare with; convert it.")
+        if not path.is_file():
+            raise ValueError(f"{path} is not there, but {file} names it; copy or convert it again.")
+        found[name] = sha256(path, progress)
+        if found[name] != digest:
+            raise ValueError(
+                f"{path} is not what was converted (SHA-256 {found[name][:12]}..., not {digest[:12]}...); "
+                "copy or convert it again."
+            )
+    if folded is None and (Path(folder) / FOLDED).is_file():
+        raise ValueError(f"{Path(folder) / FOLDED} is there, but {file} does not name it; remove it.")
+    return found
+
+
+def provenance_of(folder: str | Path) -> dict[str, Any]:
+    """What a converted folder says of where it comes from; {} for any other."""
+    file = Path(folder) / "config.json"
+    said = read_json(file).get(PROVENANCE) if file.is_file() else None
+    return said if isinstance(said, dict) else {}
+
+
+def _part(progress: Progress | None, before: int, total: int) -> Progress | None:
+    return None if progress is None else lambda done, _: progress(before + done, total)
+
+
+def _fusible(weights: Weights) -> dict[str, tuple[str, ...]]:
+    """Those of the parts that are stored in one type: numbers are kept as they are."""
+    return {
+        whole: parts
+        for whole, parts in weights.fused.items()
+        if len({weights.stored[part].dtype for part in parts}) == 1
+    }
+
+
+def _whole(missing: tuple[str, ...]) -> None:
+    if missing:
+        raise ValueError(missing[0])
+
+
+def _finite(values: Iterator[tuple[str, Tensor]], source: str | Path) -> Iterator[tuple[str, Tensor]]:
+    for name, value in values:
+        if not is_finite(value):
+            raise ValueError(f"{source}: not every number is finite in {name}; copy or train it again.")
+        yield name, value
+
+
+def _copy_small(source: Path, target: Path) -> dict[str, str]:
+    """Copies what formats read beside weights and config.json; returns the SHA-256 of each, and config's."""
+    named = {state for file in source.glob("policy_*processor.json") for state in _named(read_json(file))}
+    files = {path for pattern in SMALL for path in source.glob(pattern)} | {source / name for name in named}
+    hashes = {"config.json": sha256(source / "config.json")} if (source / "config.json").is_file() else {}
+    for path in sorted(files):
+        if path.is_file():
+            name = path.relative_to(source)
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(inside(source, path), target / name)
+            hashes[name.as_posix()] = sha256(path)
+    return hashes
+
+
+def _named(processors: Mapping[str, Any]) -> list[str]:
+    steps = processors.get("steps")
+    steps = steps if isinstance(steps, list) else []
+    states = [step.get("state_file") for step in steps if isinstance(step, dict)]
+    return [state for state in states if isinstance(state, str) and Path(state).name == state]
+
+
+def _weight_files(contents: Contents, stored: Mapping[str, Stored]) -> list[str]:
+    """The files that the weights were read from, relative to the folder."""
+    files = {entry.file for entry in (contents.tensors or stored).values()}
+    whole = {path for file in files for path in ([file] if file.is_file() else file.rglob("*"))}
+    return sorted(path.relative_to(contents.folder).as_posix() for path in whole if path.is_file())
+
+
+def _version() -> str:
+    try:
+        return metadata.version("vla_accel_ros")
+    except metadata.PackageNotFoundError:  # run from its sources
+        return "unknown"

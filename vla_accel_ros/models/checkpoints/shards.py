@@ -1,0 +1,198 @@
+"""The safetensors files of a folder as one table of tensors.
+
+A checkpoint is one `model.safetensors`, or several with an index that says which tensor is in which. Names,
+shapes and types are read from the headers and compared with the model before a weight is touched, so that all
+that is wrong is said at once. Only files of the folder itself are opened, and pickled ones never: an index or
+a link that leads elsewhere is refused, but for the links by which Hugging Face's cache holds its files.
+
+A tensor of a file may be several of a model's, one below the other, where the file's own header says so
+(FUSED): the table then has the parts, so that nobody who reads it need know.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from vla_accel_ros.models.processing.norm_stats import read_json
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
+PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+FUSED = "vla_accel_ros.fused"
+"""The header's metadata that says, as JSON, of which parts with how many rows a tensor is:
+{tensor: {part: rows}}, first rows first."""
+
+
+class Part(NamedTuple):
+    """The tensor of the file that it is a part of, and its first row there."""
+
+    tensor: str
+    start: int
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where a tensor is, and what its header says. dtype: safetensors' name of it. part: None for one that
+    is by itself."""
+
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str
+    part: Part | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Its size in the file."""
+        return BYTES.get(self.dtype, 1) * torch.Size(self.shape).numel()
+
+
+MOST_HEADER_BYTES = 4 << 20
+"""Of a safetensors file: 40,000 tensors. The library takes up to 100 MB, and far more memory for it."""
+
+
+def open_weights(file: Path) -> Any:
+    """A safetensors file, mapped. Raises ValueError if it is not a whole one."""
+    try:
+        with file.open("rb") as opened:
+            size = int.from_bytes(opened.read(8), "little")
+        if size > MOST_HEADER_BYTES:
+            raise ValueError(
+                f"{file} is not a readable safetensors file (a header of {size} bytes, at most "
+                f"{MOST_HEADER_BYTES} are read); copy it again."
+            )
+        return safe_open(str(file), framework="pt")
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{file} is not a readable safetensors file ({error}); copy it again.") from error
+
+
+def read_table(folder: Path) -> dict[str, Stored]:
+    """Every tensor of a folder, from the headers alone. Raises ValueError if a file is missing or broken."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder; give the checkpoint's folder.")
+    if (folder / SINGLE).is_file():
+        return read_headers(inside(folder, folder / SINGLE))
+    if not (folder / INDEX).is_file():
+        found = sorted(p.name for p in folder.iterdir() if p.suffix in (".safetensors", *PICKLED))
+        raise ValueError(
+            f"{folder} has no {SINGLE} and no {INDEX} (but {found}); save the weights as safetensors, since "
+            "pickled files are never opened."
+        )
+    where = _index(folder / INDEX)
+    absent = sorted(name for name in set(where.values()) if not (folder / name).is_file())
+    if absent:
+        raise ValueError(f"{folder / INDEX} names {absent}, which are not there; copy the folder again.")
+    return {
+        name: stored
+        for shard in sorted(set(where.values()))
+        for name, stored in read_headers(inside(folder, folder / shard)).items()
+        if where.get(name, shard) == shard
+    }
+
+
+def inside(folder: Path, file: Path) -> Path:
+    """The file, if it lies in the folder, or where the folder is a snapshot of Hugging Face's cache, among
+    that one's blobs. Raises ValueError if a link leads elsewhere."""
+    target, homes = file.resolve(), [folder.resolve()]
+    if folder.resolve().parent.name == "snapshots":
+        homes.append(folder.resolve().parent.parent / "blobs")
+    if not any(target.is_relative_to(home) for home in homes):
+        raise ValueError(f"{file} is a link to {target}, outside of its folder; copy the file itself.")
+    return file
+
+
+def value_of(opened: Any, name: str, stored: Stored, rows: slice = slice(None)) -> Tensor:
+    """A tensor of an opened file, or some of its rows: a view, as long as the file is open."""
+    if stored.part is None:
+        return opened.get_tensor(name) if rows == slice(None) else opened.get_slice(name)[rows]
+    first, last, _ = rows.indices(stored.shape[0])
+    tensor, start = stored.part
+    return opened.get_slice(tensor)[start + first : start + last]
+
+
+def check_table(
+    table: Mapping[str, Stored],
+    wanted: Mapping[str, tuple[int, ...]],
+    unused: Callable[[str], bool],
+    where: Path,
+) -> None:
+    """Raise one ValueError with everything that keeps `table` from being the weights of a model.
+
+    wanted: name and shape of every parameter; unused: whether a tensor without a parameter may be there.
+    """
+    missing = sorted(set(wanted) - set(table))
+    unexpected = sorted(name for name in set(table) - set(wanted) if not unused(name))
+    both = sorted(set(wanted) & set(table))
+    misshapen = [
+        f"{name} {list(table[name].shape)} instead of {list(wanted[name])}"
+        for name in both
+        if table[name].shape != tuple(wanted[name])
+    ]
+    mistyped = [f"{name} {table[name].dtype}" for name in both if table[name].dtype not in BYTES]
+    if missing or unexpected or misshapen or mistyped:
+        raise ValueError(
+            f"{where} does not fit the model: missing {missing}, unexpected {unexpected}, "
+            f"misshapen {misshapen}, not floating point {mistyped}; make config.json and the weights of "
+            "one model."
+        )
+
+
+def read_headers(file: Path) -> dict[str, Stored]:
+    """Every tensor of one file, and of those that are several, the parts.
+
+    Raises ValueError if what it says of parts is not what is there.
+    """
+    with open_weights(file) as tensors:
+        slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
+        table = {name: Stored(file, tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
+        said = (tensors.metadata() or {}).get(FUSED)
+    for whole, parts in _fused(said, file).items():
+        stored = table.pop(whole, None)
+        rows_there = stored.shape[0] if stored is not None and stored.shape else 0
+        if stored is None or sum(parts.values()) != rows_there or parts.keys() & table.keys():
+            raise ValueError(
+                f"{file}, {FUSED} of its header: {whole} has {rows_there} rows, which are not those "
+                f"of {parts}; convert it again."
+            )
+        start = 0
+        for name, rows in parts.items():
+            shape = (rows, *stored.shape[1:])
+            table[name] = Stored(file, shape, stored.dtype, Part(whole, start))
+            start += rows
+    return table
+
+
+def _fused(text: str | None, file: Path) -> dict[str, dict[str, int]]:
+    if text is None:
+        return {}
+    try:
+        said = json.loads(text)
+        entries = [rows for parts in said.values() for rows in parts.values()]
+        whole = all(isinstance(rows, int) and not isinstance(rows, bool) and rows > 0 for rows in entries)
+    except (ValueError, AttributeError, RecursionError):
+        whole = False
+    if not whole:
+        raise ValueError(
+            f"{file}, {FUSED} of its header: it must say the rows of each part; convert it again."
+        )
+    return said
+
+
+def _index(file: Path) -> dict[str, str]:
+    """Which tensor is in which file; only files beside the index count."""
+    where = read_json(file).get("weight_map")
+    if not isinstance(where, dict) or not where:
+        raise ValueError(f"{file}, field weight_map: it must name the file of every tensor; copy it again.")
+    for name, shard in where.items():
+        if not isinstance(shard, str) or Path(shard).name != shard or not shard.endswith(".safetensors"):
+            raise ValueError(
+                f"{file}, field weight_map.{name} is {shard!r}; it must name a .safetensors beside it."
+            )
+    return where

@@ -1,0 +1,144 @@
+"""Real-time chunking: steer a new chunk to agree with the part of the old one that will run anyway.
+
+While the network thinks, the robot goes on executing `delay` actions of the previous chunk; the new chunk
+must begin with those and may leave them gradually up to the execution horizon (Black et al., 2025, "Real-time
+execution of action chunking flow policies", eq. 2-5). The correction is the error of the predicted clean
+chunk pulled back to x: through the identity (lerobot's published code, no backward pass, fuses with the step)
+or the true Jacobian (the paper's form). With the identity it is elementwise and part of the captured steps
+(models/inpainting.py); the true Jacobian needs a backward pass through the network and is computed eagerly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.models.flow.sampling import Velocity, flow_times
+
+SCHEDULES = ("LINEAR", "EXP", "ONES", "ZEROS")
+JACOBIANS = ("identity", "exact")
+MAX_WEIGHT = 10.0
+
+
+def prefix_weights(schedule: str, delay: int, execution: int, horizon: int) -> Tensor:
+    """How strongly each action must follow the previous chunk: float32 [horizon].
+
+    1 for the first `delay` actions, then falling to 0 at `execution` (LINEAR, EXP), staying 1 until it (ONES)
+    or 0 at once (ZEROS).
+    """
+    if schedule not in SCHEDULES:
+        raise ValueError(f"schedule is '{schedule}'; use one of {SCHEDULES}.")
+    execution = min(execution, horizon)
+    delay = min(delay, execution)
+    weights = torch.zeros(horizon)
+    weights[: delay if schedule == "ZEROS" else execution] = 1.0
+    if schedule in ("LINEAR", "EXP"):
+        falling = torch.linspace(1.0, 0.0, execution - delay + 2)[1:-1]
+        weights[delay:execution] = (
+            falling * torch.expm1(falling) / (math.e - 1) if schedule == "EXP" else falling
+        )
+    return weights
+
+
+def guidance_weight(t: float, most: float = MAX_WEIGHT) -> float:
+    """Strength of the correction at flow time t, at most `most`; the paper's tau is 1 - t.
+
+    Rounded to float32 after every operation, as the published code does: the correction is large early on, so
+    that a last bit of the strength is seen in the action.
+    """
+    if t <= 0.0 or t >= 1.0:
+        return most
+    tau = np.float32(1.0 - t)
+    rest = np.float32(1.0) - tau
+    return min(most, float((rest / tau) * ((rest * rest + tau * tau) / (rest * rest))))
+
+
+def kept(weight: float, steps: int, most: float | None = None) -> float:
+    """Which part of a difference to the previous chunk guidance closes in an action of this weight.
+
+    Every step closes weight * strength / steps of what is left, exactly so for a straight flow; a network
+    that keeps neighbouring actions alike adds to it. `most` is Guidance.max_weight, by default steps.
+    """
+    left = 1.0
+    for t in flow_times(steps):
+        left *= 1.0 - weight * guidance_weight(t, most or float(steps)) / steps
+    return 1.0 - left
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """What a new chunk must agree with.
+
+    previous: float [h, A] or [B, h, A], h <= H: the not yet executed rest of the previous chunk, so that
+        previous[..., i, :] is due when action i of the new chunk is; normalised as the network sees actions.
+    delay: number of leading actions that will have been executed before the new chunk can take over.
+    execution: number of actions after which the new chunk is free (at most h counts).
+    schedule: one of SCHEDULES. jacobian: "identity" (lerobot) or "exact" (vector-Jacobian product, which the
+        captured stages do not have).
+    max_weight: greatest strength; the number of sampling steps is the largest that does not overshoot, since
+        a step of dt corrects an action of weight 1 by dt * strength of its error (the paper has 5 of both).
+    """
+
+    previous: Tensor
+    delay: int
+    execution: int
+    schedule: str = "LINEAR"
+    jacobian: str = "identity"
+    max_weight: float = MAX_WEIGHT
+
+    def __post_init__(self) -> None:
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"guidance.schedule is '{self.schedule}'; use one of {SCHEDULES}.")
+        if self.jacobian not in JACOBIANS:
+            raise ValueError(f"guidance.jacobian is '{self.jacobian}'; use one of {JACOBIANS}.")
+        if self.previous.ndim not in (2, 3):
+            raise ValueError(
+                f"guidance.previous has shape {list(self.previous.shape)}; give [h, A] or [B, h, A]."
+            )
+        if self.delay < 0 or self.execution < 0:
+            raise ValueError(
+                f"guidance.delay {self.delay} and execution {self.execution} must not be negative."
+            )
+        if not self.max_weight > 0:
+            raise ValueError(f"guidance.max_weight is {self.max_weight}; give the number of sampling steps.")
+
+    def target(self, chunk: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """What a chunk of shape [B, H, A] is pulled to, float [1 or B, H, A], and how strongly, float32 [H].
+
+        Raises ValueError if the previous chunk does not fit it.
+        """
+        batch, horizon, dims = chunk
+        previous = self.previous if self.previous.ndim == 3 else self.previous[None]
+        known = previous.shape[1]
+        if previous.shape[0] not in (1, batch) or known > horizon or previous.shape[2] != dims:
+            raise ValueError(
+                f"guidance.previous has shape {list(self.previous.shape)}; the chunk is {list(chunk)}."
+            )
+        target = torch.cat((previous, previous.new_zeros(previous.shape[0], horizon - known, dims)), dim=1)
+        return target, prefix_weights(self.schedule, self.delay, min(self.execution, known), horizon)
+
+    def guide(self, velocity: Velocity, noise: Tensor) -> Velocity:
+        """The guided velocity for samples shaped like noise [B, H, A]: v - weight(t) * correction."""
+        target, weights = self.target(noise.shape)
+        target, weights = target.to(noise), weights.to(noise)[:, None]
+        exact = self.jacobian == "exact"
+
+        def guided(x: Tensor, t: float) -> Tensor:
+            strength = guidance_weight(t, self.max_weight)
+            if not exact:
+                v = velocity(x, t)
+                return v - strength * (target - (x - t * v)) * weights
+            with torch.enable_grad():
+                start = x.detach().requires_grad_(True)
+                v = velocity(start, t)
+                clean = start - t * v
+                error = ((target - clean) * weights).detach()
+                (correction,) = torch.autograd.grad(clean, start, error)
+            return v.detach() - strength * correction
+
+        return guided

@@ -1,0 +1,123 @@
+"""A published folder of an OpenVLA, and the weights of one.
+
+Layout: `config.json` (sizes, and under norm_stats the statistics of every data set trained on),
+`model.safetensors` or shards with their index, `tokenizer.json` or `tokenizer.model`; and, if they are there,
+`preprocessor_config.json` and `dataset_statistics.json`. The code that publishers put beside the weights is
+never run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vla_accel_ros.models.checkpoints.description import Description, Missing
+from vla_accel_ros.models.checkpoints.formats import Contents, Format, Weights, read_sizes, renamed
+from vla_accel_ros.models.checkpoints.options import Options, Progress
+from vla_accel_ros.models.checkpoints.shards import Stored, check_table
+from vla_accel_ros.models.checkpoints.streaming import fill, on_meta, read
+from vla_accel_ros.models.layers.fused import fused_parts
+from vla_accel_ros.models.openvla.config import OpenVLAConfig
+from vla_accel_ros.models.openvla.model import OpenVLA, is_unused
+from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
+from vla_accel_ros.models.openvla.sizes import infer_openvla
+from vla_accel_ros.models.openvla.stats import read_action_stats, read_pixel_norm, statistics_names
+from vla_accel_ros.models.text.tokenizer import load_tokenizer
+
+
+def holds(contents: Contents) -> bool:
+    """Whether config.json says that it is an OpenVLA, or the tensors have its names."""
+    said = contents.config.get("model_type") == "openvla" or contents.kind == "openvla"
+    return said or "vision_backbone.featurizer.pos_embed" in contents.tensors
+
+
+def load(contents: Contents, options: Options) -> OpenVLAPolicy:
+    """See checkpoint.load_policy. dtype is that of every parameter, as in the reference."""
+    folder, config = contents.folder, read_openvla_config(contents)
+    tokenizer = load_tokenizer(folder, config.vocab)
+    stats, pixels = read_action_stats(folder, options.statistics), read_pixel_norm(folder)
+    mask = options.actions(None, stats.size, str(folder))
+    model = load_openvla_model(
+        contents.table, config, contents.weights, options.device, options.dtype, options.progress
+    )
+    return OpenVLAPolicy(model, tokenizer, stats, pixels, mask)
+
+
+def empty_openvla(config: OpenVLAConfig, dtype: torch.dtype = torch.float32) -> OpenVLA:
+    """A model of these sizes on `meta`."""
+    with on_meta():
+        return OpenVLA(config).to(dtype)
+
+
+def check_openvla(table: Mapping[str, Stored], config: OpenVLAConfig, where: Path) -> None:
+    """Raise one ValueError with everything that does not fit."""
+    shapes = {name: tuple(parameter.shape) for name, parameter in empty_openvla(config).named_parameters()}
+    check_table(table, shapes, lambda name: is_unused(name, config), where)
+
+
+def load_openvla_model(
+    table: Mapping[str, Stored],
+    config: OpenVLAConfig,
+    where: Path,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    progress: Progress | None = None,
+) -> OpenVLA:
+    """A model of these sizes with the weights of `table`, in eval mode and without gradients.
+
+    where: the folder or file that errors name. Raises ValueError listing everything that does not fit.
+    """
+    check_openvla(table, config, where)
+    model = empty_openvla(config, dtype)
+    names = [name for name, _ in model.named_parameters()]
+    total = sum(table[name].bytes for name in names)
+    fill(model, read(table, names), device, total, str(where), progress, fused_parts(model))
+    return model.requires_grad_(False).eval()
+
+
+def read_openvla_config(contents: Contents) -> OpenVLAConfig:
+    """The sizes: "vla_accel_ros" of `config.json` if it is there, else what the rest and the shapes tell."""
+    return read_sizes(contents, OpenVLAConfig.from_json, infer_openvla)
+
+
+def describe(contents: Contents, statistics: str | None) -> Description:
+    """See models.checkpoints.description."""
+    folder, config, missing = contents.folder, read_openvla_config(contents), Missing()
+    stats = missing.read(read_action_stats, folder, statistics)
+    missing.read(read_pixel_norm, folder)
+    missing.read(load_tokenizer, folder, config.vocab)
+    missing.read(lambda: check_openvla(contents.table, config, contents.weights))
+    raw = [] if stats is None else np.flatnonzero(~stats.mask).tolist()
+    notes = [
+        "what an action means is that of the data set: for most, the displacement of the hand, and the "
+        "gripper"
+    ]
+    if raw:
+        notes.append(f"actions {raw} are not normalised: a gripper's, from -1 to 1 as the network says it")
+    return Description(
+        folder,
+        "OpenVLA, safetensors",
+        config,
+        contents.tensors,
+        actions=np.zeros((2, 0)) if stats is None else stats.range(),
+        normalisation="none" if stats is None else "quantiles 1 and 99 % of the actions",
+        twist=True,
+        any_camera=True,
+        statistics=statistics_names(folder),
+        notes=tuple(notes),
+        missing=tuple(missing.sentences),
+    )
+
+
+def weights(contents: Contents) -> Weights:
+    """See formats.Weights; in the published names."""
+    config = read_openvla_config(contents)
+    check_openvla(contents.table, config, contents.weights)
+    model = empty_openvla(config)
+    return renamed(contents.table, {name: name for name, _ in model.named_parameters()}, fused_parts(model))
+
+
+FORMAT = Format("OpenVLA", holds, describe, load, weights)

@@ -1,0 +1,109 @@
+"""Sizes of an OpenVLA model, and nothing else: two image towers, a projector, a Llama stack.
+
+As for pi0, every module takes its shapes from here, so that the recorded test model of 600 k parameters
+and the published one of 7.5 G are the same code. The field names that the engine reads (`prefix`,
+`image_names`, `max_tokens`) are PiConfig's. The JSON form travels in `config.json` under the key
+`vla_accel_ros`; published folders do not have it, openvla_sizes infers it for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from vla_accel_ros.models.config import LlamaConfig, VisionConfig, check_most, read_fields
+
+SPACE_TOKEN = 29871
+"""Llama's id of a lone space, which ends every prompt that OpenVLA was trained on."""
+
+
+@dataclass(frozen=True)
+class OpenVLAConfig:
+    """A whole OpenVLA network.
+
+    dino, siglip: the towers as they were trained; the last block is never run, so depth - 1 are kept.
+    registers: register tokens of the DINOv2 tower, beside its class token.
+    prefix: the language stack. vocab: rows of its embedding and head.
+    action_vocab: ids before padding (32000 of 32064); the last bins of them are the actions.
+    bins: edges of the action bins, so that there are bins - 1 values.
+    space_token: the id that must end a prompt, None for a vocabulary without it.
+    max_prompt: most tokens in a prompt. image_names: the one camera, as a robot's contract names it.
+    """
+
+    dino: VisionConfig
+    siglip: VisionConfig
+    registers: int
+    prefix: LlamaConfig
+    vocab: int
+    action_vocab: int
+    bins: int = 256
+    space_token: int | None = SPACE_TOKEN
+    max_prompt: int = 128
+    image_names: tuple[str, ...] = ("image_primary",)
+    kind: str = "openvla"
+
+    def __post_init__(self) -> None:
+        if self.kind != "openvla":
+            raise ValueError(f"kind is '{self.kind}'; these are the sizes of 'openvla'.")
+        check_most(self, "config")
+        for name in ("image_size", "patch"):
+            if getattr(self.dino, name) != getattr(self.siglip, name):
+                raise ValueError(
+                    f"dino.{name} {getattr(self.dino, name)} differs from siglip.{name} "
+                    f"{getattr(self.siglip, name)}; the towers' features are joined patch by patch."
+                )
+        for name, tower in (("dino", self.dino), ("siglip", self.siglip)):
+            if tower.depth < 2:
+                raise ValueError(
+                    f"{name}.depth is {tower.depth}; the last block is unused, so give 2 or more."
+                )
+        if self.registers < 0 or self.max_prompt < 1 or len(self.image_names) != 1:
+            raise ValueError(
+                f"registers {self.registers}, max_prompt {self.max_prompt}, image_names {self.image_names}: "
+                "give at least 0, at least 1 and exactly one name."
+            )
+        if not 2 <= self.bins <= self.action_vocab <= self.vocab:
+            raise ValueError(
+                f"bins {self.bins}, action_vocab {self.action_vocab}, vocab {self.vocab}: the action tokens "
+                "are the last ids of action_vocab, so give 2 <= bins <= action_vocab <= vocab."
+            )
+        if self.space_token is not None and not 0 <= self.space_token < self.vocab:
+            raise ValueError(
+                f"space_token is {self.space_token}; give an id below vocab {self.vocab}, or null."
+            )
+
+    @property
+    def features(self) -> int:
+        """Width of a patch's features, both towers joined."""
+        return self.dino.width + self.siglip.width
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens a prefix can have: the image and the longest prompt."""
+        return self.dino.tokens + self.max_prompt
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary of numbers, strings and lists."""
+        return {**asdict(self), "image_names": list(self.image_names)}
+
+    @classmethod
+    def from_json(cls, data: Any) -> OpenVLAConfig:
+        """The inverse of to_json. Raises ValueError naming missing or unknown fields."""
+        given = read_fields(cls, data, "config")
+        towers = {
+            name: VisionConfig(**read_fields(VisionConfig, given[name], f"config.{name}"))
+            for name in ("dino", "siglip")
+        }
+        prefix = LlamaConfig(**read_fields(LlamaConfig, given["prefix"], "config.prefix"))
+        return cls(**{**given, **towers, "prefix": prefix, "image_names": tuple(given["image_names"])})
+
+
+OPENVLA_7B = OpenVLAConfig(
+    dino=VisionConfig(width=1024, depth=24, mlp=4096, heads=16, image_size=224, patch=14),
+    siglip=VisionConfig(width=1152, depth=27, mlp=4304, heads=16, image_size=224, patch=14),
+    registers=4,
+    prefix=LlamaConfig(width=4096, depth=32, mlp=11008, heads=32, kv_heads=32, head_dim=128),
+    vocab=32064,
+    action_vocab=32000,
+)
+"""The published openvla-7b."""

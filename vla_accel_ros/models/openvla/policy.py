@@ -1,0 +1,175 @@
+"""An OpenVLA policy: the network with everything that stands between it and a robot's own units.
+
+It has Policy's methods, so that what schedules one can schedule the other, but what a request makes is
+tokens: `actions` turns a prompt's first D generated ids into one action. Actions are what the data set of
+the statistics recorded (for most: displacements of the hand, and the gripper); the network takes no state.
+When and how often it runs is the engine's business.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.models.openvla.config import OpenVLAConfig
+from vla_accel_ros.models.openvla.model import OpenVLA
+from vla_accel_ros.models.openvla.processing import ActionStats, ActionTokens, PixelNorm, openvla_prompt
+from vla_accel_ros.models.policy import HostInputs, PolicyInputs, Upload, state_origin
+from vla_accel_ros.models.processing.pixels import PixelRule
+from vla_accel_ros.models.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its boundary type
+    from vla_accel_ros.engine.types import Observation
+
+
+@dataclass(frozen=True)
+class OpenVLAPolicy:
+    """model, and what it was trained with. stats: of the data set whose robot is driven.
+
+    delta_mask: bool [D], True where an action is relative to the observation's state, as Policy's: for a
+        network that was fine-tuned on joints. A hand's displacements are no such actions.
+    acts, decodes, speaks, causal, trained_delay: see Policy. Its words are its actions: nothing to ask.
+    """
+
+    model: OpenVLA
+    tokenizer: Tokenizer
+    stats: ActionStats
+    pixels: PixelNorm
+    delta_mask: np.ndarray
+
+    acts: ClassVar[str] = "tokens"
+    decodes: ClassVar[bool] = True
+    speaks: ClassVar[bool] = False
+    feels: ClassVar[bool] = False
+    causal: ClassVar[bool] = True
+    time_rule: ClassVar[str] = "openpi"  # no flow, no times
+    trained_delay: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        if self.delta_mask.shape != (self.stats.size,) or self.delta_mask.dtype != np.bool_:
+            given = f"{self.delta_mask.dtype} {list(self.delta_mask.shape)}"
+            raise ValueError(
+                f"delta_mask is {given}; these statistics are of {self.stats.size} numbers, so give "
+                f"bool [{self.stats.size}]."
+            )
+
+    @property
+    def config(self) -> OpenVLAConfig:
+        """The network's sizes."""
+        return self.model.config
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self.model.device
+
+    @property
+    def kv_dtype(self) -> torch.dtype:
+        """Of the keys and values."""
+        return self.model.language_model.model.dtype
+
+    @property
+    def image_size(self) -> int:
+        """S, the side of the square that the network sees."""
+        return self.config.dino.image_size
+
+    @property
+    def pixel_rule(self) -> PixelRule:
+        """How the network's pixels are made of a camera's."""
+        return self.pixels.rule
+
+    @property
+    def joints(self) -> int:
+        """D, the numbers of an action, and the tokens to generate for one."""
+        return self.stats.size
+
+    @property
+    def action_tokens(self) -> ActionTokens:
+        """Ids as numbers in [-1, 1]."""
+        return ActionTokens(self.config.action_vocab, self.config.bins)
+
+    def inputs(self, observation: Observation, upload: Upload | None = None) -> PolicyInputs:
+        """Everything the network needs of an observation: images float32 [1, 6, S, S]; state is empty.
+
+        upload: brings the image, uint8 [H, W, 3], to the device, where it is resized; None copies it.
+        Raises ValueError naming the field if the camera is unknown, absent or misshapen, or the prompt is
+        longer than max_prompt.
+        """
+        host = self.host_inputs(observation)
+        (image,) = host.images
+        there = torch.from_numpy(np.array(image)).to(self.device) if upload is None else upload(image)
+        return PolicyInputs(
+            images=self.pixels.pixels(there, self.image_size)[None],
+            image_names=host.image_names,
+            tokens=torch.tensor(host.tokens, device=self.device),
+            state=torch.zeros(0, device=self.device),
+        )
+
+    def host_inputs(self, observation: Observation) -> HostInputs:
+        """What the network needs of an observation, checked. Raises ValueError as inputs does."""
+        image = self._image(observation)
+        return HostInputs((image,), tuple(observation.images), self.prompt(observation.instruction))
+
+    def prompt(self, instruction: str, state: np.ndarray | None = None) -> list[int]:
+        """Token ids of the prompt, which ends with the lone space the network was trained to see there; the
+        network takes no state."""
+        text, space = openvla_prompt(instruction), self.config.space_token
+        tokens = self.tokenizer.encode(text, bos=True)
+        if space is not None and tokens[-1] != space:
+            tokens = [*tokens, space]
+        if len(tokens) > self.config.max_prompt:
+            raise ValueError(
+                f"the prompt {reprlib.repr(text)} has {len(tokens)} tokens; the policy takes "
+                f"{self.config.max_prompt}, "
+                "so shorten the instruction."
+            )
+        return tokens
+
+    def embed(self, inputs: PolicyInputs) -> Tensor:
+        """The prefix of one observation, [1, T, W]: the image after the prompt's first token."""
+        return self.join(self.see(inputs), inputs.tokens)
+
+    def see(self, inputs: PolicyInputs) -> Tensor:
+        """Image tokens [n, W]."""
+        return self.model.encode(inputs.images)[0]
+
+    def words(self, instruction: str, state: np.ndarray) -> Tensor:
+        """As prompt, int64 [t] on the device; the network takes no state."""
+        return torch.tensor(self.prompt(instruction), device=self.device)
+
+    def join(self, images: Tensor, words: Tensor) -> Tensor:
+        """The prefix [1, T, W] of image tokens [n, W] and ids int64 [t]."""
+        return self.model.embed(images[None], words[None])
+
+    def actions(self, raw: Tensor, state: np.ndarray) -> np.ndarray:
+        """Generated ids int64 [..., D] -> actions float32 [..., D] in the robot's units.
+
+        state: [D'], the observation's own, added to delta dimensions.
+        """
+        values = self.action_tokens.to_values(raw.cpu().numpy())
+        return (self.stats.unnormalize(values) + self._origin(state)).astype(np.float32)
+
+    def raw_actions(self, actions: np.ndarray, state: np.ndarray) -> Tensor:
+        """The inverse of actions: float [..., D] -> the nearest ids int64 [..., D], on the device."""
+        own = np.asarray(actions, np.float64) - self._origin(state)
+        return torch.from_numpy(self.action_tokens.from_values(self.stats.normalize(own))).to(self.device)
+
+    def _origin(self, state: np.ndarray) -> np.ndarray:
+        return state_origin(self.delta_mask, state)
+
+    def _image(self, observation: Observation) -> np.ndarray:
+        if len(observation.images) != 1:
+            raise ValueError(
+                f"observation.images has {sorted(observation.images)}; the policy takes one image, so keep "
+                "the one it was trained with."
+            )
+        ((name, image),) = observation.images.items()
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
+            given = f"{image.dtype} {list(image.shape)}"
+            raise ValueError(f"observation.images['{name}'] is {given}; give uint8 [H, W, 3].")
+        return image

@@ -1,0 +1,85 @@
+"""Reads what an OpenVLA folder says of its data: the quantiles of the actions, the mean of the pixels.
+
+A published model was trained on dozens of data sets with different robots; the statistics of the wrong one
+move a robot to the wrong place without any error, so the set must be named unless there is one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vla_accel_ros.models.openvla.processing import ActionStats, PixelNorm
+from vla_accel_ros.models.processing.norm_stats import finite_numbers, read_json
+
+
+def read_action_stats(folder: Path, dataset: str | None = None) -> ActionStats:
+    """The statistics of one data set, from `dataset_statistics.json` (fine-tuning writes it) or config.json.
+
+    Raises ValueError if there are none, several and no name, or a number that cannot be.
+    """
+    file, where, data = _statistics(folder)
+    known = sorted(data)
+    if dataset is None and len(known) == 1:
+        dataset = known[0]
+    if dataset is None or dataset not in known:
+        asked = "no dataset was named" if dataset is None else f"the dataset '{dataset}' is not there"
+        mend = f"name one of {known}" if known else "copy the published file"
+        raise ValueError(f"{file} has statistics of {len(known)} datasets and {asked}; {mend}.")
+    where = f"{file}: {where}{dataset}.action"
+    action = data[dataset].get("action") if isinstance(data[dataset], dict) else None
+    entry = action if isinstance(action, dict) else {}
+    low, high = (finite_numbers(entry.get(name), f"{where}.{name}") for name in ("q01", "q99"))
+    mask = np.asarray(entry.get("mask", [True] * len(low)))
+    if high.shape != low.shape or mask.shape != low.shape or mask.dtype != np.bool_:
+        raise ValueError(
+            f"{where} has {len(low)} q01, {len(high)} q99 and the mask {mask.tolist()}; all must be as many, "
+            "the mask true or false."
+        )
+    below = np.flatnonzero(high < low)
+    if len(below):
+        raise ValueError(f"{where}.q99[{below[0]}] is below q01; compute the statistics again.")
+    return ActionStats(low, high, mask)
+
+
+def statistics_names(folder: Path) -> tuple[str, ...]:
+    """Every `dataset` that read_action_stats could be given."""
+    return tuple(sorted(_statistics(folder)[2]))
+
+
+def _statistics(folder: Path) -> tuple[Path, str, dict[str, Any]]:
+    """The file that has them, what stands before a data set's name in it, and the data sets."""
+    file, where = folder / "dataset_statistics.json", ""
+    data: Any = read_json(file) if file.is_file() else None
+    if data is None:
+        file, where = folder / "config.json", "norm_stats."
+        data = read_json(file).get("norm_stats")
+    return file, where, data if isinstance(data, dict) else {}
+
+
+def read_pixel_norm(folder: Path) -> PixelNorm:
+    """Mean and deviation of either tower's pixels, from `preprocessor_config.json`.
+
+    The published one has ImageNet's rounded to bfloat16; without the file they are ImageNet's.
+    """
+    file = folder / "preprocessor_config.json"
+    if not file.is_file():
+        return PixelNorm()
+    data = read_json(file)
+    strategy = data.get("image_resize_strategy", "resize-naive")
+    if strategy != "resize-naive":
+        raise ValueError(f"{file}: image_resize_strategy is {strategy!r}; only 'resize-naive' is known.")
+    means, stds = (_six(data.get(name), f"{file}: {name}") for name in ("means", "stds"))
+    if min(stds) <= 0:
+        raise ValueError(f"{file}: stds has {min(stds)}; every one must be above 0.")
+    return PixelNorm(means, stds)
+
+
+def _six(value: Any, where: str) -> tuple[float, ...]:
+    rows = value if isinstance(value, list) and len(value) == 2 else []
+    numbers = [finite_numbers(row, f"{where}[{index}]").tolist() for index, row in enumerate(rows)]
+    if [len(row) for row in numbers] != [3, 3]:
+        raise ValueError(f"{where} is {value!r}; give three numbers for either tower.")
+    return (*numbers[0], *numbers[1])

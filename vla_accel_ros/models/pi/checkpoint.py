@@ -1,0 +1,139 @@
+"""A folder of pi0 or pi0.5 in openpi's PyTorch layout, which is ours too.
+
+Layout: `model.safetensors` or shards with their index, in openpi's names; `config.json` (our sizes under
+"vla_accel_ros"; without them the sizes are read off the tensors), `assets/<id>/norm_stats.json`,
+`tokenizer.json` or `tokenizer.model`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from vla_accel_ros.models.checkpoints.description import Description, Missing, trained_range
+from vla_accel_ros.models.checkpoints.formats import OURS, Contents, Format, Weights, renamed
+from vla_accel_ros.models.checkpoints.options import Options
+from vla_accel_ros.models.checkpoints.shards import Stored
+from vla_accel_ros.models.checkpoints.trained_delay import delay_notes, trained_delay
+from vla_accel_ros.models.config import PI0, PiConfig
+from vla_accel_ros.models.layers.fused import fused_parts
+from vla_accel_ros.models.pi.infer_config import infer_config
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.pi.stored_fold import StoredFold
+from vla_accel_ros.models.pi.weights import ROOT, empty_pi, load_pi_model, pi_shapes, pi_sources
+from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.models.processing.conventions import OPENPI, Conventions
+from vla_accel_ros.models.processing.norm_stats import read_normalizers, statistics_names
+from vla_accel_ros.models.processing.openpi import Normalizer
+from vla_accel_ros.models.text.tokenizer import load_tokenizer
+
+
+def holds(contents: Contents) -> bool:
+    """Whether the sizes or the tensors' names are those of a pi."""
+    return contents.kind in ("pi0", "pi05") or any(name.startswith(ROOT) for name in contents.tensors)
+
+
+def read_config(contents: Contents) -> PiConfig:
+    """The sizes: `config.json`'s "vla_accel_ros" if it is there, else inferred from the tensors' shapes."""
+    if OURS in contents.config:
+        return own_sizes(contents)
+    horizon = contents.whole("action_horizon", PI0.horizon)
+    return infer_config(pi_shapes(contents.table), str(contents.weights), horizon)
+
+
+def own_sizes(contents: Contents) -> PiConfig:
+    """What config.json says under "vla_accel_ros"."""
+    try:
+        return PiConfig.from_json(contents.config[OURS])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{contents.folder / 'config.json'}, field {OURS}: {error}") from error
+
+
+def make_policy(
+    contents: Contents, config: PiConfig, options: Options, read_weights: Callable[[], Pi]
+) -> Policy:
+    """The policy of openpi's small files. read_weights: called last, when nothing else is wrong."""
+    folder = contents.folder
+    tokenizer = load_tokenizer(folder, config.vocab)
+    state, actions = Normalizer.identity(), Normalizer.identity()
+    if options.normalize:
+        state, actions = read_normalizers(folder, config.kind, options.statistics)
+    width = min(actions.size, config.action_dim) or config.action_dim
+    mask = options.actions(None, width, str(folder))
+    delay = trained_delay(contents, config.horizon)
+    prompt_state = "own" if options.prompt_state == "auto" else options.prompt_state
+    return Policy(read_weights(), tokenizer, state, actions, mask, prompt_state, delay, OPENPI)
+
+
+def load(contents: Contents, options: Options) -> Policy:
+    """See checkpoint.load_policy."""
+    config = read_config(contents)
+    return make_policy(contents, config, options, lambda: read_pi(contents, config, options))
+
+
+def read_pi(contents: Contents, config: PiConfig, options: Options) -> Pi:
+    """The network of a safetensors folder, and the fold that lies beside it, if there is one."""
+    fold = StoredFold.find(contents.folder, config)
+    where, table = contents.weights, contents.table
+    model = load_pi_model(table, config, where, options.device, options.dtype, options.progress)
+    model.fold = fold
+    return model
+
+
+def describe(contents: Contents, statistics: str | None) -> Description:
+    """See models.checkpoints.description."""
+    return openpi_description(contents, read_config(contents), statistics, "openpi, safetensors", pi_sources)
+
+
+def openpi_description(
+    contents: Contents,
+    config: PiConfig,
+    statistics: str | None,
+    form: str,
+    check: Callable[[Mapping[str, Stored], PiConfig, Path], object] | None = None,
+) -> Description:
+    """What the small files say, and whether the tensors fit."""
+    folder, missing = contents.folder, Missing()
+    nothing = (Normalizer.identity(), Normalizer.identity())
+    state, actions = missing.read(read_normalizers, folder, config.kind, statistics, default=nothing)
+    missing.read(load_tokenizer, folder, config.vocab)
+    missing.read(StoredFold.find, folder, config)
+    if check is not None:
+        missing.read(lambda: check(contents.table, config, contents.weights))
+    how = "mean and deviation" if config.kind == "pi0" else "quantiles 1 and 99 %"
+    notes = [
+        "whether actions are relative to the joints (action: delta) is not in the folder: it is in the "
+        "settings it was trained with"
+    ]
+    if OURS not in contents.config and "action_horizon" not in contents.config:
+        notes.append('the horizon is in no file, so it is 50; put {"action_horizon": N} into a config.json')
+    notes += delay_notes(contents, config.horizon, missing)
+    if config.kind == "pi05":
+        notes.append("trained without the state in its prompt (such as pi05_libero)? Then prompt_state: none")
+    return Description(
+        folder,
+        form,
+        config,
+        contents.tensors,
+        trained_range(state),
+        trained_range(actions),
+        f"{how}, epsilon 1e-6" if state.size else "none",
+        statistics=statistics_names(folder),
+        notes=tuple(notes),
+        missing=tuple(missing.sentences),
+    )
+
+
+def weights(contents: Contents) -> Weights:
+    """See formats.Weights; in openpi's names."""
+    return pi_weights(contents, read_config(contents), OPENPI)
+
+
+def pi_weights(contents: Contents, config: PiConfig, conventions: Conventions) -> Weights:
+    """Of a safetensors folder, in openpi's names."""
+    sources = pi_sources(contents.table, config, contents.weights)
+    names = {source: name for name, source in sources.items()}
+    return renamed(contents.table, names, fused_parts(empty_pi(config)), conventions.time_rule)
+
+
+FORMAT = Format("openpi", holds, describe, load, weights)

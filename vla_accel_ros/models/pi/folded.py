@@ -1,0 +1,126 @@
+"""The same network with fewer, larger products: what it is made of, as models/pi/folding.py makes it.
+
+The prefix stack is fused; the action expert for S steps of the flow has constant factors in its matrices, and
+what depends on the flow time alone in tables with a row for each step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class FoldedLayer:
+    """The matrices of a Gemma layer, each [out, in], in the stack's dtype.
+
+    qkv [(heads + 2 kv_heads) * head_dim, W]; o [W, heads * head_dim]; gate_up [2 * mlp, W], the gate's rows
+    first; down [W, mlp].
+    """
+
+    qkv: Tensor
+    o: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+class LayerTables(NamedTuple):
+    """A layer's rows of Modulation for one step, or for one step of each chunk: [1 or B, width] each.
+
+    None where the norms are not modulated.
+    """
+
+    attention_scale: Tensor | None = None
+    attention_bias: Tensor | None = None
+    attention_gate: Tensor | None = None
+    mlp_scale: Tensor | None = None
+    mlp_bias: Tensor | None = None
+    mlp_gate: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Modulation:
+    """What the flow time does to the norms of pi0.5, float32, a row for each step.
+
+    scale, shift, gate: [S, layers, W], of the norm before attention and of the one before the MLP;
+    bias: the shift, through the matrix that follows: [S, layers, rows of qkv] and [S, layers, 2 * mlp];
+    final: the last norm's scale [S, W], whose shift is in Expert.out_bias.
+    """
+
+    attention_scale: Tensor
+    attention_bias: Tensor
+    attention_gate: Tensor
+    mlp_scale: Tensor
+    mlp_bias: Tensor
+    mlp_gate: Tensor
+    attention_shift: Tensor
+    mlp_shift: Tensor
+    final: Tensor
+
+    def at(self, steps: slice | Tensor) -> list[LayerTables]:
+        """The rows of a step, as a slice of one, or of chunks' steps int64 [B]; one for each layer."""
+        rows = [getattr(self, name).transpose(0, 1)[:, steps].unbind(0) for name in LayerTables._fields]
+        return [LayerTables(*row) for row in zip(*rows, strict=True)]
+
+
+class Key(NamedTuple):
+    """What constants are computed for. time_rule: see models.flow.sampling; dtype: torch's name of the
+    stack's."""
+
+    steps: int
+    time_rule: str
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What of an Expert is computed for its steps; None and shapes as there."""
+
+    modulation: Modulation | None
+    in_weight: Tensor
+    in_bias: Tensor
+    out_weight: Tensor
+    out_bias: Tensor
+
+
+@dataclass(frozen=True)
+class Expert:
+    """The action expert for S steps of the flow.
+
+    in_weight float32 [W, A], in_bias float32 [S, W]: an action's token, or for pi0 what goes through SiLU and
+    mlp_weight [W, W] (the stack's dtype), mlp_bias float32 [W] to be one; state_weight float32 [W, state],
+    state_bias float32 [W]: the state token of pi0;
+    out_weight float32 [A, W], out_bias float32 [S, A]: -dt of the velocity and the final norm are in them, so
+    that x += rms(h) * (h * (1 + final)) @ out_weight.T + out_bias.
+    """
+
+    layers: tuple[FoldedLayer, ...]
+    modulation: Modulation | None
+    in_weight: Tensor
+    in_bias: Tensor
+    mlp_weight: Tensor | None
+    mlp_bias: Tensor | None
+    state_weight: Tensor | None
+    state_bias: Tensor | None
+    out_weight: Tensor
+    out_bias: Tensor
+
+    @property
+    def steps(self) -> int:
+        """S"""
+        return self.in_bias.shape[0]
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """The prefix stack: its layers, not scaled by the norms, and the norms' own weights, float32 [layers, W].
+
+    Its products are large, so the norms are kernels of their own there and their weights cost nothing.
+    """
+
+    layers: tuple[FoldedLayer, ...]
+    attention_norm: Tensor
+    mlp_norm: Tensor
+    final_norm: Tensor

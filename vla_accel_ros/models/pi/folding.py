@@ -1,0 +1,221 @@
+"""The same network with fewer, larger products: what can be computed before the first observation is.
+
+Three kinds of fold, all exact in real arithmetic, each compared with the unfolded network in float32:
+projections of one input become one matrix (fused.py); constant factors move into the matrix after them (norm
+weights, -dt); and everything that depends on the flow time alone is computed once for all steps, as tables. A
+modulated norm before a matrix, `(normed * (1 + scale) + shift) @ W`, is `rms * (x * (1 + scale)) @ W + shift
+@ W`: the second term is a table too, and the row factor `rms` may be applied after the product, so a norm
+costs no pass over its input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vla_accel_ros.models.flow.sampling import flow_times
+from vla_accel_ros.models.layers.fused import fuse
+from vla_accel_ros.models.layers.gemma import Gemma, Layer, RMSNorm
+from vla_accel_ros.models.pi.folded import Constants, Expert, FoldedLayer, Key, Modulation, Prefix
+from vla_accel_ros.models.pi.model import Pi, time_embedding
+
+
+def fold_prefix(stack: Gemma) -> Prefix:
+    """Fuse an unmodulated stack in place."""
+    norms = [(layer.input_layernorm.weight, layer.post_attention_layernorm.weight) for layer in _of(stack)]
+    return Prefix(
+        layers=_layers(stack),
+        attention_norm=torch.stack([first.detach().float() for first, _ in norms]),
+        mlp_norm=torch.stack([second.detach().float() for _, second in norms]),
+        final_norm=stack.norm.weight.detach().float(),
+    )
+
+
+@torch.no_grad()
+def fold_expert(model: Pi, steps: int, time_rule: str = "openpi", like: Expert | None = None) -> Expert:
+    """Everything of `steps` Euler steps that depends on no observation.
+
+    pi0's matrices are copies, because its norms are folded into them; pi0.5 shares the model's memory.
+    What lies beside the weights (model.fold) is read instead of computed, as far as it is of these numbers,
+    steps and rule. like: the same model's for another number of steps, whose matrices are used again.
+    Raises ValueError for what flow_times refuses, and for a damaged file of folds.
+    """
+    folding = Folding(model, steps, time_rule)
+    kept = model.fold if model.fold is not None and model.fold.fits(model) else None
+    constants = kept.constants(model) if kept is not None and kept.key == folding.key else None
+    layers = _layers(model.expert)
+    if model.config.kind == "pi0":
+        if like is not None:
+            layers = like.layers
+        elif kept is not None:
+            layers = tuple(kept.layer(index, model, layer) for index, layer in enumerate(layers))
+        else:
+            layers = tuple(map(folding.layer, _of(model.expert)))
+    elif constants is None:
+        layers = tuple(map(folding.layer, _of(model.expert)))
+    return _expert(model, layers, constants or folding.constants())
+
+
+@torch.no_grad()
+def with_clean_step(model: Pi, expert: Expert, time_rule: str = "openpi") -> Expert:
+    """The expert with one more row in its tables, the last: at flow time 0, where committed actions are.
+
+    expert: of the model, by fold_expert. Its matrices are shared; models.flow.committed says who needs the
+    row.
+    """
+    folding = Folding(model, expert.steps, time_rule, times=(0.0,))
+    if model.config.kind == "pi05":
+        for layer in _of(model.expert):
+            folding.layer(layer)
+    clean = folding.constants()
+
+    def more(table: Tensor, row: Tensor) -> Tensor:
+        return torch.cat((table, row))
+
+    modulation = expert.modulation
+    if modulation is not None and clean.modulation is not None:
+        tables = vars(modulation).items()
+        modulation = Modulation(**{name: more(own, getattr(clean.modulation, name)) for name, own in tables})
+    return replace(
+        expert,
+        modulation=modulation,
+        in_bias=more(expert.in_bias, clean.in_bias),
+        out_bias=more(expert.out_bias, clean.out_bias),
+    )
+
+
+class Folding:
+    """The expert of S steps, layer by layer, so that whoever has no room for all of them can write them away.
+
+    model: its expert's layers need not be there. times: other flow times than those of the steps' rule.
+    Raises ValueError for what flow_times refuses.
+    """
+
+    def __init__(self, model: Pi, steps: int, time_rule: str, times: Sequence[float] | None = None) -> None:
+        self._model = model
+        self._times = flow_times(steps, time_rule) if times is None else list(times)
+        self.key = Key(steps, time_rule, str(model.expert.dtype).removeprefix("torch."))
+        self._rows: list[tuple[Tensor, ...]] = []
+
+    @property
+    def times(self) -> Tensor:
+        """float32 [S]"""
+        return torch.tensor(self._times, device=self._model.action_in_proj.weight.device)
+
+    @cached_property
+    def condition(self) -> Tensor:
+        """What modulates the norms of pi0.5, [S, W]."""
+        return self._model._modulator(self.times)
+
+    @torch.no_grad()
+    def layer(self, layer: Layer) -> FoldedLayer:
+        """Fold the next layer, from the first on; it is fused in place."""
+        folded = _fused(layer)
+        if self._model.config.kind == "pi0":
+            return _scaled(folded, layer)
+        self._rows.append(_modulated(folded, layer, self.condition))
+        return folded
+
+    @torch.no_grad()
+    def constants(self) -> Constants:
+        """When all layers of a pi0.5 are folded."""
+        model, rows = self._model, len(self._times)
+        dt, norm = -1.0 / self.key.steps, model.expert.norm
+        out_weight = model.action_out_proj.weight.float() * dt
+        out_bias = model.action_out_proj.bias.float() * dt
+        if model.config.kind == "pi05":
+            columns = [torch.stack(column, dim=1).contiguous() for column in zip(*self._rows, strict=True)]
+            final, shift, _ = _modulation(norm, self.condition)
+            modulation = Modulation(*[*columns, final.contiguous()])
+            in_weight = model.action_in_proj.weight.float()
+            in_bias = model.action_in_proj.bias.float().expand(rows, -1)
+            out_biases = F.linear(shift, out_weight, out_bias)
+        else:
+            modulation = None
+            in_weight, in_bias = _action_time_in(model, self.times)
+            out_weight = out_weight * (1.0 + norm.weight.float())
+            out_biases = out_bias.expand(rows, -1)
+        ends = (in_weight, in_bias, out_weight, out_biases)
+        return Constants(modulation, *[end.contiguous() for end in ends])
+
+
+def _expert(model: Pi, layers: tuple[FoldedLayer, ...], constants: Constants) -> Expert:
+    state_weight = state_bias = mlp_weight = mlp_bias = None
+    if model.config.kind == "pi0":
+        mlp_weight = model.action_time_mlp_out.weight.to(model.expert.dtype)
+        mlp_bias = model.action_time_mlp_out.bias.float()
+        state_weight, state_bias = model.state_proj.weight.float(), model.state_proj.bias.float()
+    return Expert(
+        layers=layers,
+        modulation=constants.modulation,
+        in_weight=constants.in_weight,
+        in_bias=constants.in_bias,
+        mlp_weight=mlp_weight,
+        mlp_bias=mlp_bias,
+        state_weight=state_weight,
+        state_bias=state_bias,
+        out_weight=constants.out_weight,
+        out_bias=constants.out_bias,
+    )
+
+
+def _layers(stack: Gemma) -> tuple[FoldedLayer, ...]:
+    return tuple(map(_fused, _of(stack)))
+
+
+def _fused(layer: Layer) -> FoldedLayer:
+    attention, mlp = layer.self_attn, layer.mlp
+    return FoldedLayer(
+        qkv=fuse((attention.q_proj, attention.k_proj, attention.v_proj))[0],
+        o=attention.o_proj.weight.detach(),
+        gate_up=fuse((mlp.gate_proj, mlp.up_proj))[0],
+        down=mlp.down_proj.weight.detach(),
+    )
+
+
+def _of(stack: Gemma) -> list[Layer]:
+    return cast("list[Layer]", list(stack.layers))
+
+
+def _scaled(folded: FoldedLayer, layer: Layer) -> FoldedLayer:
+    """A layer whose norms' factors (1 + weight) are in the matrices after them."""
+    return FoldedLayer(
+        qkv=_columns_scaled(folded.qkv, layer.input_layernorm),
+        o=folded.o,
+        gate_up=_columns_scaled(folded.gate_up, layer.post_attention_layernorm),
+        down=folded.down,
+    )
+
+
+def _columns_scaled(weight: Tensor, norm: RMSNorm) -> Tensor:
+    return (weight.float() * (1.0 + norm.weight.float())).to(weight.dtype)
+
+
+def _action_time_in(model: Pi, times: Tensor) -> tuple[Tensor, Tensor]:
+    """action_in_proj, the time embedding and action_time_mlp_in as one: weight [W, A], bias [S, W]."""
+    width = model.config.expert.width
+    of_action, of_time = model.action_time_mlp_in.weight.double().split(width, dim=1)
+    weight = of_action @ model.action_in_proj.weight.double()
+    constant = of_action @ model.action_in_proj.bias.double() + model.action_time_mlp_in.bias.double()
+    bias = time_embedding(times, width).double() @ of_time.T + constant
+    return weight.float(), bias.float()
+
+
+def _modulated(folded: FoldedLayer, layer: Layer, condition: Tensor) -> tuple[Tensor, ...]:
+    """A layer's rows of the tables of Modulation, but for the last."""
+    scale, shift, gate = _modulation(layer.input_layernorm, condition)
+    mlp_scale, mlp_shift, mlp_gate = _modulation(layer.post_attention_layernorm, condition)
+    bias, mlp_bias = shift @ folded.qkv.float().T, mlp_shift @ folded.gate_up.float().T
+    return scale, bias, gate, mlp_scale, mlp_bias, mlp_gate, shift, mlp_shift
+
+
+def _modulation(norm: RMSNorm, condition: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """scale, shift and gate of a norm for the conditions [S, W] of the steps."""
+    scale, shift, gate = norm.dense(condition).float().chunk(3, dim=-1)
+    return scale, shift, gate

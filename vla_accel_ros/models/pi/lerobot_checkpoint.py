@@ -1,0 +1,201 @@
+"""A folder that lerobot saved a pi0 or pi0.5 in.
+
+Layout: `config.json` (type pi0 or pi05), `model.safetensors` with openpi's names behind `model.`, the two
+processor files with the statistics they name, and the tokeniser of PaliGemma, which lerobot takes from the
+hub and which must be copied into the folder. Everything around the network is lerobot's: how images are
+resized, how numbers are normalised, and when a flow step is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from vla_accel_ros.models.checkpoints.description import Description, Missing, Sizes, trained_range
+from vla_accel_ros.models.checkpoints.formats import OURS, Contents, Format, Weights
+from vla_accel_ros.models.checkpoints.options import Options
+from vla_accel_ros.models.checkpoints.trained_delay import delay_notes, trained_delay
+from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.pi.checkpoint import own_sizes, pi_weights, read_pi
+from vla_accel_ros.models.pi.infer_config import infer_config
+from vla_accel_ros.models.pi.stored_fold import StoredFold
+from vla_accel_ros.models.pi.weights import LEROBOT as LEROBOT_NAMES
+from vla_accel_ros.models.pi.weights import before_names, pi_shapes, pi_sources
+from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.models.processing.conventions import LEROBOT
+from vla_accel_ros.models.processing.lerobot_processors import (
+    ABSOLUTE,
+    RELATIVE,
+    normalisation_modes,
+    read_lerobot_normalizers,
+    read_relative,
+)
+from vla_accel_ros.models.processing.openpi import Normalizer
+from vla_accel_ros.models.text.tokenizer import load_tokenizer
+
+STEPS = (
+    "pi0_new_line_processor",
+    "smolvla_new_line_processor",
+    "pi05_prepare_state_tokenizer_processor_step",
+    RELATIVE,
+    ABSOLUTE,
+)
+"""Steps beside the statistics' that Policy takes care of; the new line has had two names."""
+IMAGES = "observation.images."
+EMPTY = IMAGES + "empty_camera_"
+FIXED: dict[str, Any] = {
+    "n_obs_steps": 1,
+    "min_period": 4e-3,
+    "max_period": 4.0,
+    "use_visual_memory": False,
+    "use_proprioceptive_memory": False,
+    "use_peft": False,
+}
+"""What the code here does, under the names of the fields that could ask for something else."""
+
+
+def holds(contents: Contents) -> bool:
+    """Whether lerobot's config.json says that it is a pi, or the tensors' names are lerobot's."""
+    return contents.config.get("type") in ("pi0", "pi05") or before_names(contents.tensors) == LEROBOT_NAMES
+
+
+def read_config(contents: Contents) -> PiConfig:
+    """The sizes: "vla_accel_ros" of config.json if it is there, else what the rest and the shapes tell."""
+    file, said = contents.folder / "config.json", contents.config.get("type")
+    if said not in ("pi0", "pi05"):
+        raise ValueError(f"{file}: type is {said!r} but the weights are lerobot's; copy its config.json.")
+    for field, value in FIXED.items():
+        if contents.config.get(field, value) != value:
+            raise ValueError(f"{file}: {field} is {contents.config[field]!r}; only {value!r} is known.")
+    if OURS in contents.config:
+        config = own_sizes(contents)
+    else:
+        config = infer_config(
+            pi_shapes(contents.table),
+            str(contents.weights),
+            contents.whole("chunk_size", 50),
+            contents.whole("tokenizer_max_length", 200 if said == "pi05" else 48),
+            cameras(contents),
+        )
+    if config.kind != said:
+        raise ValueError(
+            f"{file}: type is {said!r} but the weights are those of a {config.kind}; make "
+            "config.json and the weights of one model."
+        )
+    side = config.vision.image_size
+    if contents.config.get("image_resolution", [side, side]) != [side, side]:
+        raise ValueError(
+            f"{file}: image_resolution is {contents.config['image_resolution']!r}; the image tower takes "
+            f"[{side}, {side}]."
+        )
+    return config
+
+
+def cameras(contents: Contents) -> tuple[str, ...]:
+    """Names of the cameras in prefix order; those that lerobot calls empty are never filled."""
+    names = [name for name in _features(contents, "input_features", "VISUAL") if not name.startswith(EMPTY)]
+    if not names:
+        raise ValueError(
+            f"{contents.folder / 'config.json'}: input_features names no camera (type VISUAL); copy it again."
+        )
+    return tuple(name.removeprefix(IMAGES).removeprefix("observation.") for name in names)
+
+
+def load(contents: Contents, options: Options) -> Policy:
+    """See checkpoint.load_policy."""
+    folder, config = contents.folder, read_config(contents)
+    tokenizer = load_tokenizer(folder, config.vocab)
+    state, actions = Normalizer.identity(), Normalizer.identity()
+    if options.normalize:
+        state, actions = read_lerobot_normalizers(folder, STEPS)
+    width = action_width(contents, config, actions)
+    relative = read_relative(folder, width) if options.normalize else None
+    mask = options.actions(relative, width, str(folder))
+    delay = trained_delay(contents, config.horizon)
+    prompt_state = options.prompt_state
+    if prompt_state == "auto":
+        prompt_state = trained_prompt_state(relative)
+    model = read_pi(contents, config, options)
+    return Policy(model, tokenizer, state, actions, mask, prompt_state, delay, LEROBOT)
+
+
+def action_width(contents: Contents, config: PiConfig, actions: Normalizer) -> int:
+    """D, the numbers of an action: of the statistics, or else of config.json, or else all."""
+    if actions.size:
+        return min(actions.size, config.action_dim)
+    features = _features(contents, "output_features", "ACTION")
+    shape = next(iter(features.values()), {}).get("shape")
+    if isinstance(shape, list) and len(shape) == 1 and isinstance(shape[0], int) and shape[0] > 0:
+        return min(shape[0], config.action_dim)
+    return config.action_dim
+
+
+def trained_prompt_state(relative: np.ndarray | None) -> str:
+    """How lerobot wrote the state into the prompt of pi0.5: padded to all dimensions first up to 0.4.4.
+
+    No version is in a folder, but from 0.5.1 on there is a step for relative actions, used or not (0.5.0,
+    between the two, saved none and did not pad).
+    """
+    return "padded" if relative is None else "own"
+
+
+def describe(contents: Contents, statistics: str | None) -> Description:
+    """See models.checkpoints.description; there is one set of statistics in such a folder."""
+    folder, config, missing = contents.folder, read_config(contents), Missing()
+    nothing = (Normalizer.identity(), Normalizer.identity())
+    state, actions = missing.read(read_lerobot_normalizers, folder, STEPS, default=nothing)
+    width = action_width(contents, config, actions)
+    relative = missing.read(read_relative, folder, width)
+    missing.read(load_tokenizer, folder, config.vocab)
+    missing.read(StoredFold.find, folder, config)
+    missing.read(lambda: pi_sources(contents.table, config, contents.weights))
+    notes = delay_notes(contents, config.horizon, missing)
+    if config.kind == "pi05" and relative is None:
+        notes.append(
+            "saved by lerobot before 0.5.1, which up to 0.4.4 padded the state in the prompt: so it is here, "
+            "unless prompt_state is own"
+        )
+    return lerobot_description(contents, config, state, actions, missing, notes, relative)
+
+
+def lerobot_description(
+    contents: Contents,
+    config: Sizes,
+    state: Normalizer,
+    actions: Normalizer,
+    missing: Missing,
+    notes: list[str],
+    relative: np.ndarray | None = None,
+) -> Description:
+    """Of any folder that lerobot saved, with what was read of it so far."""
+    return Description(
+        contents.folder,
+        "lerobot, safetensors",
+        config,
+        contents.tensors,
+        trained_range(state),
+        trained_range(actions),
+        missing.read(normalisation_modes, contents.folder, default="unknown"),
+        relative=relative,
+        notes=tuple(notes),
+        missing=tuple(missing.sentences),
+    )
+
+
+def _features(contents: Contents, field: str, kind: str) -> dict[str, dict[str, Any]]:
+    features = contents.config.get(field)
+    features = features if isinstance(features, dict) else {}
+    return {
+        name: value
+        for name, value in features.items()
+        if isinstance(value, dict) and value.get("type") == kind
+    }
+
+
+def weights(contents: Contents) -> Weights:
+    """See formats.Weights; in openpi's names, without lerobot's `model.`."""
+    return pi_weights(contents, read_config(contents), LEROBOT)
+
+
+FORMAT = Format("lerobot", holds, describe, load, weights)

@@ -1,0 +1,240 @@
+"""pi0 and pi0.5 in plain torch: the reference every faster path is compared with.
+
+Four batched, differentiable pieces, the micro-requests of the design: encode (images), prefix (one
+bidirectional pass whose keys and values everything else reads), velocity (one flow step of the action expert)
+and extend/logits (text). Nothing is computed for absent cameras or padding when the caller leaves them out;
+masks are for training batches. Parameter names are those of the openpi PyTorch checkpoints, except
+`gemma_expert.lm_head`, which no path reads.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.layers.gemma import KV, Condition, Gemma, PerToken, RMSNorm
+from vla_accel_ros.models.layers.vision import Embeddings
+from vla_accel_ros.models.pi.folded import Constants, FoldedLayer, Key
+from vla_accel_ros.models.pi.layout import PaliGemmaWithExpert
+
+__all__ = ["KV", "Pi", "time_embedding"]
+
+MIN_PERIOD, MAX_PERIOD = 4e-3, 4.0
+
+
+def time_embedding(t: Tensor, width: int) -> Tensor:
+    """Sine-cosine embedding of flow time. t float [...] -> [..., width] in its dtype, computed in float64."""
+    fraction = torch.linspace(0.0, 1.0, width // 2, dtype=torch.float64, device=t.device)
+    period = MIN_PERIOD * (MAX_PERIOD / MIN_PERIOD) ** fraction
+    angles = (1.0 / period * 2 * math.pi) * t.double()[..., None]
+    return torch.cat((angles.sin(), angles.cos()), dim=-1).to(t.dtype)
+
+
+class Fold(Protocol):
+    """What folding computes for a network, computed before; see stored_fold.StoredFold."""
+
+    @property
+    def key(self) -> Key:
+        """What it was computed for."""
+
+    def fits(self, model: Pi) -> bool:
+        """Whether it was computed from the numbers that this model has."""
+
+    def constants(self, model: Pi) -> Constants:
+        """On the model's device. Raises ValueError if what is stored is damaged."""
+
+    def layer(self, index: int, model: Pi, fused: FoldedLayer) -> FoldedLayer:
+        """Of a pi0: a layer with the norms in its matrices. fused: without them. Raises as constants."""
+
+
+class Pi(nn.Module):
+    """A pi0 or pi0.5 network of the given sizes, randomly initialised.
+
+    fold: constants that lay beside the weights, for models.pi.folding; None where there are none.
+    """
+
+    fold: Fold | None = None
+
+    def __init__(self, config: PiConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.expert.width
+        pi05 = config.kind == "pi05"
+        self.paligemma_with_expert = PaliGemmaWithExpert(config)
+        self.action_in_proj = nn.Linear(config.action_dim, width)
+        self.action_out_proj = nn.Linear(width, config.action_dim)
+        if pi05:
+            self.time_mlp_in = nn.Linear(width, width)
+            self.time_mlp_out = nn.Linear(width, width)
+        else:
+            self.state_proj = nn.Linear(config.state_dim, width)
+            self.action_time_mlp_in = nn.Linear(2 * width, width)
+            self.action_time_mlp_out = nn.Linear(width, width)
+
+    def tie_weights(self) -> None:
+        """Make the language head and the token embedding one tensor again, after parameters were replaced."""
+        self.paligemma_with_expert.paligemma.tie_weights()
+
+    @property
+    def language_model(self) -> Gemma:
+        """The prefix stack."""
+        return self.paligemma_with_expert.paligemma.model.language_model
+
+    @property
+    def stack(self) -> Gemma:
+        """What continues a prefix, for packed forwards."""
+        return self.language_model
+
+    @property
+    def expert(self) -> Gemma:
+        """The action expert."""
+        return self.paligemma_with_expert.gemma_expert.model
+
+    @property
+    def embed_table(self) -> Tensor:
+        """The token embedding and language head [vocab, W], not scaled."""
+        return self.language_model.embed_tokens.weight
+
+    def set_precision(self, dtype: torch.dtype) -> Pi:
+        """Cast to dtype, leaving in float32 what openpi leaves: patch and position embeddings, Gemma norms,
+        and the action, state and time projections."""
+        self.to(dtype)
+        for module in self.modules():
+            if isinstance(module, Embeddings | RMSNorm):
+                module.float()
+        for name, child in self.named_children():
+            if name != "paligemma_with_expert":
+                child.float()
+        return self
+
+    def encode(self, images: Tensor) -> Tensor:
+        """images float [N, 3, S, S] in [-1, 1] -> image tokens [N, n_patch, W]. Not scaled by sqrt(W)."""
+        model = self.paligemma_with_expert.paligemma.model
+        return model.multi_modal_projector.linear(model.vision_tower.vision_model(images))
+
+    def embed_tokens(self, tokens: Tensor) -> Tensor:
+        """tokens int64 [...] -> [..., W], multiplied by sqrt(W)."""
+        return self.language_model.embed_tokens(tokens) * math.sqrt(self.config.prefix.width)
+
+    def prefix(
+        self,
+        embs: Tensor,
+        attend: Tensor | None = None,
+        positions: Tensor | None = None,
+        out: KV | None = None,
+    ) -> tuple[Tensor, KV]:
+        """Compute the prefix.
+
+        embs [B, T, W]; attend bool [B, T, T], True = row may look at column, None = all see all;
+        positions int [B, T], None = 0..T-1. A row that may look at nothing (padding) gives finite numbers
+        without meaning.
+        out: where to write the keys and values instead of allocating them, each [layers, B, kv, T, head_dim].
+        Returns hidden [B, T, W] after the final norm, and the KV of all T tokens.
+        """
+        positions = _count(embs, 0) if positions is None else positions
+        hidden, keys, values = self.language_model(embs, positions, attend)
+        return hidden, KV.of(keys, values, out)
+
+    def extend(
+        self,
+        embs: Tensor,
+        past: KV,
+        attend: Tensor | None = None,
+        positions: Tensor | None = None,
+        tail: KV | None = None,
+        out: KV | None = None,
+    ) -> tuple[Tensor, KV]:
+        """Continue a prefix causally (text).
+
+        embs [B, t, W]; past: the prefix, P tokens; tail: what already continues it, R tokens;
+        attend bool [B, t, P + R + t], None = all of past and tail, and causal within embs;
+        positions int [B, t], None = P + R onwards; out: as in prefix.
+        Returns hidden [B, t, W] and the KV of the t new tokens alone.
+        """
+        before = (past,) if tail is None else (past, tail)
+        old = sum(kv.k.shape[3] for kv in before)
+        new = embs.shape[1]
+        positions = _count(embs, old) if positions is None else positions
+        if attend is None and new > 1:
+            attend = torch.ones(1, new, old + new, dtype=torch.bool, device=embs.device).tril(old)
+        hidden, keys, values = self.language_model(embs, positions, attend, before)
+        return hidden, KV.of(keys, values, out)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [..., W] -> scores of the next token [..., vocab], through the tied embedding."""
+        return F.linear(hidden, self.embed_table)
+
+    def velocity(
+        self, x: Tensor, t: Tensor, state: Tensor | None, kv: KV, kv_mask: Tensor | None = None
+    ) -> Tensor:
+        """One evaluation of the flow field: data at t = 0, noise at t = 1.
+
+        x float32 or float64 [B, H, A], noisy normalised actions;
+        t float32 [B], or [B, H] with a time for each action (on the CPU, a GPU need not be waited for);
+        state float [B, S], pi05 ignores it;
+        kv: the prefix, T tokens; kv_mask bool [B, T], False = not part of the prefix (padding, absent
+        cameras, answer text), None = all valid. Returns [B, H, A] in the dtype of x.
+        """
+        tokens, condition = self.suffix(x, t, state)
+        new, old = tokens.shape[1], kv.k.shape[3]
+        positions = _count(tokens, old)
+        if kv_mask is not None:
+            positions = positions - old + kv_mask.sum(dim=1, keepdim=True)
+        mask = self.suffix_mask(new, old, x.device, kv_mask)
+        hidden, _, _ = self.expert(tokens, positions, mask, (kv,), condition)
+        return self.read_out(hidden, x)
+
+    def suffix(self, x: Tensor, t: Tensor, state: Tensor | None) -> tuple[Tensor, Condition | None]:
+        """What the expert gets of a flow step: its tokens [B, H or 1 + H, W] and what modulates its norms."""
+        tokens = self.action_in_proj(x)
+        if self.config.kind == "pi05":
+            return tokens, self._condition(t, x.device)
+        assert state is not None, "pi0 needs the state"
+        embedded = time_embedding(t.to(x.device), self.config.expert.width).to(tokens.dtype)
+        embedded = embedded[:, None].expand_as(tokens) if t.ndim == 1 else embedded
+        timed = torch.cat((tokens, embedded), dim=2)
+        tokens = self.action_time_mlp_out(F.silu(self.action_time_mlp_in(timed)))
+        return torch.cat((self.state_proj(state.to(x.dtype))[:, None], tokens), dim=1), None
+
+    def read_out(self, hidden: Tensor, x: Tensor) -> Tensor:
+        """The velocity [B, H, A], in the dtype of x, that the expert's hidden states [B, .., W] stand for."""
+        actions = hidden[:, -x.shape[1] :].to(self.action_out_proj.weight.dtype)
+        return self.action_out_proj(actions).to(x.dtype)
+
+    def _condition(self, t: Tensor, device: torch.device) -> Condition:
+        """What modulates the norms of pi0.5 at the times t [B] or [B, H], of which few may differ."""
+        if t.ndim == 2:
+            columns, place = t.unique(dim=1, return_inverse=True)
+            values = tuple(self._modulator(column.to(device, copy=True)) for column in columns.unbind(dim=1))
+            return PerToken(values, place.to(device))
+        return self._modulator(t.to(device))
+
+    def _modulator(self, t: Tensor) -> Tensor:
+        embedded = time_embedding(t, self.config.expert.width)
+        return F.silu(self.time_mlp_out(F.silu(self.time_mlp_in(embedded))))
+
+    def suffix_mask(
+        self, suffix: int, old: int, device: torch.device, kv_mask: Tensor | None = None
+    ) -> Tensor | None:
+        """bool [B, suffix, old + suffix]: a suffix token sees the valid prefix and the suffix, but the state
+        token of pi0 sees no action. None: all see everything."""
+        if kv_mask is None and self.config.kind == "pi05":
+            return None
+        among = torch.ones(suffix, suffix, dtype=torch.bool, device=device)
+        if self.config.kind == "pi0":
+            among = torch.cat((torch.arange(suffix, device=device)[None] < 1, among[1:]))
+        if kv_mask is None:
+            kv_mask = torch.ones(1, old, dtype=torch.bool, device=device)
+        batch = kv_mask.shape[0]
+        return torch.cat(
+            (kv_mask[:, None].expand(batch, suffix, old), among[None].expand(batch, suffix, suffix)), dim=2
+        )
+
+
+def _count(x: Tensor, start: int) -> Tensor:
+    return torch.arange(start, start + x.shape[1], device=x.device)[None]

@@ -1,0 +1,196 @@
+"""A checkpoint that openpi's JAX training wrote: Orbax's folder `params` beside `assets`.
+
+Read with tensorstore alone (the extra `orbax`), without JAX: `_METADATA` names the arrays, and each is a zarr
+array in a key-value store. A stack of layers is one array, so the host holds the largest of them while it is
+dealt out to the parameters (4.8 GB in the published models). The folder says nothing about the horizon: put
+`{"action_horizon": N}` into a `config.json` beside `params` unless it is 50.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.models.checkpoints.description import Description
+from vla_accel_ros.models.checkpoints.formats import OURS, Contents, Format, Weights
+from vla_accel_ros.models.checkpoints.options import Options, Progress
+from vla_accel_ros.models.checkpoints.shards import Stored
+from vla_accel_ros.models.checkpoints.streaming import fill
+from vla_accel_ros.models.config import PI0, PiConfig
+from vla_accel_ros.models.layers.fused import fused_parts
+from vla_accel_ros.models.pi.checkpoint import make_policy, openpi_description, own_sizes
+from vla_accel_ros.models.pi.jax_names import jax_config, parameter_shapes, slices
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.pi.weights import empty_pi, finished, pi_sources
+from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.models.processing.conventions import OPENPI
+from vla_accel_ros.models.processing.norm_stats import read_json
+
+PARAMS, METADATA = "params", "_METADATA"
+DTYPES = {"float64": "F64", "float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array of a checkpoint. name: openpi's, with slashes; store: tensorstore's handle of it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    store: Any
+
+    @property
+    def bytes(self) -> int:
+        """Its size once it is read."""
+        return math.prod(self.shape) * int(np.dtype(self.store.dtype.numpy_dtype).itemsize)
+
+    def read(self) -> Tensor:
+        """The whole array, in host memory. Raises ValueError if it is damaged."""
+        try:
+            values = np.asarray(self.store.read().result())
+        except ValueError as error:
+            raise ValueError(f"{self.name} cannot be read ({error}); copy the checkpoint again.") from error
+        if self.dtype == "BF16":
+            return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(values)
+
+
+def holds(contents: Contents) -> bool:
+    """Whether there is a folder of Orbax's that holds parameters, and nothing converted beside it."""
+    return not contents.tensors and (contents.folder / PARAMS / METADATA).is_file()
+
+
+def read_arrays(folder: Path) -> list[Array]:
+    """Every array below `folder`/params, opened. Raises ValueError if the library or an array is missing."""
+    try:
+        import tensorstore
+    except ImportError as error:
+        raise ValueError(
+            f"{folder / PARAMS} is a JAX checkpoint and needs the package tensorstore; pip install it."
+        ) from error
+    path = folder / PARAMS
+    data = read_json(path / METADATA)
+    driver = "zarr3" if data.get("use_zarr3") else "zarr"
+    packed = (path / "manifest.ocdbt").is_file()
+    arrays = []
+    for keys in _keys(data, path / METADATA):
+        stored = ".".join(keys)
+        kvstore: dict[str, Any] = {"driver": "file", "path": f"{path.resolve() / stored}/"}
+        if packed:
+            base = {"driver": "file", "path": f"{path.resolve()}/"}
+            kvstore = {"driver": "ocdbt", "base": base, "path": f"{stored}/"}
+        try:
+            store = tensorstore.open({"driver": driver, "kvstore": kvstore}, open=True, read=True).result()
+        except ValueError as error:
+            raise ValueError(f"{path}: {stored} cannot be opened ({error}); copy it again.") from error
+        dtype = str(store.dtype.name)
+        arrays.append(Array(_openpi_name(keys), tuple(store.shape), DTYPES.get(dtype, dtype), store))
+    return arrays
+
+
+def stored_parameters(arrays: list[Array], folder: Path) -> dict[str, Stored]:
+    """The parameters that are in the arrays, as a table like a safetensors file's."""
+    return {
+        parameter: Stored(folder / PARAMS, shape, array.dtype)
+        for array in arrays
+        for parameter, shape in parameter_shapes(array.name, array.shape).items()
+    }
+
+
+def read_config(contents: Contents, arrays: list[Array]) -> PiConfig:
+    """The sizes: "vla_accel_ros" of a config.json if there is one, else of the arrays and action_horizon."""
+    if OURS in contents.config:
+        return own_sizes(contents)
+    horizon = contents.whole("action_horizon", PI0.horizon)
+    try:
+        return jax_config({array.name: array.shape for array in arrays}, horizon)
+    except KeyError as error:
+        raise ValueError(
+            f"{contents.folder / PARAMS} has no array {error.args[0]}; give a checkpoint of a pi0 or pi0.5."
+        ) from error
+
+
+def load(contents: Contents, options: Options) -> Policy:
+    """See checkpoint.load_policy."""
+    arrays = read_arrays(contents.folder)
+    config = read_config(contents, arrays)
+
+    def read_weights() -> Pi:
+        return load_orbax_model(
+            arrays, config, contents.folder, options.device, options.dtype, options.progress
+        )
+
+    return make_policy(contents, config, options, read_weights)
+
+
+def load_orbax_model(
+    arrays: list[Array],
+    config: PiConfig,
+    folder: Path,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    progress: Progress | None = None,
+) -> Pi:
+    """As pi_weights.load_pi_model."""
+    pi_sources(stored_parameters(arrays, folder), config, folder / PARAMS)
+    model = empty_pi(config, dtype)
+    total, where = sum(array.bytes for array in arrays), str(folder / PARAMS)
+    fill(model, _values(arrays), device, total, where, progress, fused_parts(model))
+    return finished(model)
+
+
+def describe(contents: Contents, statistics: str | None) -> Description:
+    """See models.checkpoints.description."""
+    arrays = read_arrays(contents.folder)
+    config = read_config(contents, arrays)
+    found = Contents(contents.folder, contents.config, stored_parameters(arrays, contents.folder))
+    return openpi_description(found, config, statistics, "openpi, JAX (Orbax)")
+
+
+def weights(contents: Contents) -> Weights:
+    """See formats.Weights; in openpi's names."""
+    arrays = read_arrays(contents.folder)
+    stored = stored_parameters(arrays, contents.folder)
+    config = read_config(contents, arrays)
+    pi_sources(stored, config, contents.folder / PARAMS)
+    return Weights(stored, _values(arrays), fused_parts(empty_pi(config)), OPENPI.time_rule)
+
+
+def _values(arrays: list[Array]) -> Iterator[tuple[str, Tensor]]:
+    for array in arrays:
+        values = array.read()
+        for part in slices(array.name, array.shape):
+            yield part.parameter, part.of(values)
+        del values
+
+
+def _keys(data: dict[str, Any], file: Path) -> list[list[str]]:
+    tree = data.get("tree_metadata")
+    entries = list(tree.values()) if isinstance(tree, dict) else []
+    keys = []
+    for entry in entries:
+        parts = entry.get("key_metadata") if isinstance(entry, dict) else None
+        parts = parts if isinstance(parts, list) else []
+        names = [str(part["key"]) for part in parts if isinstance(part, dict) and "key" in part]
+        if not names or len(names) != len(parts) or any("/" in name or name in ("", "..") for name in names):
+            raise ValueError(f"{file}, field tree_metadata: an array has no name; copy the checkpoint again.")
+        keys.append(names)
+    if not keys:
+        raise ValueError(f"{file}, field tree_metadata: it must name every array; copy the checkpoint again.")
+    return keys
+
+
+def _openpi_name(keys: list[str]) -> str:
+    """Without what training wraps around: `params` before and `value` after."""
+    inner = keys[1:] if keys[0] == PARAMS else keys
+    return "/".join(inner[:-1] if len(inner) > 1 and inner[-1] == "value" else inner)
+
+
+FORMAT = Format("openpi, JAX", holds, describe, load, weights)

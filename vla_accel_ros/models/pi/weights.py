@@ -1,0 +1,92 @@
+"""The weights of a pi0 or pi0.5 from a table of tensors: openpi's names, or lerobot's, which begin `model.`.
+
+The language head and the token embedding are one tensor; a file may have it under either name or both. The
+action expert's own head is let in and left out, since nothing reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from vla_accel_ros.models.checkpoints.options import Progress
+from vla_accel_ros.models.checkpoints.shards import Stored, check_table
+from vla_accel_ros.models.checkpoints.streaming import fill, on_meta, read, same
+from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.layers.fused import fused_parts
+from vla_accel_ros.models.pi.model import Pi
+
+ROOT = "paligemma_with_expert."
+LEROBOT = "model."
+LM_HEAD = ROOT + "paligemma.lm_head.weight"
+EMBED_TOKENS = ROOT + "paligemma.model.language_model.embed_tokens.weight"
+UNUSED = ROOT + "gemma_expert.lm_head.weight"
+
+
+def before_names(table: Mapping[str, Stored]) -> str:
+    """What stands before openpi's names in a table: nothing, or lerobot's `model.`."""
+    return LEROBOT if any(name.startswith(LEROBOT + ROOT) for name in table) else ""
+
+
+def pi_shapes(table: Mapping[str, Stored]) -> dict[str, tuple[int, ...]]:
+    """Shapes under openpi's names."""
+    before = before_names(table)
+    return {name.removeprefix(before): stored.shape for name, stored in table.items()}
+
+
+def empty_pi(config: PiConfig, dtype: torch.dtype = torch.float32) -> Pi:
+    """A model of these sizes on `meta`, its parameters in the dtypes that openpi gives them."""
+    with on_meta():
+        return Pi(config).set_precision(dtype)
+
+
+def pi_sources(table: Mapping[str, Stored], config: PiConfig, where: Path) -> dict[str, str]:
+    """Which tensor each parameter comes from. Raises ValueError listing everything that does not fit."""
+    before = before_names(table)
+    names = {
+        name: before + name
+        for name, _ in empty_pi(config).named_parameters(remove_duplicate=False)
+        if name != LM_HEAD
+    }
+    head = before + LM_HEAD
+    if head in table and names[EMBED_TOKENS] not in table:
+        names[EMBED_TOKENS] = head
+    parameters = dict(empty_pi(config).named_parameters(remove_duplicate=False))
+    wanted = {source: tuple(parameters[name].shape) for name, source in names.items()}
+    if head in table:
+        wanted[head] = tuple(parameters[EMBED_TOKENS].shape)
+    check_table(table, wanted, lambda name: name == before + UNUSED, where)
+    if head in table and names[EMBED_TOKENS] != head and not same(table, head, names[EMBED_TOKENS]):
+        raise ValueError(
+            f"{where}: {head} and {names[EMBED_TOKENS]} are one tensor but differ; keep one of them."
+        )
+    return names
+
+
+def load_pi_model(
+    table: Mapping[str, Stored],
+    config: PiConfig,
+    where: Path,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    progress: Progress | None = None,
+) -> Pi:
+    """A model of these sizes with the weights of `table`, in eval mode and without gradients.
+
+    where: the folder or file that errors name. Raises ValueError listing everything that does not fit.
+    """
+    sources = pi_sources(table, config, where)
+    names = {source: name for name, source in sources.items()}
+    model = empty_pi(config, dtype)
+    total = sum(table[source].bytes for source in names)
+    values = ((names[source], value) for source, value in read(table, names))
+    fill(model, values, device, total, str(where), progress, fused_parts(model))
+    return finished(model)
+
+
+def finished(model: Pi) -> Pi:
+    """Head and embedding made one again, for inference."""
+    model.tie_weights()
+    return model.requires_grad_(False).eval()

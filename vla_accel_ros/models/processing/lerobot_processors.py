@@ -1,0 +1,191 @@
+"""What lerobot saved beside a policy: which steps come before and after it, and their statistics.
+
+`policy_preprocessor.json` and `policy_postprocessor.json` list steps by name, and each step with tensors
+names its own file: nothing is found by counting steps. Only what a policy was trained with is right, so a
+step that is not known here is refused; it would otherwise be left out in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vla_accel_ros.models.checkpoints.shards import open_weights
+from vla_accel_ros.models.processing.norm_stats import finite_numbers, read_json
+from vla_accel_ros.models.processing.openpi import Normalizer
+
+BEFORE, AFTER = "policy_preprocessor.json", "policy_postprocessor.json"
+NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"
+TRANSPORT = frozenset(
+    {"rename_observations_processor", "to_batch_processor", "device_processor", "tokenizer_processor"}
+)
+"""Steps that leave every number as it is; the tokeniser's file lies in the folder."""
+EPS = 1e-8
+STATISTICS = {
+    "MEAN_STD": ("mean", "std"),
+    "MIN_MAX": ("min", "max"),
+    "QUANTILES": ("q01", "q99"),
+    "QUANTILE10": ("q10", "q90"),
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step's registered name, its settings, and the file of its tensors if it has any."""
+
+    name: str
+    config: dict[str, Any]
+    state_file: Path | None
+
+
+def read_lerobot_normalizers(folder: Path, known: Collection[str] = ()) -> tuple[Normalizer, Normalizer]:
+    """(state, actions) of a folder that lerobot saved.
+
+    known: names of further steps, of which the caller takes care.
+    Raises ValueError if a file, a step or a number is missing, malformed or unknown.
+    """
+    before, after = _steps(folder / BEFORE), _steps(folder / AFTER)
+    for file, steps in ((BEFORE, before), (AFTER, after)):
+        unknown = [
+            step.name for step in steps if step.name not in {*known, *TRANSPORT, NORMALIZER, UNNORMALIZER}
+        ]
+        if unknown:
+            raise ValueError(
+                f"{folder / file} has the steps {unknown}, which are not known here; only policies without "
+                "them can be run."
+            )
+    return (
+        _normalizer(folder / BEFORE, before, NORMALIZER, "STATE", "observation.state"),
+        _normalizer(folder / AFTER, after, UNNORMALIZER, "ACTION", "action"),
+    )
+
+
+RELATIVE, ABSOLUTE = "relative_actions_processor", "absolute_actions_processor"
+
+
+def read_relative(folder: Path, width: int) -> np.ndarray | None:
+    """bool [D], which actions of a policy are relative to the state; None if the folder does not say.
+
+    width: D. lerobot has said so since 0.5.1. A joint is excluded by a part of its name.
+    Raises ValueError if the two files disagree or a field is malformed.
+    """
+    before = [step for step in _steps(folder / BEFORE) if step.name == RELATIVE]
+    after = [step for step in _steps(folder / AFTER) if step.name == ABSOLUTE]
+    if not before and not after:
+        return None
+    enabled = [step.config.get("enabled", False) for step in (*before, *after)]
+    if len(before) != 1 or len(after) != 1 or enabled[0] is not enabled[1]:
+        raise ValueError(
+            f"{folder / BEFORE} and {folder / AFTER} must have one step {RELATIVE} and one {ABSOLUTE}, both "
+            "enabled or none; copy them again."
+        )
+    if not enabled[0]:
+        return np.zeros(width, np.bool_)
+    names, excluded = (before[0].config.get(field) or [] for field in ("action_names", "exclude_joints"))
+    if not all(
+        isinstance(some, list) and all(isinstance(n, str) for n in some) for some in (names, excluded)
+    ):
+        raise ValueError(
+            f"{folder / BEFORE}, {RELATIVE}: action_names and exclude_joints must be lists of names."
+        )
+    tokens = [name.lower() for name in excluded if name]
+    relative = np.ones(width, np.bool_)
+    for index, name in enumerate(names[:width]):
+        relative[index] = not any(token in name.lower() for token in tokens)
+    return relative
+
+
+def normalisation_modes(folder: Path) -> str:
+    """How state and actions are mapped, in words."""
+    modes = []
+    for file, name, kind in ((BEFORE, NORMALIZER, "STATE"), (AFTER, UNNORMALIZER, "ACTION")):
+        found = [step for step in _steps(folder / file) if step.name == name]
+        norm_map = found[0].config.get("norm_map") if found else None
+        modes.append(str(norm_map.get(kind, "IDENTITY")) if isinstance(norm_map, dict) else "IDENTITY")
+    return f"state {modes[0]}, actions {modes[1]} (lerobot's names), epsilon {EPS:g}"
+
+
+def _steps(file: Path) -> list[Step]:
+    if not file.is_file():
+        raise ValueError(
+            f"{file} is not there; copy it, or for a policy saved before lerobot 0.4 make it with lerobot's "
+            "migrate_policy_normalization."
+        )
+    listed = read_json(file).get("steps")
+    if not isinstance(listed, list):
+        raise ValueError(f"{file}, field steps: it must be a list; copy the file again.")
+    return [_step(file, index, step) for index, step in enumerate(listed)]
+
+
+def _step(file: Path, index: int, data: Any) -> Step:
+    data = data if isinstance(data, dict) else {}
+    name, config, state = data.get("registry_name"), data.get("config", {}), data.get("state_file")
+    if not isinstance(name, str) or not isinstance(config, dict):
+        raise ValueError(
+            f"{file}, field steps[{index}]: it has no registry_name and config; only lerobot's registered "
+            "steps are known, and no code is run."
+        )
+    if state is None:
+        return Step(name, config, None)
+    if not isinstance(state, str) or Path(state).name != state or not state.endswith(".safetensors"):
+        raise ValueError(
+            f"{file}, field steps[{index}].state_file is {state!r}; it must name a .safetensors beside it."
+        )
+    return Step(name, config, file.parent / state)
+
+
+def _normalizer(file: Path, steps: list[Step], name: str, kind: str, key: str) -> Normalizer:
+    found = [step for step in steps if step.name == name]
+    if len(found) != 1:
+        raise ValueError(f"{file} has {len(found)} steps {name}; it must have one.")
+    modes = found[0].config.get("norm_map")
+    modes = modes if isinstance(modes, dict) else {}
+    if modes.get("VISUAL", "IDENTITY") != "IDENTITY":
+        raise ValueError(f"{file}, {name}.norm_map.VISUAL is {modes['VISUAL']!r}; only 'IDENTITY' is known.")
+    mode = modes.get(kind, "IDENTITY")
+    if mode == "IDENTITY":
+        return Normalizer.identity()
+    if mode not in STATISTICS:
+        raise ValueError(
+            f"{file}, {name}.norm_map.{kind} is {mode!r}; use one of {['IDENTITY', *STATISTICS]}."
+        )
+    first, second = (_numbers(file, found[0], f"{key}.{which}") for which in STATISTICS[mode])
+    if len(first) != len(second):
+        raise ValueError(
+            f"{found[0].state_file}: {key} has {len(first)} and {len(second)} numbers; copy it again."
+        )
+    return make_normalizer(mode, first, second, _epsilon(file, found[0]))
+
+
+def make_normalizer(mode: str, first: np.ndarray, second: np.ndarray, eps: float = EPS) -> Normalizer:
+    """lerobot's map by the two statistics float [D] of a mode.
+
+    Its mean and std include eps on the way in alone: the way out differs from it by eps times the number.
+    """
+    if mode == "MEAN_STD":
+        return Normalizer(first, second + eps)
+    span = second - first
+    return Normalizer(first, np.where(span == 0, eps, span), gain=2.0, offset=-1.0)
+
+
+def _epsilon(file: Path, step: Step) -> float:
+    eps = step.config.get("eps", EPS)
+    if not isinstance(eps, float | int) or isinstance(eps, bool) or not 0 < eps < 1:
+        raise ValueError(f"{file}, {step.name}.eps is {eps!r}; it must be between 0 and 1.")
+    return float(eps)
+
+
+def _numbers(file: Path, step: Step, name: str) -> np.ndarray:
+    if step.state_file is None or not step.state_file.is_file():
+        raise ValueError(
+            f"{file} names {step.state_file} for the statistics of {step.name}, which is not there; copy it."
+        )
+    with open_weights(step.state_file) as tensors:
+        if name not in tensors.keys():  # noqa: SIM118
+            raise ValueError(f"{step.state_file} has no {name}; train or convert the policy with statistics.")
+        value = tensors.get_tensor(name)
+    return finite_numbers(value.double().numpy(), f"{step.state_file}: {name}")

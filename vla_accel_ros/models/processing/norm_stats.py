@@ -1,0 +1,101 @@
+"""Reads openpi's `assets/<id>/norm_stats.json`, the statistics of the data a policy was trained on.
+
+Wrong statistics move a robot to the wrong place without any error, so everything about them is checked and
+nothing is guessed: several sets need a name, and a policy without any must be asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vla_accel_ros.models.processing.openpi import Normalizer
+
+
+def read_normalizers(folder: Path, kind: str, asset: str | None = None) -> tuple[Normalizer, Normalizer]:
+    """(state, actions) of the checkpoint folder: by mean and std for pi0, by quantiles for pi05.
+
+    Raises ValueError if there are no statistics, several and no name, or a number that cannot be.
+    """
+    assets, found = folder / "assets", _files(folder)
+    if asset is None and len(found) == 1:
+        asset = next(iter(found))
+    if asset is None or asset not in found:
+        asked = "no asset was named" if asset is None else f"the asset '{asset}' is not there"
+        mend = f"name one of {sorted(found)}" if found else "copy the training run's folder `assets`"
+        raise ValueError(
+            f"{assets} has {len(found)} norm_stats.json and {asked}; {mend}, or pass normalize=False."
+        )
+    data = read_json(found[asset])
+    stats = data.get("norm_stats", data)
+    return _normalizer(stats, "state", kind, found[asset]), _normalizer(stats, "actions", kind, found[asset])
+
+
+def statistics_names(folder: Path) -> tuple[str, ...]:
+    """Every `asset` that read_normalizers could be given."""
+    return tuple(_files(folder))
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    assets = folder / "assets"
+    return {str(file.parent.relative_to(assets)): file for file in sorted(assets.glob("**/norm_stats.json"))}
+
+
+MOST_JSON_BYTES = 4 << 20
+"""Of a file beside a checkpoint: the index of 40,000 tensors. Python takes up to 22 bytes for one of it."""
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises ValueError if it is not readable, too large or no object."""
+    try:
+        check_bytes(file, MOST_JSON_BYTES)
+        data = json.loads(file.read_text())
+    except RecursionError as error:
+        raise ValueError(f"{file} is nested too deeply for JSON of a checkpoint; copy it again.") from error
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} is not readable JSON ({error}); copy it again.") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"{file} holds a {type(data).__name__}; it must hold an object.")
+    return data
+
+
+def check_bytes(file: Path, most: int) -> None:
+    """Raise ValueError if a file is larger than is believed of its kind."""
+    size = file.stat().st_size
+    if size > most:
+        raise ValueError(f"{file} has {size} bytes, no such file has more than {most}; copy it again.")
+
+
+def _normalizer(stats: Any, group: str, kind: str, file: Path) -> Normalizer:
+    first, second = ("mean", "std") if kind == "pi0" else ("q01", "q99")
+    a, b = _numbers(stats, group, first, file), _numbers(stats, group, second, file)
+    where = f"{file}: norm_stats.{group}"
+    if len(a) != len(b):
+        raise ValueError(f"{where} has {len(a)} {first} but {len(b)} {second}; compute the statistics again.")
+    bad = np.flatnonzero(b < (0 if kind == "pi0" else a))
+    if len(bad):
+        least = "0" if kind == "pi0" else "q01"
+        raise ValueError(f"{where}.{second}[{bad[0]}] is below {least}; compute the statistics again.")
+    return Normalizer.mean_std(a, b) if kind == "pi0" else Normalizer.quantile(a, b)
+
+
+def finite_numbers(value: Any, where: str) -> np.ndarray:
+    """float64 [D] of a list of D >= 1 finite numbers. Raises ValueError naming `where` for anything else."""
+    try:
+        values = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        values = np.zeros(0)
+    if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
+        raise ValueError(f"{where} must be a list of finite numbers, one a dimension.")
+    return values
+
+
+def _numbers(stats: Any, group: str, field: str, file: Path) -> np.ndarray:
+    try:
+        value = stats[group][field]
+    except (KeyError, TypeError, ValueError):
+        value = None
+    return finite_numbers(value, f"{file}: norm_stats.{group}.{field}")

@@ -1,0 +1,124 @@
+"""A folder that lerobot saved a SmolVLA in, and the weights of one.
+
+Layout: `config.json` (type smolvla), `model.safetensors` with every name behind `model.`, the two processor
+files with the statistics they name, and `tokenizer.json`, which lerobot takes from the hub and which must be
+copied from the language model named in `config.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from vla_accel_ros.models.checkpoints.description import Description, Missing
+from vla_accel_ros.models.checkpoints.formats import Contents, Format, Weights, read_sizes, renamed
+from vla_accel_ros.models.checkpoints.options import Options, Progress
+from vla_accel_ros.models.checkpoints.shards import Stored, check_table
+from vla_accel_ros.models.checkpoints.streaming import fill, on_meta, read
+from vla_accel_ros.models.checkpoints.trained_delay import delay_notes, trained_delay
+from vla_accel_ros.models.pi.lerobot_checkpoint import lerobot_description
+from vla_accel_ros.models.processing.conventions import LEROBOT
+from vla_accel_ros.models.processing.lerobot_processors import read_lerobot_normalizers
+from vla_accel_ros.models.processing.openpi import Normalizer
+from vla_accel_ros.models.smolvla.config import SmolVLAConfig
+from vla_accel_ros.models.smolvla.model import UNUSED, SmolVLA
+from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy
+from vla_accel_ros.models.smolvla.sizes import infer_smolvla
+from vla_accel_ros.models.text.tokenizer import Tokenizer, load_tokenizer
+
+ROOT = "model."
+NEW_LINE = "smolvla_new_line_processor"
+
+
+def holds(contents: Contents) -> bool:
+    """Whether config.json says that it is a SmolVLA, or the tensors have its names."""
+    said = contents.config.get("type") == "smolvla" or contents.kind == "smolvla"
+    return said or any(name.startswith(ROOT + "vlm_with_expert.") for name in contents.tensors)
+
+
+def load(contents: Contents, options: Options) -> SmolVLAPolicy:
+    """See checkpoint.load_policy."""
+    folder, config = contents.folder, read_smolvla_config(contents)
+    tokenizer = _tokenizer(contents, config)
+    state, actions = Normalizer.identity(), Normalizer.identity()
+    if options.normalize:
+        state, actions = read_smolvla_normalizers(folder)
+    width = min(actions.size, config.action_dim) or config.action_dim
+    mask = options.actions(None, width, str(folder))
+    delay = trained_delay(contents, config.horizon)
+    model = load_smolvla_model(
+        contents.table, config, contents.weights, options.device, options.dtype, options.progress
+    )
+    return SmolVLAPolicy(model, tokenizer, state, actions, mask, trained_delay=delay, conventions=LEROBOT)
+
+
+def _tokenizer(contents: Contents, config: SmolVLAConfig) -> Tokenizer:
+    if not (contents.folder / "tokenizer.json").is_file():
+        raise ValueError(
+            f"{contents.folder} has no tokenizer.json, which lerobot does not save; copy that of "
+            f"{contents.config.get('vlm_model_name', 'its language model')} into the folder."
+        )
+    return load_tokenizer(contents.folder, config.vocab)
+
+
+def read_smolvla_normalizers(folder: Path) -> tuple[Normalizer, Normalizer]:
+    """(state, actions) of the folder, see read_lerobot_normalizers."""
+    return read_lerobot_normalizers(folder, known=(NEW_LINE,))
+
+
+def load_smolvla_model(
+    table: Mapping[str, Stored],
+    config: SmolVLAConfig,
+    where: Path,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    progress: Progress | None = None,
+) -> SmolVLA:
+    """A model of these sizes with the weights of `table`, in eval mode and without gradients.
+
+    where: the folder or file that errors name. Raises ValueError listing everything that does not fit.
+    """
+    check_smolvla(table, config, where)
+    with on_meta():
+        model = SmolVLA(config).set_precision(dtype)
+    names = [ROOT + name for name, _ in model.named_parameters()]
+    values = ((name.removeprefix(ROOT), value) for name, value in read(table, names))
+    fill(model, values, device, sum(table[name].bytes for name in names), str(where), progress)
+    return model.requires_grad_(False).eval()
+
+
+def check_smolvla(table: Mapping[str, Stored], config: SmolVLAConfig, where: Path) -> None:
+    """Raise one ValueError with everything that does not fit."""
+    with on_meta():
+        model = SmolVLA(config)
+    shapes = {ROOT + name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    check_table(table, shapes, lambda name: name == ROOT + UNUSED, where)
+
+
+def read_smolvla_config(contents: Contents) -> SmolVLAConfig:
+    """The sizes: "vla_accel_ros" of `config.json` if it is there, else what the rest and the shapes tell."""
+    return read_sizes(contents, SmolVLAConfig.from_json, infer_smolvla)
+
+
+def describe(contents: Contents, statistics: str | None) -> Description:
+    """See models.checkpoints.description; there is one set of statistics in such a folder."""
+    folder, config, missing = contents.folder, read_smolvla_config(contents), Missing()
+    nothing = (Normalizer.identity(), Normalizer.identity())
+    state, actions = missing.read(read_smolvla_normalizers, folder, default=nothing)
+    missing.read(_tokenizer, contents, config)
+    missing.read(lambda: check_smolvla(contents.table, config, contents.weights))
+    notes = ["it writes no text: the layers that did were cut off"]
+    notes += delay_notes(contents, config.horizon, missing)
+    return lerobot_description(contents, config, state, actions, missing, notes)
+
+
+def weights(contents: Contents) -> Weights:
+    """See formats.Weights; in lerobot's names."""
+    config = read_smolvla_config(contents)
+    check_smolvla(contents.table, config, contents.weights)
+    return renamed(contents.table, {name: name for name in contents.table if name != ROOT + UNUSED})
+
+
+FORMAT = Format("SmolVLA", holds, describe, load, weights)

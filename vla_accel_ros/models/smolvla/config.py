@@ -1,0 +1,107 @@
+"""Sizes of a SmolVLA model, and nothing else: a SigLIP tower, a connector, a Llama stack, an action expert.
+
+As for pi0, every module takes its shapes from here, so that a recorded test model of 300 k parameters and the
+published one of 450 M are the same code. The field names that the engine reads are PiConfig's. The JSON form
+travels in `config.json` under the key `vla_accel_ros`; lerobot's folders do not have it, smolvla_sizes infers
+it for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from vla_accel_ros.models.config import (
+    LlamaConfig,
+    VisionConfig,
+    check_expert,
+    check_image_names,
+    check_whole,
+    read_fields,
+)
+
+NORM_EPS = 1e-5
+
+
+@dataclass(frozen=True)
+class SmolVLAConfig:
+    """A whole SmolVLA network.
+
+    shuffle: the connector joins shuffle x shuffle patches into one image token.
+    prefix, expert: the kept layers of the language stack, and the action expert; they share depth and head
+        shapes, because every layer of the expert reads the keys and values of the same layer of the prefix.
+    self_every: in the layers 0, self_every, 2 * self_every, ... the actions also attend to one another; in
+        the others they only look at the prefix, through projections of its keys and values.
+    action_dim, state_dim: padded sizes the network sees. horizon: actions in a chunk.
+    max_prompt: most language tokens in a prompt. image_names: the cameras in prefix order.
+    """
+
+    vision: VisionConfig
+    shuffle: int
+    prefix: LlamaConfig
+    expert: LlamaConfig
+    self_every: int
+    vocab: int
+    action_dim: int
+    state_dim: int
+    horizon: int
+    max_prompt: int
+    image_names: tuple[str, ...]
+    kind: str = "smolvla"
+
+    def __post_init__(self) -> None:
+        if self.kind != "smolvla":
+            raise ValueError(f"kind is '{self.kind}'; these are the sizes of 'smolvla'.")
+        check_whole(self, "config")
+        check_expert(self.prefix, self.expert)
+        if (self.vision.image_size // self.vision.patch) % self.shuffle:
+            raise ValueError(
+                f"shuffle {self.shuffle} does not divide the {self.vision.image_size // self.vision.patch} "
+                "patches of a row; make it a divisor."
+            )
+        check_image_names(self.image_names)
+
+    @property
+    def image_tokens(self) -> int:
+        """Prefix tokens of one image."""
+        return self.vision.tokens // self.shuffle**2
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens a prefix can have: every camera, the longest prompt and the state."""
+        return len(self.image_names) * self.image_tokens + self.max_prompt + 1
+
+    def attends_itself(self, layer: int) -> bool:
+        """Whether the actions see one another in this layer of the expert."""
+        return layer % self.self_every == 0
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary of numbers, strings and lists."""
+        return {**asdict(self), "image_names": list(self.image_names)}
+
+    @classmethod
+    def from_json(cls, data: Any) -> SmolVLAConfig:
+        """The inverse of to_json. Raises ValueError naming missing or unknown fields."""
+        given = read_fields(cls, data, "config")
+        parts = {
+            "vision": VisionConfig(**read_fields(VisionConfig, given["vision"], "config.vision")),
+            "prefix": LlamaConfig(**read_fields(LlamaConfig, given["prefix"], "config.prefix")),
+            "expert": LlamaConfig(**read_fields(LlamaConfig, given["expert"], "config.expert")),
+        }
+        return cls(**{**given, **parts, "image_names": tuple(given["image_names"])})
+
+
+SMOLVLA = SmolVLAConfig(
+    vision=VisionConfig(width=768, depth=12, mlp=3072, heads=12, image_size=512, patch=16),
+    shuffle=4,
+    prefix=LlamaConfig(960, 16, 2560, heads=15, kv_heads=5, head_dim=64, norm_eps=NORM_EPS),
+    expert=LlamaConfig(720, 16, 2048, heads=15, kv_heads=5, head_dim=64, norm_eps=NORM_EPS),
+    self_every=2,
+    vocab=49280,
+    action_dim=32,
+    state_dim=32,
+    horizon=50,
+    max_prompt=48,
+    image_names=("camera1", "camera2", "camera3"),
+)
+"""The published smolvla_base: SmolVLM2-500M cut to 16 layers, and its expert."""

@@ -1,0 +1,191 @@
+"""SmolVLA in plain torch: the reference every faster path is compared with.
+
+The pieces of Pi, with its signatures: encode (images to tokens), prefix (one pass whose keys and values the
+actions read) and velocity (one flow step of the action expert). What differs: the state is the prefix's last
+token, which sees everything and is seen by the actions alone; actions are causal; and in the odd layers the
+expert attends to projections of the prefix's keys and values, at positions that start at zero. There is no
+language head, because the layers before it were cut off. Parameter names are those of lerobot's checkpoints
+without their leading `model.`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vla_accel_ros.models.layers.gemma import KV
+from vla_accel_ros.models.layers.vision import SigLIP
+from vla_accel_ros.models.pi.model import time_embedding
+from vla_accel_ros.models.smolvla.config import SmolVLAConfig
+from vla_accel_ros.models.smolvla.stack import Stack, rotary_tables
+
+UNUSED = "vlm_with_expert.vlm.lm_head.weight"
+
+
+class ModalityProjection(nn.Module):
+    """`modality_projection.proj`"""
+
+    def __init__(self, config: SmolVLAConfig) -> None:
+        super().__init__()
+        self.proj = nn.Linear(config.vision.width * config.shuffle**2, config.prefix.width, bias=False)
+
+
+class Connector(nn.Module):
+    """Patches [N, side * side, C] to tokens [N, (side / s)^2, W]: s x s neighbours become one token."""
+
+    def __init__(self, config: SmolVLAConfig) -> None:
+        super().__init__()
+        self.shuffle = config.shuffle
+        self.modality_projection = ModalityProjection(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        side, s = math.isqrt(x.shape[1]), self.shuffle
+        blocks = x.unflatten(1, (side // s, s, side // s, s)).transpose(2, 3)
+        return self.modality_projection.proj(blocks.flatten(3).flatten(1, 2))
+
+
+class VLMModel(nn.Module):
+    """`vlm.model`"""
+
+    def __init__(self, config: SmolVLAConfig) -> None:
+        super().__init__()
+        self.vision_model = SigLIP(config.vision)
+        self.connector = Connector(config)
+        self.text_model = Stack(config.prefix, [False] * config.prefix.depth, config.vocab)
+
+
+class VLM(nn.Module):
+    """`vlm`"""
+
+    def __init__(self, config: SmolVLAConfig) -> None:
+        super().__init__()
+        self.model = VLMModel(config)
+
+
+class VLMWithExpert(nn.Module):
+    """`vlm_with_expert`"""
+
+    def __init__(self, config: SmolVLAConfig) -> None:
+        super().__init__()
+        self.vlm = VLM(config)
+        cross = [not config.attends_itself(layer) for layer in range(config.expert.depth)]
+        self.lm_expert = Stack(config.expert, cross)
+
+
+class SmolVLA(nn.Module):
+    """A SmolVLA network of the given sizes, randomly initialised."""
+
+    def __init__(self, config: SmolVLAConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.expert.width
+        self.vlm_with_expert = VLMWithExpert(config)
+        self.state_proj = nn.Linear(config.state_dim, config.prefix.width)
+        self.action_in_proj = nn.Linear(config.action_dim, width)
+        self.action_out_proj = nn.Linear(width, config.action_dim)
+        self.action_time_mlp_in = nn.Linear(2 * width, width)
+        self.action_time_mlp_out = nn.Linear(width, width)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self.state_proj.weight.device
+
+    @property
+    def language_model(self) -> Stack:
+        """The prefix stack."""
+        return self.vlm_with_expert.vlm.model.text_model
+
+    @property
+    def expert(self) -> Stack:
+        """The action expert."""
+        return self.vlm_with_expert.lm_expert
+
+    def set_precision(self, dtype: torch.dtype) -> SmolVLA:
+        """Cast to dtype, leaving the state, action and time projections in float32, as lerobot does."""
+        self.float()
+        self.vlm_with_expert.to(dtype)
+        return self
+
+    def encode(self, images: Tensor) -> Tensor:
+        """images float [N, 3, S, S] in [-1, 1] -> image tokens [N, tokens, W], multiplied by sqrt(W)."""
+        model = self.vlm_with_expert.vlm.model
+        tokens = model.connector(model.vision_model(images.to(self.language_model.dtype)))
+        return tokens * torch.tensor(self.config.prefix.width**0.5, dtype=tokens.dtype, device=tokens.device)
+
+    def embed_tokens(self, tokens: Tensor) -> Tensor:
+        """tokens int64 [...] -> [..., W], multiplied by sqrt(W)."""
+        return self.language_model.embed_tokens(tokens) * math.sqrt(self.config.prefix.width)
+
+    def embed(self, images: Tensor, tokens: Tensor, state: Tensor) -> Tensor:
+        """Everything before the actions: image tokens [B, P, W], prompt [B, T], state [B, S], normalised ->
+        [B, P + T + 1, W]."""
+        words = self.embed_tokens(tokens)
+        last = self.state_proj(state.to(self.state_proj.weight.dtype))[:, None]
+        return torch.cat((images.to(words.dtype), words, last), dim=1)
+
+    def prefix(
+        self,
+        embs: Tensor,
+        attend: Tensor | None = None,
+        positions: Tensor | None = None,
+        out: KV | None = None,
+    ) -> tuple[Tensor, KV]:
+        """Compute the prefix.
+
+        embs [B, T, W], see `embed`; attend bool [B, T, T], True = row may look at column, None = all see all
+        but the last token, the state, which only itself sees; positions int [B, T], None = 0..T-1. A row that
+        may look at nothing (padding) gives finite numbers without meaning.
+        out: where to write the keys and values instead of allocating them, each [layers, B, kv, T, head_dim].
+        Returns hidden [B, T, W] after the final norm, and the KV of all T tokens.
+        """
+        tokens = embs.shape[1]
+        if positions is None:
+            positions = torch.arange(tokens, device=embs.device)[None]
+        if attend is None:
+            attend = torch.ones(1, tokens, tokens, dtype=torch.bool, device=embs.device)
+            attend[:, :-1, -1] = False
+        stack, keys, values = self.language_model, [], []
+        tables, x = rotary_tables(positions, stack.head_dim), embs
+        for layer in stack.layers:
+            x, (k, v) = layer(x, tables, attend[:, None])
+            keys.append(k)
+            values.append(v)
+        return stack.norm(x), KV.of(keys, values, out)
+
+    def velocity(
+        self, x: Tensor, t: Tensor, state: Tensor | None, kv: KV, kv_mask: Tensor | None = None
+    ) -> Tensor:
+        """One evaluation of the flow field: data at t = 0, noise at t = 1.
+
+        x float32 or float64 [B, H, A], noisy normalised actions; t float32 [B], or [B, H] with a time for
+        each action, on any device; state is ignored: it is in the prefix.
+        kv: the prefix, T tokens; kv_mask bool [B, T], False = not part of the prefix, None = all valid.
+        Returns [B, H, A] in the dtype of x.
+        """
+        tokens, old = self.action_in_proj(x), kv.k.shape[3]
+        embedded = time_embedding(t.to(x.device), self.config.expert.width).to(tokens.dtype)
+        if t.ndim == 1:
+            embedded = embedded[:, None].expand_as(tokens)
+        mixed = self.action_time_mlp_in(torch.cat((tokens, embedded), dim=2))
+        hidden = self.action_time_mlp_out(F.silu(mixed))
+
+        horizon, stack = x.shape[1], self.expert
+        order = torch.arange(horizon, device=x.device)[None]
+        valid = torch.ones(1, old, dtype=torch.bool, device=x.device) if kv_mask is None else kv_mask
+        tables = rotary_tables(valid.sum(dim=1, keepdim=True) + order, stack.head_dim)
+        from_zero = rotary_tables(order, stack.head_dim)
+        to_prefix = valid[:, None].expand(-1, horizon, -1)
+        causal = torch.ones(len(valid), horizon, horizon, dtype=torch.bool, device=x.device).tril()
+        to_all = torch.cat((to_prefix, causal), dim=2)[:, None]
+        for index, layer in enumerate(stack.layers):
+            past = kv.k[index], kv.v[index]
+            if layer.is_cross:
+                hidden, _ = layer(hidden, from_zero, to_prefix[:, None], past)
+            else:
+                hidden, _ = layer(hidden, tables, to_all, past)
+        out = stack.norm(hidden).to(self.action_out_proj.weight.dtype)
+        return self.action_out_proj(out).to(x.dtype)

@@ -1,0 +1,82 @@
+"""A SmolVLA policy: the network with everything that stands between it and a robot's own units.
+
+It has Policy's methods and its treatment of numbers. What differs is lerobot's: how images are resized, the
+prompt, and that the state is part of the prefix. It writes no text: the layers that did were cut off.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.models.policy import Policy, PolicyInputs, Upload
+from vla_accel_ros.models.processing.pixels import PixelRule
+from vla_accel_ros.models.smolvla.config import SmolVLAConfig
+from vla_accel_ros.models.smolvla.model import SmolVLA
+from vla_accel_ros.models.smolvla.processing import PIXELS, resize_to_corner, smolvla_prompt
+
+if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its boundary type
+    from vla_accel_ros.engine.types import Observation
+
+
+@dataclass(frozen=True)
+class SmolVLAPolicy(Policy):
+    """model, and what it was trained with; see Policy. prompt_state is not used."""
+
+    model: SmolVLA  # type: ignore[assignment]
+
+    decodes: ClassVar[bool] = False
+    speaks: ClassVar[bool] = False
+
+    @property
+    def config(self) -> SmolVLAConfig:  # type: ignore[override]
+        """The network's sizes."""
+        return self.model.config
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self.model.device
+
+    @property
+    def pixel_rule(self) -> PixelRule:
+        """How the network's pixels are made of a camera's."""
+        return PIXELS
+
+    def inputs(self, observation: Observation, upload: Upload | None = None) -> PolicyInputs:
+        """Everything the network needs of an observation: images float32 [V, 3, S, S].
+
+        upload: brings an image, uint8 [H, W, 3], to the device; None copies it there.
+        Raises ValueError naming the field if a camera is unknown or misshapen, no camera is there, the state
+        has the wrong size or is not finite, or the prompt is longer than max_prompt.
+        """
+        host = self.host_inputs(observation)
+        pixels, size = map(upload or self._copied, host.images), self.config.vision.image_size
+        return PolicyInputs(
+            images=torch.stack([resize_to_corner(image, size) for image in pixels]),
+            image_names=host.image_names,
+            tokens=torch.tensor(host.tokens, device=self.device),
+            state=self.normalized_state(observation.state).to(self.device),
+        )
+
+    def embed(self, inputs: PolicyInputs) -> Tensor:
+        """The prefix of one observation, [1, T, W]: images, prompt, state."""
+        images = self.model.encode(inputs.images).flatten(0, 1)
+        return self.model.embed(images[None], inputs.tokens[None], inputs.state[None])
+
+    def prompt(self, instruction: str, state: np.ndarray) -> list[int]:
+        """Token ids of the prompt; the state is no part of it."""
+        text = smolvla_prompt(instruction)
+        tokens = self.tokenizer.encode(text)
+        if len(tokens) > self.config.max_prompt:
+            raise ValueError(
+                f"the prompt {reprlib.repr(text)} has {len(tokens)} tokens; the policy takes "
+                f"{self.config.max_prompt}, "
+                "so shorten the instruction."
+            )
+        return tokens

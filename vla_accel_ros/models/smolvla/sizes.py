@@ -1,0 +1,146 @@
+"""A SmolVLA's sizes, from the shapes of its tensors and lerobot's `config.json`.
+
+lerobot saves the policy's own settings and names the language model it was cut from, but not that model's
+sizes. The tensors tell them, but for the widths of heads, which are 64 in every published SmolVLM2 of 512
+pixels. Settings that change what is computed and that no published policy uses are refused, not ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vla_accel_ros.models.config import LlamaConfig, VisionConfig
+from vla_accel_ros.models.smolvla.config import NORM_EPS, SmolVLAConfig
+
+VLM = "model.vlm_with_expert.vlm.model."
+VISION, TEXT = VLM + "vision_model.", VLM + "text_model."
+EXPERT = "model.vlm_with_expert.lm_expert."
+HEAD_DIM = 64
+IMAGES = "observation.images."
+EMPTY = IMAGES + "empty_camera_"
+FIXED: dict[str, Any] = {
+    "n_obs_steps": 1,
+    "adapt_to_pi_aloha": False,
+    "use_delta_joint_actions_aloha": False,
+    "add_image_special_tokens": False,
+    "min_period": 4e-3,
+    "max_period": 4.0,
+}
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def infer_smolvla(
+    shapes: Shapes, data: Mapping[str, Any], head_dim: int = HEAD_DIM, vision_head_dim: int = HEAD_DIM
+) -> SmolVLAConfig:
+    """Sizes of the checkpoint with these tensors. data: lerobot's config.json.
+
+    Raises ValueError if the tensors do not say, or a setting is one that is not known here.
+    """
+    for field, value in FIXED.items():
+        if data.get(field, value) != value:
+            raise ValueError(f"{field} is {data[field]!r}; only {value!r} is known.")
+    try:
+        vision = _vision(shapes, vision_head_dim)
+        _, joined = shapes[VLM + "connector.modality_projection.proj.weight"]
+        _check_resize(data, vision)
+        return SmolVLAConfig(
+            vision=vision,
+            shuffle=round((joined / vision.width) ** 0.5),
+            prefix=_llama(shapes, TEXT, head_dim),
+            expert=_llama(shapes, EXPERT, head_dim),
+            self_every=_self_every(data),
+            vocab=shapes[TEXT + "embed_tokens.weight"][0],
+            action_dim=shapes["model.action_in_proj.weight"][1],
+            state_dim=shapes["model.state_proj.weight"][1],
+            horizon=_whole(data, "chunk_size"),
+            max_prompt=_whole(data, "tokenizer_max_length"),
+            image_names=_cameras(data),
+        )
+    except KeyError as error:
+        raise ValueError(
+            f"the weights have no tensor {error.args[0]}, so they do not tell the model's sizes; give the "
+            "folder that lerobot saved a SmolVLA in."
+        ) from error
+
+
+def _vision(shapes: Shapes, head_dim: int) -> VisionConfig:
+    patches = shapes[VISION + "embeddings.position_embedding.weight"][0]
+    width, _, patch, _ = shapes[VISION + "embeddings.patch_embedding.weight"]
+    return VisionConfig(
+        width=width,
+        depth=_depth(shapes, VISION + "encoder."),
+        mlp=shapes[VISION + "encoder.layers.0.mlp.fc1.weight"][0],
+        heads=_heads(width, head_dim, VISION),
+        image_size=patch * round(patches**0.5),
+        patch=patch,
+    )
+
+
+def _llama(shapes: Shapes, root: str, head_dim: int) -> LlamaConfig:
+    layer = root + "layers.0."
+    rows, width = shapes[layer + "self_attn.q_proj.weight"]
+    return LlamaConfig(
+        width=width,
+        depth=_depth(shapes, root),
+        mlp=shapes[layer + "mlp.gate_proj.weight"][0],
+        heads=_heads(rows, head_dim, root),
+        kv_heads=_heads(shapes[layer + "self_attn.k_proj.weight"][0], head_dim, root),
+        head_dim=head_dim,
+        norm_eps=NORM_EPS,
+    )
+
+
+def _heads(width: int, head_dim: int, root: str) -> int:
+    if width % head_dim:
+        raise ValueError(
+            f"{root}: a width of {width} is no multiple of {head_dim}, so it does not tell the number of "
+            'heads; add the field "vla_accel_ros" with all sizes.'
+        )
+    return width // head_dim
+
+
+def _depth(shapes: Shapes, root: str) -> int:
+    start = len(root + "layers.")
+    return 1 + max(
+        (int(name[start:].split(".")[0]) for name in shapes if name.startswith(root + "layers.")), default=0
+    )
+
+
+def _self_every(data: Mapping[str, Any]) -> int:
+    mode = data.get("attention_mode", "cross_attn")
+    if mode == "self_attn":
+        return 1
+    if mode != "cross_attn":
+        raise ValueError(f"attention_mode is {mode!r}; use 'cross_attn' or 'self_attn'.")
+    return _whole(data, "self_attn_every_n_layers")
+
+
+def _check_resize(data: Mapping[str, Any], vision: VisionConfig) -> None:
+    side = vision.image_size
+    if data.get("resize_imgs_with_padding") != [side, side]:
+        raise ValueError(
+            f"resize_imgs_with_padding is {data.get('resize_imgs_with_padding')!r}; the image tower takes "
+            f"[{side}, {side}]."
+        )
+
+
+def _cameras(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the cameras in prefix order; those that lerobot calls empty are never filled."""
+    features = data.get("input_features")
+    features = features if isinstance(features, dict) else {}
+    keys = [
+        key for key, value in features.items() if isinstance(value, dict) and value.get("type") == "VISUAL"
+    ]
+    keys = [key for key in keys if not key.startswith(EMPTY)]
+    if not keys:
+        raise ValueError("input_features names no camera (type VISUAL); copy config.json again.")
+    return tuple(key.removeprefix(IMAGES).removeprefix("observation.") for key in keys)
+
+
+def _whole(data: Mapping[str, Any], field: str) -> int:
+    value = data.get(field)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{field} is {value!r}; it must be a whole number of at least 1.")
+    return value

@@ -1,0 +1,5 @@
+"""Words and tokens.
+
+tokenizer: words to tokens and back; decoding: tokens, one after another, from a model; detokenizer: text from
+tokens as they come.
+"""

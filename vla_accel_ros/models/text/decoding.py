@@ -1,0 +1,139 @@
+"""Tokens, one after another, from a model that continues a prefix: action tokens and text alike.
+
+Greedy or sampled, for a batch whose prefixes may differ in length. Each step is one `extend`, and is taken
+when the caller asks for it, so that it can be streamed, stopped, or compared with what a scheduler does.
+Sampling adds Gumbel noise drawn by NumPy, in float64 on the CPU: the same seed gives the same tokens on
+every device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.models.layers.gemma import KV
+
+
+class Continues(Protocol):
+    """What decoding needs of a model; Pi and OpenVLA have it."""
+
+    def embed_tokens(self, tokens: Tensor) -> Tensor: ...
+
+    def extend(
+        self,
+        embs: Tensor,
+        past: KV,
+        attend: Tensor | None = None,
+        positions: Tensor | None = None,
+        tail: KV | None = None,
+        out: KV | None = None,
+    ) -> tuple[Tensor, KV]: ...
+
+    def logits(self, hidden: Tensor) -> Tensor: ...
+
+
+class Step(NamedTuple):
+    """tokens int64 [B] that were chosen; logits [B, vocab] they were chosen from."""
+
+    tokens: Tensor
+    logits: Tensor
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a token is chosen. temperature 0: the likeliest; else a draw from softmax(logits / temperature),
+    among the top_k likeliest (0 = all), and among the fewest of those that have the share top_p of their
+    probability (1 = all).
+
+    Raises ValueError for what cannot be.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise ValueError(f"temperature is {self.temperature}; use 0 for greedy or a positive number.")
+        if not isinstance(self.top_k, int) or self.top_k < 0:
+            raise ValueError(f"top_k is {self.top_k}; use 0 for all tokens or how many to draw from.")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p is {self.top_p}; use 1 for all tokens or a share above 0.")
+
+    def choose(self, logits: Tensor, rng: np.random.Generator | None = None) -> Tensor:
+        """logits [B, vocab] -> ids int64 [B]. Raises ValueError if there must be a draw but no rng."""
+        if not self.temperature:
+            return logits.argmax(dim=-1)
+        if rng is None:
+            raise ValueError(f"temperature is {self.temperature} but there is no rng; give one to draw from.")
+        scores = self._likely(logits.double().cpu().numpy() / self.temperature)
+        drawn = (scores + rng.gumbel(size=scores.shape)).argmax(axis=-1)
+        return torch.from_numpy(drawn).to(logits.device)
+
+    def _likely(self, scores: np.ndarray) -> np.ndarray:
+        """Scores [B, vocab] with -inf where nothing may be drawn."""
+        if self.top_p == 1 and not 0 < self.top_k < scores.shape[-1]:
+            return scores
+        order = np.argsort(-scores, axis=-1, kind="stable")
+        ranked = np.take_along_axis(scores, order, axis=-1)
+        if self.top_k:
+            ranked[..., self.top_k :] = -np.inf
+        share = np.exp(ranked - ranked[..., :1])
+        share /= share.sum(axis=-1, keepdims=True)
+        ranked[share.cumsum(axis=-1) - share >= self.top_p] = -np.inf
+        likely = np.empty_like(scores)
+        np.put_along_axis(likely, order, ranked, axis=-1)
+        return likely
+
+
+GREEDY = Sampling()
+
+
+def decode(
+    model: Continues,
+    past: KV,
+    hidden: Tensor,
+    count: int,
+    *,
+    temperature: float = 0.0,
+    rng: np.random.Generator | None = None,
+    stop: int | None = None,
+    valid: Tensor | None = None,
+    room: KV | None = None,
+    sampling: Sampling | None = None,
+) -> Iterator[Step]:
+    """Continue prefixes by up to `count` tokens.
+
+    past: P tokens of a batch B; hidden [B, W]: of each one's last valid token; valid bool [B, P], which
+    tokens belong to a prefix, None = all. stop: an id after which a row is finished; it is repeated until all
+    rows are. room: where the keys and values of the new tokens go, at least count - 1, instead of allocating
+    them. sampling: instead of temperature alone.
+    """
+    layers, batch, heads, _, head_dim = past.k.shape
+    how = Sampling(temperature) if sampling is None else sampling
+    if room is None:
+        room = KV(*(past.k.new_empty(layers, batch, heads, max(0, count - 1), head_dim) for _ in range(2)))
+    finished = torch.zeros(batch, dtype=torch.bool, device=hidden.device)
+    for step in range(count):
+        logits = model.logits(hidden)
+        tokens = how.choose(logits, rng)
+        if stop is not None:
+            tokens = tokens.masked_fill(finished, stop)
+            finished |= tokens == stop
+        yield Step(tokens, logits)
+        if step + 1 == count or (stop is not None and bool(finished.all())):
+            return
+        attend = positions = None
+        if valid is not None:
+            attend = torch.cat((valid, valid.new_ones(batch, step + 1)), dim=1)[:, None]
+            positions = valid.sum(dim=1, keepdim=True) + step
+        out = KV(*(x[:, :, :, step : step + 1] for x in room))
+        tail = KV(*(x[:, :, :, :step] for x in room)) if step else None
+        hidden = model.extend(model.embed_tokens(tokens[:, None]), past, attend, positions, tail, out)[0][
+            :, 0
+        ]

@@ -1,0 +1,253 @@
+"""A visitor to a running robot: asks its nodes, watches its streams, and changes nothing.
+
+It has its own ROS context and spins only while something is waited for. What it sees goes through the same
+Ingest as in the inference node, so that what is refused or missing there is refused or missing here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from lifecycle_msgs.srv import GetState
+from rcl_interfaces.srv import GetParameters
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.logging import LoggingSeverity, set_logger_level
+from rclpy.parameter import Parameter, parameter_value_to_python
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+from rclpy.signals import SignalHandlerOptions
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
+
+from vla_accel_msgs.msg import FrameHandle, Motion
+from vla_accel_msgs.msg import Inputs as InputsMessage
+from vla_accel_ros.contract.contract import Camera, Contract
+from vla_accel_ros.contract.controller_check import Sender
+from vla_accel_ros.contract.findings import Finding
+from vla_accel_ros.contract.graph_check import Wanted
+from vla_accel_ros.nodes import convert
+from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
+from vla_accel_ros.nodes.graph import look
+from vla_accel_ros.nodes.motion import execution
+from vla_accel_ros.nodes.qos import LATCHED, REPORT
+from vla_accel_ros.nodes.service_calls import ask_again, spinning
+from vla_accel_ros.sensing.arrivals import Arrival, Watched
+from vla_accel_ros.sensing.cameras.cdr import compressed_view, image_view
+from vla_accel_ros.sensing.ingest import Ingest
+from vla_accel_ros.sensing.inputs import Inputs
+
+ANSWER_S = 2.0
+DISCOVERY_S = 5.0
+# Deep enough that this process, which does more with a message than a node, loses none by itself.
+_SENSOR = QoSProfile(depth=20, reliability=ReliabilityPolicy.BEST_EFFORT)
+
+
+class Visitor:
+    """In the graph of this process's environment, in a robot's namespace. A context manager."""
+
+    def __init__(self, namespace: str = "") -> None:
+        self._context = rclpy.Context()
+        rclpy.init(args=[], context=self._context, signal_handler_options=SignalHandlerOptions.NO)
+        self.node = rclpy.create_node("doctor", namespace=namespace, context=self._context)
+        # What it would log are findings.
+        set_logger_level(self.node.get_logger().name, LoggingSeverity.FATAL)
+        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self.node)
+        self._diagnostics: dict[str, DiagnosticStatus] = {}
+        self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, REPORT)
+        self.motion: tuple[str, tuple[str, ...]] | None = None
+        """The state of motion that the trajectory node told last, and its reasons; None: nothing heard."""
+        self.inputs: Inputs | None = None
+        """What the inference node told last of what it receives; None: nothing heard."""
+        self.node.create_subscription(Motion, "motion", self._on_motion, LATCHED)
+        self.node.create_subscription(InputsMessage, "inputs", self._on_inputs, REPORT)
+
+    def __enter__(self) -> Visitor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._executor.shutdown()
+        self.node.destroy_node()
+        self._context.try_shutdown()
+
+    @property
+    def rmw(self) -> str:
+        """The middleware of this process."""
+        return rclpy.get_rmw_implementation_identifier()
+
+    def discover(self, expected: Sequence[str], timeout_s: float = DISCOVERY_S) -> list[str]:
+        """Wait until these nodes are there, no longer than the timeout; full names of all other nodes."""
+        end = time.monotonic() + timeout_s
+        while not set(expected) <= set(names := self._nodes()) and time.monotonic() < end:
+            self._spin(0.05)
+        return names
+
+    def name(self, relative: str) -> str:
+        """A node's full name in the robot's namespace."""
+        return f"{self.node.get_namespace().rstrip('/')}/{relative}"
+
+    def parameters(self, node: str, names: Sequence[str]) -> dict[str, Any]:
+        """Values of a node's parameters; without those it does not have, and empty when it does not
+        answer."""
+        request = GetParameters.Request(names=list(names))
+        answer = self._ask(GetParameters, f"{node}/get_parameters", request)
+        values = [] if answer is None else [parameter_value_to_python(value) for value in answer.values]
+        return {name: value for name, value in zip(names, values) if value is not None}
+
+    def state(self, node: str) -> str:
+        """A lifecycle node's state, empty when it does not answer."""
+        answer = self._ask(GetState, f"{node}/get_state", GetState.Request())
+        return "" if answer is None else answer.current_state.label
+
+    def use_sim_time(self) -> None:
+        """Take the time from /clock."""
+        self.node.set_parameters([Parameter("use_sim_time", value=True)])
+
+    def look(self, wanted: Sequence[Wanted]) -> list[Finding]:
+        """Judge topics as the graph is now."""
+        return look(self.node, wanted)
+
+    def publishers(self, topic: str) -> list[str]:
+        """Full names of the nodes that publish a topic, one for every publisher."""
+        there = self.node.get_publishers_info_by_topic(self.node.resolve_topic_name(topic))
+        return sorted(f"{end.node_namespace.rstrip('/')}/{end.node_name}" for end in there)
+
+    def subscriptions(self, topic: str) -> int:
+        """How many listen to a topic."""
+        return self.node.count_subscribers(self.node.resolve_topic_name(topic))
+
+    def controllers(self, contract: Contract, sender: Sender) -> dict[str, list[Finding] | None]:
+        """What is wrong with each controller's parameters by topic; None: it does not answer."""
+        check = ControllerCheck(self.node, contract.controllers, sender)
+        end = time.monotonic() + ANSWER_S
+        while time.monotonic() < end and len(check.found) < len(contract.controllers):
+            check.poll()
+            self._spin(0.05)
+        check.close()
+        return {controller.topic: check.found.get(controller.topic) for controller in contract.controllers}
+
+    def diagnostics(self) -> dict[str, DiagnosticStatus]:
+        """The newest diagnostics of this robot's nodes by "<node>: <item>", as heard so far."""
+        prefix = self.node.get_namespace().strip("/")
+        prefix = f"{prefix}/" if prefix else ""
+        return {
+            name[len(prefix) :]: line
+            for name, line in self._diagnostics.items()
+            if name.startswith(prefix) and "/" not in name[len(prefix) :].partition(":")[0]
+        }
+
+    def watch(self, contract: Contract, seconds: float) -> Watched:
+        """Listen to every stream of the contract for so long."""
+        seen, ingest = Watched(), Ingest(contract)
+        ingest.instruction = "look"
+        opened = [self._watch_camera(camera, ingest, seen) for camera in contract.cameras]
+        topic = contract.joint_states.topic
+        opened.append(self._subscribe(JointState, topic, partial(self._on_joints, ingest, seen)))
+        for camera in contract.cameras:
+            if camera.info:
+                on_info = partial(self._on_info, camera.name, ingest, seen)
+                opened.append(self._subscribe(CameraInfo, camera.info, on_info))
+        self._spin(seconds)
+        seen.ended_s = time.monotonic()
+        for subscription in opened:
+            self.node.destroy_subscription(subscription)
+        ingest.close()
+        return seen
+
+    def _watch_camera(self, camera: Camera, ingest: Ingest, seen: Watched) -> Any:
+        stream = f"camera/{camera.name}"
+        seen.arrivals[stream], seen.refused[stream] = [], []
+
+        def on_bytes(view: Callable, take: Callable, message: bytes) -> None:
+            self._arrived(stream, seen, lambda: view(message).stamp_ns, len(message))
+            self._take(stream, ingest, seen, lambda now_ns: take(camera.name, message, now_ns))
+
+        def on_handle(message: FrameHandle) -> None:
+            handle = convert.handle_from_message(message)
+            self._arrived(stream, seen, lambda: handle.stamp_ns)
+            self._take(stream, ingest, seen, lambda now_ns: ingest.handle(camera.name, handle, now_ns))
+
+        if camera.transport == "ring":
+            return self._subscribe(FrameHandle, camera.topic, on_handle)
+        if camera.transport == "compressed":
+            on_message = partial(on_bytes, compressed_view, ingest.compressed)
+            return self._subscribe(CompressedImage, camera.topic, on_message, raw=True)
+        return self._subscribe(Image, camera.topic, partial(on_bytes, image_view, ingest.image), raw=True)
+
+    def _on_joints(self, ingest: Ingest, seen: Watched, message: JointState) -> None:
+        stamp_ns = convert.stamp_ns(message.header.stamp)
+        seen.joints.update(zip(message.name, message.position))
+        self._arrived("joint_states", seen, lambda: stamp_ns)
+        positions = message.position
+        self._take(
+            "joint_states",
+            ingest,
+            seen,
+            lambda now_ns: ingest.joints(message.name, positions, stamp_ns, now_ns),
+        )
+
+    def _on_info(self, camera: str, ingest: Ingest, seen: Watched, message: CameraInfo) -> None:
+        ingest.info(camera, message.height, message.width)
+        sentence = ingest.mismatch(camera)
+        if sentence and sentence not in seen.mismatches:
+            seen.mismatches.append(sentence)
+
+    def _arrived(self, stream: str, seen: Watched, stamp_ns: Callable[[], int], size: int = 0) -> None:
+        now_ns, steady_s = self.node.get_clock().now().nanoseconds, time.monotonic()
+        try:
+            arrival = Arrival(stamp_ns(), now_ns, steady_s, size)
+        except ValueError:
+            return  # refused by the ingest with a sentence, too
+        seen.arrivals.setdefault(stream, []).append(arrival)
+
+    def _take(self, stream: str, ingest: Ingest, seen: Watched, take: Callable[[int], object]) -> None:
+        now_ns = self.node.get_clock().now().nanoseconds
+        try:
+            take(now_ns)
+        except ValueError as refusal:
+            seen.refused.setdefault(stream, []).append(str(refusal))
+            return
+        if ingest.observe(now_ns) is not None:
+            seen.observations += 1
+            ingest.observed()
+        seen.waiting_for = ingest.waiting_for
+
+    def _subscribe(self, kind: type, topic: str, callback: Callable, raw: bool = False) -> Any:
+        return self.node.create_subscription(kind, topic, callback, _SENSOR, raw=raw)
+
+    def _on_diagnostics(self, message: DiagnosticArray) -> None:
+        self._diagnostics.update({line.name: line for line in message.status})
+
+    def _on_motion(self, message: Motion) -> None:
+        self.motion = execution(message).state, tuple(message.reasons)
+
+    def _on_inputs(self, message: InputsMessage) -> None:
+        with suppress(ValueError):
+            self.inputs = convert.inputs_from_message(message)
+
+    def _nodes(self) -> list[str]:
+        found = [
+            f"{namespace.rstrip('/')}/{name}" for name, namespace in self.node.get_node_names_and_namespaces()
+        ]
+        return sorted(set(found) - {self.node.get_fully_qualified_name()})
+
+    def _ask(self, kind: type, service: str, request: object) -> Any:
+        client = self.node.create_client(kind, service)
+        try:
+            if not client.wait_for_service(timeout_sec=ANSWER_S):
+                return None
+            return ask_again(partial(client.call_async, request), ANSWER_S, spinning(self._executor))
+        finally:
+            self.node.destroy_client(client)
+
+    def _spin(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0.0:
+            self._executor.spin_once(timeout_sec=left)

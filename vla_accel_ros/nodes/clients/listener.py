@@ -1,0 +1,260 @@
+"""Everything a robot's topics say, kept in bounded memory and read as snapshots.
+
+The operator and whoever else looks on is one of these: it subscribes, writes down, and lets other threads
+wait until something is true. `wait` never sleeps a fixed time: it looks again whenever a message has
+arrived, and raises a sentence when what it waits for does not come in time. What is not a valid chunk or
+trajectory is written down as a refusal.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from rclpy.node import Node
+from sensor_msgs.msg import Image, JointState
+from trajectory_msgs.msg import JointTrajectory
+
+from vla_accel_msgs.msg import ActionChunk, GroundTruth, LanguageOutput, LoopStats, Motion
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.nodes import convert, qos
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Joints:
+    """A measured joint state: float64 [D] in the contract's order; velocities are nan when not told."""
+
+    stamp_ns: int
+    positions: np.ndarray
+    velocities: np.ndarray
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A trajectory seen on a controller's topic at received_ns."""
+
+    received_ns: int
+    trajectory: Trajectory
+
+
+@dataclass(frozen=True)
+class Received:
+    """A chunk (ROS units) as it arrived at received_ns; inference_s: how long the action request took."""
+
+    received_ns: int
+    chunk: Chunk
+    inference_s: float
+
+
+class Listener:
+    """Subscribes with a node to the topics of one robot; somebody else spins the node, in one thread.
+
+    contract: names the joints and topics. memory: entries kept of each record. on_image: called with (camera
+    name, message) in the spinning thread for every image of a raw camera; None subscribes to none.
+    """
+
+    def __init__(
+        self, node: Node, contract: Contract, memory: int, on_image: Callable[[str, Image], None] | None
+    ) -> None:
+        self.node, self.contract = node, contract
+        self._changed = threading.Condition()
+        self._changes = 0
+        self._error: Exception | None = None
+        self._records: dict[str, deque] = {
+            name: deque(maxlen=memory)
+            for name in ("chunks", "answers", "truths", "joints", "sent", "reports", "refused", "motions")
+        }
+        self._loops: dict[str, LoopStats] = {}
+        self._diagnostics: dict[str, DiagnosticStatus] = {}
+        self._subscribe(on_image)
+
+    def now_ns(self) -> int:
+        """ROS time in nanoseconds."""
+        return self.node.get_clock().now().nanoseconds
+
+    @property
+    def chunks(self) -> list[Received]:
+        """Chunks, oldest first."""
+        return self._snapshot("chunks")
+
+    @property
+    def answers(self) -> list[LanguageOutput]:
+        """Language output, oldest first; each message has the whole text so far."""
+        return self._snapshot("answers")
+
+    @property
+    def answer(self) -> LanguageOutput | None:
+        """The newest language output."""
+        return self._newest("answers")
+
+    @property
+    def truths(self) -> list[GroundTruth]:
+        """Ground truth of the simulator, oldest first."""
+        return self._snapshot("truths")
+
+    @property
+    def truth(self) -> GroundTruth | None:
+        """The newest ground truth."""
+        return self._newest("truths")
+
+    @property
+    def measured(self) -> Joints | None:
+        """The newest joint state."""
+        return self._newest("joints")
+
+    @property
+    def joints(self) -> list[Joints]:
+        """Measured joint states, oldest first."""
+        return self._snapshot("joints")
+
+    @property
+    def sent(self) -> list[Sent]:
+        """Trajectories sent to the controllers, oldest first."""
+        return self._snapshot("sent")
+
+    @property
+    def motions(self) -> list[Motion]:
+        """What the trajectory node told of itself, oldest first."""
+        return self._snapshot("motions")
+
+    @property
+    def refused(self) -> list[str]:
+        """Sentences about chunks and trajectories that were no valid ones, oldest first."""
+        return self._snapshot("refused")
+
+    @property
+    def loops(self) -> dict[str, LoopStats]:
+        """Newest statistics of each loop by name; "image_to_trajectory" holds the ages of what was sent."""
+        with self._changed:
+            return dict(self._loops)
+
+    @property
+    def reports(self) -> list[LoopStats]:
+        """Statistics of all loops as they came, oldest first."""
+        return self._snapshot("reports")
+
+    @property
+    def diagnostics(self) -> dict[str, DiagnosticStatus]:
+        """Newest diagnostics of this robot's nodes, by "<node>: <item>" without the namespace."""
+        with self._changed:
+            return dict(self._diagnostics)
+
+    def wait(self, condition: Callable[[], T], timeout_s: float, what: str) -> T:
+        """Return the condition's first true value; it is tried again whenever a message arrives.
+
+        Raises TimeoutError "no <what> within <timeout_s> s".
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with self._changed:
+                seen = self._changes
+                if self._error is not None:
+                    raise RuntimeError("what listens to the topics has ended") from self._error
+            result = condition()
+            if result:
+                return result
+            left = deadline - time.monotonic()
+            if left <= 0.0:
+                raise TimeoutError(f"no {what} within {timeout_s:g} s")
+            with self._changed:
+                if self._changes == seen:
+                    self._changed.wait(timeout=min(left, 0.2))
+
+    def changed(self, _: object = None) -> None:
+        """Let those who wait look again."""
+        with self._changed:
+            self._changes += 1
+            self._changed.notify_all()
+
+    def failed(self, error: Exception) -> None:
+        """Nobody spins any more: raised to whoever waits, instead of letting the time run out."""
+        with self._changed:
+            self._error = error
+        self.changed()
+
+    def _subscribe(self, on_image: Callable[[str, Image], None] | None) -> None:
+        subscribe = self.node.create_subscription
+        subscribe(ActionChunk, "action_chunk", self._on_chunk, qos.REPORT)
+        subscribe(LanguageOutput, "language_output", lambda m: self._record("answers", m), qos.REPORT)
+        subscribe(GroundTruth, "ground_truth", lambda m: self._record("truths", m), qos.REPORT)
+        subscribe(LoopStats, "loop_stats", self._on_loop, qos.REPORT)
+        subscribe(Motion, "motion", lambda m: self._record("motions", m), qos.ALL_LATCHED)
+        subscribe(JointState, self.contract.joint_states.topic, self._on_joints, qos.SENSOR)
+        subscribe(DiagnosticArray, "/diagnostics", self._on_diagnostics, qos.REPORT)
+        for controller in self.contract.controllers:
+            if controller.kind == "joint_trajectory":
+                subscribe(JointTrajectory, controller.topic, self._on_trajectory, qos.REPORT)
+        if on_image is not None:
+            for camera in self.contract.cameras:
+                if camera.transport == "raw":
+                    subscribe(Image, camera.topic, partial(on_image, camera.name), qos.SENSOR)
+
+    def _on_chunk(self, message: ActionChunk) -> None:
+        try:
+            chunk = convert.chunk_from_message(message, self.contract.action_names)
+        except ValueError as refusal:
+            self._record("refused", str(refusal))
+        else:
+            self._record("chunks", Received(self.now_ns(), chunk, message.inference_s))
+
+    def _on_trajectory(self, message: JointTrajectory) -> None:
+        now = self.now_ns()
+        try:
+            self._record("sent", Sent(now, convert.trajectory_from_message(message, now)))
+        except ValueError as refusal:
+            self._record("refused", str(refusal))
+
+    def _on_joints(self, message: JointState) -> None:
+        if not set(self.contract.joint_names) <= set(message.name):
+            return  # a driver of another part of the robot
+        if len(message.position) != len(message.name):
+            self._record(
+                "refused",
+                f"joint state has {len(message.name)} names and {len(message.position)} positions",
+            )
+            return
+        order = [message.name.index(name) for name in self.contract.joint_names]
+        positions = np.array(message.position)[order]
+        unknown = np.full(len(message.name), np.nan)
+        told = len(message.velocity) == len(message.name)
+        velocities = (np.array(message.velocity) if told else unknown)[order]
+        self._record("joints", Joints(convert.stamp_ns(message.header.stamp), positions, velocities))
+
+    def _on_loop(self, message: LoopStats) -> None:
+        with self._changed:
+            self._loops[message.loop] = message
+        self._record("reports", message)
+
+    def _on_diagnostics(self, message: DiagnosticArray) -> None:
+        namespace = self.node.get_namespace().strip("/")
+        prefix = f"{namespace}/" if namespace else ""
+        with self._changed:
+            for line in message.status:
+                name = line.name[len(prefix) :]
+                if line.name.startswith(prefix) and "/" not in name.partition(":")[0]:
+                    self._diagnostics[name] = line
+        self.changed()
+
+    def _record(self, name: str, entry: object) -> None:
+        with self._changed:
+            self._records[name].append(entry)
+        self.changed()
+
+    def _snapshot(self, name: str) -> list:
+        with self._changed:
+            return list(self._records[name])
+
+    def _newest(self, name: str) -> Any:
+        with self._changed:
+            return self._records[name][-1] if self._records[name] else None

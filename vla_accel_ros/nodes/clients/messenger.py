@@ -1,0 +1,169 @@
+"""An instruction or a question on its way to a running robot: delivered for certain, and what becomes of it.
+
+A message that is published as soon as a terminal's node exists reaches whoever happens to be discovered by
+then. Here the publisher waits until the node `inference` of the robot's namespace is matched, and stays until
+that has acknowledged the message. Then `motion` and `inputs` say whether the robot moves, and
+`language_output` what it answers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+
+import rclpy
+from lifecycle_msgs.srv import GetState
+from rclpy.duration import Duration
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.publisher import Publisher
+from rclpy.qos import QoSProfile
+from rclpy.signals import SignalHandlerOptions
+from std_msgs.msg import String
+
+from vla_accel_msgs.msg import Inputs, LanguageOutput, Motion
+from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.service_calls import ask_again, spinning
+
+SETTLE_S = 1.0
+"""What is told before that may still be of the words before."""
+_NEEDS_A_PERSON = re.compile(r"~/\w+|resume|reclaim|held|not active")
+
+
+class Messenger:
+    """In the graph of this process's environment, in a robot's namespace. A context manager."""
+
+    def __init__(self, namespace: str = "") -> None:
+        self._context = rclpy.Context()
+        rclpy.init(args=[], context=self._context, signal_handler_options=SignalHandlerOptions.NO)
+        self._node = rclpy.create_node(
+            "operator",  # as in the policies of config/security
+            namespace=namespace,
+            context=self._context,
+            enable_rosout=False,
+            start_parameter_services=False,
+        )
+        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self._node)
+        self._wait = spinning(self._executor)
+        self._motion: Motion | None = None
+        self._inputs: Inputs | None = None
+        listen = self._node.create_subscription
+        listen(Motion, "motion", partial(setattr, self, "_motion"), qos.LATCHED)
+        listen(Inputs, "inputs", partial(setattr, self, "_inputs"), qos.REPORT)
+
+    def __enter__(self) -> Messenger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._executor.shutdown()
+        self._node.destroy_node()
+        self._context.try_shutdown()
+
+    def instruct(self, text: str, timeout_s: float) -> None:
+        """Give the robot an instruction. Raises TimeoutError, one sentence, unless inference has it."""
+        self._deliver("instruction", text, qos.LATCHED, time.monotonic() + timeout_s)
+        self._inputs = None  # what was told before says nothing of these words
+
+    def outcome(self, timeout_s: float) -> tuple[bool, str]:
+        """Whether the robot follows chunks, and one sentence about it. Waits for it no longer than the
+        timeout, and not for what a person must do."""
+        begun = time.monotonic()
+
+        def over() -> bool:
+            if self._inputs is None or time.monotonic() - begun < SETTLE_S:
+                return False
+            reasons = " ".join(self._motion.reasons) if self._motion else ""
+            hopeless = "refused" in self._waiting_for or _NEEDS_A_PERSON.search(reasons)
+            return bool(hopeless) or (self._runs and not self._waiting_for)
+
+        end = begun + timeout_s
+        while not over() and time.monotonic() < end:
+            self._wait(over, min(0.2, end - time.monotonic()))
+        if self._runs and not self._waiting_for:
+            return True, "running: it moves by chunks of this instruction"
+        return False, f"it does not move: {self._why()}"
+
+    def ask(self, question: str, timeout_s: float, grown: Callable[[str], None]) -> tuple[bool, str]:
+        """Ask about what the robot sees; `grown` gets each new piece of the answer.
+
+        Returns whether it was answered, and the answer or why there is none. Raises TimeoutError unless
+        inference has the question and finishes the answer in time.
+        """
+        end = time.monotonic() + timeout_s
+        answers: list[LanguageOutput] = []
+
+        def hear(message: LanguageOutput) -> None:
+            ours = message.prompt == question and not (answers and answers[-1].finished)
+            if ours and (not answers or message.request_id == answers[0].request_id):
+                if not message.refused:
+                    grown(message.text[len(answers[-1].text) if answers else 0 :])
+                answers.append(message)
+
+        self._node.create_subscription(LanguageOutput, "language_output", hear, qos.REPORT)
+        self._deliver("question", question, qos.REPORT, end)
+
+        def answered() -> bool:
+            return bool(answers) and answers[-1].finished
+
+        if not self._wait(answered, end - time.monotonic()):
+            what = "the answer is not finished" if answers else "there is no answer"
+            raise TimeoutError(f"{what} after {timeout_s:g} s: {self._inference(end) or self._why()}")
+        return not answers[-1].refused, answers[-1].text
+
+    def _deliver(self, topic: str, text: str, profile: QoSProfile, end: float) -> None:
+        publisher = self._node.create_publisher(String, topic, profile)
+        name = publisher.topic_name
+        if not self._wait_briefly(lambda: self._heard_by_inference(publisher), end):
+            raise TimeoutError(f"nobody called inference listens to {name}: {self._inference(end)}")
+        publisher.publish(String(data=text))
+        acknowledged = partial(publisher.wait_for_all_acked, Duration(seconds=0.05))
+        if not self._wait_briefly(acknowledged, max(end, time.monotonic() + SETTLE_S)):
+            raise TimeoutError(f"{name} was published, but not every listener has acknowledged it")
+
+    def _heard_by_inference(self, publisher: Publisher) -> bool:
+        """Inference is discovered, and as many listeners are matched as are known of."""
+        listeners = self._node.get_subscriptions_info_by_topic(publisher.topic_name)
+        ours = self._node.get_namespace()
+        there = any(one.node_name == "inference" and one.node_namespace == ours for one in listeners)
+        return there and publisher.get_subscription_count() >= len(listeners)
+
+    def _wait_briefly(self, condition: Callable[[], bool], end: float) -> bool:
+        """Wait for what no message tells, until a time."""
+        while not (holds := condition()) and time.monotonic() < end:
+            self._executor.spin_once(timeout_sec=0.05)
+        return holds
+
+    @property
+    def _runs(self) -> bool:
+        return self._motion is not None and self._motion.state == Motion.RUNNING
+
+    @property
+    def _waiting_for(self) -> str:
+        return "" if self._inputs is None else self._inputs.waiting_for
+
+    def _why(self) -> str:
+        """Why nothing moves, as far as it is told."""
+        reasons = [self._waiting_for] if self._waiting_for else []
+        if self._motion is None:
+            reasons.append("nobody tells motion: is trajectory running in this namespace and ROS domain?")
+        elif not self._runs:
+            reasons += [reason for reason in self._motion.reasons if reason not in reasons]
+        return "; ".join(reasons) or "nothing is said about it: `vla doctor` looks further"
+
+    def _inference(self, end: float) -> str:
+        """What keeps inference from listening, "" if nothing is known to."""
+        namespace = self._node.get_namespace().rstrip("/")
+        name = f"{namespace}/inference"
+        if ("inference", self._node.get_namespace()) not in self._node.get_node_names_and_namespaces():
+            return f"{name} does not run in ROS domain {os.environ.get('ROS_DOMAIN_ID') or '0'}: start it"
+        client = self._node.create_client(GetState, f"{name}/get_state")
+        ask = partial(client.call_async, GetState.Request())
+        answer = ask_again(ask, max(SETTLE_S, end - time.monotonic()), self._wait)
+        state = "does not answer" if answer is None else f"is {answer.current_state.label}"
+        return "" if state == "is active" else f"{name} {state}: activate it, or read its log"

@@ -1,0 +1,160 @@
+"""The person at the robot, as a class: gives instructions, resets the scene, and writes down what happens.
+
+The demo and the tests drive the real nodes with it over the real topics; it knows nothing that a user at a
+terminal could not know. It has its own ROS context and spins in its own thread. Instructions are latched, so
+that a node that starts later hears the last one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import rclpy
+from rcl_interfaces.srv import SetParameters
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.parameter import Parameter
+from rclpy.signals import SignalHandlerOptions
+from rclpy.task import Future
+from sensor_msgs.msg import Image
+from std_msgs.msg import String
+from std_srvs.srv import Trigger
+
+from vla_accel_msgs.srv import ResetScene
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.clients.listener import Listener
+from vla_accel_ros.nodes.service_calls import answer, introduce
+
+
+class Operator(Listener):
+    """Talks to the nodes of one robot, and listens to them.
+
+    contract: names the joints and topics. namespace: the robot's. memory: entries kept of each record.
+    on_image: called with (camera name, message) in the spinning thread for every image; None subscribes
+        to none.
+    Use as a context manager, or call close().
+    """
+
+    def __init__(
+        self,
+        contract: Contract,
+        namespace: str = "",
+        memory: int = 20_000,
+        on_image: Callable[[str, Image], None] | None = None,
+    ) -> None:
+        self._context = rclpy.Context()
+        rclpy.init(context=self._context, signal_handler_options=SignalHandlerOptions.NO)
+        node = rclpy.create_node("operator", namespace=namespace, context=self._context)
+        super().__init__(node, contract, memory, on_image)
+        self._instruction = node.create_publisher(String, "instruction", qos.LATCHED)
+        self._question = node.create_publisher(String, "question", qos.REPORT)
+        self._clients: dict[str, Any] = {}
+        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(node)
+        self._thread = threading.Thread(target=self._spin, name="operator", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Operator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the graph."""
+        self._executor.shutdown()
+        self._thread.join()
+        self.node.destroy_node()
+        self._context.try_shutdown()
+
+    def instruct(self, text: str) -> None:
+        """Tell the robot what to do; nodes that start later hear it too."""
+        self._instruction.publish(String(data=text))
+
+    def ask(self, question: str) -> None:
+        """Ask something about what the robot sees; `answers` has what it says, under this prompt."""
+        self._question.publish(String(data=question))
+
+    def cancel_answers(self, timeout_s: float = 10.0) -> str:
+        """Break off all answers; returns the node's sentence."""
+        return self._trigger("inference/cancel_answers", timeout_s)
+
+    def reset(self, task: str, seed: int, timeout_s: float = 10.0) -> str:
+        """Put the simulated scene into the start state of a task; returns its instruction."""
+        request = ResetScene.Request(task=task, seed=seed)
+        response = self.call(ResetScene, "sim_robot/reset", request, timeout_s, once=True)
+        if not response.accepted:
+            raise ValueError(response.message)
+        return response.instruction
+
+    def hold(self, timeout_s: float = 10.0) -> str:
+        """Stop the robot smoothly until resume(); returns the node's sentence."""
+        return self._trigger("trajectory/hold", timeout_s)
+
+    def resume(self, timeout_s: float = 10.0) -> str:
+        """End a hold(); returns the node's sentence."""
+        return self._trigger("trajectory/resume", timeout_s, once=True)
+
+    def stop_cameras(self, *names: str, timeout_s: float = 10.0) -> None:
+        """Silence these cameras of the simulated robot, and only these."""
+        parameter = Parameter("stopped_cameras", value=",".join(names)).to_parameter_msg()
+        request = SetParameters.Request(parameters=[parameter])
+        service = "sim_robot/set_parameters"
+        result = self.call(SetParameters, service, request, timeout_s, once=True).results[0]
+        if not result.successful:
+            raise ValueError(result.reason)
+
+    def call(
+        self, kind: type, name: str, request: object, timeout_s: float = 10.0, once: bool = False
+    ) -> Any:
+        """The answer of a service of the robot's nodes.
+
+        once: it must not be asked twice, or not be done after what is asked later: a second question may be
+        done long after the first was answered.
+
+        Raises TimeoutError when there is no such service, or no answer in time.
+        """
+        client = self._clients.get(name)
+        if client is None:
+            client = self._clients[name] = self.node.create_client(kind, name)
+        if not client.wait_for_service(timeout_sec=timeout_s):
+            raise TimeoutError(f"no service {client.srv_name} within {timeout_s:g} s: is its node running?")
+
+        def ask() -> Future:
+            future = client.call_async(request)
+            future.add_done_callback(self.changed)
+            return future
+
+        found = answer(self.node, name.rpartition("/")[0], ask, timeout_s, self._comes, once)
+        if found is None:
+            raise TimeoutError(f"no answer from {client.srv_name} within {timeout_s:g} s")
+        return found
+
+    def introduce(self, node: str, timeout_s: float = 10.0) -> None:
+        """Make a node know all clients that there are until now: its answers to others can be lost."""
+        introduce(self.node, node, timeout_s, self._comes)
+
+    def _comes(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        try:
+            return self.wait(condition, timeout_s, "answer")
+        except TimeoutError:
+            return False
+
+    def _trigger(self, name: str, timeout_s: float, once: bool = False) -> str:
+        response = self.call(Trigger, name, Trigger.Request(), timeout_s, once)
+        if not response.success:
+            raise ValueError(response.message)
+        return response.message
+
+    def _spin(self) -> None:
+        try:
+            self._executor.spin()
+        except ExternalShutdownException:
+            pass
+        except Exception as error:
+            self.failed(error)

@@ -1,0 +1,189 @@
+"""Asks the robot's controllers for the parameters that contract/controller_check judges.
+
+On activation those that are there are asked, and what would move the robot wrongly refuses it. A controller
+may start after us: the others are asked again and again without waiting, until there is an answer; one that
+is wrong then holds the robot. Parameters are listed before they are read, because a C++ node that lacks one
+of those asked for answers with none. A controller's plugin is a parameter of the controller manager.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from rcl_interfaces.srv import GetParameters, ListParameters
+from rclpy.client import Client
+from rclpy.node import Node
+from rclpy.parameter import parameter_value_to_python
+from rclpy.task import Future
+
+from vla_accel_ros.contract.contract import Controller
+from vla_accel_ros.contract.controller_check import Sender, asked, judge, node_of
+from vla_accel_ros.contract.findings import ERROR, Finding, refuse
+from vla_accel_ros.nodes.service_calls import AGAIN_S, Asking
+
+
+class ControllerCheck:
+    """Asks each controller until it answers.
+
+    sender: how trajectories are sent, or just whether they end at rest. manager: the controller manager's
+    node. on_error: called with the sentence when a controller that answers late turns out to be wrong.
+    found: topic -> what is wrong, empty when all is well; no entry before an answer.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        controllers: tuple[Controller, ...],
+        sender: Sender | None = None,
+        manager: str = "controller_manager",
+        on_error: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        self.found: dict[str, list[Finding]] = {}
+        self._node, self._controllers, self._manager = node, controllers, manager
+        self._sender = sender or Sender()
+        self._on_error = on_error
+        self._asking: dict[tuple[str, str], _Conversation] = {}
+        self._values: dict[str, dict[str, object]] = {}
+        self._told: set[tuple[str, str]] = set()
+
+    @property
+    def findings(self) -> dict[str, list[str]]:
+        """Topic -> sentences."""
+        return {topic: [f"{f.what}; {f.mend}" for f in found] for topic, found in self.found.items()}
+
+    def refuse_wrong(self) -> None:
+        """Ask those that are there; raises ValueError, in one sentence, for what cannot work."""
+        self.close()
+        self.found, self._values, self._told = {}, {}, set()
+        with Asking(self._node) as ask:
+            for controller in self._controllers:
+                for node, names in self._questions(controller).items():
+                    if _listens(self._node, node):
+                        self._answered(controller, node, _values(ask, node, names))
+        refuse([finding for found in self.found.values() for finding in found])
+        for topic, sentences in self.findings.items():
+            for sentence in sentences:
+                self._node.get_logger().warning(f"{topic}: {sentence}")
+
+    def poll(self) -> None:
+        """Ask the controllers that are there and have not answered yet."""
+        for controller in self._controllers:
+            for node, names in self._questions(controller).items():
+                key = (controller.topic, node)
+                if key in self._asking:
+                    self._asking[key].poll()
+                elif key not in self._told and _listens(self._node, node):
+                    self._asking[key] = _Conversation(
+                        self._node, node, names, partial(self._answered_late, controller, node)
+                    )
+
+    def close(self) -> None:
+        """Stop asking."""
+        for conversation in self._asking.values():
+            conversation.close()
+        self._asking.clear()
+
+    def _questions(self, controller: Controller) -> dict[str, tuple[str, ...]]:
+        own = node_of(controller)
+        questions = {own: asked(controller)} if own and asked(controller) else {}
+        if controller.kind in ("joint_trajectory", "forward_command"):
+            questions[self._manager] = (f"{own}.type",)
+        return questions
+
+    def _answered(self, controller: Controller, node: str, values: dict[str, object] | None) -> None:
+        if values is None:
+            return
+        known = self._values.setdefault(controller.topic, {})
+        if node == self._manager:
+            known["type"] = next(iter(values.values()), "")
+        else:
+            known.update(values)
+        self._told.add((controller.topic, node))
+        if (controller.topic, node_of(controller)) in self._told:
+            self.found[controller.topic] = judge(controller, known, self._sender)
+
+    def _answered_late(self, controller: Controller, node: str, values: dict[str, object] | None) -> None:
+        self._asking.pop((controller.topic, node)).close()
+        before = self.found.get(controller.topic, [])
+        self._answered(controller, node, values)
+        for finding in self.found.get(controller.topic, []):
+            if finding not in before:
+                self._node.get_logger().warning(str(finding))
+                if finding.level == ERROR:
+                    self._on_error(str(finding))
+
+
+class _Conversation:
+    """List a node's parameters, get those we want, tell; without waiting."""
+
+    def __init__(
+        self,
+        node: Node,
+        asked_node: str,
+        names: tuple[str, ...],
+        tell: Callable[[dict[str, object] | None], None],
+    ) -> None:
+        self._node, self._names, self._tell = node, names, tell
+        self._list = node.create_client(ListParameters, f"{asked_node}/list_parameters")
+        self._get = node.create_client(GetParameters, f"{asked_node}/get_parameters")
+        self._closed, self._listed = False, not self._list.service_is_ready()
+        self._pending: tuple[Client, Future] | None = None
+        self._ask()
+
+    def poll(self) -> None:
+        """Ask again what has had no answer for a while: it may be lost, see asking."""
+        if time.monotonic() >= self._asked_s + AGAIN_S:
+            self._ask()
+
+    def close(self) -> None:
+        """Leave it."""
+        if not self._closed:
+            self._closed = True
+            self._node.destroy_client(self._list)
+            self._node.destroy_client(self._get)
+
+    def _ask(self) -> None:
+        self._asked_s = time.monotonic()
+        if self._pending is not None:
+            client, future = self._pending
+            client.remove_pending_request(future)
+        if self._listed:
+            client, request = self._get, GetParameters.Request(names=list(self._names))
+        else:
+            client, request = self._list, ListParameters.Request()
+        future = client.call_async(request)
+        self._pending = client, future
+        future.add_done_callback(self._got if self._listed else self._on_list)
+
+    def _on_list(self, future: Future) -> None:
+        if not self._closed and not self._listed:
+            there = set(future.result().result.names)
+            self._names, self._listed = tuple(name for name in self._names if name in there), True
+            self._ask()
+
+    def _got(self, future: Future) -> None:
+        if not self._closed:
+            self._tell(_plain(self._names, future.result()))
+
+
+def _values(ask: Asking, node: str, names: tuple[str, ...]) -> dict[str, object] | None:
+    listed = ask(ListParameters, f"{node}/list_parameters", ListParameters.Request(), timeout_s=0.2)
+    if listed is not None:
+        names = tuple(name for name in names if name in listed.result.names)
+    got = ask(GetParameters, f"{node}/get_parameters", GetParameters.Request(names=list(names)))
+    return None if got is None else _plain(names, got)
+
+
+def _plain(names: tuple[str, ...], answer: GetParameters.Response) -> dict[str, object] | None:
+    if len(answer.values) != len(names):
+        return None
+    values = zip(names, map(parameter_value_to_python, answer.values))
+    return {name: value for name, value in values if value is not None}
+
+
+def _listens(node: Node, asked_node: str) -> bool:
+    """Whether there is such a node as far as the graph is known."""
+    there = dict(node.get_service_names_and_types())
+    return node.resolve_service_name(f"{asked_node}/get_parameters") in there

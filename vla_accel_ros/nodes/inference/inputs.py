@@ -1,0 +1,71 @@
+"""The topic `inputs`: what inference receives and how fast it makes chunks, told while its model computes.
+
+Told at a rate by the node's own thread, which only takes in messages: the loops have theirs, so that a model
+that takes seconds silences nothing. Whoever watches the cameras hears them here and not by chunks. What keeps
+chunks from being made is in the log too, when it begins, and so is a model that is too slow.
+"""
+
+from __future__ import annotations
+
+from vla_accel_msgs.msg import Inputs as InputsMessage
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.control.chunking.pace import ChunkPace
+from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.sensing.ingest import Ingest
+from vla_accel_ros.sensing.inputs import Inputs
+
+PERIOD_S = 0.05
+
+
+class InputsTopic:
+    """Tells of an Ingest and a ChunkPace until the node's release.
+
+    failed: set by the node to the sentence of an error for which no chunk was made, and to "" by a chunk.
+    """
+
+    def __init__(self, node: ManagedNode, contract: Contract, ingest: Ingest, pace: ChunkPace) -> None:
+        self._node, self._ingest, self._pace = node, ingest, pace
+        self._streams = {f"camera/{camera.name}": camera.name for camera in contract.cameras}
+        self._streams["joint_states"] = "joint_states"
+        self._told = ""
+        self.failed = ""
+        self._publisher = node.output(InputsMessage, "inputs", qos.REPORT)
+        # Often enough that the message itself ages nothing to a limit.
+        node.every(min(PERIOD_S, min(contract.max_ages_s.values()) / 4), self._tell)
+
+    def now(self) -> Inputs:
+        """What there is to tell."""
+        now_ns = self._node.now_ns()
+        made, needed = self._pace.per_s(now_ns)
+        problems = {stream: self._ingest.problem(name, now_ns) for stream, name in self._streams.items()}
+        return Inputs(
+            told_ns=now_ns,
+            stamps_ns=self._ingest.stamps_ns(),
+            problems={stream: problem for stream, problem in problems.items() if problem},
+            waiting_for=self._ingest.waiting_for or self.failed,
+            chunks_per_s=made,
+            chunks_per_s_needed=needed,
+        )
+
+    def promise(self) -> None:
+        """Log, at activation, the pace that the warm-up promises, and the one that the contract needs."""
+        inputs, log = self.now(), self._node.get_logger()
+        if inputs.slow:
+            log.warning(inputs.slow)
+        else:
+            made, needed = inputs.chunks_per_s, inputs.chunks_per_s_needed
+            log.info(f"the model makes {made:.1f} chunks/s; this contract needs {needed:.1f}")
+
+    def warn(self) -> None:
+        """Log what chunks wait for when it is another, and a model that is too slow."""
+        inputs, log = self.now(), self._node.get_logger()
+        if inputs.waiting_for != self._told:
+            self._told = inputs.waiting_for
+            if self._told:
+                log.warning(f"no chunks are made: {self._told}")
+        if inputs.slow:
+            log.warning(inputs.slow, throttle_duration_sec=10.0)
+
+    def _tell(self) -> None:
+        self._publisher.publish(convert.inputs_to_message(self.now(), tuple(self._streams)))

@@ -1,0 +1,175 @@
+"""A checkpoint and a contract become an engine that has run once, or one sentence about why they do not fit.
+
+A model that has not seen this camera, or moves another number of joints, would fail in the first frame, in
+a loop, on a robot that stands ready to move. So everything is compared here; the fast stages, if they are
+wanted, are made and captured for the contract's cameras and prompts of any length; and then one frame of
+nothing is observed, acted on and asked about: it finds what comparing did not, and pays for first-use
+allocations before the robot depends on time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.contract.findings import WARNING, refuse
+from vla_accel_ros.contract.model_check import ModelFacts, judge
+from vla_accel_ros.engine.config import EXACT, EngineConfig
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.runner import has_stages
+from vla_accel_ros.engine.stages import Progress as Preparing
+from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+from vla_accel_ros.models.checkpoints.options import Progress, find_device
+from vla_accel_ros.models.policies import AnyPolicy
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Load:
+    """What to load and how; see the parameters of the same names. "auto" is what suits machine and model: on
+    CUDA bfloat16 and, where the family has them, captured stages; elsewhere float32 and plain torch."""
+
+    model: Path
+    device: str = AUTO
+    dtype: str = AUTO
+    torch_threads: int = 1
+    kv_slots: int = EngineConfig.slots
+    denoise_steps: int = EngineConfig.steps
+    time_rule: str = EngineConfig.time_rule
+    seed: int = EngineConfig.seed
+    noise: str = EngineConfig.noise
+    answers: int = EngineConfig.answers
+    answer_tokens: int = EngineConfig.answer_tokens
+    statistics: str = ""
+    prompt_state: str = AUTO
+    fast: bool | str = AUTO
+    precision: str = EngineConfig.precision
+    policy: str = EngineConfig.policy
+    token_mode: str = EngineConfig.token_mode
+    token_prefer: str = EngineConfig.token_prefer
+    camera_hz: float = EngineConfig.camera_hz
+    staggered: int = EngineConfig.staggered
+
+    def engine(
+        self,
+        contract: Contract,
+        warn: Callable[[str], object] = lambda _: None,
+        progress: Progress | None = None,
+        preparing: Preparing = lambda name, done, total: None,
+        warm: Callable[[float], object] = lambda _: None,
+    ) -> Engine:
+        """Compare, load, prepare and warm up. Raises ValueError, in one sentence, for what does not fit.
+
+        warn: gets a sentence for each thing that fits but looks wrong, such as degrees taken for radians.
+        progress: told of every weight that is loaded. preparing: told of every fast stage that is made.
+        warm: told how long the warm engine takes from images to a chunk, in seconds.
+        """
+        if self.torch_threads:
+            torch.set_num_threads(self.torch_threads)
+        policy = self._policy(contract, warn, progress)
+        fast = has_stages(policy) if self.fast == AUTO else str(self.fast).lower() == "true"
+        if self.fast == AUTO and self.precision != EXACT:
+            fast = True  # only fast stages have it, and say so where there are none
+        engine = Engine(policy, self._config(contract, fast, policy.speaks))
+        if fast and policy.device.type != "cuda":
+            warn(
+                f"fast is true, but the model runs on {policy.device}: captured stages need a GPU; "
+                "without one their plain twins run, which are not faster"
+            )
+        if self.precision != EXACT:
+            warn(
+                f"precision is {self.precision}: actions are not quite those of the exact network; "
+                "bench/precision.py of the repository tells how far they are"
+            )
+        engine.prepare([len(contract.cameras)], range(1, policy.config.max_prompt + 1), preparing)
+        warm(warm_up(engine, contract))
+        return engine
+
+    def _policy(
+        self, contract: Contract, warn: Callable[[str], object], progress: Progress | None
+    ) -> AnyPolicy:
+        device = self.device
+        if device == AUTO:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        target, dtype = find_device(device), self.dtype
+        if dtype == AUTO:
+            dtype = "bfloat16" if target.type == "cuda" else "float32"
+        found = judge(ModelFacts.read(self.model, self.statistics or None), contract)
+        refuse(found)
+        for finding in found:
+            if finding.level == WARNING:
+                warn(str(finding))
+        return load_policy(
+            self.model,
+            target,
+            getattr(torch, dtype),
+            contract.delta_mask,
+            statistics=self.statistics,
+            prompt_state=self.prompt_state,
+            progress=progress,
+        )
+
+    def _config(self, contract: Contract, fast: bool, speaks: bool) -> EngineConfig:
+        more = (self.answers - 1 if speaks else 0) + self.staggered
+        return EngineConfig(
+            slots=self.kv_slots + more,
+            steps=self.denoise_steps,
+            time_rule=self.time_rule,
+            seed=self.seed,
+            noise=self.noise,
+            step_dt_s=contract.chunk.step_dt_s,
+            answers=self.answers,
+            answer_tokens=self.answer_tokens,
+            fast=fast,
+            precision=self.precision,
+            policy=self.policy,
+            token_mode=self.token_mode,
+            token_prefer=self.token_prefer,
+            camera_hz=self.camera_hz,
+            staggered=self.staggered,
+        )
+
+
+def choices(engine: Engine) -> str:
+    """What was chosen where "auto" was asked for, for the log: "cuda, bfloat16, captured stages"."""
+    dtype = str(engine.policy.kv_dtype).removeprefix("torch.")
+    how = "captured stages" if engine.config.fast else "plain torch"
+    return f"{engine.policy.device.type}, {dtype}, {how}"
+
+
+def warm_up(engine: Engine, contract: Contract) -> float:
+    """Observe, act on and, if it speaks, ask about a black frame of a robot in the middle of its range.
+
+    Returns how long it then takes from images to a chunk, in seconds.
+    """
+    nothing = _nothing(engine, contract)
+    with engine.observe(nothing) as prefix:
+        engine.act(prefix)
+        if engine.policy.speaks:
+            with engine.ask(prefix, max_tokens=2) as answer:
+                for _ in answer:
+                    pass
+    started = time.perf_counter()
+    with engine.observe(nothing) as prefix:
+        engine.act(prefix)
+    return time.perf_counter() - started
+
+
+def _nothing(engine: Engine, contract: Contract) -> Observation:
+    side = engine.policy.image_size
+    middle = np.array([(joint.lower + joint.upper) / 2 for joint in contract.joints])
+    black = np.zeros((side, side, 3), np.uint8)
+    return Observation(
+        images={camera.image: black for camera in contract.cameras},
+        state=contract.to_policy(middle).astype(np.float32),
+        instruction="warm up",
+        stamp_ns=0,
+    )

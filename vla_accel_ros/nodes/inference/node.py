@@ -1,0 +1,310 @@
+"""The lifecycle node that looks, acts and speaks: images, joints, an instruction and questions in, action
+chunks and answers out.
+
+Images arrive by the transport that the contract gives each camera (nodes/inference/streams.py). Vision,
+actions and text stream through one engine at their own rates (engine/streaming.py); this node only opens
+topics, hands over what comes in, and reports: `session` and `observed`, from which every chunk can be
+computed again; LoopStats once a second for vision, action and language; `inputs`, what comes of every stream
+and how fast chunks are made (nodes/inference/inputs.py); and in /diagnostics the rate, age and drops of every
+stream, the loops' times and misses, and what chunks wait for. Loading, comparing with the contract and
+warming up happen in configure; a changed instruction takes effect with the next frame. Each chunk is guided
+to continue the one before while the trajectory node tells, on `motion`, that it runs in mode `rtc`. A
+`question` is answered beside acting, several at once, in the time that is left; `~/cancel_answers` breaks
+them off.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+from diagnostic_msgs.msg import DiagnosticStatus
+from std_msgs.msg import String
+from std_srvs.srv import Trigger
+
+from vla_accel_msgs.msg import ActionChunk, LanguageOutput, LoopStats, Motion, Observed
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.contract.graph_check import chunks, inputs, words
+from vla_accel_ros.control.chunking.guidance import Guiding
+from vla_accel_ros.control.chunking.pace import ChunkPace
+from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.prefixes import Prefix
+from vla_accel_ros.engine.session import session_of
+from vla_accel_ros.engine.streaming import Pace, Ports, Streaming, Text
+from vla_accel_ros.engine.types import Chunk, Observation
+from vla_accel_ros.models.checkpoints.options import device_fault
+from vla_accel_ros.models.checkpoints.progress import Meter
+from vla_accel_ros.models.policies import FLOW
+from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes.declare import value
+from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
+from vla_accel_ros.nodes.environment import demo_contract, demo_model, lacks_profile
+from vla_accel_ros.nodes.graph import GraphCheck
+from vla_accel_ros.nodes.inference import status as inference_status
+from vla_accel_ros.nodes.inference.inputs import InputsTopic
+from vla_accel_ros.nodes.inference.instruction import Instruction
+from vla_accel_ros.nodes.inference.loading import Load, choices
+from vla_accel_ros.nodes.inference.session import SessionTopic
+from vla_accel_ros.nodes.inference.streams import Streams
+from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.motion import execution
+from vla_accel_ros.nodes.params.inference import INFERENCE
+from vla_accel_ros.nodes.process import run
+from vla_accel_ros.nodes.shutdown import fatal
+from vla_accel_ros.sensing.ingest import Ingest
+from vla_accel_ros.sensing.rates import IMAGE_HINT, PROFILED_HINT
+
+
+class InferenceNode(ManagedNode):
+    """inference; see the module docstring and nodes/params/inference.py."""
+
+    def __init__(self) -> None:
+        super().__init__("inference", INFERENCE)
+        self._contract: Contract | None = None
+        self._stream: Streaming | None = None
+        self._instruction = Instruction(self)
+        self._reporter = Reporter(self, self._statuses)
+
+    def configure(self) -> None:
+        contract = Contract.load(value(self, "contract") or demo_contract())
+        self._reporter.hardware_id = contract.robot
+        load = self._choices()
+        engine = self._load(load, contract)
+        image_hint = IMAGE_HINT if lacks_profile() else PROFILED_HINT
+        self._policy = engine.policy
+        self._ingest = Ingest(contract, image_hint, page_lock=engine.policy.device.type == "cuda")
+        self._instruction.restore(value(self, "after_restart") == "keep")
+        self._ingest.instruct(self._instruction.text, self._instruction.missing)
+        self._newest_chunk_ns: int | None = None
+        self._errors = 0
+        pace = {
+            name: Pace(value(self, f"{name}_hz"), value(self, f"{name}_deadline_s"))
+            for name in ("vision", "action", "language")
+            if value(self, f"{name}_hz")
+        }
+        self._pace = ChunkPace(contract.chunk.max_age_s, min(pace["vision"].rate_hz, pace["action"].rate_hz))
+        self._pace.expect(self._warm_s, self._warm_s + 1.0 / min(c.rate_hz for c in contract.cameras))
+        ports = Ports(
+            self._observe,
+            self._ingest.observed,
+            self._ingest.feel,
+            self._on_chunk,
+            self._on_text,
+            self._on_error,
+            self._on_prefix,
+            self._ingest.sets,
+        )
+        chunking = self._chunking(engine)
+        self._stream = Streaming(
+            engine,
+            ports,
+            pace["vision"],
+            pace["action"],
+            pace.get("language"),
+            value(self, "language_max_tokens"),
+            chunking if engine.policy.acts == FLOW else None,
+        )
+        self._chunks = self.output(ActionChunk, "action_chunk", qos.COMMAND)
+        self._observed = self.output(Observed, "observed", qos.REPORT)
+        self._texts = self.output(LanguageOutput, "language_output", qos.REPORT)
+        self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
+        self._inputs = InputsTopic(self, contract, self._ingest, self._pace)
+        self._streams = Streams(self, contract, self._ingest)
+        self.listen(String, "instruction", self._on_instruction, qos.LATCHED)
+        self.listen(String, "question", self._on_question, qos.REPORT)
+        self.serve(Trigger, "~/cancel_answers", self._on_cancel)
+        self.listen(Motion, "motion", self._on_motion, qos.LATCHED)
+        self._graph = GraphCheck(self, inputs(contract), [words(), chunks(ours=True)])
+        self._graph.refuse_wrong()
+        self.every(1.0, self._report)
+        self._tell_session(engine, load, contract)
+        self._contract = contract
+
+    def activate(self) -> None:
+        assert self._stream is not None
+        self._ingest.clear()
+        self._pace.clear()
+        self._inputs.promise()
+        self._guiding.restart()
+        self._stream.start()
+
+    def deactivate(self) -> None:
+        assert self._stream is not None
+        self._stream.stop()
+
+    def release(self) -> None:
+        self._contract = self._stream = None
+
+    def finish(self) -> None:
+        self._instruction.finish()
+
+    def hopeless(self, error: Exception) -> str:
+        return "the GPU refuses every call of this process" if device_fault(error) else ""
+
+    def clock_jumped(self) -> None:
+        if self._contract is not None:
+            self._ingest.clear()
+            self._pace.clear()
+            self._restart()
+
+    def _choices(self) -> Load:
+        renamed = {
+            "answers": "language_answers",
+            "answer_tokens": "language_max_tokens",
+            "camera_hz": "vision_hz",
+        }
+        names = [field.name for field in fields(Load) if field.name != "model"]
+        chosen = {name: value(self, renamed.get(name, name)) for name in names}
+        return Load(Path(value(self, "model") or demo_model()), **chosen)
+
+    def _load(self, load: Load, contract: Contract) -> Engine:
+        log = self.get_logger()
+        with Meter(f"loading {load.model.name}") as meter:
+            engine = load.engine(contract, log.warning, meter, self._on_stage, self._on_warm)
+        kind, device = engine.policy.config.kind, engine.policy.device
+        log.info(f"loaded {load.model} on {device}: {kind}, {meter}; {choices(engine)}")
+        return engine
+
+    def _on_stage(self, name: str, done: int, total: int) -> None:
+        self.get_logger().info(f"preparing fast stages, {done + 1} of {total}: {name}")
+
+    def _on_warm(self, chunk_s: float) -> None:
+        self._warm_s = chunk_s
+
+    def _tell_session(self, engine: Engine, load: Load, contract: Contract) -> None:
+        """Say what chunks are computed with."""
+        topics = {camera.name: self.resolve_topic_name(camera.topic) for camera in contract.cameras}
+        session = session_of(
+            engine,
+            {name: choice for name, choice in vars(load).items() if name != "model"},
+            model=load.model,
+            contract=value(self, "contract") or demo_contract(),
+            urdf=contract.urdf,
+            topics=topics,
+        )
+        self._session = SessionTopic(self, session)
+
+    def _chunking(self, engine: Engine) -> RealTimeChunking:
+        settings = RtcSettings(
+            value(self, "rtc_mask"),
+            value(self, "rtc_mask_horizon"),
+            value(self, "rtc_delivery_s"),
+            value(self, "rtc_window"),
+            value(self, "rtc_method"),
+        )
+        chunking = RealTimeChunking(engine, self.now_ns, settings, value(self, "rtc_jacobian"))
+        unguided = "staggered" if engine.config.staggered else ""
+        self._guiding = Guiding(chunking, value(self, "rtc"), unguided)
+        return chunking
+
+    def _restart(self) -> None:
+        """Continue nothing that was begun so far."""
+        assert self._stream is not None
+        self._guiding.restart()
+        self._stream.forget()
+
+    def _on_instruction(self, message: String) -> None:
+        try:
+            self._check_words(message.data)
+        except ValueError as error:  # nobody wants the one before any longer
+            refusal = f"the instruction is refused: {error}"
+            self._instruction.told("")
+            self._ingest.instruct("", refusal)
+            self._ingest.waiting_for = refusal
+            self.get_logger().error(refusal)
+            return
+        self._instruction.told(message.data)
+        self._ingest.instruct(message.data, self._instruction.missing)
+        self.get_logger().info(f"instruction: {message.data!r}")
+
+    def _on_question(self, message: String) -> None:
+        assert self._stream is not None
+        try:
+            if not self._policy.speaks:
+                raise ValueError("the model answers nothing")
+            if not self.active:
+                raise ValueError("the node is not active: activate it first")
+            self._check_words(message.data)
+            self._stream.ask(message.data)
+        except ValueError as error:
+            self.get_logger().warning(f"question: {error}", throttle_duration_sec=1.0)
+            self._texts.publish(convert.refusal_to_message(message.data, str(error), self.now_ns()))
+
+    def _check_words(self, text: str) -> None:
+        """Raise ValueError for words that the policy cannot take, with their number of tokens."""
+        self._policy.prompt(text, np.zeros(self._policy.joints))
+
+    def _on_cancel(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        there = 0 if self._stream is None else self._stream.cancel()
+        response.success, response.message = True, f"broken off: {there} answers and waiting questions"
+        return response
+
+    def _on_motion(self, message: Motion) -> None:
+        if self._guiding.told(execution(message)) and self._stream is not None:
+            self._stream.forget()
+        if self._guiding.conflict:
+            self.get_logger().warning(self._guiding.conflict, throttle_duration_sec=10.0)
+
+    def _observe(self) -> Observation | None:
+        observation = self._ingest.observe(self.now_ns())
+        if observation is not None:
+            self._pace.observed(observation.stamp_ns, self.now_ns())
+        return observation
+
+    def _on_prefix(self, prefix: Prefix, observation: Observation) -> None:
+        assert self._contract is not None
+        session = self._session.session.id
+        self._observed.publish(convert.observed_to_message(prefix, observation, self._contract, session))
+
+    def _on_chunk(self, chunk: Chunk, inference_s: float) -> None:
+        assert self._contract is not None
+        self._newest_chunk_ns, self._inputs.failed = chunk.stamp_ns, ""
+        self._pace.made(chunk.stamp_ns, self.now_ns())
+        self._chunks.publish(convert.chunk_to_message(chunk, self._contract, inference_s))
+
+    def _on_text(self, text: Text) -> None:
+        self._texts.publish(convert.text_to_message(text))
+
+    def _on_error(self, loop: str, error: Exception) -> None:
+        self._errors += 1
+        self._inputs.failed = f"the {loop} loop fails: {error}"
+        if why := self.hopeless(error):
+            fatal(f"{loop} loop: {why}", error)
+            return
+        trace = "".join(traceback.format_exception(error))
+        self.get_logger().error(f"{loop} loop: {error}\n{trace}", throttle_duration_sec=1.0)
+
+    def _report(self) -> None:
+        assert self._stream is not None
+        self._graph.poll()
+        now_ns = self.now_ns()
+        for stats in self._stream.stats():
+            self._stats.publish(convert.loop_stats(stats, now_ns))
+        self._streams.warn(now_ns)
+        self._inputs.warn()
+
+    def _statuses(self) -> Sequence[DiagnosticStatus]:
+        if self._stream is None:
+            return [status("inference", ERROR if self.trouble else OK, self.trouble or "not configured")]
+        if not self.active:
+            return [status("inference", OK, "not active")]
+        assert self._contract is not None
+        now_ns = self.now_ns()
+        return [
+            inference_status.of_observations(
+                self._inputs.now(), self._ingest.instruction, self._newest_chunk_ns, self._errors
+            ),
+            self._graph.status(),
+            inference_status.of_chunking(self._guiding, self._contract.chunk.step_dt_s),
+            *self._streams.statuses(now_ns),
+            *inference_status.of_loops(self._stream.stats()),
+        ]
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Entry point of `ros2 run vla_accel_ros inference`."""
+    return run(InferenceNode, args)

@@ -1,0 +1,204 @@
+"""The lifecycle node that writes what happens into a bag, from which every chunk can be computed again.
+
+Active, it records: a bag begins with activation and ends with deactivation. Messages come serialized and go
+into the bag as they are; only frames of a shared-memory ring are made into images, because a handle plays
+nowhere else. What is recorded follows from the contract (nodes/recorder/topics.py). A thread of its own
+writes (recording/background_writer.py); what that drops, and why it has ended, is in the log once and in the
+diagnostics.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.subscription import Subscription
+
+from vla_accel_msgs.msg import FrameHandle
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.nodes import convert
+from vla_accel_ros.nodes.declare import value
+from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, Reporter, status
+from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.params.recorder import RECORDER
+from vla_accel_ros.nodes.process import run
+from vla_accel_ros.nodes.recorder.message_definitions import definition, digest
+from vla_accel_ros.nodes.recorder.rosbag2_writer import open_bag
+from vla_accel_ros.nodes.recorder.topics import Recorded, recorded
+from vla_accel_ros.recording.background_writer import Recording
+from vla_accel_ros.recording.topic import Topic
+from vla_accel_ros.sensing.cameras.cdr import image_message
+from vla_accel_ros.sensing.cameras.frames import NotReady
+from vla_accel_ros.sensing.cameras.ring_reader import RingReader
+
+_LOOK_S = 0.1
+# A process that was asked to end is broken off after PATIENCE_S of nodes/shutdown.py.
+_PATIENCE_S = 0.7
+
+
+class RecorderNode(ManagedNode):
+    """recorder; see the module docstring and nodes/params/recorder.py."""
+
+    def __init__(self) -> None:
+        super().__init__("recorder", RECORDER)
+        self._contract: Contract | None = None
+        self._recording: Recording | None = None
+        self._subscriptions_of_bag: list[Subscription] = []
+        self._reporter = Reporter(self, self._statuses)
+
+    def configure(self) -> None:
+        self._contract = Contract.load(value(self, "contract") or demo_contract())
+        self._reporter.hardware_id = self._contract.robot
+        self._wanted = recorded(self._contract)
+        for entry in self._wanted:
+            definition(entry.bag_type)  # of a type that is not installed it is said now
+        self.every(_LOOK_S, self._look)
+        self.every(1.0, self._tell)
+
+    def activate(self) -> None:
+        assert self._contract is not None
+        bag = open_bag(
+            self._new_folder(self._contract.robot), value(self, "writer"), value(self, "compression")
+        )
+        self._recording = Recording(bag, value(self, "queue_mb") << 20, value(self, "keep_free_mb") << 20)
+        self._told_drops, self._told_trouble = False, False
+        self._reported_drops = 0
+        self._lost: Counter[str] = Counter()
+        rings = {e.camera: "" for e in self._wanted if e.kind is FrameHandle}
+        self._rings = RingReader(rings, copy=True, page_lock=False)
+        self._awaited = []
+        for entry in self._wanted:
+            if entry.ours:
+                self._subscribe(entry, reliable=True)
+            else:
+                self._awaited.append(entry)
+        self._look()
+        self.get_logger().info(f"recording to {self._recording.path}")
+
+    def deactivate(self) -> None:
+        for subscription in self._subscriptions_of_bag:
+            self.destroy_subscription(subscription)
+        self._subscriptions_of_bag.clear()
+        self._rings.close()
+        assert self._recording is not None
+        self._recording.close(_PATIENCE_S)
+        self._tell()
+        messages, dropped = self._recording.written.total(), self._recording.dropped.total()
+        self.get_logger().info(
+            f"recorded {messages} messages, {self._recording.bytes_written / 1e6:.0f} MB, in "
+            f"{self._recording.path}; {dropped} dropped"
+        )
+
+    def release(self) -> None:
+        self._contract = self._recording = None
+
+    def _new_folder(self, robot: str) -> Path:
+        """A bag's folder that is not there yet, named by robot and time."""
+        parent = Path(value(self, "record_dir") or "bags").expanduser().absolute()
+        name = f"{robot}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+        names = (name, *(f"{name}_{i}" for i in range(2, 1000)))
+        return next(parent / name for name in names if not (parent / name).exists())
+
+    def _look(self) -> None:
+        """Subscribe to others' topics as their publishers are found, by the reliability that these offer."""
+        for entry in list(self._awaited):
+            offered = self.get_publishers_info_by_topic(entry.topic)
+            if offered:
+                self._awaited.remove(entry)
+                kept = [p.qos_profile.reliability is ReliabilityPolicy.RELIABLE for p in offered]
+                self._subscribe(entry, reliable=all(kept))
+
+    def _subscribe(self, entry: Recorded, reliable: bool) -> None:
+        assert self._recording is not None
+        profile = QoSProfile(
+            history=HistoryPolicy.KEEP_LAST,
+            depth=entry.depth,
+            reliability=ReliabilityPolicy.RELIABLE if reliable else ReliabilityPolicy.BEST_EFFORT,
+            durability=DurabilityPolicy.TRANSIENT_LOCAL if entry.latched else DurabilityPolicy.VOLATILE,
+        )
+        ring = entry.kind is FrameHandle
+        name = self.resolve_topic_name(entry.topic)
+        bag_name = f"{name}/image" if ring else name
+        kind = entry.bag_type
+        self._recording.add(
+            Topic(bag_name, kind, definition(kind), reliable, entry.latched, 10, digest(kind))
+        )
+        on_message = partial(self._put, bag_name)
+        if ring:
+            on_message = partial(self._take_frame, entry.camera, bag_name)
+        self._subscriptions_of_bag.append(
+            self.create_subscription(entry.kind, entry.topic, on_message, profile, raw=not ring)
+        )
+
+    def _put(self, topic: str, message: bytes | bytearray) -> None:
+        assert self._recording is not None
+        self._recording.put(topic, self.now_ns(), message)
+
+    def _take_frame(self, camera: str, topic: str, message: FrameHandle) -> None:
+        """Copy a frame out of its ring, and have it written unless it was overwritten meanwhile."""
+        handle = convert.handle_from_message(message)
+        try:
+            self._rings.follow(camera, handle.ring)
+        except ValueError as refusal:
+            self.get_logger().error(f"camera {camera}: {refusal}", throttle_duration_sec=1.0)
+            self._lost[topic] += 1
+            return
+        lease = self._rings.take(handle)
+        if isinstance(lease, NotReady):
+            self._lost[topic] += 1
+            return
+        with lease:
+            image = image_message(handle.stamp_ns, message.header.frame_id, lease.frames[camera].image)
+            whole = lease.intact()
+        if whole:
+            self._put(topic, image)
+        else:
+            self._lost[topic] += 1
+
+    def _tell(self) -> None:
+        """Say once that messages are dropped, and why recording has ended."""
+        assert self._recording is not None
+        if self._recording.trouble and not self._told_trouble:
+            self._told_trouble = True
+            self.get_logger().error(f"{self._recording.trouble}; the robot goes on")
+        if self._recording.dropped and not self._told_drops:
+            self._told_drops = True
+            self.get_logger().warning(
+                f"the disk is too slow: messages are dropped ({_named(self._recording.dropped)}); record to "
+                "a faster disk, or give queue_mb more"
+            )
+
+    def _statuses(self) -> Sequence[DiagnosticStatus]:
+        recording = self._recording
+        if recording is None or not self.active:
+            return [status("recording", ERROR if self.trouble else OK, self.trouble or "not active")]
+        dropped = recording.dropped.total() + self._lost.total()
+        new, self._reported_drops = dropped - self._reported_drops, dropped
+        values: dict[str, object] = {
+            "bag": recording.path,
+            "messages": recording.written.total(),
+            "written [MB]": recording.bytes_written / 1e6,
+            "waiting [MB]": recording.waiting_bytes / 1e6,
+            "dropped": recording.dropped.total(),
+            "lost in rings": self._lost.total(),
+            "not heard yet": ", ".join(entry.topic for entry in self._awaited),
+        }
+        if recording.trouble:
+            return [status("recording", ERROR, recording.trouble, values)]
+        sentence = f"{new} messages were dropped: {_named(recording.dropped + self._lost)}" if new else ""
+        return [status("recording", WARN if new else OK, sentence or "recording", values)]
+
+
+def _named(counts: Counter[str]) -> str:
+    return ", ".join(f"{n} of {topic}" for topic, n in counts.most_common(4))
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Entry point of `ros2 run vla_accel_ros recorder`."""
+    return run(RecorderNode, args)

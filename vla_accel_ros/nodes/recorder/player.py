@@ -1,0 +1,208 @@
+"""Plays a bag to its topics as it was recorded, with /clock: for the stack itself, and for viewers.
+
+Inputs alone are played unless commands are asked for, and no topic that is alive: a recorded picture between
+those of a camera, or a recorded command at a controller that listens, is motion that nobody wants. The graph
+is looked at before the first message and again while playing.
+
+`ros2 bag play` does the same, without this care, where it is installed; this one needs no rosbag2 and plays a
+bag whose recorder was killed. Messages go out as bytes, with the quality of service they were recorded with,
+when /clock says the time of their recording, so that nodes with use_sim_time see the same ages.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import rclpy
+import yaml
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.signals import SignalHandlerOptions
+from rclpy.topic_endpoint_info import TopicEndpointInfo
+from rosgraph_msgs.msg import Clock
+
+from vla_accel_ros.contract import bounded_yaml
+from vla_accel_ros.nodes import convert
+from vla_accel_ros.recording.reader import Bag, Entry
+from vla_accel_ros.recording.roles import Role, role
+
+CLOCK_NS = 10_000_000
+# For others to find the publishers before the first message.
+SETTLE_S = 1.0
+# We have found the others when the graph has stayed the same for so long; a busy machine finds them slowly.
+DISCOVERY_S, LONGEST_DISCOVERY_S = 3.0, 15.0
+# How often the graph is looked at afterwards.
+LOOK_S = 0.5
+SAY_S = 5.0
+CLOCK = "/clock"
+
+
+def play(bag: Bag, rate: float, commands: bool, say: Callable[[str], object]) -> int:
+    """Play the inputs of a bag, or all of it; returns the exit status.
+
+    rate: seconds of the bag in one second. commands: play what is no input, too. say: gets a sentence for
+    the user now and then. Raises ValueError for a bag that is damaged, of types that are not installed, or
+    without anything to play, and where somebody else publishes a topic or listens to a command.
+    """
+    context = rclpy.Context()
+    rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
+    # The endpoints of a node are told apart by its name, and there may be another player.
+    node = rclpy.create_node(f"player_{uuid4().hex[:8]}", context=context, enable_rosout=False)
+    try:
+        bag.survey()
+        topics = chosen(bag, commands)
+        left = sorted(set(bag.topics) - topics)
+        if left:
+            say(f"not played without --commands: {', '.join(left)}")
+        if not topics:
+            raise ValueError(f"{bag.path} has no input to play: give --commands to play what it has")
+        wait_for_discovery(node)
+        refuse_alive(node, bag, topics)
+        player = Player(node, bag, rate, topics, look=partial(refuse_alive, node, bag, topics), say=say)
+        for entry in bag.entries():
+            if entry.topic in topics:
+                player.play(entry)
+        say(f"played {player.played.total()} messages on {len(player.played)} topics")
+    finally:
+        node.destroy_node()
+        context.try_shutdown()
+    return 0
+
+
+def chosen(bag: Bag, commands: bool) -> set[str]:
+    """The topics of a surveyed bag that are played: its inputs, or all."""
+    return {topic for topic, kind in bag.topics.items() if commands or role(topic, kind) is Role.INPUT}
+
+
+def wait_for_discovery(
+    node: Node, clock: Callable[[], float] = time.monotonic, wait: Callable[[float], object] = time.sleep
+) -> None:
+    """Return when no node and no topic has been found for DISCOVERY_S, or after LONGEST_DISCOVERY_S."""
+    began_s = changed_s = clock()
+    known: object = None
+    while clock() - changed_s < DISCOVERY_S and clock() - began_s < LONGEST_DISCOVERY_S:
+        wait(LOOK_S / 5)
+        found = sorted(node.get_node_names_and_namespaces()), sorted(node.get_topic_names_and_types())
+        if found != known:
+            known, changed_s = found, clock()
+
+
+def refuse_alive(node: Node, bag: Bag, topics: Collection[str]) -> None:
+    """Raise ValueError where a node other than `node` publishes one of the topics or /clock, or listens to
+    one that is a command."""
+    for topic in (CLOCK, *sorted(topics)):
+        others = _others(node, node.get_publishers_info_by_topic(topic))
+        if others:
+            raise ValueError(
+                f"{topic} is published by {others} already, and the two would mix: stop that node, or play "
+                "in another ROS_DOMAIN_ID"
+            )
+        if topic == CLOCK or role(topic, bag.topics[topic]) is not Role.COMMAND:
+            continue
+        others = _others(node, node.get_subscriptions_info_by_topic(topic))
+        if others:
+            raise ValueError(
+                f"{topic} is a command and {others} listens to it, so that a robot might move: stop that "
+                "node, or play in another ROS_DOMAIN_ID"
+            )
+
+
+def _others(node: Node, there: Collection[TopicEndpointInfo]) -> str:
+    names = {f"{end.node_namespace.rstrip('/')}/{end.node_name}" for end in there}
+    return ", ".join(sorted(names - {node.get_fully_qualified_name()}))
+
+
+class Player:
+    """Publishes entries of some topics when they are due.
+
+    bag: surveyed. clock, wait: monotonic seconds, and how to wait some. look: is called every LOOK_S, and may
+    raise. say: gets a sentence every SAY_S. Its publishers are open to view: `publishers` by topic, `clock`.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        bag: Bag,
+        rate: float,
+        topics: Collection[str],
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], object] = time.sleep,
+        look: Callable[[], object] = lambda: None,
+        say: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        self._bag, self._rate, self._look = bag, rate, look
+        self._now_s, self._wait, self._say = clock, wait, say
+        self.clock = node.create_publisher(Clock, CLOCK, 10)
+        self.publishers = {
+            topic: node.create_publisher(
+                _class_of(bag.topics[topic]), topic, profile(bag.offered.get(topic, ""))
+            )
+            for topic in sorted(topics)
+        }
+        self._begun: tuple[float, int] | None = None
+        self._told_ns = 0
+        self._looked_s = self._said_s = 0.0
+        self.played: Counter[str] = Counter()
+
+    def play(self, entry: Entry) -> None:
+        """Wait until it is due, telling the time meanwhile, and publish it."""
+        self._advance(entry.log_ns)
+        self.publishers[entry.topic].publish(entry.data)
+        self.played[entry.topic] += 1
+
+    def _advance(self, log_ns: int) -> None:
+        if self._begun is None:
+            self._wait(SETTLE_S)
+            self._begun, self._told_ns = (self._now_s(), log_ns), log_ns - CLOCK_NS
+            self._said_s = self._now_s()
+        began_s, first_ns = self._begun
+        while self._told_ns < log_ns:
+            self._told_ns = min(self._told_ns + CLOCK_NS, log_ns)
+            due_s = began_s + (self._told_ns - first_ns) * 1e-9 / self._rate
+            self._wait(max(0.0, due_s - self._now_s()))
+            self._tell(self._told_ns - first_ns)
+            message = Clock()
+            convert.set_stamp(message.clock, self._told_ns)
+            self.clock.publish(message)
+
+    def _tell(self, played_ns: int) -> None:
+        """Look, and say how far we are, both now and then."""
+        now_s = self._now_s()
+        if now_s - self._looked_s >= LOOK_S:
+            self._looked_s = now_s
+            self._look()
+        if now_s - self._said_s >= SAY_S:
+            self._said_s = now_s
+            whole = f" of {self._bag.extent_ns * 1e-9:.0f} s" if self._bag.extent_ns else ""
+            self._say(f"at {played_ns * 1e-9:.0f} s{whole}, {self.played.total()} messages played")
+
+
+def profile(offered: str) -> QoSProfile:
+    """The quality of service of a recorded topic, from its metadata: words, or numbers before version 9."""
+    try:
+        listed = bounded_yaml.load(offered)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        listed = None
+    first = listed[0] if isinstance(listed, list) and listed else {}
+    best_effort = first.get("reliability") in ("best_effort", 2)
+    latched = first.get("durability") in ("transient_local", 1)
+    return QoSProfile(
+        history=HistoryPolicy.KEEP_LAST,
+        depth=max(10, int(first.get("depth") or 10)),
+        reliability=ReliabilityPolicy.BEST_EFFORT if best_effort else ReliabilityPolicy.RELIABLE,
+        durability=DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE,
+    )
+
+
+def _class_of(kind: str) -> Any:
+    package, _, name = kind.split("/")
+    try:
+        return getattr(importlib.import_module(f"{package}.msg"), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{kind} cannot be imported ({error}): install {package}") from error

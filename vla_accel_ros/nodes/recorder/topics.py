@@ -1,0 +1,89 @@
+"""What of a robot is recorded: all that goes in, comes out and is said of it, by its contract.
+
+What our own nodes publish has a known quality of service and is listened to from the start. The topics of
+others (cameras, joints, controllers' commands, which one of several adapters sends) are subscribed to as
+they are found, reliably where they are offered so: a recorder must not lose what the network can keep.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticArray
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
+from std_msgs.msg import String
+
+from vla_accel_msgs.msg import (
+    ActionChunk,
+    FrameHandle,
+    GroundTruth,
+    LanguageOutput,
+    LoopStats,
+    Motion,
+    Observed,
+    Session,
+)
+from vla_accel_ros.contract.contract import Contract, Controller
+from vla_accel_ros.extensions import controller_kind
+from vla_accel_ros.nodes.optional import interface
+from vla_accel_ros.nodes.recorder.message_definitions import type_name
+
+# Best-effort images of a second: the writer may have to wait for the disk, the executor never does.
+_IMAGES, _MESSAGES = 30, 200
+_CAMERA = {"raw": Image, "compressed": CompressedImage, "ring": FrameHandle}
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A topic to subscribe to. ours: published by a node of this package, reliably. camera: whose frames."""
+
+    kind: Any
+    topic: str
+    ours: bool = False
+    latched: bool = False
+    depth: int = _MESSAGES
+    camera: str = ""
+
+    @property
+    def bag_type(self) -> str:
+        """The type under which it is in the bag."""
+        return type_name(Image if self.kind is FrameHandle else self.kind)
+
+
+def recorded(contract: Contract) -> list[Recorded]:
+    """Every topic of a robot, each once. Raises ValueError where an interface package is not installed."""
+    entries = [
+        Recorded(kind, topic, ours=True, latched=True)
+        for kind, topic in (
+            (Session, "session"),
+            (String, "parameters"),
+            (String, "instruction"),
+            (Motion, "motion"),
+        )
+    ]
+    entries += [
+        Recorded(kind, topic, ours=True)
+        for kind, topic in (
+            (Observed, "observed"),
+            (ActionChunk, "action_chunk"),
+            (String, "question"),
+            (LanguageOutput, "language_output"),
+            (LoopStats, "loop_stats"),
+            (DiagnosticArray, "/diagnostics"),
+        )
+    ]
+    for camera in contract.cameras:
+        entries.append(Recorded(_CAMERA[camera.transport], camera.topic, depth=_IMAGES, camera=camera.name))
+        if camera.info:
+            entries.append(Recorded(CameraInfo, camera.info))
+    entries.append(Recorded(JointState, contract.joint_states.topic))
+    entries += [Recorded(_command(controller), controller.topic) for controller in contract.controllers]
+    entries.append(Recorded(GroundTruth, "ground_truth"))
+    return entries
+
+
+def _command(controller: Controller) -> Any:
+    """The type of a controller's commands."""
+    package, kind, name = controller_kind(controller.kind).message.split("/")
+    return interface(package, kind, name, f"recording a controller of kind {controller.kind}")

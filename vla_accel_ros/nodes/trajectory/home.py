@@ -1,0 +1,288 @@
+"""~/home of the trajectory node: all joints to the contract's home, in one discrete move.
+
+Chunks stop and the robot stands before; after, wherever the move ended, it is held until ~/resume, and then
+goes on from where the joints are. A controller moves by its FollowJointTrajectory action where the contract
+names one, which judges by tolerances of its own;
+otherwise through its adapter, and we look whether the joints get there. If one of several controllers does
+not, the others stop too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from rclpy.task import Future
+from std_srvs.srv import Trigger
+
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.control.limits.braking import brake, brake_on_arrival, cut
+from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.moves import move
+from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.nodes.adapters.adapter import Adapter
+from vla_accel_ros.nodes.trajectory.hold import AT_HOME, HOMING, NOT_AT_HOME, RELEASED, RESTARTED, Standing
+from vla_accel_ros.nodes.trajectory.moves import JointMove, Outcome, Tolerances
+from vla_accel_ros.nodes.trajectory.release import say
+
+_ARRIVAL_S = 1.0
+_CLOSE_OF_RANGE = 0.02
+_INACTIVE = "the trajectory node is not active: activate it first"
+
+
+@dataclass
+class _Streamed:
+    """A move through an adapter. Its outcome comes when the joints are there, or a while after they
+    should. until_ns: the controller was sent it up to then, and a brake.
+    """
+
+    adapter: Adapter
+    trajectory: Trajectory
+    outcome: Future
+    until_ns: int
+
+
+class Home:
+    """~/home: to the contract's home, all its joints at once.
+
+    standing: as in Release. adapters: of the contract's controllers. speed: share of the limits. Raises
+    ValueError when control_msgs is needed and not installed.
+    """
+
+    def __init__(
+        self,
+        standing: Standing,
+        contract: Contract,
+        adapters: list[Adapter],
+        speed: float,
+        tolerances: Tolerances,
+    ) -> None:
+        self._standing, self._home, self._speed = standing, dict(contract.home), speed
+        self._joints = [joint for joint in contract.joints if joint.name in self._home]
+        self._limits = JointLimits.of(self._joints) if self._joints else None
+        self._range = {joint.name: joint.upper - joint.lower for joint in self._joints}
+        self._age_ns = round(contract.chunk.max_age_s * 1e9)
+        self._adapters = [a for a in adapters if set(a.controller.joints) <= set(self._home)]
+        self._actions = {
+            a.controller.topic: JointMove(standing.node, a.controller.action, tolerances)
+            for a in self._adapters
+            if a.controller.action
+        }
+        self._streamed: list[_Streamed] = []
+        self._sent: dict[str, Trajectory] = {}  # by topic, the last
+        self._calls = self._under_way = self._polled_ns = 0
+        self._why = ""
+
+    async def home(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        """Stop, stand, go home, and stay there until ~/resume."""
+        refusal = self._refusal()
+        if refusal:
+            return say(response, False, refusal)
+        self.cancel("replaced by another move")
+        self._under_way += 1
+        self._standing.resume(AT_HOME)
+        self._standing.hold(NOT_AT_HOME)
+        problem = await self._go(self._calls)
+        await self._standing.stood()
+        self._under_way -= 1
+        if not problem:
+            self._standing.hold(AT_HOME)
+            self._standing.resume(NOT_AT_HOME)
+        if not self._under_way:
+            self._standing.go_on(HOMING, self._sent.values())
+        return say(response, not problem, problem or AT_HOME)
+
+    def cancel(self, why: str, jumped: bool = False) -> None:
+        """Stop a move that is under way, within limits; one that still waits for the stand never begins.
+
+        jumped: the clock was set since the last poll.
+        """
+        self._calls += 1
+        self._why = why
+        self._stop(why, jumped)
+
+    def poll(self) -> None:
+        """See how far moves are; call at some rate."""
+        self._polled_ns = self._standing.node.now_ns()
+        for action in self._actions.values():
+            action.poll()
+        if not self._streamed:
+            return
+        late = self._standing.late("joint_states")
+        if late:
+            self._stop(f"stopped, because {late}")
+        now_ns = self._polled_ns
+        if not all(self._renew(one, now_ns) for one in self._streamed):
+            self._stop("stopped, because this node was not scheduled for too long")
+        for one in [s for s in self._streamed if now_ns >= s.trajectory.end_ns]:
+            away = self._away(one.trajectory)
+            if not away or now_ns >= one.trajectory.end_ns + _ARRIVAL_S * 1e9:
+                self._streamed.remove(one)
+                topic = one.adapter.controller.topic
+                sentence = f"{topic}: did not get home: {away}" if away else f"{topic}: reached"
+                one.outcome.set_result(Outcome(not away, sentence))
+
+    def close(self) -> None:
+        """Cancel, and leave the actions."""
+        self.cancel("the trajectory node was cleaned up")
+        for action in self._actions.values():
+            action.close()
+
+    async def _go(self, call: int) -> str:
+        """Stand and move, unless cancelled; empty when home, else the sentence."""
+        if not await self._standing.stand(HOMING):
+            return _INACTIVE
+        if call != self._calls:
+            return self._why
+        for adapter in self._adapters:
+            if adapter.controller.topic in self._actions:
+                adapter.begin()
+        refusal = self._refusal()
+        if refusal:
+            return refusal
+        outcomes = [await future for future in self._start()]
+        return "; ".join(outcome.sentence for outcome in outcomes if not outcome.reached)
+
+    def _stop(self, why: str, jumped: bool = False) -> None:
+        for action in self._actions.values():
+            if action.cancel(why):
+                self._standing.settle()
+        streamed, self._streamed = self._streamed, []
+        for one in streamed:
+            self._brake(one.adapter, jumped)
+        if jumped:
+            self._in_new_time({one.adapter.controller.topic for one in streamed})
+        for one in streamed:
+            one.outcome.set_result(Outcome(False, f"{one.adapter.controller.topic}: {why}"))
+
+    def _in_new_time(self, braking: set[str]) -> None:
+        """What controllers were sent is of a time that is no more, but for these topics: what was still in
+        motion, after a move that was stopped before, brakes; what had come to rest rests."""
+        now_ns = self._standing.node.now_ns()
+        for adapter in self._adapters:
+            topic = adapter.controller.topic
+            if topic in braking or topic not in self._sent:
+                continue
+            sent = self._sent[topic]
+            if topic not in self._actions and self._was_ns < sent.end_ns:
+                self._brake(adapter, jumped=True)
+            else:
+                self._sent[topic] = Trajectory(sent.joints, np.array([now_ns]), sent.positions[-1:])
+
+    @property
+    def _was_ns(self) -> int:
+        """After the clock was set: the present in the time before."""
+        node = self._standing.node
+        return max(self._polled_ns, node.now_ns() - node.jumped_ns)
+
+    def _renew(self, one: _Streamed, now_ns: int) -> bool:
+        """Send the next part, so that the controller never has more than chunks may have; False if that
+        would come too late.
+        """
+        whole, most_ns = one.trajectory, self._most_ns
+        if one.until_ns >= whole.end_ns or now_ns < max(one.until_ns - most_ns // 2, whole.start_ns):
+            return True
+        if now_ns + self._standing.kept_ns >= one.until_ns:
+            return False
+        one.until_ns = now_ns + most_ns
+        sent = self._sent[one.adapter.controller.topic] = cut(
+            whole, one.until_ns, self._limits_of(whole.joints)
+        )
+        one.adapter.send(sent.since(now_ns), now_ns)
+        return True
+
+    @property
+    def _most_ns(self) -> int:
+        """How much of a motion a controller has at most: as much as of chunks, and enough to be renewed."""
+        return max(self._age_ns, 3 * self._standing.kept_ns)
+
+    def _brake(self, adapter: Adapter, jumped: bool) -> None:
+        """Stop what was sent; jumped: before the clock was set."""
+        topic, now_ns, kept_ns = (
+            adapter.controller.topic,
+            self._standing.node.now_ns(),
+            self._standing.kept_ns,
+        )
+        whole = self._sent[topic]
+        limits, was_ns = self._limits_of(whole.joints), self._was_ns if jumped else now_ns
+        if was_ns < whole.start_ns:  # on the way to where the joints are, where it may end
+            rest = whole.positions[:1]
+            times_ns = np.array([was_ns + self._standing.approach_ns()])
+            braking = Trajectory(whole.joints, times_ns + (now_ns - was_ns), rest, np.zeros_like(rest))
+        elif jumped:
+            braking = brake_on_arrival(whole.joints, whole.sample, was_ns, now_ns, kept_ns * 1e-9, limits)
+        else:
+            state = MotionState(was_ns + kept_ns, *whole.sample(was_ns + kept_ns))
+            braking = whole.since(now_ns).then(brake(whole.joints, state, limits))
+        if jumped:
+            adapter.stop(braking, now_ns)
+        else:
+            adapter.send(braking, now_ns)
+        self._sent[topic] = braking
+        self._standing.braking(braking.end_ns)
+
+    def _refusal(self) -> str:
+        if not self._standing.node.active:
+            return _INACTIVE
+        if not self._home:
+            return "the contract names no home: add home: {joint: position} to it"
+        for adapter in self._adapters:
+            controller = adapter.controller
+            if controller.kind == "servo_twist" and not controller.action:
+                return f"{controller.topic} takes twists only: add its FollowJointTrajectory action as action"
+        if self._standing.measured is None:
+            return "the joints are not known yet: wait for joint_states"
+        late = self._standing.late("joint_states")
+        if late:
+            return f"{late}: look at its driver"
+        if RELEASED in self._standing.holds:
+            return "the controllers are released: call ~/reclaim first"
+        others = [h for h in self._standing.holds if h not in (HOMING, AT_HOME, NOT_AT_HOME, RESTARTED)]
+        return f"{others[0].partition('; ~/resume')[0]}: call ~/resume first" if others else ""
+
+    def _start(self) -> list[Future]:
+        assert self._limits is not None
+        names = tuple(joint.name for joint in self._joints)
+        measured = self._standing.measured or {}
+        here = np.array([measured[name] for name in names])
+        goal = np.array([self._home[name] for name in names])
+        now_ns = self._standing.node.now_ns()
+        # From wherever the setpoint is to where the joints are, first, which is what the motion begins with.
+        first_ns = self._standing.approach_ns()
+        whole = move(names, here, goal, self._limits, self._speed, now_ns + first_ns)
+        futures = []
+        for adapter in self._adapters:
+            share = whole.select(adapter.controller.joints)
+            action = self._actions.get(adapter.controller.topic)
+            if action is not None:
+                self._sent[adapter.controller.topic] = share
+                future = action.start(share)
+            else:
+                future = Future()
+                until_ns = max(now_ns + self._most_ns, share.start_ns + self._most_ns // 2)
+                sent = cut(share, until_ns, self._limits_of(share.joints))
+                self._sent[adapter.controller.topic] = sent
+                self._streamed.append(_Streamed(adapter, share, future, until_ns))
+                adapter.send(sent, now_ns)
+            futures.append(future)
+        for future in futures:
+            future.add_done_callback(self._ended)
+        return futures
+
+    def _ended(self, future: Future) -> None:
+        """One controller that does not get there stops the others."""
+        outcome: Outcome = future.result()
+        if not outcome.reached:
+            self._stop("stopped, because another controller did not get there")
+
+    def _away(self, trajectory: Trajectory) -> str:
+        """Which joint is not at the trajectory's end; empty when all are."""
+        measured = self._standing.measured or {}
+        for name, goal in zip(trajectory.joints, trajectory.positions[-1]):
+            if abs(measured[name] - goal) > _CLOSE_OF_RANGE * self._range[name]:
+                return f"{name} is at {measured[name]:.3f}, not {goal:.3f}; clear its way"
+        return ""
+
+    def _limits_of(self, names: tuple[str, ...]) -> JointLimits:
+        joints = {joint.name: joint for joint in self._joints}
+        return JointLimits.of(joints[name] for name in names)

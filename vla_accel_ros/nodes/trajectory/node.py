@@ -1,0 +1,361 @@
+"""The lifecycle node between chunks and controllers: action_chunk and joint_states in, commands out.
+
+Each chunk is joined to what is commanded, limited, split by controller and sent. A timer checks the ages of
+cameras (as inference tells them on `inputs`), joints and chunk against the contract; beyond a limit the arm
+is brought to a smooth stop and held, and goes on by itself when everything is fresh. Joints that leap or do
+not follow, and another publisher beside us, stop it until somebody resumes. ~/hold and ~/resume do the same
+by hand, ~/release and ~/reclaim lend the robot to others, ~/home moves it there and keeps it there; ~/reset
+says that the joints were put elsewhere, as a simulator does.
+These survive a restart in the node's state file, and after a crash the node comes up held. A node that is
+deactivated or ended stops the arm first. The age from image stamp to published trajectory is LoopStats
+"image_to_trajectory" on loop_stats: p50_s and p99_s over the last 512 trajectories, runs counts them, misses
+those older than the chunk's age limit. What becomes of chunks is told on `motion`, so that inference guides
+only what is executed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from diagnostic_msgs.msg import DiagnosticStatus
+from sensor_msgs.msg import JointState
+from std_srvs.srv import Trigger
+
+from vla_accel_msgs.msg import ActionChunk, Inputs, LoopStats
+from vla_accel_msgs.msg import Motion as MotionMessage
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.contract.controller_check import Sender
+from vla_accel_ros.contract.graph_check import chunks, outputs, states
+from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
+from vla_accel_ros.control.following.follower import ChunkFollower
+from vla_accel_ros.control.following.following_error import FollowingError
+from vla_accel_ros.control.following.watchdog import Change, Motion, Safety, Watchdog
+from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.state_file import StateFile
+from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes.adapters.outputs import Outputs
+from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
+from vla_accel_ros.nodes.declare import value
+from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
+from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.graph import GraphCheck
+from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.motion import MotionTopic
+from vla_accel_ros.nodes.params.trajectory import TRAJECTORY
+from vla_accel_ros.nodes.process import run
+from vla_accel_ros.nodes.trajectory.hold import OPERATOR, RELEASED, Standing
+from vla_accel_ros.nodes.trajectory.home import Home
+from vla_accel_ros.nodes.trajectory.moves import Tolerances
+from vla_accel_ros.nodes.trajectory.publishers import LOOKS_HZ, Publishers
+from vla_accel_ros.nodes.trajectory.release import Release, say
+from vla_accel_ros.nodes.trajectory.status import controller_lines, motion_line
+from vla_accel_ros.sensing.joints import JointHistory
+
+# After a chunk that took longer to follow than this, others have their turn for as long.
+_LONG_S = 0.005
+
+
+class TrajectoryNode(ManagedNode):
+    """trajectory; see the module docstring and nodes/params/trajectory.py."""
+
+    def __init__(self) -> None:
+        super().__init__("trajectory", TRAJECTORY)
+        self._contract: Contract | None = None
+        state = StateFile(self.get_fully_qualified_name(), self.context.get_domain_id())
+        self._standing = Standing(self, state)
+        self._wrong: list[str] = []  # controllers
+        self._beside: tuple[str, ...] = ()  # publishers beside us, while they are there
+        self._next: ActionChunk | None = None
+        self._free_s = 0.0  # before then no chunk is followed
+        self._faults: dict[str, None] = {}  # what ~/resume takes back, beside a hold
+        self._reporter = Reporter(self, self._statuses)
+
+    def configure(self) -> None:
+        self._standing.restore(value(self, "after_restart") == "go_on", self.get_logger().warning)
+        contract = self._contract = Contract.load(value(self, "contract") or demo_contract())
+        self._reporter.hardware_id = contract.robot
+        motion = self.output(MotionMessage, "motion", qos.LATCHED)
+        self._motion = MotionTopic(motion, value(self, "mode"))
+        self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
+        self._outputs = Outputs(self, contract)
+        self._begin(contract)
+        manager = value(self, "controller_manager")
+        speeds = {joint.name: joint.velocity for joint in contract.joints}
+        sender = Sender(value(self, "stamp"), speeds)
+        self._check = ControllerCheck(self, contract.controllers, sender, manager, self._on_wrong_controller)
+        self.on_release(self._check.close)
+        self._configure_moves(contract, manager)
+        self.listen(ActionChunk, "action_chunk", self._on_chunk, qos.COMMAND)
+        self.listen(JointState, contract.joint_states.topic, self._on_joints, qos.SENSOR)
+        self.listen(Inputs, "inputs", self._on_inputs, qos.REPORT)
+        self.serve(Trigger, "~/hold", self._on_hold)
+        self.serve(Trigger, "~/reset", self._on_reset)
+        self.serve(Trigger, "~/resume", self._on_resume)
+        self.every(1.0 / value(self, "watchdog_hz"), self._watch)
+        self._graph = GraphCheck(self, [states(contract), *outputs(contract)], [chunks(ours=False)])
+        self._graph.refuse_wrong()
+        self._neighbours = Publishers(
+            self, contract.joint_states.topic, "action_chunk", [c.topic for c in contract.controllers]
+        )
+        self.every(1.0 / LOOKS_HZ, self._look_beside)
+        self.every(1.0, self._report)
+
+    def _configure_moves(self, contract: Contract, manager: str) -> None:
+        theirs = tuple(name.strip() for name in value(self, "release_to").split(",") if name.strip())
+        self._release = Release(self._standing, contract, value(self, "release_by"), theirs, manager)
+        tolerances = Tolerances(*(value(self, f"move_{name}") for name in ("path", "goal", "time_s")))
+        self._home = Home(
+            self._standing, contract, self._outputs.adapters, value(self, "move_speed"), tolerances
+        )
+        self.on_release(self._home.close)
+        self.serve(Trigger, "~/release", self._on_release)
+        self.serve(Trigger, "~/reclaim", self._release.reclaim)
+        self.serve(Trigger, "~/home", self._home.home)
+
+    def activate(self) -> None:
+        assert self._contract is not None
+        for sentence in (*self._wrong, *self._beside):
+            self._standing.resume(sentence)
+        self._wrong.clear()
+        self._beside = ()
+        if value(self, "check_controllers"):
+            self._check.refuse_wrong()
+        self._begin(self._contract)
+        self._neighbours.begin()
+        self._outputs.begin()
+        if RELEASED not in self._standing.holds:
+            self._outputs.open()
+
+    def deactivate(self) -> None:
+        self._home.cancel("the trajectory node was deactivated")
+        self._standing.abandon()
+        self._outputs.send(self._follower.stop(self.now_ns()))
+        self._motion.tell("released", ("the trajectory node is not active",), self.now_ns())
+        self._outputs.close()
+
+    def release(self) -> None:
+        self._contract = None
+
+    def finish(self) -> None:
+        self._standing.finish()
+
+    def clock_jumped(self) -> None:
+        if self._contract is not None:
+            braking = self._follower.stop_in_new_time(self.now_ns(), self.now_ns() - self.jumped_ns)
+            setpoint = self._follower.setpoint
+            self._begin(self._contract)
+            self._follower.begin_at(setpoint)
+            self._outputs.stop(braking)
+            if braking is not None:
+                self._follower.begin_after(braking)
+                self._standing.braking(braking.end_ns)
+            self._home.cancel("ROS time has jumped", jumped=True)
+
+    def _begin(self, contract: Contract) -> None:
+        """Know nothing, command nothing."""
+        self._next = None
+        self._motion.begin()
+        joints = contract.action_joints
+        buffer = TrajectoryBuffer(
+            tuple(joint.name for joint in joints),
+            JointLimits.of(joints),
+            value(self, "mode"),
+            blend_s=value(self, "blend_s"),
+            lead_s=self._outputs.lead_s(),
+            execution_horizon=value(self, "execution_horizon") or None,
+            max_age_s=contract.chunk.max_age_s,
+        )
+        safety = Safety(Watchdog(contract.max_ages_s))
+        cameras = tuple(f"camera/{camera.name}" for camera in contract.cameras)
+        following = FollowingError(
+            *np.array([(f.rad, f.s) for f in (j.following for j in joints)]).reshape(-1, 2).T
+        )
+        self._follower = ChunkFollower(
+            buffer, safety, cameras, contract.chunk.max_age_s, self._outputs.twist, following
+        )
+        self._columns = [contract.joint_names.index(name) for name in buffer.joints]
+        self._joints, self._felt_ns, self._rests = JointHistory(contract.joint_names), 0, False
+        self._standing.over(self._follower, self._joints, self._outputs, self._motion)
+
+    def _on_chunk(self, message: ActionChunk) -> None:
+        if not self.active:
+            return
+        if time.monotonic() < self._free_s:
+            self._next = message  # the newest waits, so that a flood of such chunks delays no order
+            return
+        began_s = time.monotonic()
+        self._follow(message)
+        ended_s = time.monotonic()
+        if ended_s - began_s > _LONG_S:
+            self._free_s = 2.0 * ended_s - began_s
+
+    def _follow(self, message: ActionChunk) -> None:
+        assert self._contract is not None
+        self._next = None
+        try:
+            try:
+                chunk = convert.chunk_from_message(message, self._contract.action_names)
+            except ValueError as refusal:
+                self._follower.refused(str(refusal))
+                raise
+            self._outputs.send(self._follower.follow(chunk, self.now_ns(), self.now_ns))
+        except ValueError as refusal:
+            self.get_logger().error(f"chunk refused: {refusal}", throttle_duration_sec=1.0)
+
+    def _on_inputs(self, message: Inputs) -> None:
+        if self.active:
+            try:
+                told = convert.inputs_from_message(message)
+            except ValueError as refusal:
+                self.get_logger().error(f"inputs refused: {refusal}", throttle_duration_sec=1.0)
+                return
+            self._follower.told(told.stamps_ns, self.now_ns(), told.problems, told.waiting_for, told.slow)
+
+    def _on_joints(self, message: JointState) -> None:
+        if not self.active:
+            return
+        try:
+            stamp_ns = convert.stamp_ns(message.header.stamp)
+            self._joints.add(message.name, message.position, stamp_ns)
+        except ValueError as refusal:
+            self._follower.safety.watchdog.note("joint_states", str(refusal))
+            self.get_logger().error(f"joint_states refused: {refusal}", throttle_duration_sec=1.0)
+            return
+        newest_ns = self._joints.newest_ns
+        if newest_ns is None or newest_ns == self._felt_ns:
+            return  # nothing of ours is new
+        self._felt_ns = newest_ns
+        newest, now_ns = self._joints.newest(), self.now_ns()
+        self._outputs.felt(newest)
+        fault = self._follower.felt(newest[self._columns], newest_ns, now_ns)
+        if fault and self._standing.lent:
+            self._follower.resume()  # others move it; where it is then is found out when it comes back
+        elif fault:
+            self._fault(fault)
+            self._watch()
+
+    def _fault(self, sentence: str) -> None:
+        """Hold until somebody resumes."""
+        if sentence not in self._standing.holds:
+            self.get_logger().error(sentence)
+        self._faults[sentence] = None
+        self._standing.hold(sentence)
+
+    def _watch(self) -> None:
+        if self._next is not None:
+            self._on_chunk(self._next)
+        change, stop = self._follower.step(self.now_ns())
+        self._outputs.send(stop)
+        self._note_silence()
+        self._follower.buffer.lead_s = self._outputs.lead_s()
+        if change is not None:
+            self._tell(change)
+        self._standing.poll()
+        self._home.poll()
+        safety = self._follower.safety
+        joins = self._follower.joins(self.now_ns())
+        rests = safety.state is Motion.HOLDING and not joins and bool(self._standing.holds)
+        if rests and not self._rests:
+            self._outputs.rest()
+        self._rests = rests
+        lent = self._standing.lent and safety.state is Motion.HOLDING
+        self._motion.keep(self._follower.buffer.kept_s)
+        state = "released" if lent else safety.state.value
+        self._motion.tell(state, safety.reasons, self.now_ns(), safety.causes)
+
+    def _note_silence(self) -> None:
+        """Why the joints are late, if it is one of them; and which topics were silent."""
+        assert self._contract is not None
+        watchdog, states = self._follower.safety.watchdog, self._contract.joint_states
+        for late in watchdog.late(self.now_ns()):
+            if late.name == "joint_states":
+                self._neighbours.silent(states.topic)
+                problem = self._joints.problem(self.now_ns(), states.max_age_s)
+                if problem and not late.note:
+                    watchdog.note("joint_states", problem)
+            elif late.name == "chunk":
+                self._neighbours.silent("action_chunk")
+
+    def _tell(self, change: Change) -> None:
+        if change.after is Motion.STOPPING:
+            self.get_logger().warning(f"stopping: {'; '.join(change.reasons)}")
+        elif change.after is Motion.RUNNING:
+            self.get_logger().info("running")
+        else:
+            self._outputs.rest()
+            self.get_logger().info("holding")
+
+    async def _on_hold(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        self._standing.hold()
+        self._home.cancel(OPERATOR)
+        unwritten = await self._standing.kept()
+        words = f"; a restart would forget it, because {unwritten}" if unwritten else ""
+        return say(response, True, f"stopping; ~/resume goes on{words}")
+
+    async def _on_resume(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        self._standing.resume_all()
+        self._follower.resume()
+        self._faults.clear()
+        await self._standing.kept()
+        late = [str(late) for late in self._follower.safety.watchdog.late(self.now_ns())]
+        held = "; ".join(self._standing.holds)
+        words = f"going on when fresh: {'; '.join(late)}" if late else "going on"
+        return say(response, True, f"still held: {held}" if held else words)
+
+    def _on_reset(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        if not self.active:
+            return say(response, True, "the trajectory node is not active")
+        # No stop: it would lead from where the joints were before.
+        self._follower.begin_anew(self.now_ns())
+        self._outputs.begin()
+        self._motion.begin()
+        return say(response, True, "beginning anew from where the joints are")
+
+    async def _on_release(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        self._home.cancel("the controllers are released to others")
+        return await self._release.release(request, response)
+
+    def _on_wrong_controller(self, sentence: str) -> None:
+        self._wrong.append(sentence)
+        self._standing.hold(sentence, passing=True)
+
+    def _look_beside(self) -> None:
+        """Whether somebody else publishes what only one should."""
+        found = self._neighbours.look(self._standing.lent)
+        for sentence in found.lasting:
+            self._fault(sentence)
+        for sentence in set(self._beside) - set(found.passing):
+            self._standing.resume(sentence)
+        for sentence in found.passing:
+            if sentence not in self._beside:
+                self.get_logger().error(sentence)
+            self._standing.hold(sentence, passing=True)
+        self._beside = found.passing
+
+    def _report(self) -> None:
+        self._graph.poll()
+        if value(self, "check_controllers"):
+            self._check.poll()
+        now_ns = self.now_ns()
+        self._stats.publish(convert.loop_stats(self._follower.stats(now_ns), now_ns))
+
+    def _statuses(self) -> Sequence[DiagnosticStatus]:
+        if self._contract is None:
+            return [status("motion", ERROR if self.trouble else OK, self.trouble or "not configured")]
+        if not self.active:
+            return [status("motion", ERROR if self.trouble else OK, self.trouble or "not active")]
+        faults = [*self._faults, *self._beside]
+        motion = motion_line(self._follower, self._contract, faults, self.now_ns())
+        return [
+            motion,
+            *controller_lines(self._check),
+            *self._outputs.statuses(),
+            self._graph.status(),
+        ]
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Entry point of `ros2 run vla_accel_ros trajectory`."""
+    return run(TrajectoryNode, args)

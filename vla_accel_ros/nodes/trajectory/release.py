@@ -1,0 +1,125 @@
+"""The robot in other hands, and back: ~/release and ~/reclaim of the trajectory node.
+
+Two who drive one controller at once tear the robot between them, so ours always stops and stands first, and
+sends nothing until it has the controllers back. MoveIt, or anyone else, takes over by our mere silence
+(release_by: pause) or gets the controllers of its choice, by the controller manager, in place of ours
+(switch). What was switched is switched back by ~/reclaim, whatever the parameters say by then: the robot may
+be released longer than this process lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from std_srvs.srv import Trigger
+
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.contract.controller_check import node_of
+from vla_accel_ros.contract.parts import SERVO
+from vla_accel_ros.nodes.optional import interface
+from vla_accel_ros.nodes.service_calls import Asking
+from vla_accel_ros.nodes.trajectory.hold import RELEASED, Standing
+
+_ANSWER_S = 3.0
+
+
+class Release:
+    """~/release and ~/reclaim.
+
+    standing: stops the robot and lets it go on. by: "pause" or "switch". theirs: controllers to activate
+    while ours are released. manager: the controller manager's node. Raises ValueError when
+    controller_manager_msgs is needed and not installed.
+    """
+
+    def __init__(
+        self, standing: Standing, contract: Contract, by: str, theirs: tuple[str, ...], manager: str
+    ) -> None:
+        self._standing, self._theirs, self._manager = standing, theirs, manager
+        self._ours = tuple(
+            node_of(controller).rpartition("/")[2]
+            for controller in contract.controllers
+            if controller.kind not in SERVO
+        )
+        self._state = "released" if RELEASED in standing.holds else "ours"
+        self._by_switch = by == "switch"
+        if self._by_switch:
+            _switch_kind()
+
+    async def release(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        """Stop, stand, fall silent, and hand over."""
+        if self._state != "ours":
+            return say(response, self._state == "released", f"the controllers are {self._state} already")
+        self._state = "being released"
+        if not await self._standing.stand(RELEASED):
+            self._state = "ours"
+            return say(response, False, "the trajectory node is not active: activate it first")
+        if self._by_switch:
+            # Before it is done: who dies meanwhile cannot know whether it was.
+            self._standing.switch(list(self._theirs), list(self._ours), sure=False)
+            await self._standing.kept()
+            problem = self._switch(self._theirs, self._ours)
+            if problem:
+                self._state = "ours"
+                self._standing.switch([], [])
+                self._standing.go_on(RELEASED)
+                return say(response, False, f"{problem}; going on")
+            self._standing.switch(list(self._theirs), list(self._ours))
+        self._state = "released"
+        unwritten = await self._standing.kept()
+        words = f"; a restart would forget it, because {unwritten}" if unwritten else ""
+        return say(response, True, f"released; ~/reclaim takes the controllers back{words}")
+
+    async def reclaim(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        """Take the controllers back and go on from where the joints are."""
+        if self._state != "released":
+            return say(response, self._state == "ours", f"the controllers are {self._state} already")
+        switched = self._standing.switched
+        if switched:
+            try:
+                problem = self._switch(switched["off"], switched["on"], switched["sure"])
+            except (KeyError, TypeError, ValueError) as error:
+                problem = f"cannot switch the controllers back: {error}"
+            if problem:
+                return say(response, False, f"{problem}; still released")
+        self._state = "ours"
+        self._standing.switch([], [])
+        self._standing.go_on(RELEASED)
+        self._standing.open()
+        await self._standing.kept()
+        held = "; ".join(self._standing.holds)
+        return say(
+            response, True, f"ours, and held: {held}" if held else "going on from where the joints are"
+        )
+
+    def _switch(self, activate: Sequence[str], deactivate: Sequence[str], sure: bool = True) -> str:
+        """Empty when the controller manager did it, else the sentence. sure: that none of it is done yet."""
+        kind = _switch_kind()
+        request = kind.Request(
+            activate_controllers=list(activate),
+            deactivate_controllers=list(deactivate),
+            strictness=kind.Request.STRICT if sure else kind.Request.BEST_EFFORT,
+        )
+        request.timeout.sec = 2
+        service = f"{self._manager}/switch_controller"
+        with Asking(self._standing.node) as ask:
+            answer = ask(kind, service, request, _ANSWER_S, once=True)
+        if answer is None:
+            return f"{service} does not answer: start the controller manager, or set release_by to pause"
+        if answer.ok:
+            return ""
+        words = f" ({answer.message})" if getattr(answer, "message", "") else ""
+        return (
+            f"{service} could not activate {', '.join(activate) or 'none'} and deactivate "
+            f"{', '.join(deactivate) or 'none'}{words}: compare with ros2 control list_controllers"
+        )
+
+
+def _switch_kind() -> Any:
+    return interface("controller_manager_msgs", "srv", "SwitchController", "release_by: switch")
+
+
+def say(response: Trigger.Response, success: bool, message: str) -> Trigger.Response:
+    """The response with these words."""
+    response.success, response.message = success, message
+    return response

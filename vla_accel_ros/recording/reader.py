@@ -1,0 +1,226 @@
+"""Reads a rosbag2 of MCAP files from its beginning, finished or not, without ROS.
+
+A bag whose recorder was killed has no index and ends in the middle of a chunk; everything before that is
+there. So files are read as a stream and never by their index, and an end that is none is a fact about the
+bag (`finished`) and no error. Messages are decoded by the definitions in the bag, not by those that are
+installed: a bag outlives them.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+import yaml
+from mcap.exceptions import EndOfFile, McapError
+from mcap.reader import SeekingReader
+from mcap.records import Channel, Chunk, Footer, McapRecord, Message, Schema
+from mcap.stream_reader import StreamReader
+from mcap.summary import Summary
+from mcap_ros2.decoder import DecoderFactory
+
+from vla_accel_ros.contract import bounded_yaml
+from vla_accel_ros.recording.bounds import (
+    MOST_RECORD_BYTES,
+    MOST_TOPICS,
+    Damaged,
+    check_definition,
+    chunk_records,
+)
+
+_UNDECODED = (struct.error, ValueError, EOFError, NotImplementedError, RecursionError)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One recorded message. type: "std_msgs/msg/String". log_ns: when it was recorded. data: serialized."""
+
+    topic: str
+    type: str
+    log_ns: int
+    data: bytes
+    schema: Schema
+
+
+class Bag:
+    """The messages of a bag, in the order in which they were written.
+
+    path: the bag's folder, or one of its files. Attributes, as far as it has been read or after `survey`:
+    `finished` (every file ended as it should), `topics` (name -> type), `offered` (name -> its QoS profiles,
+    YAML), `extent_ns` (from the first to the last message; 0 where no index says it).
+    Raises ValueError, one sentence, for what is no bag of MCAP files; OSError when it cannot be read.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.files = _files(self.path)
+        self.finished = True
+        self.topics: dict[str, str] = {}
+        self.offered: dict[str, str] = {}
+        self.extent_ns = 0
+        self._decoders = DecoderFactory()
+        self._checked: set[int] = set()
+
+    def entries(self, types: Collection[str] | None = None) -> Iterator[Entry]:
+        """All messages, or those of some types. Raises ValueError where the bag is damaged."""
+        self.finished = True
+        for file in self.files:
+            with file.open("rb") as stream:
+                yield from self._read(file, stream, types)
+
+    def survey(self) -> None:
+        """Know all topics: from the files' indices, or by reading what has none."""
+        first_ns: list[int] = []
+        last_ns: list[int] = []
+        for file in self.files:
+            with file.open("rb") as stream:
+                summary = _summary(stream)
+                if summary is None:
+                    stream.seek(0)
+                    for _ in self._read(file, stream, ()):
+                        pass
+                else:
+                    for channel in summary.channels.values():
+                        self._note(channel, summary.schemas)
+                    if summary.statistics is not None and summary.statistics.message_count:
+                        first_ns.append(summary.statistics.message_start_time)
+                        last_ns.append(summary.statistics.message_end_time)
+        self.extent_ns = max(0, max(last_ns) - min(first_ns)) if first_ns else 0
+
+    def _note(self, channel: Channel, schemas: Mapping[int, Schema]) -> None:
+        if len(self.topics) >= MOST_TOPICS and channel.topic not in self.topics:
+            raise ValueError(f"{self.path} has more than {MOST_TOPICS} topics: no robot's bag has so many")
+        self.topics[channel.topic] = schemas[channel.schema_id].name
+        self.offered[channel.topic] = channel.metadata.get("offered_qos_profiles", "")
+
+    def decode(self, entry: Entry) -> Any:
+        """The message, its fields as attributes. Raises ValueError for one that does not fit its type."""
+        decoder = self._decoder(entry)
+        if decoder is None:
+            raise ValueError(
+                f"{self.path}: {entry.topic} is defined in {entry.schema.encoding!r} and not in ros2msg: "
+                "record it with a ROS 2 whose packages have .msg files"
+            )
+        try:
+            return decoder(entry.data)
+        except _UNDECODED as error:
+            raise ValueError(
+                f"{self.path}: a message on {entry.topic} is no {entry.type}: {error or type(error).__name__}"
+            ) from error
+
+    def _decoder(self, entry: Entry) -> Callable[[bytes], Any] | None:
+        if entry.schema.id not in self._checked:
+            try:
+                check_definition(entry.schema)
+            except (ValueError, RecursionError) as error:
+                what = error if isinstance(error, ValueError) else "its definition is nested too deeply"
+                raise ValueError(f"{self.path}: {entry.topic} cannot be read: {what}") from error
+            self._checked.add(entry.schema.id)
+        return self._decoders.decoder_for("cdr", entry.schema)
+
+    def _read(self, file: Path, stream: IO[bytes], types: Collection[str] | None) -> Iterator[Entry]:
+        schemas: dict[int, Schema] = {}
+        channels: dict[int, Channel] = {}
+        try:
+            for record in _records(stream):
+                if isinstance(record, Message):
+                    channel = channels[record.channel_id]
+                    schema = schemas[channel.schema_id]
+                    if types is None or schema.name in types:
+                        yield Entry(channel.topic, schema.name, record.log_time, record.data, schema)
+                elif isinstance(record, Schema):
+                    schemas[record.id] = schema = record
+                elif isinstance(record, Channel):
+                    channels[record.id] = record
+                    self._note(record, schemas)
+                elif isinstance(record, Footer):
+                    return
+        except EndOfFile:
+            self.finished = False
+        except (McapError, KeyError, struct.error, UnicodeDecodeError, Damaged) as error:
+            raise ValueError(
+                f"{file} is no MCAP file, or damaged: {error or type(error).__name__}"
+            ) from error
+
+
+def _records(stream: IO[bytes]) -> Iterator[McapRecord]:
+    """The records of a file, those in chunks where they are. Between chunks there are no messages: what looks
+    like one has lost its place, and no checksum covers it."""
+    chunked = False
+    for record in StreamReader(
+        cast(IO[bytes], _Whole(stream)), emit_chunks=True, record_size_limit=MOST_RECORD_BYTES
+    ).records:
+        if isinstance(record, Chunk):
+            chunked = True
+            try:
+                yield from chunk_records(record)
+            except Exception as error:  # each way of compression has its own
+                raise Damaged(str(error) or type(error).__name__) from error
+        elif chunked and isinstance(record, Message):
+            raise Damaged("a message lies between two chunks")
+        else:
+            yield record
+
+
+class _Whole:
+    """A stream that has all that is asked for, or ends: a record cut short is none."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self._left = stream, os.fstat(stream.fileno()).st_size
+
+    def read(self, size: int) -> bytes:
+        if size > self._left:  # a damaged length may be any
+            raise EndOfFile
+        data = self._stream.read(size)
+        self._left -= len(data)
+        if len(data) < size:
+            raise EndOfFile
+        return data
+
+
+def _summary(stream: IO[bytes]) -> Summary | None:
+    """The index of a file, None where it has none."""
+    try:
+        summary = SeekingReader(stream, record_size_limit=MOST_RECORD_BYTES).get_summary()
+    except (McapError, struct.error, OSError):
+        return None
+    return summary if summary is not None and summary.channels else None
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise ValueError(f"{path} is not there: give a bag's folder, or its .mcap file")
+    found = sorted(path.glob("*.mcap"), key=_number)
+    if not found:
+        others = sorted(p.name for p in path.iterdir())
+        mend = (
+            "ros2 bag convert it to mcap"
+            if any(name.endswith(".db3") for name in others)
+            else "give a bag's folder, or its .mcap file"
+        )
+        raise ValueError(f"{path} has no .mcap file (but {others}): {mend}")
+    return _in_order(path, found)
+
+
+def _in_order(path: Path, found: list[Path]) -> list[Path]:
+    """As metadata.yaml has them, where there is one."""
+    try:
+        text = (path / "metadata.yaml").read_text()
+        listed = bounded_yaml.load(text, most_bytes=bounded_yaml.MOST_LISTING_BYTES)
+        names = listed["rosbag2_bagfile_information"]["relative_file_paths"]
+        files = [path / name for name in names]
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError, RecursionError):
+        return found
+    return files if set(files) == set(found) else found
+
+
+def _number(path: Path) -> tuple[int, str]:
+    """Split bags are numbered at the end: _2 comes before _10."""
+    end = path.stem.rpartition("_")[2]
+    return (int(end) if end.isdigit() else 0, path.name)

@@ -1,0 +1,70 @@
+"""A camera's calibration, from the YAML file that ROS's calibrators write (camera_info format).
+
+Only what CameraInfo carries; every number is checked here, since a matrix with a missing number would go out
+as a picture's geometry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vla_accel_ros.contract import bounded_yaml
+
+_IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """k [9] camera matrix, r [9] rectification, p [12] projection, row by row; d: distortion coefficients."""
+
+    width: int
+    height: int
+    model: str
+    d: tuple[float, ...]
+    k: tuple[float, ...]
+    r: tuple[float, ...]
+    p: tuple[float, ...]
+
+    @classmethod
+    def load(cls, path: str | Path) -> Calibration:
+        """Read a file. Raises ValueError, one sentence with file, field and mend; OSError when unreadable."""
+        try:
+            fields = bounded_yaml.load(Path(path).read_text())
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise ValueError(f"{path} is no YAML file: give the one that camera_calibration wrote") from error
+        if not isinstance(fields, dict):
+            raise ValueError(f"{path} has no fields: give the one that camera_calibration wrote")
+
+        def size(name: str) -> int:
+            number = fields.get(name)
+            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+                raise ValueError(f"{path}: {name} is {number!r}: give the image's size in pixels")
+            return number
+
+        def numbers(
+            name: str, count: int | None, default: tuple[float, ...] | None = None
+        ) -> tuple[float, ...]:
+            matrix: Any = fields.get(name)
+            if matrix is None and default is not None:
+                return default
+            data: Any = matrix.get("data") if isinstance(matrix, dict) else None
+            good = isinstance(data, list) and all(type(x) in (int, float) for x in data)
+            if not good or (count is not None and len(data) != count):
+                wanted = "numbers" if count is None else f"{count} numbers, row by row"
+                raise ValueError(f"{path}: {name}.data is {data!r}: give {wanted}")
+            return tuple(float(x) for x in data)
+
+        k = numbers("camera_matrix", 9)
+        return cls(
+            width=size("image_width"),
+            height=size("image_height"),
+            model=str(fields.get("distortion_model", "plumb_bob")),
+            d=numbers("distortion_coefficients", None, (0.0,) * 5),
+            k=k,
+            r=numbers("rectification_matrix", 9, _IDENTITY),
+            p=numbers("projection_matrix", 12, (*k[0:3], 0.0, *k[3:6], 0.0, *k[6:9], 0.0)),
+        )

@@ -1,0 +1,146 @@
+"""A compressed picture as RGB, decoded once and written once into the place where it is wanted.
+
+OpenCV decodes; what it would do silently is decided here first, from the picture's own header, because the
+bytes come from the network: 16-bit PNG would lose half its bits, a JPEG that was cut short would be filled up
+with grey, a header that claims more pixels than its bytes can hold would be given the memory, and each of ten
+thousand scans would go over all pixels. PNG carries checksums, so a damaged one is always refused; in a JPEG
+only broken structure can be seen. The pixels are taken as they are stored, as cv_bridge does: no EXIF
+rotation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+
+from vla_accel_ros.sensing.cameras.cdr import CompressedView
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_JPEG = b"\xff\xd8"
+MOST_PIXELS = 7680 * 4320
+"""An 8K camera's; who knows the camera says less. OpenCV takes 6 bytes a pixel, 193 MB for this."""
+_MOST_SCANS = 32
+"""Of a JPEG. Progressive ones have 10; each goes over all pixels, 30 ms at 8K even if it is 12 bytes long."""
+_FEW_PIXELS = 1 << 20
+"""Whatever their file's size, these are decoded: 6 MB."""
+_PIXELS_A_BYTE = {"jpeg": 512, "png": 8256}
+"""What cannot be exceeded: 8 x 8 pixels of a JPEG take a bit at least, and deflate makes at most 1032 bytes
+of one, of 8 pixels each."""
+_JPEG_KINDS = {0xC0: "baseline", 0xC1: "extended", 0xC2: "progressive"}
+_COMPONENTS = (1, 3, 4)
+_SCAN = b"\xff\xda"
+_STANDALONE = (0x01, *range(0xD0, 0xD8))
+_NO_FRAME = (0xC4, 0xC8, 0xCC)  # between the frame headers C0 to CF, but none
+_READ = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a picture says of itself. bits: of one number. scans: how often its data go over the pixels."""
+
+    kind: str
+    height: int
+    width: int
+    bits: int
+    scans: int = 1
+
+
+def decode(view: CompressedView, most_pixels: int = MOST_PIXELS) -> np.ndarray:
+    """The picture as OpenCV has it, uint8 [height, width, 3], BGR; `write_bgr` puts it where it is wanted.
+
+    most_pixels: what its camera can send. Raises ValueError, one sentence, for what is neither JPEG nor PNG,
+    is not 8-bit, is damaged or too large; nothing is decoded then.
+    """
+    header = read_header(view)
+    size = f"{header.height} x {header.width}"
+    if header.bits > 8:
+        raise ValueError(
+            f"compressed image is a {header.bits}-bit {header.kind}, not 8-bit colour: have the driver "
+            "publish 8-bit jpeg or png"
+        )
+    _check_size(header, len(view.data), most_pixels)
+    try:
+        picture = cv2.imdecode(view.data, _READ)
+    except cv2.error as error:
+        raise ValueError(f"compressed image of {size} is damaged: {error.err}") from error
+    if picture is None or picture.shape != (header.height, header.width, 3):
+        raise ValueError(f"compressed image of {size} is damaged: the {header.kind} does not decode")
+    return picture
+
+
+def _check_size(header: Header, file_bytes: int, most_pixels: int) -> None:
+    """Raise ValueError for a picture that is not to be given memory."""
+    size, pixels = f"{header.height} x {header.width}", header.height * header.width
+    if not 0 < pixels <= most_pixels:
+        raise ValueError(
+            f"compressed image says it is {size}: at most {most_pixels} pixels are decoded; if the camera "
+            "sends so many, raise its max_pixels in the contract"
+        )
+    if pixels > max(_FEW_PIXELS, _PIXELS_A_BYTE[header.kind] * file_bytes):
+        raise ValueError(
+            f"compressed image says it is {size}, which no {header.kind} of {file_bytes} bytes can hold: it "
+            "is damaged, or made to harm"
+        )
+    if header.scans > _MOST_SCANS:
+        raise ValueError(
+            f"compressed image of {size} has {header.scans} scans, at most {_MOST_SCANS} are decoded: have "
+            "the driver publish baseline jpeg"
+        )
+
+
+def write_bgr(picture: np.ndarray, out: np.ndarray) -> None:
+    """Write a picture as OpenCV has it, uint8 [height, width, 3], BGR, as RGB into `out` of the same size."""
+    cv2.cvtColor(picture, cv2.COLOR_BGR2RGB, dst=out)
+
+
+def read_header(view: CompressedView) -> Header:
+    """What the picture is, by its own first bytes and not by `format`. Raises ValueError, one sentence."""
+    head = view.data[:33].tobytes()
+    if head.startswith(_PNG) and len(head) == 33 and head[12:16] == b"IHDR":
+        width, height = (int.from_bytes(head[at : at + 4], "big") for at in (16, 20))
+        return Header("png", height, width, head[24])
+    if head.startswith(_JPEG):
+        if not _has_end(view.data):
+            raise ValueError(
+                f"compressed image of {len(view.data)} bytes is a jpeg without its end: it was cut short"
+            )
+        return _jpeg_header(view.data)
+    raise ValueError(
+        f"compressed image of format {view.format[:40]!r} begins with {head[:8]!r}, which is neither jpeg "
+        "nor png: have the driver publish one of these"
+    )
+
+
+def _has_end(data: np.ndarray) -> bool:
+    """Whether the last bytes, padding aside, end a JPEG."""
+    tail = data[-2:]
+    if tail[-1] == 0:
+        used = np.flatnonzero(data)
+        tail = data[used[-1] - 1 : used[-1] + 1]
+    return tail.tobytes() == b"\xff\xd9"
+
+
+def _jpeg_header(data: np.ndarray) -> Header:
+    """Go from marker to marker to the frame header (ITU-T T.81, B.2.2)."""
+    at = len(_JPEG)
+    while at + 9 < len(data) and data[at] == 0xFF:
+        marker, length = int(data[at + 1]), (int(data[at + 2]) << 8) + int(data[at + 3])
+        if marker == 0xFF:  # a marker may be filled up with these
+            at += 1
+        elif marker in _STANDALONE:
+            at += 2
+        elif 0xC0 <= marker <= 0xCF and marker not in _NO_FRAME:
+            bits, h1, h0, w1, w0 = (int(byte) for byte in data[at + 4 : at + 9])
+            components = int(data[at + 9])
+            if marker not in _JPEG_KINDS or components not in _COMPONENTS:
+                raise ValueError(
+                    f"compressed image is a jpeg of kind {marker:02X} with {components} components, which no "
+                    "camera sends: have the driver publish baseline jpeg"
+                )
+            # In coded data FF is followed by other bytes than DA: none is missed; a thumbnail's are counted.
+            return Header("jpeg", h1 << 8 | h0, w1 << 8 | w0, bits, data.tobytes().count(_SCAN))
+        else:
+            at += 2 + length
+    raise ValueError(f"compressed image of {len(data)} bytes is a jpeg without a frame header: it is damaged")

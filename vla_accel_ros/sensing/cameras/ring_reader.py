@@ -1,0 +1,308 @@
+"""The other end of the rings: the frames of several cameras' processes as one FrameSource.
+
+A frame is copied into this process, looked at again, and only then handed out, so its lease is as good as
+any: what was overwritten during the copy is counted, tried again, and never seen. Where CUDA holds the ring's
+pages, leases may be the shared memory itself, for whoever uploads straight from there; then the rule is to
+use it, to ask `lease.intact()`, and to throw away what came of it when that says no. Whatever a reader does
+or however it dies, the ring stays whole; and whatever becomes of the ring, the reader goes on. A ring that is
+not there, is damaged, cut short, another user's, or of another version is a reason, not an exception, since
+its camera may be restarted at any time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
+from vla_accel_ros.engine.host_memory import PageLock
+from vla_accel_ros.sensing.cameras.frames import Frame, FramePool, Lease, NotReady, nearest_of, together
+from vla_accel_ros.sensing.cameras.ring import ENCODING, Handle, Record, fence
+from vla_accel_ros.sensing.cameras.ring_view import OpenRing
+from vla_accel_ros.sensing.cameras.segment import segment_path
+
+Choice = Callable[[Mapping[str, Sequence[Record]]], "dict[str, Record] | NotReady"]
+
+_TRIES = 3
+_COPIES = 4
+_OVERTAKEN = NotReady("frames are overwritten while they are copied: give the ring more slots")
+
+
+@dataclass(frozen=True)
+class RingCounts:
+    """overtaken: frames overwritten before they were used. damaged: records that no writer wrote.
+    opened: rings; more than one when the camera was restarted."""
+
+    overtaken: int = 0
+    damaged: int = 0
+    opened: int = 0
+
+
+class RingLease(Lease):
+    """Frames that lie in the rings. What is made of them counts only if they are `intact` afterwards.
+
+    frames: of the cameras whose rings are mapped.
+    """
+
+    def __init__(self, reader: RingReader, rings: Mapping[str, OpenRing], chosen: Mapping[str, Record]):
+        fence()
+        self.frames = {
+            camera: Frame(camera, record.stamp_ns, rings[camera].images[record.slot])
+            for camera, record in chosen.items()
+            if rings[camera].images
+        }
+        self.records = dict(chosen)
+        self.rings = dict(rings)
+        self._reader, self._intact = reader, True
+
+    def intact(self) -> bool:
+        """Whether the writers have left the frames alone so far; once False, always False."""
+        if self._intact:
+            fence()
+            lost = [name for name, record in self.records.items() if not self.rings[name].holds(record)]
+            self._intact = not lost
+            self._reader._overtaken(lost)
+        return self._intact
+
+    def release(self) -> None:
+        """Nothing: the writers never waited for this lease."""
+
+
+class RingReader:
+    """A FrameSource over rings of other processes. Any threads.
+
+    rings: camera -> the name of its ring, which need not be there yet; empty until `hear` says it.
+    copy: None copies but where CUDA holds the ring's pages. False never does; the caller knows then that
+    nobody cuts a ring short, which would be a SIGBUS here. page_lock: have, where there is CUDA, page-locked
+    memory under the leases.
+    """
+
+    def __init__(self, rings: Mapping[str, str], copy: bool | None = None, page_lock: bool = True):
+        self._names = dict(rings)
+        self._cameras = {name: camera for camera, name in rings.items() if name}
+        self._copy, self._page_lock = copy, page_lock
+        self._pool = FramePool(rings, _COPIES, page_lock=page_lock)
+        self._copied: dict[str, Record] = {}
+        self._rings: dict[str, OpenRing] = {}
+        self._counts = dict.fromkeys(rings, RingCounts())
+        self._lock = threading.RLock()
+
+    @property
+    def cameras(self) -> Collection[str]:
+        """Whose frames it reads."""
+        return self._names.keys()
+
+    def follow(self, camera: str, name: str) -> None:
+        """From now on this is the camera's ring. Raises ValueError, one sentence, for a name that is none."""
+        if self._names[camera] == name:
+            return
+        segment_path(name)
+        with self._lock:
+            owner = self._cameras.get(name, camera)
+            if owner != camera:
+                raise ValueError(f"ring {name!r} is camera {owner}'s already: give each camera its own")
+            self._cameras.pop(self._names[camera], None)
+            self._rings.pop(camera, None)
+            self._names[camera], self._cameras[name] = name, camera
+
+    def newest(self, camera: str) -> Lease | None:
+        """The newest frame of one camera, None when there is none; `newest_set` says why."""
+        lease = self.newest_set((camera,), 0.0)
+        return None if isinstance(lease, NotReady) else lease
+
+    def nearest(self, camera: str, stamp_ns: int) -> Lease | None:
+        """The frame taken nearest to that time, None when there is none."""
+
+        def choose(published: Mapping[str, Sequence[Record]]) -> dict[str, Record] | NotReady:
+            frames = published[camera]
+            return {camera: nearest_of(frames, stamp_ns)} if frames else NotReady("no frame yet")
+
+        lease = self._lease((camera,), choose)
+        return None if isinstance(lease, NotReady) else lease
+
+    def newest_set(self, cameras: Sequence[str], max_skew_s: float) -> Lease | NotReady:
+        """The newest frames of all the cameras whose stamps are at most max_skew_s apart.
+
+        NotReady, too, when a ring is missing or unusable, and when frames are overwritten faster than copied.
+        """
+        return self._lease(cameras, partial(together, max_skew_s=max_skew_s))
+
+    def hear(self, camera: str, handle: Handle) -> None:
+        """A handle has come: follow its ring, and count its frame as overtaken if that is gone already.
+
+        Raises ValueError, one sentence, for a handle of no ring that can be read here.
+        """
+        self.follow(camera, handle.ring)
+        with self._lock:
+            self._find(camera, handle)
+
+    def take(self, handle: Handle) -> Lease | NotReady:
+        """The very frame of a handle, or why it cannot be had (any more)."""
+        with self._lock:
+            camera = self._cameras.get(handle.ring)
+            if camera is None:
+                return NotReady(f"a handle is of ring {handle.ring!r}, which no camera here has")
+            try:
+                lease = self._find(camera, handle)
+            except ValueError as reason:
+                return NotReady(str(reason))
+            if lease is not None:
+                return self._copy_of(lease) if self._copies(lease) else lease
+        return NotReady(f"a handle's frame is no longer in ring {handle.ring!r}: it was taken too late")
+
+    def page_lock(self, camera: str) -> PageLock:
+        """How the camera's ring lies in memory as CUDA sees it."""
+        with self._lock:
+            ring = self._rings.get(camera)
+        return PageLock("no ring yet") if ring is None else ring.page_lock
+
+    def counts(self, camera: str) -> RingCounts:
+        """What has become of this camera's frames so far."""
+        return self._counts[camera]
+
+    def dropped(self, camera: str) -> int:
+        """How many of a camera's frames were found but could not be used."""
+        counts = self._counts[camera]
+        return counts.overtaken + counts.damaged + self._pool.dropped(camera)
+
+    def clear(self) -> None:
+        """Forget all frames, as after a clock jump. Leases stay good."""
+        with self._lock:
+            for camera in self._names:
+                ring = self._ring(camera)
+                if isinstance(ring, OpenRing):
+                    ring.clear()
+
+    def close(self) -> None:
+        """Let go of the rings; each is unmapped with the last lease of its frames."""
+        with self._lock:
+            self._rings.clear()
+
+    def __enter__(self) -> RingReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _lease(self, cameras: Sequence[str], choose: Choice) -> Lease | NotReady:
+        """The frames that are chosen, copied where that is wanted."""
+        with self._lock:
+            for _ in range(_TRIES):
+                lease = self._in_place(cameras, choose)
+                if isinstance(lease, NotReady) or not self._copies(lease):
+                    return lease
+                copied = self._copy_of(lease)
+                if copied is not _OVERTAKEN:
+                    return copied
+        return _OVERTAKEN
+
+    def _copies(self, lease: RingLease) -> bool:
+        """Whether a lease's frames are to be copied: asked for, or not all of them are page-locked."""
+        if self._copy is not None:
+            return self._copy
+        return not all(ring.page_lock.locked for ring in lease.rings.values())
+
+    def _in_place(self, cameras: Sequence[str], choose: Choice) -> RingLease | NotReady:
+        rings = {}
+        for camera in cameras:
+            ring = self._ring(camera)
+            if isinstance(ring, NotReady):
+                return ring
+            rings[camera] = ring
+        published = {camera: ring.published() for camera, ring in rings.items()}
+        for camera, ring in rings.items():
+            self._count(camera, damaged=ring.take_damaged())
+        chosen = choose(published)
+        return chosen if isinstance(chosen, NotReady) else RingLease(self, rings, chosen)
+
+    def _ring(self, camera: str) -> OpenRing | NotReady:
+        """The ring that now has the camera's name; opened again when that is another than last time."""
+        ring = self._rings.get(camera)
+        if ring is not None and ring.is_current():
+            return ring
+        self._rings.pop(camera, None)
+        name = self._names[camera]
+        if not name:
+            return NotReady(f"no frame handle of camera {camera} yet")
+        try:
+            ring = self._rings[camera] = OpenRing(
+                name, self._page_lock and self._copy is not True, self._copy is False
+            )
+        except FileNotFoundError:
+            return NotReady(f"camera {camera}: ring {name!r} is not there: start its camera")
+        except OSError as error:
+            return NotReady(
+                f"camera {camera}: ring {name!r} cannot be read ({error.strerror}): run the camera and the "
+                "engine as one user"
+            )
+        except ValueError as error:
+            return NotReady(f"camera {camera}: {error}")
+        self._count(camera, opened=1)
+        return ring
+
+    def _find(self, camera: str, handle: Handle) -> RingLease | None:
+        """The handle's frame in place; None, and counted, when it is gone. Raises ValueError, see `hear`."""
+        ring = self._ring(camera)
+        if isinstance(ring, NotReady):
+            raise ValueError(ring.reason.removeprefix(f"camera {camera}: "))
+        size = (ring.geometry.height, ring.geometry.width, ENCODING)
+        if (handle.height, handle.width, handle.encoding) != size:
+            raise ValueError(
+                f"a handle is of a {handle.height} x {handle.width} {handle.encoding} frame, ring "
+                f"{handle.ring!r} holds {size[0]} x {size[1]} {ENCODING}: the camera was restarted"
+            )
+        record = Record(handle.slot, handle.sequence, handle.stamp_ns)
+        if 0 <= handle.slot < ring.geometry.slots and ring.record(handle.slot) == record:
+            return RingLease(self, {camera: ring}, {camera: record})
+        self._overtaken([camera])
+        return None
+
+    def _copy_of(self, lease: RingLease) -> Lease | NotReady:
+        """The frames of a lease in memory of our own; _OVERTAKEN when they were overwritten meanwhile."""
+        cameras = tuple(lease.records)
+        new = {
+            camera: record for camera, record in lease.records.items() if self._copied.get(camera) != record
+        }
+        try:
+            with ExitStack() as writing:
+                for camera, record in new.items():
+                    ring = lease.rings[camera]
+                    size = (ring.geometry.height, ring.geometry.width)
+                    place = writing.enter_context(self._pool.write(camera, record.stamp_ns, *size))
+                    if place is None:
+                        raise _NotCopied(
+                            NotReady(f"camera {camera}: {_COPIES} leases are open: release some")
+                        )
+                    if not ring.copy(record.slot, place):
+                        raise _NotCopied(NotReady(f"camera {camera}: {self._cut(camera)}"))
+                if not lease.intact():
+                    raise _NotCopied(_OVERTAKEN)
+        except _NotCopied as why:
+            return why.reason
+        self._copied.update(new)
+        return self._pool.newest_set(cameras, float("inf"))
+
+    def _cut(self, camera: str) -> str:
+        return f"ring {self._names[camera]!r} was cut short by another process: restart its camera"
+
+    def _overtaken(self, cameras: Iterable[str]) -> None:
+        for camera in cameras:
+            self._count(camera, overtaken=1)
+
+    def _count(self, camera: str, overtaken: int = 0, damaged: int = 0, opened: int = 0) -> None:
+        if not (overtaken or damaged or opened):
+            return
+        with self._lock:
+            old = self._counts[camera]
+            self._counts[camera] = RingCounts(
+                old.overtaken + overtaken, old.damaged + damaged, old.opened + opened
+            )
+
+
+class _NotCopied(Exception):
+    """Ends the writing of copies, so that none of them is published."""
+
+    def __init__(self, reason: NotReady):
+        self.reason = reason

@@ -1,0 +1,89 @@
+"""One ring as a reader has it: its records read by the rules of the sequence, its pixels copied or mapped.
+
+Nothing here waits or believes the writer: a record that no writer wrote is damage and counted once, one that
+is being written is simply not there yet. Records and copies are read by system calls, which a ring that
+another process cuts short does not end with a SIGBUS; it is mapped only for CUDA, which keeps its pages, and
+where it is asked for.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from vla_accel_ros.engine.host_memory import PageLock, has_cuda
+from vla_accel_ros.sensing.cameras.ring import RECORD_BYTES, Record, read_header, read_record
+from vla_accel_ros.sensing.cameras.segment import View
+
+
+class OpenRing:
+    """One ring, for as long as its object lives. Raises as View and read_header do.
+
+    page_lock: have CUDA page-lock its memory. in_place: map it even where CUDA does not.
+    page_lock says how the memory lies. images: uint8 [height, width, 3] of each slot, read-only; empty where
+    it is not mapped.
+    """
+
+    def __init__(self, name: str, page_lock: bool, in_place: bool = False):
+        self._view = View(name, partial(read_header, name))
+        self.geometry, _ = self._view.layout
+        self.page_lock = PageLock("no CUDA device" if page_lock else "copied")
+        self.images: list[np.ndarray] = []
+        lock = page_lock and has_cuda()
+        if lock or in_place:
+            memory = self._view.map(writable=lock)
+            if lock:
+                self.page_lock = memory.page_lock()
+            if in_place or self.page_lock.locked:
+                self.images = [self.geometry.image(memory, slot) for slot in range(self.geometry.slots)]
+        self._cleared = 0
+        self._damage: dict[int, bytes] = {}
+        self._new_damage = 0
+
+    def is_current(self) -> bool:
+        """Whether this is still the ring of its name, and whole."""
+        return self._view.is_current()
+
+    def published(self) -> list[Record]:
+        """Complete frames since `clear`, newest arrival first."""
+        first = self.geometry.record_at(0)
+        raw = self._view.read(first, self.geometry.records_bytes)
+        starts = (self.geometry.record_at(slot) - first for slot in range(self.geometry.slots))
+        records = (self._record(slot, raw[at : at + RECORD_BYTES]) for slot, at in enumerate(starts))
+        whole = [record for record in records if record is not None and record.sequence > self._cleared]
+        return sorted(whole, key=lambda record: -record.sequence)
+
+    def clear(self) -> None:
+        """Forget the frames that are there."""
+        self._cleared = max((record.sequence for record in self.published()), default=self._cleared)
+
+    def holds(self, record: Record) -> bool:
+        """Whether the slot still has this frame, and nobody is writing it."""
+        return self.record(record.slot) == record
+
+    def record(self, slot: int) -> Record | None:
+        """The slot's complete frame, if it has one."""
+        return self._record(slot, self._raw(slot))
+
+    def copy(self, slot: int, place: np.ndarray) -> bool:
+        """Copy a slot's pixels to uint8 [height, width, 3], contiguous; False if the ring was cut short."""
+        return self._view.read_into(self.geometry.pixels_at(slot), place)
+
+    def take_damaged(self) -> int:
+        """How many records were newly found damaged since the last call."""
+        found, self._new_damage = self._new_damage, 0
+        return found
+
+    def _record(self, slot: int, raw: bytes) -> Record | None:
+        record = read_record(raw, slot, self.geometry) if len(raw) == RECORD_BYTES else None
+        if record is None or not record.damaged:
+            return record
+        # A record that is being written looks damaged, too, but not twice the same.
+        if self._raw(slot) == raw and self._damage.get(slot) != raw:
+            self._damage[slot] = raw
+            self._new_damage += 1
+        return None
+
+    def _raw(self, slot: int) -> bytes:
+        return self._view.read(self.geometry.record_at(slot), RECORD_BYTES)
