@@ -71,7 +71,7 @@ def test_what_is_loaded_is_the_same_to_the_bit(folder: Path, dtype: torch.dtype,
     observation, actions = seen(folder), []
     for policy in (before, after):
         engine = Engine(policy, steps=2)
-        assert engine.time_rule == before.time_rule
+        assert engine.runner.time_rule == before.time_rule
         with engine.observe(observation) as prefix:
             actions.append(engine.act(prefix).actions)
     assert np.array_equal(actions[0], actions[1])

@@ -131,7 +131,7 @@ def test_the_engine_steps_as_lerobot_does(folder: Path, kind: str) -> None:
         flows = {rule: sample(at, torch.tensor(noise)[None], 10, rule) for rule in ("lerobot", "openpi")}
     for rule, expected in flows.items():
         engine = Engine(policy) if rule == "lerobot" else Engine(policy, time_rule=rule)
-        assert engine.time_rule == rule
+        assert engine.runner.time_rule == rule
         with engine.observe(seen) as prefix:
             found = engine.act(prefix, noise=noise).actions
         assert np.array_equal(found, policy.actions(expected.actions[0], seen.state))
