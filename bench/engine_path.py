@@ -32,11 +32,11 @@ from full_size.policies import random_observation, random_policy
 from grids.measure import synchronize
 from grids.sizes import small
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.host_memory import Registration
-from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.engine.stages.host_memory import Registration
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
 from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.types import Observation
 
 KINDS = {"pi0": PI0, "pi05": PI05}
 STEPS = 10

@@ -157,8 +157,8 @@ WRITERS: dict[str, Callable[[Path, bool], None]] = {"pi05": write_pi05, "openvla
 def load_once(folder: Path, device: str, dtype: str) -> dict[str, Any]:
     """In a process of its own: load, act once, and say what it took."""
     from vla_accel_ros.engine.engine import Engine
-    from vla_accel_ros.engine.types import Observation
     from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+    from vla_accel_ros.types import Observation
 
     torch.zeros(1, device=device)
     if device == "cuda":

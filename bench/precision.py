@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
 
     from vla_accel_ros.engine.engine import Engine
-    from vla_accel_ros.engine.types import Observation
+    from vla_accel_ros.types import Observation
 
 SUBJECTS = ("bundled", "random")
 KINDS = ("pi0", "pi05")
@@ -72,7 +72,7 @@ def bundled(arguments: argparse.Namespace, device: torch.device) -> dict[str, An
     import torch
 
     from vla_accel_ros.engine.engine import Engine
-    from vla_accel_ros.engine.precision import PRECISIONS
+    from vla_accel_ros.engine.stages.precision import PRECISIONS
     from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 
     torch.set_num_threads(1)
@@ -120,11 +120,11 @@ def frames(count: int) -> Iterator[Observation]:
     """So many observations of the expert at its tasks, a few of each episode."""
     import numpy as np
 
-    from vla_accel_ros.engine.types import Observation
     from vla_accel_ros.sim.demonstrations import draw_task, record_episode
     from vla_accel_ros.sim.expert import Expert
     from vla_accel_ros.sim.robot import SimRobot
     from vla_accel_ros.tools.demo_policy.recipe import CAMERAS
+    from vla_accel_ros.types import Observation
 
     robot, made, seed = SimRobot(), 0, 0
     expert = Expert(robot)
@@ -155,7 +155,7 @@ def random(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any
 
     from full_size.figures import allocated_by, kernels_of, summary
     from full_size.subjects import Ours, plain, random_inputs, random_model, relative
-    from vla_accel_ros.engine.precision import PRECISIONS
+    from vla_accel_ros.engine.stages.precision import PRECISIONS
     from vla_accel_ros.models.config import PI0, PI05
     from vla_accel_ros.tools.tune.timing import times_ms
 

@@ -20,11 +20,11 @@ import torch
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.tools.demo_policy.recipe import DENOISE_STEPS
 from vla_accel_ros.tools.options import chosen_contract, chosen_model, contract_option, model_option
 from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.types import Observation
 
 WARM_UP = 10
 

@@ -17,12 +17,12 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
-from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.pi.weights import EMBED_TOKENS
 from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.types import Observation
 
 CAMERAS = ("base_0_rgb", "left_wrist_0_rgb")
 JOINTS = 6

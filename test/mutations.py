@@ -88,9 +88,9 @@ MUTATIONS = (
     ),
     Mutation(
         "length of the keys a decode reads",
-        "return self.prompt + len(self.tokens) - 1",
-        "return self.prompt + len(self.tokens) - 2",
-        ("test_token_pipeline.py",),
+        "known = prefix.n_tokens + len(request.tokens) - 1",
+        "known = prefix.n_tokens + len(request.tokens) - 2",
+        ("test_packed_tokens.py",),
     ),
     Mutation(
         "keys that an answer reads",
@@ -102,13 +102,13 @@ MUTATIONS = (
         "limits",
         "    if not over.any():\n        return Trajectory(trajectory.joints, trajectory.times_ns",
         "    if over is not None:\n        return Trajectory(trajectory.joints, trajectory.times_ns",
-        ("test_limits.py",),
+        ("test_trajectory_limits.py",),
     ),
     Mutation(
         "brake",
         "velocities = np.where(t < stop_s, v0 - slowing * t, 0.0)",
         "velocities = np.where(t < stop_s, v0, v0)",
-        ("test_trajectory.py", "test_limits.py"),
+        ("test_trajectory.py", "test_trajectory_limits.py"),
     ),
     Mutation("age of an input", "or abs(age) > limit", "or abs(age) < limit", ("test_watchdog.py",)),
     Mutation("age of a stamp in the future", "or abs(age) > limit", "or age > limit", ("test_watchdog.py",)),

@@ -17,10 +17,10 @@ from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from torch import Tensor
 
-from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.config import LlamaConfig, VisionConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
+from vla_accel_ros.types import Observation
 
 ACTIONS = 7
 CAMERA = "image_primary"

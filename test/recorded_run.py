@@ -18,7 +18,6 @@ from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.session import Session, session_of
 from vla_accel_ros.engine.streaming import Text
-from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.environment import demo_contract
@@ -27,6 +26,7 @@ from vla_accel_ros.nodes.recorder.message_definitions import definition, type_na
 from vla_accel_ros.recording.mcap_writer import McapBag
 from vla_accel_ros.recording.topic import Topic
 from vla_accel_ros.sensing.cameras.cdr import image_message
+from vla_accel_ros.types import Chunk, Observation
 
 PERIOD_NS = 100_000_000
 START_NS = 1_000_000_000_000

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checkpoints.shards import read_table
 from vla_accel_ros.models.smolvla.checkpoint import load_smolvla_model
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import SmolVLA
 from vla_accel_ros.models.smolvla.sizes import infer_smolvla
+from vla_accel_ros.types import Observation
 
 FOLDER = Path(__file__).parent / "data" / "smolvla"
 SPEC: dict[str, Any] = json.loads((FOLDER / "recording.json").read_text())

@@ -89,7 +89,7 @@ def test_a_policy_of_another_package_is_found(added: Path) -> None:
         "from builders import make_observation, make_policy\n"
         "from vla_accel_ros import Engine\n"
         "from vla_accel_ros.engine.request import ACT, Request\n"
-        "engine = Engine(make_policy(), policy='tiny_policy', steps=2)\n"
+        "engine = Engine(make_policy(), scheduling='tiny_policy', steps=2)\n"
         "with engine.observe(make_observation()) as prefix:\n"
         "    asked = [Request(ACT, prefix=prefix) for _ in range(3)]\n"
         "    for request in asked:\n"

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from vla_accel_ros.contract.contract import Contract
     from vla_accel_ros.engine.config import EngineConfig
     from vla_accel_ros.engine.engine import Engine
-    from vla_accel_ros.engine.types import Chunk, Observation
     from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+    from vla_accel_ros.types import Chunk, Observation
 
 _MODULES = {
-    "Chunk": "vla_accel_ros.engine.types",
+    "Chunk": "vla_accel_ros.types",
     "Contract": "vla_accel_ros.contract.contract",
     "Engine": "vla_accel_ros.engine.engine",
     "EngineConfig": "vla_accel_ros.engine.config",
-    "Observation": "vla_accel_ros.engine.types",
+    "Observation": "vla_accel_ros.types",
     "load_policy": "vla_accel_ros.models.checkpoints.checkpoint",
 }
 """Public name -> the module it is defined in."""

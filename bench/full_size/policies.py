@@ -15,12 +15,12 @@ import tokenizers
 import torch
 
 from full_size.subjects import random_model
-from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.openpi import Normalizer
 from vla_accel_ros.models.text.tokenizer import JsonTokenizer
+from vla_accel_ros.types import Observation
 
 JOINTS = 7
 WORD = "word"

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.kv_pool import KVPool
-from vla_accel_ros.engine.stages import Stages
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.config import PiConfig, VisionConfig
 from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
@@ -100,7 +100,7 @@ def plain(model: Pi, inputs: Inputs, steps: int = STEPS) -> Callable[[], Tensor]
 class Ours:
     """The stages for one number of views, ready to be replayed one by one or all.
 
-    precision: see engine.precision.
+    precision: see engine.stages.precision.
     """
 
     def __init__(self, model: Pi, inputs: Inputs, steps: int = STEPS, precision: str = "exact") -> None:

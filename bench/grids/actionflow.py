@@ -27,8 +27,8 @@ from grids.language import Finished, Language
 from grids.measure import Window, equal_part, median_ms
 from grids.shares import Group
 from vla_accel_ros.engine.config import FRESHNESS, PIPELINED, RATE, SEQUENTIAL, SPECULATIVE
-from vla_accel_ros.engine.kv_pool import KVPool
-from vla_accel_ros.engine.packed_stage import Kernels, PackedForward, kernels_for
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.packed_forward import Kernels, PackedForward, kernels_for
 from vla_accel_ros.models.layers.packed import Segment
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.tools.tune.timing import Body

@@ -18,16 +18,16 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.config import SPECULATIVE, EngineConfig
-from vla_accel_ros.engine.kv_pool import KVPool
-from vla_accel_ros.engine.packed_stage import PackedForward
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.policies.tokens import TokenFrames
-from vla_accel_ros.engine.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.request import ACT, OBSERVE, PREFILL, MicroBatch, Request
 from vla_accel_ros.engine.scheduler import Scheduler
+from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.token_actor import PackedTokenActor, slots_for
-from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
+from vla_accel_ros.types import Observation
 
 
 class Finished(NamedTuple):

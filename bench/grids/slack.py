@@ -11,8 +11,8 @@ from full_size.policies import policy_of, random_observation
 from grids.measure import Window
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import ASK, Request
-from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.types import Observation
 
 BESIDE = 4
 """Slots for frames that no answer holds."""

@@ -23,9 +23,9 @@ from grids.measure import Window
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.flow_actor import BESIDE
 from vla_accel_ros.engine.request import ACT, Request
-from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.types import Chunk, Observation
 
 OBSERVATIONS = 3
 SEEDS = f"weights 0, observations 0 to {OBSERVATIONS - 1}"

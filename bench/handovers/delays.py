@@ -13,8 +13,8 @@ from handovers import scene
 from handovers.styles import Message, message
 from vla_accel_ros.control.chunking.buffer import Mode, TrajectoryBuffer
 from vla_accel_ros.control.delivery import Delivery
-from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.sim.controller import JointTrajectoryController
+from vla_accel_ros.types import Chunk
 
 DELAYS_S = (0.0, 0.01, 0.03, 0.05, 0.06, 0.1, 0.15, 0.2)
 MODES: tuple[Mode, ...] = ("blend", "async")

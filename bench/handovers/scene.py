@@ -18,8 +18,8 @@ import numpy as np
 from handovers.styles import STYLES, Message, Style
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import MotionState
-from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.sim.controller import JointTrajectoryController
+from vla_accel_ros.types import Chunk
 
 JOINTS = ("pan", "lift")
 LIMITS = JointLimits(*np.array([[-3.0, -3.0], [3.0, 3.0], [50.0, 50.0], [1e5, 1e5]]))

@@ -15,7 +15,7 @@ import numpy as np
 from vla_accel_ros.control.chunking.buffer import Mode, TrajectoryBuffer
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory, knot_velocities
-from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.types import Chunk
 
 
 class Message(NamedTuple):

@@ -6,7 +6,7 @@ import json
 
 from precision import main
 
-from vla_accel_ros.engine.precision import EXACT, PRECISIONS
+from vla_accel_ros.engine.stages.precision import EXACT, PRECISIONS
 
 
 def test_the_bundled_policy_is_measured_in_every_precision(tmp_path, capsys) -> None:

@@ -29,7 +29,6 @@ from vla_accel_ros.control.chunking.buffer import Mode
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
-from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.sim.executed import (
     Broken,
     TrajectoryController,
@@ -37,6 +36,7 @@ from vla_accel_ros.sim.executed import (
     judge_positions,
     judge_velocities,
 )
+from vla_accel_ros.types import Chunk
 
 S = 1_000_000_000
 MS = S // 1000

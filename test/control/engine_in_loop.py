@@ -11,7 +11,7 @@ from builders import JOINTS, make_observation, make_policy
 
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.types import Chunk
 
 S = 1_000_000_000
 MS = S // 1000

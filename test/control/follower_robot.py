@@ -10,8 +10,8 @@ from vla_accel_ros.control.following.following_error import FollowingError
 from vla_accel_ros.control.following.watchdog import Motion, Safety, Watchdog
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.sim.controller import JointTrajectoryController
+from vla_accel_ros.types import Chunk
 
 S = 1_000_000_000
 MS = S // 1000

@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
-from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.types import Chunk
 
 S = 1_000_000_000
 JOINTS = ("a", "b", "c")

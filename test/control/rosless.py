@@ -23,9 +23,9 @@ from vla_accel_ros.control.limits.braking import brake, brake_on_arrival, cut
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
-from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.nodes.clock_watch import ClockWatch
 from vla_accel_ros.sensing.joints import JointHistory
+from vla_accel_ros.types import Chunk
 
 OPERATOR, RELEASED, HOMING = "held by the operator", "released to others", "going home"
 AT_HOME, RESTARTED = "at home", "restarted after a crash"

@@ -11,8 +11,8 @@ import pytest
 
 from vla_accel_ros.control.chunking.buffer import Mode, TrajectoryBuffer
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.sim.controller import JointTrajectoryController
+from vla_accel_ros.types import Chunk
 
 S = 1_000_000_000
 TICK = S // 500

@@ -10,8 +10,8 @@ from openvla_builders import make_openvla_observation
 
 from vla_accel_ros.engine.config import PIPELINED, RATE, SPECULATIVE
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.packed_stage import PackedForward
 from vla_accel_ros.engine.policies.tokens import TokenFrames
+from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
 from vla_accel_ros.models.text.decoding import decode
 

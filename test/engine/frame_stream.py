@@ -9,7 +9,7 @@ import numpy as np
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import ACT, Request
-from vla_accel_ros.engine.types import Chunk, Observation
+from vla_accel_ros.types import Chunk, Observation
 
 
 class FrameStream:

@@ -10,8 +10,8 @@ import torch
 from builders import JOINTS, make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.guiding import guidance_to
-from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.engine.guidance import guidance_to
+from vla_accel_ros.types import Chunk
 
 KINDS = ("pi0", "pi05")
 NOISE = np.random.default_rng(7).standard_normal((8, 8), dtype=np.float32)

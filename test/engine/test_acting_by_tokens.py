@@ -16,15 +16,15 @@ from openvla_builders import (
 )
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.guiding import guidance_to
-from vla_accel_ros.engine.kv_pool import PoolExhausted
+from vla_accel_ros.engine.guidance import guidance_to
+from vla_accel_ros.engine.kv.pool import PoolExhausted
 from vla_accel_ros.engine.request import ACT, Request
 from vla_accel_ros.engine.streaming import Pace, Ports, Streaming
-from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.flow.rtc import Guidance
 from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
 from vla_accel_ros.models.text.decoding import decode
+from vla_accel_ros.types import Chunk, Observation
 
 STATE = np.linspace(-0.3, 0.3, ACTIONS).astype(np.float32)
 

@@ -7,7 +7,7 @@ import pytest
 from builders import CAMERAS, make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.guiding import guidance_to
+from vla_accel_ros.engine.guidance import guidance_to
 
 KINDS = ("pi0", "pi05")
 

@@ -10,14 +10,14 @@ from builders import make_config, make_model
 from seated import Seated
 from torch import Tensor
 
-from vla_accel_ros.engine.kv_pool import KVPool
-from vla_accel_ros.engine.stages import Stages
-from vla_accel_ros.engine.staggered import PlainSeats, Seats
-from vla_accel_ros.engine.staggered_stage import CapturedSeats, powers_of_two
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.captured_seats import CapturedSeats, powers_of_two
+from vla_accel_ros.engine.stages.seats import PlainSeats, Seats
+from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.flow.committed import Committed
+from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.rtc import SCHEDULES, Guidance
 from vla_accel_ros.models.flow.sampling import Flow, sample
-from vla_accel_ros.models.inpainting import Inpainting
 from vla_accel_ros.models.layers.packed import Span
 
 KINDS = ("pi0", "pi05")

@@ -20,12 +20,12 @@ from seated import Seated
 from torch import Tensor
 
 from vla_accel_ros.engine.answers import Answers
-from vla_accel_ros.engine.kv_pool import KVPool
-from vla_accel_ros.engine.kv_store import KVStore
-from vla_accel_ros.engine.packed_stage import PackedForward
-from vla_accel_ros.engine.pages import PagePool
-from vla_accel_ros.engine.stages import Stages
-from vla_accel_ros.engine.staggered_stage import CapturedSeats
+from vla_accel_ros.engine.kv.pages import PagePool
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.store import KVStore
+from vla_accel_ros.engine.stages.captured_seats import CapturedSeats
+from vla_accel_ros.engine.stages.packed_forward import PackedForward
+from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.config import GemmaConfig, LlamaConfig
 from vla_accel_ros.models.flow.sampling import sample

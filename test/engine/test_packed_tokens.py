@@ -22,19 +22,19 @@ from torch import Tensor
 from vla_accel_ros.engine import token_actor
 from vla_accel_ros.engine.config import PIPELINED
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv_pool import PoolExhausted
+from vla_accel_ros.engine.kv.pool import PoolExhausted
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.policies.policy import see
 from vla_accel_ros.engine.prefill import EncodeOnly
-from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Request
 from vla_accel_ros.engine.token_actor import PackedTokenActor
-from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.layers import packed
 from vla_accel_ros.models.layers.packed import Segment
 from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
 from vla_accel_ros.models.openvla.processing import ActionStats
 from vla_accel_ros.models.text.decoding import decode
+from vla_accel_ros.types import Observation
 
 MOST = 9
 WORDS = ("lift", "lift the cup", "lift the red cup and take the red cup to the red cup")

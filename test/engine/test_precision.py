@@ -10,10 +10,10 @@ from builders import make_config, make_model, make_observation, make_policy
 from openvla_builders import make_openvla_folder
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv_pool import KVPool
-from vla_accel_ros.engine.packed_stage import FEW_ROWS, PackedForward
-from vla_accel_ros.engine.precision import EXACT, PRECISIONS, Small, check
-from vla_accel_ros.engine.stages import Stages
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.packed_forward import FEW_ROWS, PackedForward
+from vla_accel_ros.engine.stages.precision import EXACT, PRECISIONS, Small, check
+from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.config import GemmaConfig, VisionConfig
 from vla_accel_ros.models.layers.gemma import KV

@@ -11,9 +11,9 @@ from builders import make_config, make_observation
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
-from vla_accel_ros.engine.kv_pool import KVPool, PoolExhausted
-from vla_accel_ros.engine.prefixes import Prefix, Prefixes
-from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
+from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
+from vla_accel_ros.types import Observation
 
 SLOTS = 5
 ROBOTS = ("", "left", "right")

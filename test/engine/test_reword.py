@@ -14,11 +14,11 @@ from openvla_builders import make_openvla_folder, make_openvla_observation
 from torch import Tensor
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv_pool import PoolExhausted
-from vla_accel_ros.engine.prefixes import Prefix
+from vla_accel_ros.engine.kv.pool import PoolExhausted
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import REWORD, Request
-from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+from vla_accel_ros.types import Observation
 
 Made = tuple[Engine, Observation, Observation]
 """An engine, an observation, and the same with other words."""

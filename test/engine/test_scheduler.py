@@ -19,13 +19,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from vla_accel_ros.engine.kv_pool import KVPool, PoolExhausted
+from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
+from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.lanes import Lane
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks, WholeChunks
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.policies.text import TextInSlack
 from vla_accel_ros.engine.policies.tokens import TokenFrames
-from vla_accel_ros.engine.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import (
     ACT,
@@ -40,7 +40,7 @@ from vla_accel_ros.engine.request import (
     Request,
 )
 from vla_accel_ros.engine.scheduler import SENSE_AGAIN_S, Scheduler
-from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.types import Observation
 
 WAIT_S = 20.0
 PLACES = 2

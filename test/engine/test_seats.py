@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seated import Seated
 
-from vla_accel_ros.engine.kv_pool import KVPool
-from vla_accel_ros.engine.stages import Stages
-from vla_accel_ros.engine.staggered import PlainSeats
-from vla_accel_ros.engine.staggered_stage import CapturedSeats
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.captured_seats import CapturedSeats
+from vla_accel_ros.engine.stages.seats import PlainSeats
+from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.flow.sampling import TIME_RULES, Flow, sample
 from vla_accel_ros.models.layers.packed import FlowStep, Span
 from vla_accel_ros.models.pi.model import Pi

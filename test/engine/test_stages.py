@@ -11,10 +11,10 @@ import torch
 from builders import make_config, make_model
 from torch import Tensor
 
-from vla_accel_ros.engine.decoding import Decode
-from vla_accel_ros.engine.denoising import Form
-from vla_accel_ros.engine.kv_pool import KVPool, PoolExhausted
-from vla_accel_ros.engine.stages import BUCKET, CHUNKS, Stages
+from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
+from vla_accel_ros.engine.stages.denoise import Form
+from vla_accel_ros.engine.stages.finish import Decode
+from vla_accel_ros.engine.stages.stages import BUCKET, CHUNKS, Stages
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.models.flow.sampling import Flow, sample
 from vla_accel_ros.models.layers.gemma import KV

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from openvla_builders import make_openvla_folder
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.guiding import guidance_to
+from vla_accel_ros.engine.guidance import guidance_to
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.policies.policy import see
-from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
 from vla_accel_ros.engine.streaming import Pace, Ports, Streaming
-from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.types import Chunk, Observation
 
 STEPS, COUNT = 4, 3
 RED, GREEN = "reach the red block", "reach the green block"

@@ -9,11 +9,11 @@ import pytest
 import torch
 from builders import make_config, make_model
 
-from vla_accel_ros.engine.kv_pool import KVPool
-from vla_accel_ros.engine.stages import Stages
-from vla_accel_ros.engine.staging import HostRing, Inputs, Readback
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.host_buffers import HostRing, Inputs, Readback
+from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.rtc import Guidance
-from vla_accel_ros.models.inpainting import Inpainting
 
 STEPS = 3
 FIELDS = {

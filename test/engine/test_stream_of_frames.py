@@ -12,7 +12,7 @@ from builders import make_observation, make_policy
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.streaming import MOST_WAITING, Pace, Ports, Streaming, Text
-from vla_accel_ros.engine.types import Chunk, Observation, Torn
+from vla_accel_ros.types import Chunk, Observation, Torn
 
 
 class World:

@@ -10,7 +10,7 @@ from builders import make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.streaming import Pace, Ports, Streaming, Text
-from vla_accel_ros.engine.types import Chunk, Observation
+from vla_accel_ros.types import Chunk, Observation
 
 FRAMES = 200
 

@@ -22,7 +22,7 @@ from vla_accel_ros.engine.profile import FORGET, Profile
 from vla_accel_ros.engine.request import ACT, ASK, DECODE, OBSERVE, PREFILL, MicroBatch, Request
 from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.engine.streaming import Pace, Ports, Streaming, Text
-from vla_accel_ros.engine.types import Chunk, Observation
+from vla_accel_ros.types import Chunk, Observation
 
 POLICY = make_policy("pi05")
 QUESTIONS = ("put the red block", "follow the green pad", "holding the blue block")

@@ -21,10 +21,10 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import ACT, ASK, REWORD, Request
 from vla_accel_ros.engine.runner import PackedTokenActor
 from vla_accel_ros.engine.streaming import Pace, Ports, Streaming
-from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.layers.packed import Segment
 from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
+from vla_accel_ros.types import Chunk, Observation
 
 FRAMES = 12
 WORDS = ("lift the red cup", "lift the cup", "take the red cup")

@@ -10,9 +10,9 @@ import pytest
 from frame_stream import FrameStream, held_slots
 from openvla_builders import ACTIONS, make_openvla_folder, make_openvla_observation
 
-from vla_accel_ros.engine import packed_stage
 from vla_accel_ros.engine.config import PREFERENCES, TOKEN_MODES
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.stages import packed_forward as packed_stage
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.types import Chunk
 
 S = 1_000_000_000
 

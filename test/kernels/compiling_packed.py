@@ -1,4 +1,4 @@
-"""As compiling.py, for the kernels of packed forwards, launched as engine.packed_stage launches them.
+"""As compiling.py, for the kernels of packed forwards, launched as by engine.stages.packed_forward.
 
 python test/kernels/compiling_packed.py CAPABILITY
 """

@@ -13,15 +13,15 @@ from drawing import DEVICE
 from seated import Seated
 from torch import Tensor
 
-from vla_accel_ros.engine.kv_pool import KVPool
-from vla_accel_ros.engine.stages import Stages
-from vla_accel_ros.engine.staggered_stage import CapturedSeats
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.captured_seats import CapturedSeats
+from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.models.flow.committed import Committed
+from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.rtc import Guidance
 from vla_accel_ros.models.flow.sampling import sample
-from vla_accel_ros.models.inpainting import Inpainting
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.processing.openpi import to_unit

@@ -13,7 +13,7 @@ import torch
 from builders import make_config, make_model
 from drawing import DEVICE, Drawing, assert_near, poison
 
-from vla_accel_ros.engine.prefilling import Encode
+from vla_accel_ros.engine.stages.prefill import Encode
 from vla_accel_ros.kernels.cuda import compiling, tiles
 from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.reference import norm
@@ -127,7 +127,7 @@ def test_encode_of_the_published_sizes_is_as_near_to_float32_as_with_cublas(view
 
     def run(table: Table) -> torch.Tensor:
         encode = Encode(model, TritonOps(DEVICE, table), views, OPENPI.pixels)
-        encode.landing.take(list(frames.numpy()))
+        encode.upload.take(list(frames.numpy()))
         encode.body()
         return encode.tokens.clone()
 

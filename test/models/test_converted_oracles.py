@@ -21,8 +21,8 @@ from oracle import DTYPES, FOLDER, Oracle, fixture_names
 from oracle_agreement import agree, bound, distance
 from oracle_runs import Run
 
-from vla_accel_ros.engine.kv_pool import KVPool
-from vla_accel_ros.engine.stages import Stages
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.checkpoints.conversion import Target, convert
 from vla_accel_ros.models.checkpoints.shards import read_table

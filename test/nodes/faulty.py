@@ -11,10 +11,10 @@ import threading
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
-from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.nodes.inference.node import InferenceNode
 from vla_accel_ros.nodes.process import run
 from vla_accel_ros.nodes.trajectory.node import TrajectoryNode
+from vla_accel_ros.types import Observation
 
 PANIC, EXIT, THREAD, STICKY = "panic in a loop", "exit in a callback", "panic in a thread", "sticky error"
 ASSERTION = "CUDA error: device-side assert triggered"

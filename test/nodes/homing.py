@@ -18,7 +18,6 @@ from vla_accel_ros.control.following.watchdog import Motion, Safety, Watchdog
 from vla_accel_ros.control.limits.braking import brake
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.adapters.forward_command import ForwardCommandAdapter
 from vla_accel_ros.nodes.adapters.joint_trajectory import JointTrajectoryAdapter
@@ -28,6 +27,7 @@ from vla_accel_ros.nodes.trajectory.moves import Outcome, Tolerances
 from vla_accel_ros.nodes.trajectory.release import Release
 from vla_accel_ros.sensing.joints import JointHistory
 from vla_accel_ros.sim.controller import JointTrajectoryController
+from vla_accel_ros.types import Chunk
 
 S = 1_000_000_000
 TICK_NS = S // 100

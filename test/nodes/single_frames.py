@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.types import Chunk
 
 
 def chunk_of(operator: Operator, send: Callable[[], int]) -> Chunk:

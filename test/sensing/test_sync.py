@@ -9,9 +9,9 @@ import pytest
 from streams import MS, SIM_ARM, S, make_contract
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.sensing.cameras.frames import FramePool
 from vla_accel_ros.sensing.sync import NOTHING_NEW, NotReady, Synchroniser
+from vla_accel_ros.types import Observation
 
 TASK = "reach the red block"
 

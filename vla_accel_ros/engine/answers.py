@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.kv_store import KVStore, State
+from vla_accel_ros.engine.kv.store import KVStore, State
 from vla_accel_ros.models.layers import packed
 from vla_accel_ros.models.layers.packed import Forward, Segment
 from vla_accel_ros.models.openvla.model import OpenVLA

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vla_accel_ros.models.noise import FRESH, KINDS
+from vla_accel_ros.models.flow.noise import FRESH, KINDS
 
 SEQUENTIAL, PIPELINED, SPECULATIVE, AUTO = "sequential", "pipelined", "speculative", "auto"
 TOKEN_MODES = (SEQUENTIAL, PIPELINED, SPECULATIVE, AUTO)
@@ -25,14 +25,14 @@ class EngineConfig:
         Token pipelines and staggered chunks hold more; see `Engine`.
     steps, time_rule: flow sampling, see models.flow.sampling; "auto" is the rule of whoever trained the
         policy.
-    seed, noise: what chunks begin with, see models.noise: "fresh", a function of (seed, request) alone, or
-        "coherent", of (seed, time of each action).
+    seed, noise: what chunks begin with, see models.flow.noise: "fresh", a function of (seed, request) alone,
+        or "coherent", of (seed, time of each action).
     step_dt_s: seconds between two actions of a chunk.
     answers, answer_tokens: most answers written at once, and most tokens in one.
     fast: compute by captured stages and fused kernels, where the family has them.
-    precision: of the captured stages, see engine.precision; all but "exact" change the actions.
+    precision: of the captured stages, see engine.stages.precision; all but "exact" change the actions.
     staggered: chunks denoised at once, each begun a step after the one before; 0 = whole chunks.
-    policy: the scheduling policy of frames and actions, by its name in the entry points
+    scheduling: the scheduling policy of frames and actions, by its name in the entry points
         `vla_accel_ros.policies`; "auto" is the one that the other options ask for. Text takes the slack.
     token_mode, token_prefer: how frames of a policy that acts by tokens share forwards, see policies.tokens.
     camera_hz: how often frames come, which token_mode "auto" plans with; 0 = as often as they are wanted.
@@ -51,7 +51,7 @@ class EngineConfig:
     fast: bool = False
     precision: str = EXACT
     staggered: int = 0
-    policy: str = AUTO
+    scheduling: str = AUTO
     token_mode: str = SEQUENTIAL
     token_prefer: str = FRESHNESS
     camera_hz: float = 0.0

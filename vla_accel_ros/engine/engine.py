@@ -15,17 +15,17 @@ import numpy as np
 from torch import Tensor
 
 from vla_accel_ros.engine.config import EngineConfig
-from vla_accel_ros.engine.prefixes import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Request
 from vla_accel_ros.engine.runner import ModelRunner
 from vla_accel_ros.engine.scheduler import Scheduler
-from vla_accel_ros.engine.stages import Progress
+from vla_accel_ros.engine.stages.stages import Progress
 from vla_accel_ros.engine.text import Answer
-from vla_accel_ros.engine.types import Agreement, Chunk, Observation
 from vla_accel_ros.models.flow.rtc import Guidance
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.text.decoding import Sampling
+from vla_accel_ros.types import Agreement, Chunk, Observation
 
 
 class Engine:
@@ -85,7 +85,7 @@ class Engine:
         relative to the state the network was given.
         noise: float [H, A] instead of the request's own, or the number of the request whose noise it is.
         steps: instead of the engine's.
-        guidance: agreement with the previous chunk, see models.flow.rtc and engine.guiding.
+        guidance: agreement with the previous chunk, see models.flow.rtc and engine.guidance.
         committed: float [d, D], absolute, instead of guidance: the leading actions, which the robot executes
             meanwhile. The chunk begins with exactly them and continues them. Only for policies that were
             trained to be given that many (policy.trained_delay, see models.flow.committed).

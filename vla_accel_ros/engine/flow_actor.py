@@ -1,8 +1,9 @@
 """How a policy that acts by flow makes chunks: whole ones, or staggered in seats.
 
-Every chunk starts from noise that is a function of the seed and of what it is for (models.noise), so it can
-be made again. A free chunk is computed by captured stages where there are any; one that agrees with the chunk
-being executed (guidance, committed actions) by the plain network.
+Every chunk starts from noise that is a function of the seed and of what it is for (models.flow.noise), so it
+can be made again. Captured stages compute it where there are any, also one that agrees with the chunk being
+executed (models.flow.inpainting); only guidance by the exact Jacobian always takes the plain network. Between
+submission and result nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.config import EngineConfig
-from vla_accel_ros.engine.guiding import guidance_of
-from vla_accel_ros.engine.kv_pool import KVPool
+from vla_accel_ros.engine.guidance import guidance_of
+from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.request import DENOISE, MicroBatch, Request
-from vla_accel_ros.engine.stages import Stages
-from vla_accel_ros.engine.staggered import PlainSeats, Seats
-from vla_accel_ros.engine.staggered_stage import CapturedSeats
-from vla_accel_ros.engine.staging import Pending, Samples
-from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.engine.stages.captured_seats import CapturedSeats
+from vla_accel_ros.engine.stages.host_buffers import Pending, Samples
+from vla_accel_ros.engine.stages.seats import PlainSeats, Seats
+from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.flow.committed import Committed
+from vla_accel_ros.models.flow.inpainting import Inpainting
+from vla_accel_ros.models.flow.noise import COHERENT, coherent, fresh
 from vla_accel_ros.models.flow.rtc import Guidance
 from vla_accel_ros.models.flow.sampling import flow_times, sample
-from vla_accel_ros.models.inpainting import Inpainting
 from vla_accel_ros.models.layers.gemma import KV
-from vla_accel_ros.models.noise import COHERENT, coherent, fresh
 from vla_accel_ros.models.policies import AnyPolicy, FlowPolicy
+from vla_accel_ros.types import Chunk
 
 BESIDE = 3
 """Slots for frames that no staggered chunk holds: the newest, one being computed, one asked about."""
@@ -140,7 +141,7 @@ class FlowActor:
             self._seated.pop(doing.seat, None)
 
     def noise(self, number: int, stamp_ns: int = 0) -> np.ndarray:
-        """Of an action request on a frame of that stamp, float32 [H, A]; see models.noise."""
+        """Of an action request on a frame of that stamp, float32 [H, A]; see models.flow.noise."""
         config, shape = self._config, (self.horizon, self._policy.config.action_dim)
         if config.noise == COHERENT:
             return coherent(config.seed, stamp_ns, config.step_dt_s, shape)

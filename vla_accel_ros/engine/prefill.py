@@ -17,15 +17,15 @@ from typing import NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.intake import Intake, check_whole
-from vla_accel_ros.engine.kv_pool import KVPool
-from vla_accel_ros.engine.prefixes import Prefix
-from vla_accel_ros.engine.stages import Stages
-from vla_accel_ros.engine.towers import Towers
-from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.prefixes import Prefix
+from vla_accel_ros.engine.preprocess import Preprocess, check_whole
+from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.engine.stages.towers import Towers
 from vla_accel_ros.models.layers import packed
 from vla_accel_ros.models.layers.packed import Forward, Segment
 from vla_accel_ros.models.policies import AnyPolicy, WordedPolicy
+from vla_accel_ros.types import Observation
 
 ENCODED_ONLY = (
     "frames share forwards with their actions, so nothing continues them: use token_mode sequential "
@@ -63,7 +63,7 @@ class PlainPrefill:
     """By the plain network. forward: computes the rest of a causal prefix, None = in plain torch."""
 
     def __init__(self, policy: AnyPolicy, pool: KVPool, forward: Forward | None = None) -> None:
-        self._policy, self._pool, self._intake = policy, pool, Intake(policy)
+        self._policy, self._pool, self._preprocess = policy, pool, Preprocess(policy)
         width, config = policy.config.prefix.width, policy.config
         self._hidden = pool.k.new_zeros(pool.slots, width)
         self._images: Tensor | None = None
@@ -73,7 +73,7 @@ class PlainPrefill:
             self._forward: Forward = forward or partial(packed.forward, policy.model.stack)
 
     def observe(self, observation: Observation, slot: int) -> Extent:
-        inputs = self._intake(observation)
+        inputs = self._preprocess(observation)
         if self._images is None:
             n_tokens = self._whole(self._policy.embed(inputs), slot)
         else:
@@ -141,14 +141,14 @@ class EncodeOnly:
     """
 
     def __init__(self, policy: WordedPolicy, pool: KVPool, towers: Towers | None = None) -> None:
-        self._policy, self._towers, self._intake = policy, towers, Intake(policy)
+        self._policy, self._towers, self._preprocess = policy, towers, Preprocess(policy)
         self._kept = pool.k.new_zeros(pool.slots, policy.config.max_tokens, policy.config.prefix.width)
 
     def observe(self, observation: Observation, slot: int) -> Extent:
         if self._towers is not None:
             n_tokens, n_words = self._towers.embed(observation, self._kept[slot])
             return Extent(n_tokens, n_tokens - n_words)
-        inputs = self._intake(observation)
+        inputs = self._preprocess(observation)
         embeddings = self._policy.embed(inputs)[0]
         self._kept[slot, : len(embeddings)].copy_(embeddings)
         return Extent(len(embeddings), len(embeddings) - len(inputs.tokens))

@@ -8,6 +8,7 @@ robot, with too much only wastes some time.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 FORGET = 0.05
 """Weight of a run that took less than expected."""
@@ -41,3 +42,19 @@ class Profile:
     def known(self) -> dict[tuple[str, int], float]:
         """(stage, batch) -> seconds, a copy."""
         return dict(self._expected_s)
+
+
+@dataclass(frozen=True)
+class Times:
+    """Measured seconds of a forward: a prefill alone, one with a draft of K - 1 behind it, one with K - 1
+    riders, and a decode alone."""
+
+    prefill_s: float
+    drafted_s: float
+    packed_s: float
+    decode_s: float
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not 0 < value < float("inf"):
+                raise ValueError(f"{name} is {value}; a forward takes a positive number of seconds.")

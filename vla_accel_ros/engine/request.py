@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vla_accel_ros.engine.types import Agreement, Chunk, Observation
+from vla_accel_ros.types import Agreement, Chunk, Observation
 
 if TYPE_CHECKING:  # policies plan with requests where there is no torch
-    from vla_accel_ros.engine.prefixes import Prefix
+    from vla_accel_ros.engine.kv.prefixes import Prefix
     from vla_accel_ros.models.flow.rtc import Guidance
     from vla_accel_ros.models.text.decoding import Sampling
 

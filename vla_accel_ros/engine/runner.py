@@ -14,22 +14,22 @@ from typing import Protocol, cast
 import torch
 
 from vla_accel_ros.engine.config import AUTO, SEQUENTIAL, EngineConfig
-from vla_accel_ros.engine.denoising import Form
 from vla_accel_ros.engine.flow_actor import FlowActor
-from vla_accel_ros.engine.kv_pool import KVPool
-from vla_accel_ros.engine.packed_stage import PackedForward
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
 from vla_accel_ros.engine.policies.policy import Setup
 from vla_accel_ros.engine.policies.text import TextInSlack
-from vla_accel_ros.engine.precision import EXACT, check
 from vla_accel_ros.engine.prefill import ENCODED_ONLY, CapturedPrefill, EncodeOnly, PlainPrefill, Prefill
-from vla_accel_ros.engine.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, DECODE, OBSERVE, REWORD, MicroBatch, Request
-from vla_accel_ros.engine.stages import Progress, Stages
+from vla_accel_ros.engine.stages.denoise import Form
+from vla_accel_ros.engine.stages.packed_forward import PackedForward
+from vla_accel_ros.engine.stages.precision import EXACT, check
+from vla_accel_ros.engine.stages.stages import Progress, Stages
+from vla_accel_ros.engine.stages.towers import Towers
 from vla_accel_ros.engine.text import TextDecoder
 from vla_accel_ros.engine.token_actor import PackedTokenActor, TokenActor, slots_for
-from vla_accel_ros.engine.towers import Towers
 from vla_accel_ros.extensions import POLICIES, find
 from vla_accel_ros.kernels.ops import ops_for
 from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8
@@ -99,7 +99,7 @@ class ModelRunner:
 
     @property
     def copied_bytes(self) -> int:
-        """Memory of the quantised copies of weights so far; see engine.precision."""
+        """Memory of the quantised copies of weights so far; see engine.stages.precision."""
         stages = 0 if self.stages is None else self.stages.small.nbytes
         return stages + (0 if self.packed_forward is None else self.packed_forward.copied_bytes)
 
@@ -110,7 +110,7 @@ class ModelRunner:
         if isinstance(self.actor, PackedTokenActor):
             name, tokens = "tokens", self.actor.tokens
             times = self.actor.measure() if config.token_mode == AUTO else None
-        make = find(POLICIES, name if config.policy == AUTO else config.policy)
+        make = find(POLICIES, name if config.scheduling == AUTO else config.scheduling)
         first: SchedulingPolicy = make(Setup(config, profile, tokens, times))
         return first if self.text is None else TextInSlack(first, profile)
 

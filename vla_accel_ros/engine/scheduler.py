@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
+from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.lanes import Lane, sleep_s
 from vla_accel_ros.engine.policies.policy import Policy
-from vla_accel_ros.engine.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, MicroBatch, Request
 

@@ -20,10 +20,10 @@ from typing import Protocol, cast
 import numpy as np
 
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.loop import Awaited, Loop, LoopRecord, LoopStats
-from vla_accel_ros.engine.prefixes import Prefix
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
-from vla_accel_ros.engine.types import Chunk, Observation, Torn
+from vla_accel_ros.types import Chunk, Observation, Torn
 
 _LOG = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from vla_accel_ros.engine.answers import Answers, Said
 from vla_accel_ros.engine.config import EngineConfig
-from vla_accel_ros.engine.kv_pool import KVPool, PoolExhausted
-from vla_accel_ros.engine.kv_store import KVStore
-from vla_accel_ros.engine.pages import PagePool
+from vla_accel_ros.engine.kv.pages import PagePool
+from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
+from vla_accel_ros.engine.kv.store import KVStore
 from vla_accel_ros.engine.request import ASK, Cancelled, Request
 from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.models.layers import packed

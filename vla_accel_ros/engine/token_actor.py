@@ -19,17 +19,18 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.config import EngineConfig
-from vla_accel_ros.engine.kv_pool import KVPool
-from vla_accel_ros.engine.packed_stage import PackedForward
-from vla_accel_ros.engine.policies.tokens import Times, draft_lengths, most_riders
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.policies.tokens import draft_lengths, most_riders
 from vla_accel_ros.engine.prefill import EncodeOnly
+from vla_accel_ros.engine.profile import Times
 from vla_accel_ros.engine.request import DECODE, PREFILL, MicroBatch, Request
-from vla_accel_ros.engine.stages import Progress
-from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.engine.stages.packed_forward import PackedForward
+from vla_accel_ros.engine.stages.stages import Progress
 from vla_accel_ros.models.layers import packed
 from vla_accel_ros.models.layers.packed import Forward, Segment
 from vla_accel_ros.models.policies import AnyPolicy, TokenPolicy, WordedPolicy
 from vla_accel_ros.models.text.decoding import decode
+from vla_accel_ros.types import Chunk
 
 BESIDE = 3
 """Slots for frames that are not on their way to an action: the newest, one being encoded, one to begin."""

@@ -22,12 +22,12 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.bounds import check_chunk_size
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine import loop
-from vla_accel_ros.engine.types import Agreement, Chunk, Observation
 from vla_accel_ros.sensing.cameras.ring import Handle
 from vla_accel_ros.sensing.inputs import Inputs
+from vla_accel_ros.types import Agreement, Chunk, Observation
 
 if TYPE_CHECKING:
-    from vla_accel_ros.engine.prefixes import Prefix
+    from vla_accel_ros.engine.kv.prefixes import Prefix
     from vla_accel_ros.engine.session import Session
     from vla_accel_ros.engine.streaming import Text
 

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 import numpy as np
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.sensing.cameras.cdr import compressed_view, image_view
 from vla_accel_ros.sensing.cameras.compressed import decode, write_bgr
 from vla_accel_ros.sensing.cameras.frame_sets import WholeSets
@@ -30,6 +29,7 @@ from vla_accel_ros.sensing.cameras.sources import Sources
 from vla_accel_ros.sensing.joints import JointHistory
 from vla_accel_ros.sensing.rates import IMAGE_HINT, RING_HINT, StreamMonitor
 from vla_accel_ros.sensing.sync import NOTHING_NEW, NotReady, Synchroniser
+from vla_accel_ros.types import Observation
 
 _REFUSED_NS = 1_000_000_000
 """How long a refusal is told beside samples that are taken: one of two drivers of joints may be wrong."""

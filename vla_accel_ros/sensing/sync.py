@@ -9,9 +9,9 @@ diagnostics.
 from __future__ import annotations
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.sensing.cameras.frames import FramePool, FrameSource, Lease, NotReady
 from vla_accel_ros.sensing.joints import JointHistory
+from vla_accel_ros.types import Observation
 
 __all__ = ["NOTHING_NEW", "NO_INSTRUCTION", "NotReady", "Synchroniser"]
 

@@ -12,7 +12,7 @@ from builders import make_observation, make_policy
 from vla_accel_ros.control.chunking.guidance import WANTED, Execution, Guiding
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.types import Chunk
 
 S = 1_000_000_000
 RUNNING = Execution("running", "rtc", lead_s=0.03, beginning=1)

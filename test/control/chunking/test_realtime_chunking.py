@@ -13,8 +13,8 @@ from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.chunking.rtc import SCHEDULES, RealTimeChunking, RtcSettings
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.guiding import guidance_to
-from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.engine.guidance import guidance_to
+from vla_accel_ros.types import Chunk
 
 
 @pytest.mark.parametrize("kind", POLICIES)

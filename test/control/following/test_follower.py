@@ -8,7 +8,7 @@ from follower_robot import HOME, MS, Robot, S
 
 from vla_accel_ros.control.following.follower import JOINING, MOVING
 from vla_accel_ros.control.following.watchdog import Motion
-from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.types import Chunk
 
 
 def test_nothing_is_sent_until_everything_is_fresh_and_no_chunk_before_it_runs():

@@ -9,7 +9,7 @@ from motion import JOINTS, LIMITS
 
 from vla_accel_ros.control.following.plausibility import nonsense
 from vla_accel_ros.control.following.watchdog import Motion
-from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.types import Chunk
 
 STEP_S = 1 / 30
 ARM = np.zeros(3, bool)

@@ -18,13 +18,13 @@ from vla_accel_ros.engine.config import (
 )
 from vla_accel_ros.engine.policies.tokens import (
     SCHEDULES,
-    Times,
     TokenFrames,
     best,
     draft_lengths,
     expected,
     most_riders,
 )
+from vla_accel_ros.engine.profile import Times
 from vla_accel_ros.engine.request import DECODE, ENCODE, PREFILL, MicroBatch, Request
 
 SERVER = Times(prefill_s=0.008, drafted_s=0.0081, packed_s=0.0082, decode_s=0.0036)

@@ -19,7 +19,6 @@ from smolvla_recording import Case, make_smolvla_folder
 from test_orbax_checkpoint import make_orbax_folder
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy
 from vla_accel_ros.models.checkpoints.checksum import sha256
 from vla_accel_ros.models.checkpoints.conversion import Target, convert, verify
@@ -27,6 +26,7 @@ from vla_accel_ros.models.checkpoints.safetensors_writer import write_safetensor
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.pi.stored_fold import StoredFold
 from vla_accel_ros.models.pi.weights import EMBED_TOKENS, LM_HEAD
+from vla_accel_ros.types import Observation
 
 
 def half(folder: Path) -> Path:

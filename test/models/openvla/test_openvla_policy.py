@@ -19,11 +19,11 @@ from openvla_builders import (
 )
 from PIL import Image
 
-from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.openvla.config import SPACE_TOKEN
 from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
 from vla_accel_ros.models.text.decoding import decode
+from vla_accel_ros.types import Observation
 
 NO_STATE = np.zeros(0)
 

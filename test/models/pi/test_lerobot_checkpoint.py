@@ -16,13 +16,13 @@ from lerobot_builders import CAMERAS, make_lerobot_config, make_lerobot_folder, 
 from torch import Tensor
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checkpoints.checkpoint import describe, find_format, load_policy
 from vla_accel_ros.models.checkpoints.formats import Contents
 from vla_accel_ros.models.config import VisionConfig
 from vla_accel_ros.models.flow.sampling import sample
 from vla_accel_ros.models.pi.weights import EMBED_TOKENS, LM_HEAD, UNUSED
 from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.types import Observation
 
 
 @pytest.fixture

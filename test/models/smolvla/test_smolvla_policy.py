@@ -20,7 +20,7 @@ from smolvla_recording import CASES, FOLDER, SPEC, Case, make_smolvla_folder
 from torch import Tensor
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.guiding import guidance_to
+from vla_accel_ros.engine.guidance import guidance_to
 from vla_accel_ros.models.checkpoints.checkpoint import find_format, load_policy
 from vla_accel_ros.models.checkpoints.formats import Contents
 from vla_accel_ros.models.smolvla.config import SMOLVLA

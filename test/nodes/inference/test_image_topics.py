@@ -12,11 +12,11 @@ from builders import make_checkpoint
 from sensor_msgs.msg import Image, JointState
 from single_frames import chunk_of
 
-from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.convert import set_stamp
 from vla_accel_ros.nodes.inference.loading import Load
+from vla_accel_ros.types import Chunk, Observation
 
 HEIGHT, WIDTH = 30, 42
 PADDING = 10

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from builders import make_checkpoint, make_config
 
-from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.nodes.inference.loading import Load
+from vla_accel_ros.types import Observation
 
 
 def test_a_model_that_fits_has_run_once_and_knows_the_contracts_time_step(tmp_path, contract):

@@ -21,7 +21,6 @@ from single_frames import chunk_of
 
 from vla_accel_msgs.msg import FrameHandle
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.convert import handle_to_message, set_stamp
@@ -29,6 +28,7 @@ from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.sensing.cameras.ring import RingWriter, ring_name
 from vla_accel_ros.sensing.cameras.segment import segment_path
+from vla_accel_ros.types import Chunk, Observation
 
 HEIGHT, WIDTH = 30, 42
 INSTRUCTION = "reach the green block"

@@ -11,12 +11,12 @@ import pytest
 from rings import H, W, is_whole, known_image, make_reader, newest_stamp, put, why_not
 from streams import MS, make_contract
 
-from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.sensing.cameras.frames import Lease, NotReady
 from vla_accel_ros.sensing.cameras.ring import Handle, RingWriter
 from vla_accel_ros.sensing.cameras.ring_reader import RingCounts, RingReader
 from vla_accel_ros.sensing.joints import JointHistory
 from vla_accel_ros.sensing.sync import Synchroniser
+from vla_accel_ros.types import Observation
 
 BOTH = pytest.mark.parametrize("copy", [True, False], ids=["copied", "in place"])
 

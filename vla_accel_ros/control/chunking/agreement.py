@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vla_accel_ros.engine.types import Agreement
+from vla_accel_ros.types import Agreement
 
 
 def agreement_from_message(message: Any) -> Agreement | None:

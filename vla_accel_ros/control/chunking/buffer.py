@@ -29,7 +29,7 @@ from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.limits.limiter import hardest
 from vla_accel_ros.control.limits.trajectory_limits import LimitReport, enforce
 from vla_accel_ros.control.trajectory import MotionState, Trajectory, check_finite, knot_velocities
-from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.types import Chunk
 
 Mode = Literal["block", "async", "blend", "rtc"]
 MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")

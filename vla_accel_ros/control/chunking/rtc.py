@@ -23,11 +23,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from vla_accel_ros.engine.request import ACT, Request
-from vla_accel_ros.engine.types import Agreement, Chunk
+from vla_accel_ros.types import Agreement, Chunk
 
 if TYPE_CHECKING:  # the engine is only called, so that control stays free of torch
     from vla_accel_ros.engine.engine import Engine
-    from vla_accel_ros.engine.prefixes import Prefix
+    from vla_accel_ros.engine.kv.prefixes import Prefix
 
 Method = Literal["guidance", "trained"]
 METHODS: tuple[Method, ...] = ("guidance", "trained")

@@ -14,7 +14,7 @@ from collections import Counter
 import numpy as np
 
 from vla_accel_ros.control.trajectory import check_finite
-from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.types import Chunk
 
 _COLUMNS = tuple(f"{half}.{axis}" for half in ("linear", "angular") for axis in "xyz")
 # From full speed to a stand.

@@ -27,7 +27,7 @@ from vla_accel_ros.control.following.plausibility import nonsense
 from vla_accel_ros.control.following.watchdog import CHUNK, INFERENCE, Change, Motion, Safety
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.loop import LoopStats
-from vla_accel_ros.engine.types import Chunk
+from vla_accel_ros.types import Chunk
 
 JOINT_STATES = "joint_states"
 INFERENCE_S = 0.6

@@ -9,14 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from vla_accel_ros.engine.config import EngineConfig
-from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.engine.profile import Profile, Times
 from vla_accel_ros.engine.request import ACT, ENCODE, OBSERVE, PREFILL, REWORD, MicroBatch, Request
-
-if TYPE_CHECKING:  # whose policies follow this interface
-    from vla_accel_ros.engine.policies.tokens import Times
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from vla_accel_ros.engine.config import (
@@ -33,6 +32,7 @@ from vla_accel_ros.engine.config import (
     TOKEN_MODES,
 )
 from vla_accel_ros.engine.policies.policy import Setup, see
+from vla_accel_ros.engine.profile import Times
 from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Request
 
 SCHEDULES = (SEQUENTIAL, PIPELINED, SPECULATIVE)
@@ -42,22 +42,6 @@ ALIKE = 0.05
 
 MEMORY = 0.1
 """Weight of a newly finished frame in the mean of accepted tokens."""
-
-
-@dataclass(frozen=True)
-class Times:
-    """Measured seconds of a forward: a prefill alone, one with a draft of K - 1 behind it, one with K - 1
-    riders, and a decode alone."""
-
-    prefill_s: float
-    drafted_s: float
-    packed_s: float
-    decode_s: float
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if not 0 < value < float("inf"):
-                raise ValueError(f"{name} is {value}; a forward takes a positive number of seconds.")
 
 
 class Expected(NamedTuple):

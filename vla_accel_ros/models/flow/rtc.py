@@ -1,11 +1,12 @@
 """Real-time chunking: steer a new chunk to agree with the part of the old one that will run anyway.
 
 While the network thinks, the robot goes on executing `delay` actions of the previous chunk; the new chunk
-must begin with those and may leave them gradually up to the execution horizon (Black et al., 2025, "Real-time
-execution of action chunking flow policies", eq. 2-5). The correction is the error of the predicted clean
-chunk pulled back to x: through the identity (lerobot's published code, no backward pass, fuses with the step)
-or the true Jacobian (the paper's form). With the identity it is elementwise and part of the captured steps
-(models/inpainting.py); the true Jacobian needs a backward pass through the network and is computed eagerly.
+must begin with those and may leave them gradually up to the execution horizon (Black et al., 2025, "Real-
+time execution of action chunking flow policies", eq. 2-5). The correction is the error of the predicted
+clean chunk pulled back to x: through the identity (lerobot's published code, no backward pass, fuses with
+the step) or the true Jacobian (the paper's form). With the identity it is elementwise and part of the
+captured steps (models/flow/inpainting.py); the true Jacobian needs a backward pass through the network and
+is computed eagerly.
 """
 
 from __future__ import annotations

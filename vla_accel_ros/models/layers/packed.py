@@ -6,7 +6,7 @@ verified in one, chunks denoised at different times). Nothing is padded, and no 
 a segment reads its own past where it lies. A matrix product's rows may round differently with their number,
 so `together=False` computes every segment alone, to the bit what it is outside of a pack; the tests compare
 the two. How it is computed is a parameter of whoever makes forwards (`Forward`): this module is plain torch,
-engine/packed_stage.py is fused kernels in captured graphs over the same segments.
+engine/stages/packed_forward.py is fused kernels in captured graphs over the same segments.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from vla_accel_ros.models.processing.pixels import PixelRule
 from vla_accel_ros.models.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its boundary type
-    from vla_accel_ros.engine.types import Observation
+    from vla_accel_ros.types import Observation
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from vla_accel_ros.models.smolvla.model import SmolVLA
 from vla_accel_ros.models.smolvla.processing import PIXELS, resize_to_corner, smolvla_prompt
 
 if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its boundary type
-    from vla_accel_ros.engine.types import Observation
+    from vla_accel_ros.types import Observation
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from trajectory_msgs.msg import JointTrajectory
 from vla_accel_msgs.msg import ActionChunk, GroundTruth, LanguageOutput, LoopStats, Motion
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.engine.types import Chunk
 from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.types import Chunk
 
 T = TypeVar("T")
 

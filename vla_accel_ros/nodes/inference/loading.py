@@ -23,11 +23,11 @@ from vla_accel_ros.contract.model_check import ModelFacts, judge
 from vla_accel_ros.engine.config import EXACT, EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.runner import has_stages
-from vla_accel_ros.engine.stages import Progress as Preparing
-from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.engine.stages.stages import Progress as Preparing
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.checkpoints.options import Progress, find_device
 from vla_accel_ros.models.policies import AnyPolicy
+from vla_accel_ros.types import Observation
 
 AUTO = "auto"
 
@@ -52,7 +52,7 @@ class Load:
     prompt_state: str = AUTO
     fast: bool | str = AUTO
     precision: str = EngineConfig.precision
-    policy: str = EngineConfig.policy
+    scheduling: str = EngineConfig.scheduling
     token_mode: str = EngineConfig.token_mode
     token_prefer: str = EngineConfig.token_prefer
     camera_hz: float = EngineConfig.camera_hz
@@ -130,7 +130,7 @@ class Load:
             answer_tokens=self.answer_tokens,
             fast=fast,
             precision=self.precision,
-            policy=self.policy,
+            scheduling=self.scheduling,
             token_mode=self.token_mode,
             token_prefer=self.token_prefer,
             camera_hz=self.camera_hz,

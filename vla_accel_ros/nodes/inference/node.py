@@ -32,10 +32,9 @@ from vla_accel_ros.control.chunking.guidance import Guiding
 from vla_accel_ros.control.chunking.pace import ChunkPace
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.prefixes import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.session import session_of
 from vla_accel_ros.engine.streaming import Pace, Ports, Streaming, Text
-from vla_accel_ros.engine.types import Chunk, Observation
 from vla_accel_ros.models.checkpoints.options import device_fault
 from vla_accel_ros.models.checkpoints.progress import Meter
 from vla_accel_ros.models.policies import FLOW
@@ -57,6 +56,7 @@ from vla_accel_ros.nodes.process import run
 from vla_accel_ros.nodes.shutdown import fatal
 from vla_accel_ros.sensing.ingest import Ingest
 from vla_accel_ros.sensing.rates import IMAGE_HINT, PROFILED_HINT
+from vla_accel_ros.types import Chunk, Observation
 
 
 class InferenceNode(ManagedNode):

@@ -107,8 +107,8 @@ INFERENCE = (
         60.0,
     ),
     Parameter(
-        "policy",
-        EngineConfig.policy,
+        "scheduling",
+        EngineConfig.scheduling,
         "Which scheduling policy decides what runs next, by its name: whole, staggered, tokens or one of "
         "another package (entry points vla_accel_ros.policies); auto is what the other parameters ask for.",
     ),

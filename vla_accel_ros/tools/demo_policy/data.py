@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.flow.sampling import sample
 from vla_accel_ros.models.policies import AnyPolicy
@@ -27,6 +26,7 @@ from vla_accel_ros.sim.demonstrations import Disturbed, Sample, draw_task, recor
 from vla_accel_ros.sim.expert import Expert
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.tools.demo_policy.recipe import CAMERAS, DENOISE_STEPS, Recipe
+from vla_accel_ros.types import Observation
 
 EPISODES_PER_SHARD = 50
 FIRST_SEED = 1_000_000  # evaluation seeds are small numbers: the two never meet

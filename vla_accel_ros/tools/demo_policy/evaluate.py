@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.precision import EXACT, PRECISIONS
+from vla_accel_ros.engine.stages.precision import EXACT, PRECISIONS
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import FAMILIES, tasks

@@ -19,13 +19,13 @@ from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.prefixes import Prefix
-from vla_accel_ros.engine.types import Chunk, Observation
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.sim.controller import ArmControllers
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import Task, tasks
 from vla_accel_ros.tools.demo_policy.events import Event
 from vla_accel_ros.tools.demo_policy.recipe import CAMERAS
+from vla_accel_ros.types import Chunk, Observation
 
 FRAME_S = 1 / 30
 CONDITIONS = ("normal", "shuffled", "blank", "still")

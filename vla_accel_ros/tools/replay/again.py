@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.engine.prefixes import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.session import Session, session_of
-from vla_accel_ros.engine.types import Observation
 from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.tools.replay.contracts import contract_file
 from vla_accel_ros.tools.replay.moments import Moment, Moments, RecordedChunk
 from vla_accel_ros.tools.replay.progress import Progress
+from vla_accel_ros.types import Observation
 
 __all__ = ["Difference", "Otherwise", "Result", "replay"]
 

@@ -17,11 +17,11 @@ import numpy as np
 
 from vla_accel_ros.control.chunking.agreement import agreement_from_message
 from vla_accel_ros.engine.session import Session
-from vla_accel_ros.engine.types import Agreement
 from vla_accel_ros.recording.reader import Bag, Entry
 from vla_accel_ros.sensing.cameras.cdr import compressed_view, image_view
 from vla_accel_ros.sensing.cameras.compressed import decode, write_bgr
 from vla_accel_ros.sensing.cameras.image import write_rgb
+from vla_accel_ros.types import Agreement
 
 SESSION, OBSERVED = "vla_accel_msgs/msg/Session", "vla_accel_msgs/msg/Observed"
 CHUNK, TEXT = "vla_accel_msgs/msg/ActionChunk", "vla_accel_msgs/msg/LanguageOutput"

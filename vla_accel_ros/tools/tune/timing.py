@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from vla_accel_ros.engine.graphs import Stage
+from vla_accel_ros.engine.stages.stage import Stage
 
 WARM_UP = 10
 

@@ -16,9 +16,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.staging import Pending, Samples
+from vla_accel_ros.engine.stages.host_buffers import Pending, Samples
+from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow, flow_times
-from vla_accel_ros.models.inpainting import Inpainting
 from vla_accel_ros.models.layers.packed import FlowStep, Part, velocities
 from vla_accel_ros.models.pi.model import Pi
 

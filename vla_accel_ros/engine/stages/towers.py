@@ -12,12 +12,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.graphs import Stage, put
-from vla_accel_ros.engine.intake import check_whole
-from vla_accel_ros.engine.landing import Landing
-from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.engine.preprocess import check_whole
+from vla_accel_ros.engine.stages.stage import Stage, put
+from vla_accel_ros.engine.stages.upload import ImageUpload
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.models.policies import WordedPolicy
+from vla_accel_ros.types import Observation
 
 
 class Towers(Stage):
@@ -27,7 +27,7 @@ class Towers(Stage):
         super().__init__(policy.device)
         config, rule, self._size = policy.config, policy.pixel_rule, policy.image_size
         self._policy, self._model, self._ops, self._lock = policy, policy.model, ops, threading.Lock()
-        self.landing = Landing(rule, self._size, 1, self.device)
+        self.upload = ImageUpload(rule, self._size, 1, self.device)
         self._square = torch.zeros(1, 1, rule.channels * self._size**2, device=self.device)
         images = config.max_tokens - config.max_prompt
         self.tokens = torch.zeros(images, config.prefix.width, device=self.device, dtype=policy.kv_dtype)
@@ -41,16 +41,16 @@ class Towers(Stage):
         given = self._policy.host_inputs(observation)
         words = torch.empty(len(given.tokens), dtype=torch.int64, device=self.device)
         with self._lock:
-            self.landing.take(given.images, partial(check_whole, observation))
+            self.upload.take(given.images, partial(check_whole, observation))
             self.capture()
             self.run()
-            self.landing.read()
+            self.upload.read()
             put(words, torch.tensor(given.tokens))
             embeddings = self._policy.join(self.tokens, words)[0]
             out[: len(embeddings)].copy_(embeddings)
         return len(embeddings), len(words)
 
     def body(self) -> None:
-        self._ops.patches(self.landing.views, self._size, self._square)
+        self._ops.patches(self.upload.views, self._size, self._square)
         pixels = self._square.view(1, -1, self._size, self._size)
         self.tokens.copy_(self._model.encode(pixels)[0])

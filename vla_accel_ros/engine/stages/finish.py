@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vla_accel_ros.engine.graphs import Stage
-from vla_accel_ros.engine.kv_pool import KVPool
-from vla_accel_ros.engine.staging import Inputs
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.host_buffers import Inputs
+from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.linear import Norm
 from vla_accel_ros.models.pi.folded import Prefix

@@ -15,8 +15,8 @@ from types import TracebackType
 import numpy as np
 import torch
 
-from vla_accel_ros.engine.kv_pool import KVPool
-from vla_accel_ros.engine.types import Observation
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.types import Observation
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from vla_accel_ros.engine.intake import on_host
+from vla_accel_ros.engine.preprocess import on_host
 from vla_accel_ros.kernels.reference.image import View, Views
 from vla_accel_ros.models.processing.pixels import PixelRule
 
 
-class Landing:
+class ImageUpload:
     """Buffers for `count` images of any sizes, and what a kernel needs to make squares of them by a rule.
 
     views: for kernels.reference.image.patches. Not for several threads at once: whoever takes holds the

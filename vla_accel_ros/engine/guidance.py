@@ -6,17 +6,24 @@ left of the previous chunk after the frame's stamp is what the new one has to co
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from vla_accel_ros.engine.types import Agreement, Chunk
+from vla_accel_ros.engine.config import EngineConfig
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.models.flow.rtc import Guidance
 from vla_accel_ros.models.policies import FLOW, AnyPolicy
+from vla_accel_ros.types import Agreement, Chunk
 
-if TYPE_CHECKING:  # flow_actor, of which an engine is made, guides with this
-    from vla_accel_ros.engine.engine import Engine
-    from vla_accel_ros.engine.prefixes import Prefix
+
+class Engine(Protocol):
+    """What guidance asks of an engine."""
+
+    @property
+    def policy(self) -> AnyPolicy: ...
+    @property
+    def config(self) -> EngineConfig: ...
 
 
 class Overlap(NamedTuple):
@@ -37,7 +44,8 @@ class Overlap(NamedTuple):
 def guidance(
     policy: AnyPolicy, previous: Chunk, stamp_ns: int, origin: np.ndarray, horizon: int, overlap: Overlap
 ) -> Guidance:
-    """For a chunk of `horizon` actions from a frame of that stamp; origin float [D]: as Engine.origin.
+    """For a chunk of `horizon` actions from a frame of that stamp; origin float [D]: the
+    state that the network is given.
 
     Raises ValueError if the previous chunk ends before the new one begins, or begins after it, or the policy
     acts by tokens, which nothing guides.

@@ -1,11 +1,11 @@
 """One step of several chunks, each at its own flow time, as one captured stage.
 
 Every seat is computed in every step, whether a chunk sits in it or not: there is one graph, a step always
-takes the same time, and a chunk's numbers are the same to the bit whatever else is under way. What depends on
-the flow time is a row of a table for each seat; which row, and where each prefix lies, is on the device.
+takes the same time, and a chunk's numbers are the same to the bit whatever else is under way. What depends
+on the flow time is a row of a table for each seat; which row, and where each prefix lies, is on the device.
 
-A few dozen rows are bound by the reading of weights, and go through the launches of engine.denoising. From
-WIDE_ROWS on arithmetic counts: there, as in prefill, the products are cuBLAS with one pass between two.
+A few dozen rows are bound by the reading of weights, and go through the launches of engine.stages.denoise.
+From WIDE_ROWS on arithmetic counts: there, as in prefill, the products are cuBLAS with one pass between two.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.denoising import Denoise, Form, check_fits, single
-from vla_accel_ros.engine.kv_pool import KVPool
-from vla_accel_ros.engine.precision import SmallLayer
-from vla_accel_ros.engine.stages import Stages
-from vla_accel_ros.engine.staging import Field, HostRing, Inputs, Pending
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.denoise import Denoise, Form, check_fits, single
+from vla_accel_ros.engine.stages.host_buffers import Field, HostRing, Inputs, Pending
+from vla_accel_ros.engine.stages.precision import SmallLayer
+from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.kernels.ops import Ops, ops_for
 from vla_accel_ros.kernels.reference.flow import Guide
 from vla_accel_ros.kernels.reference.linear import product_in_parts
 from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow
-from vla_accel_ros.models.inpainting import Inpainting
 from vla_accel_ros.models.layers.packed import Part, Span
 from vla_accel_ros.models.pi.folded import Expert, Modulation
 
@@ -170,7 +170,7 @@ def _mlp_norm(table: Modulation | None, layer: int) -> tuple[Tensor | None, Tens
 
 
 class CapturedSeats:
-    """The `engine.staggered.Seats` of the stages of one engine. Not for several threads at once.
+    """The `engine.stages.seats.Seats` of the stages of one engine. Not for several threads at once.
 
     Prefixes must be spans of the stages' pool. The stage is captured before the first chunk sits, or ahead by
     `prepare`. wide: whether for many rows; None = as there are. Many are computed with the exact weights,

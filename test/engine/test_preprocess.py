@@ -9,9 +9,9 @@ import pytest
 import torch
 from builders import make_observation, make_policy
 
-from vla_accel_ros.engine.host_memory import Registration, has_cuda, mapped_pointer
-from vla_accel_ros.engine.intake import Intake
-from vla_accel_ros.engine.types import Torn
+from vla_accel_ros.engine.preprocess import Preprocess
+from vla_accel_ros.engine.stages.host_memory import Registration, has_cuda, mapped_pointer
+from vla_accel_ros.types import Torn
 
 LARGE = (60, 90)
 
@@ -42,7 +42,7 @@ def test_an_upload_gives_the_inputs_that_the_policy_makes_itself():
 
 def test_on_a_cpu_it_is_the_policys_own_way():
     policy, observation = make_policy(), make_observation(size=LARGE)
-    assert torch.equal(Intake(policy)(observation).images, policy.inputs(observation).images)
+    assert torch.equal(Preprocess(policy)(observation).images, policy.inputs(observation).images)
 
 
 def test_whether_images_are_intact_is_asked_once_their_pixels_were_taken():
@@ -56,10 +56,10 @@ def test_whether_images_are_intact_is_asked_once_their_pixels_were_taken():
         return len(taken) == 1
 
     observation = replace(make_observation(size=(28, 28)), images=images, intact=intact)
-    inputs = Intake(policy)(observation)
+    inputs = Preprocess(policy)(observation)
     assert (inputs.images > -1.0).any(), "the pixels are the policy's own by then"
     with pytest.raises(Torn, match="were overwritten: use the next"):
-        Intake(policy)(observation)
+        Preprocess(policy)(observation)
 
 
 def test_without_a_gpu_memory_stays_as_it_is_and_that_is_said():
@@ -79,7 +79,7 @@ def test_a_gpu_gets_the_pixels_that_a_cpu_gets(size):
     observation = make_observation(size=size)
     for image in observation.images.values():
         image.setflags(write=False)
-    on_gpu = Intake(make_policy(device="cuda"))(observation)
+    on_gpu = Preprocess(make_policy(device="cuda"))(observation)
     torch.testing.assert_close(
         on_gpu.images.cpu(), make_policy().inputs(observation).images, atol=2 / 255 + 1e-6, rtol=0
     )
@@ -91,7 +91,7 @@ def test_mapped_memory_is_read_in_place_and_given_back():
     image, registration = page_aligned(*LARGE)
     assert registration.lock.locked and registration.lock.state == "mapped"
     assert mapped_pointer(image[10:]) == mapped_pointer(image) + 10 * image.strides[0]
-    pixels = Intake(make_policy(device="cuda")).upload(image)
+    pixels = Preprocess(make_policy(device="cuda")).upload(image)
     assert pixels.is_cuda and pixels.data_ptr() == mapped_pointer(image)
     assert torch.equal(pixels.cpu(), torch.from_numpy(image.copy()))
     image[0, 0, 0] ^= 0xFF
@@ -111,6 +111,6 @@ def test_page_locked_memory_is_uploaded_by_the_copy_engine():
     assert registration.lock.state == "page-locked"
     image = memory[start : start + 60 * 90 * 3].reshape(60, 90, 3)
     assert torch.from_numpy(image).is_pinned() and mapped_pointer(image) == 0
-    assert torch.equal(Intake(make_policy(device="cuda")).upload(image).cpu(), torch.from_numpy(image))
+    assert torch.equal(Preprocess(make_policy(device="cuda")).upload(image).cpu(), torch.from_numpy(image))
     registration.end()
     assert not torch.from_numpy(image).is_pinned()

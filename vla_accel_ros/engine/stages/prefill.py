@@ -5,7 +5,7 @@ products are those of kernels/cuda where the device's table says so; else, and i
 which is near its limit at these sizes. Residuals are added by the product itself, or by the norm after it.
 The prompt is padded to a bucket; lengths on the device keep what is beyond them from being read. Nobody reads
 the last layer but through its keys and values, so nothing else of it is computed; its input for the last
-token is kept, and `engine.decoding` makes the hidden state of it when somebody asks for text.
+token is kept, and `engine.stages.finish` makes the hidden state of it when somebody asks for text.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vla_accel_ros.engine.graphs import Memory, Stage
-from vla_accel_ros.engine.kv_pool import KVPool
-from vla_accel_ros.engine.landing import Landing
-from vla_accel_ros.engine.staging import Inputs
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.host_buffers import Inputs
+from vla_accel_ros.engine.stages.stage import Memory, Stage
+from vla_accel_ros.engine.stages.upload import ImageUpload
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.linear import product_in_parts
 from vla_accel_ros.models.layers.fused import fuse
@@ -56,7 +56,7 @@ class Encode(Stage):
         def place(width: int) -> Tensor:
             return torch.zeros(rows, width, device=self.device, dtype=dtype)
 
-        self._patch, self.landing = sizes.patch, Landing(rule, sizes.image_size, images, self.device)
+        self._patch, self.upload = sizes.patch, ImageUpload(rule, sizes.image_size, images, self.device)
         self.patches = torch.zeros(images, sizes.tokens, 3 * sizes.patch**2, device=self.device)
         self.tokens = place(model.config.prefix.width)
         self._x, self._y, self._normed = (place(sizes.width) for _ in range(3))
@@ -80,7 +80,7 @@ class Encode(Stage):
 
     def _enter(self) -> None:
         """The first layer's input x."""
-        self.ops.patches(self.landing.views, self._patch, self.patches)
+        self.ops.patches(self.upload.views, self._patch, self.patches)
         embeddings, patch = self._vision.embeddings, self._vision.embeddings.patch_embedding
         embedded = F.linear(self.patches, patch.weight.flatten(1), patch.bias)
         x = self._x.view(embedded.shape)

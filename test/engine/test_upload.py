@@ -14,17 +14,17 @@ from builders import CAMERAS, make_config, make_model, make_observation, make_po
 from openvla_builders import CAMERA, make_openvla_folder, make_openvla_observation
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.host_memory import Registration
-from vla_accel_ros.engine.kv_pool import KVPool
-from vla_accel_ros.engine.landing import Landing
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.prefill import EncodeOnly
-from vla_accel_ros.engine.prefixes import Prefix
-from vla_accel_ros.engine.stages import Stages
-from vla_accel_ros.engine.types import Observation, Torn
+from vla_accel_ros.engine.stages.host_memory import Registration
+from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.engine.stages.upload import ImageUpload
 from vla_accel_ros.kernels.reference import image
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.processing.conventions import LEROBOT, OPENPI, Conventions, padded
 from vla_accel_ros.models.processing.resize import resize_bilinear
+from vla_accel_ros.types import Observation, Torn
 
 CPU = torch.device("cpu")
 EXACT_OPENPI = replace(OPENPI, resize=partial(padded, resize=resize_bilinear))
@@ -117,7 +117,10 @@ def test_of_a_torn_frame_nothing_comes_and_the_next_is_as_ever(family: str, tmp_
 
 
 def test_frames_may_be_overwritten_once_they_were_taken() -> None:
-    landing, frame = Landing(OPENPI.pixels, 14, 1, CPU), make_observation(size=(20, 30)).images[CAMERAS[0]]
+    landing, frame = (
+        ImageUpload(OPENPI.pixels, 14, 1, CPU),
+        make_observation(size=(20, 30)).images[CAMERAS[0]],
+    )
     asked, before = [], torch.from_numpy(frame.copy())
 
     def taken() -> None:
@@ -130,7 +133,7 @@ def test_frames_may_be_overwritten_once_they_were_taken() -> None:
 
 
 def test_a_buffer_serves_every_frame_of_a_size_and_any_strides() -> None:
-    landing = Landing(OPENPI.pixels, 14, 2, CPU)
+    landing = ImageUpload(OPENPI.pixels, 14, 2, CPU)
     frames = list(mixed(0).images.values())
     landing.take(frames)
     where, table = [view.pixels.data_ptr() for view in landing.views.now], landing.views.table.clone()
@@ -207,7 +210,10 @@ def test_registered_memory_is_copied_from_where_it_lies(mapped: bool) -> None:
     registration = Registration(memory[start:].ctypes.data, 4 << 20, mapped=mapped)
     frame = memory[start : start + 60 * 90 * 3].reshape(60, 90, 3)
     frame[:] = np.random.default_rng(0).integers(0, 256, frame.shape, np.uint8)
-    expected, landing = torch.from_numpy(frame.copy()), Landing(OPENPI.pixels, 28, 1, torch.device("cuda"))
+    expected, landing = (
+        torch.from_numpy(frame.copy()),
+        ImageUpload(OPENPI.pixels, 28, 1, torch.device("cuda")),
+    )
     for _ in range(3):
         landing.take([frame], lambda: frame.fill(0))
         assert torch.equal(landing.views.now[0].pixels.cpu(), expected)

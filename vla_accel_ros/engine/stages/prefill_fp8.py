@@ -1,4 +1,4 @@
-"""Encode and prefill with fp8 products: as engine.prefilling, but rows come in fp8 from the pass before.
+"""Encode and prefill with fp8 products: as engine.stages.prefill, but rows come in fp8 from the pass before.
 
 As many launches as in bfloat16. What makes the rows of a product (a norm, a gelu) leaves them in fp8 with
 their scales. A product that a pass follows leaves its scales to that pass (`Product`): cuBLAS is faster so.
@@ -14,8 +14,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.precision import SmallLayer, SmallVision
-from vla_accel_ros.engine.prefilling import Encode, Prefill
+from vla_accel_ros.engine.stages.precision import SmallLayer, SmallVision
+from vla_accel_ros.engine.stages.prefill import Encode, Prefill
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.quantized import Product, Rows
 from vla_accel_ros.models.pi.model import Pi

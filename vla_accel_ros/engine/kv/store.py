@@ -14,8 +14,8 @@ import itertools
 import threading
 from dataclasses import dataclass, field
 
-from vla_accel_ros.engine.kv_pool import KVPool, PoolExhausted
-from vla_accel_ros.engine.pages import PagePool, Tail
+from vla_accel_ros.engine.kv.pages import PagePool, Tail
+from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
 from vla_accel_ros.models.layers.packed import Span
 
 

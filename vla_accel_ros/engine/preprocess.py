@@ -1,9 +1,10 @@
 """An observation on its way to a policy in plain torch, and from when its images may be overwritten.
 
-On a GPU the pixels go up as they lie: by the copy engine from page-locked memory, or not at all where the GPU
-reads the host's memory in place; resizing is done there. All of it runs on a stream of its own, beside the
-kernels of whoever acts or speaks, and is over when the call returns: only then can it be said whether the
-images were still whole. On a CPU it is the policy's own way. What is captured takes pixels by engine.landing.
+On a GPU the pixels go up as they lie: by the copy engine from page-locked memory, or not at all where the
+GPU reads the host's memory in place; resizing is done there. All of it runs on a stream of its own, beside
+the kernels of whoever acts or speaks, and is over when the call returns: only then can it be said whether
+the images were still whole. On a CPU it is the policy's own way. What is captured takes pixels by
+engine.stages.upload.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.host_memory import mapped_pointer
-from vla_accel_ros.engine.types import Observation, Torn
+from vla_accel_ros.engine.stages.host_memory import mapped_pointer
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.policy import PolicyInputs
+from vla_accel_ros.types import Observation, Torn
 
 
-class Intake:
+class Preprocess:
     """Turns observations into a policy's inputs, in any threads."""
 
     def __init__(self, policy: AnyPolicy):

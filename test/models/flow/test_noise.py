@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_accel_ros.models.noise import coherent, fresh
+from vla_accel_ros.models.flow.noise import coherent, fresh
 
 STEP_NS = 100_000_000
 STAMPS = st.integers(0, 10**12).map(lambda step: step * STEP_NS)

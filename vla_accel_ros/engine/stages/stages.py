@@ -18,17 +18,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.decoding import Finish
-from vla_accel_ros.engine.denoising import Denoise, Form, Guides
-from vla_accel_ros.engine.graphs import Memory, Stage
-from vla_accel_ros.engine.kv_pool import KVPool
-from vla_accel_ros.engine.precision import EXACT, Small, check
-from vla_accel_ros.engine.prefilling import Encode, Prefill
-from vla_accel_ros.engine.prefilling_fp8 import EncodeFp8, PrefillFp8
-from vla_accel_ros.engine.staging import Pending
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.denoise import Denoise, Form, Guides
+from vla_accel_ros.engine.stages.finish import Finish
+from vla_accel_ros.engine.stages.host_buffers import Pending
+from vla_accel_ros.engine.stages.precision import EXACT, Small, check
+from vla_accel_ros.engine.stages.prefill import Encode, Prefill
+from vla_accel_ros.engine.stages.prefill_fp8 import EncodeFp8, PrefillFp8
+from vla_accel_ros.engine.stages.stage import Memory, Stage
 from vla_accel_ros.kernels.ops import Ops, ops_for
+from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow
-from vla_accel_ros.models.inpainting import Inpainting
 from vla_accel_ros.models.layers.gemma import rotary_tables
 from vla_accel_ros.models.pi.folded import Expert
 from vla_accel_ros.models.pi.folding import fold_expert, fold_prefix, with_clean_step
@@ -58,8 +58,8 @@ class Stages:
     """encode, prefill, denoise and finish of a model over a pool of prefixes.
 
     time_rule: of the flow, see models.flow.sampling. ops: makes the kernels of a stage; None = those of the
-    pool's device. precision: see engine.precision. rule: how pixels become the network's. joints: numbers of
-    an action that the magnitudes of updates count; None = all.
+    pool's device. precision: see engine.stages.precision. rule: how pixels become the network's. joints:
+    numbers of an action that the magnitudes of updates count; None = all.
     partitions: streams by a name for each, on which stages that are called for that partition are captured,
     so that their graphs keep its processors and priority; None, which is there, is no partition.
     Raises RuntimeError on a GPU without triton, ValueError for a precision that the device does not have.
@@ -168,9 +168,9 @@ class Stages:
         encode = self.encode(batch * views)
         prefill = self.prefill(views, max(len(prompt) for prompt in prompts), batch)
         with self._observing:  # encode and prefill share their buffers with all others of their kind
-            encode.landing.take([image for frame in frames for image in frame], taken)
+            encode.upload.take([image for frame in frames for image in frame], taken)
             self._run(encode, partition)
-            encode.landing.read()
+            encode.upload.read()
             tokens = views * self.model.config.vision.tokens
             for slot, seen in zip(slots, encode.tokens.split(tokens), strict=True):
                 self.images[slot, :tokens].copy_(seen)

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.graphs import Stage
-from vla_accel_ros.engine.precision import SmallLayer
+from vla_accel_ros.engine.stages.precision import SmallLayer
+from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.kernels.reference import packed_attention, quantized, rows
 from vla_accel_ros.kernels.work import NOWHERE, Rows, Shape, Where, Work, aligned, where
 from vla_accel_ros.models.config import GemmaConfig
@@ -215,7 +215,7 @@ class PackedForward:
     def _rows(self, segment: Segment) -> Rows:
         last = segment.first + segment.x.shape[1]
         if segment.condition is not None:
-            raise ValueError("a segment has a condition: modulated norms are engine.staggered_stage's")
+            raise ValueError("a segment has a condition: modulated norms are engine.stages.captured_seats's")
         if last > self._positions:
             raise ValueError(f"a row has position {last - 1}, but there are {self._positions}: give more")
         places = [self._where(part) for part in segment.past]
