@@ -52,6 +52,7 @@ def test_a_prepared_engine_has_all_slots_free_and_the_same_results() -> None:
         "prefix of 1 images and 32 words",
         "prefix of 2 images and 32 words",
         "10 denoising steps of 1 chunks",
+        "10 denoising steps of 1 guided chunks",
     ]
     assert engine.runner.pool.free == engine.runner.pool.slots
     results = []

@@ -65,7 +65,7 @@ def terms(objective: Objective, batch: Batch) -> dict[str, float]:
     return {name: value.item() for name, value in found.items()}
 
 
-@pytest.mark.parametrize("text", [*(task.instruction for task in tasks()), *every_answer()])
+@pytest.mark.parametrize("text", [*(task.instruction for task in tasks()), *sorted(every_answer())])
 def test_every_sentence_of_the_demo_has_its_words_and_comes_back(text: str) -> None:
     tokenizer = vocabulary.build()
     encoded = tokenizer.encode(text)

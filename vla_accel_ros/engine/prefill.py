@@ -121,10 +121,16 @@ class CapturedPrefill:
         self._policy, self._stages = policy, stages
 
     def observe(self, observation: Observation, slot: int) -> Extent:
-        given, whole = self._policy.host_inputs(observation), partial(check_whole, observation)
-        words = torch.tensor(given.tokens)
-        (n_tokens,) = self._stages.observe([given.images], [words], [slot], whole)
-        return Extent(n_tokens, n_tokens - len(words))
+        policy, images = self._policy, self._policy.host_images(observation)
+        tokens: list[int] = []
+
+        def words() -> list[Tensor]:
+            tokens.extend(policy.prompt(observation.instruction, observation.state))
+            return [torch.tensor(tokens)]
+
+        whole = partial(check_whole, observation)
+        (n_tokens,) = self._stages.observe([images], words, [slot], whole)
+        return Extent(n_tokens, n_tokens - len(tokens))
 
     def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
         words = self._policy.words(instruction, frame.state)

@@ -80,6 +80,10 @@ class WordedPolicy(AnyPolicy, Protocol):
     @property
     def causal(self) -> bool: ...
 
+    def host_images(self, observation: Observation) -> tuple[np.ndarray, ...]:
+        """The images, checked, as they came."""
+        ...
+
     def see(self, inputs: PolicyInputs) -> Tensor:
         """Image tokens [n, W]."""
         ...

@@ -157,12 +157,16 @@ class Policy:
             state=self.normalized_state(observation.state).to(self.device),
         )
 
+    def host_images(self, observation: Observation) -> tuple[np.ndarray, ...]:
+        """The images uint8 [H, W, 3] of the cameras present, in prefix order; all but the words is checked.
+        Raises ValueError as inputs does."""
+        self._check_state(observation.state)
+        return tuple(observation.images[name] for name in self._cameras(observation))
+
     def host_inputs(self, observation: Observation) -> HostInputs:
         """What the prefix of an observation needs, checked. Raises ValueError as inputs does."""
-        names = self._cameras(observation)
-        self._check_state(observation.state)
-        tokens = self.prompt(observation.instruction, observation.state)
-        return HostInputs(tuple(observation.images[name] for name in names), names, tokens)
+        images, names = self.host_images(observation), self._cameras(observation)
+        return HostInputs(images, names, self.prompt(observation.instruction, observation.state))
 
     def embed(self, inputs: PolicyInputs) -> Tensor:
         """The prefix of one observation, [1, T, W]: images, prompt."""

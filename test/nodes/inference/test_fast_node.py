@@ -30,6 +30,6 @@ def test_a_robot_acts_by_fast_stages_that_were_made_while_the_node_configured(
     operator.wait(lambda: len(operator.chunks) >= 3 and operator.answers, 60.0, "three chunks and an answer")
     assert all(np.isfinite(received.chunk.actions).all() for received in operator.chunks)
     log = node.log
-    assert "preparing fast stages, 1 of 3: prefix of 2 images and 16 words" in log
-    assert "preparing fast stages, 3 of 3: 2 denoising steps of 1 chunks" in log
+    assert "preparing fast stages, 1 of 4: prefix of 2 images and 16 words" in log
+    assert "preparing fast stages, 4 of 4: 2 denoising steps of 1 guided chunks" in log
     assert "captured stages need a GPU" in log

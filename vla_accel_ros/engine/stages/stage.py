@@ -8,6 +8,7 @@ before they are captured: everything they write follows from their inputs.
 
 from __future__ import annotations
 
+import gc
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
@@ -101,8 +102,8 @@ class Stage(ABC):
                 self.body()
         current.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        # Other threads may use the device meanwhile.
-        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+        # Other threads may use the device meanwhile. What the garbage collector frees would end the capture.
+        with _no_collection(), torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             self.body()
         self._graphs[self.variant, self.partition] = graph
 
@@ -114,3 +115,15 @@ class Stage(ABC):
             self.body()
         else:
             graph.replay()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collect no garbage in the block: it may hold graphs and memory of the device."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

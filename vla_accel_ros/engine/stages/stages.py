@@ -152,25 +152,27 @@ class Stages:
     def observe(
         self,
         frames: Sequence[Images],
-        prompts: Sequence[Tensor],
+        prompts: Sequence[Tensor] | Callable[[], Sequence[Tensor]],
         slots: Sequence[int],
         taken: Callable[[], None] = lambda: None,
         partition: Hashable = None,
     ) -> list[int]:
         """Write prefixes into pool slots; returns their lengths.
 
-        frames: V images each, the same V for all; prompts int64 [t]; slots: one for each.
-        taken: called once the images are needed no longer, before anything is made of them; what it raises
-        ends the call. Only that is waited for; the rest is ordered by the current stream. partition: see
-        `partitions`.
+        frames: V images each, the same V for all. prompts: int64 [t] each, or what gives them, which is called
+        while the images are encoded. slots: one for each. taken: called once the images are needed no longer;
+        what it raises ends the call. Only that is waited for; the rest is ordered by the current stream.
+        partition: see `partitions`.
         """
         batch, views = len(frames), len(frames[0])
         encode = self.encode(batch * views)
-        prefill = self.prefill(views, max(len(prompt) for prompt in prompts), batch)
         with self._observing:  # encode and prefill share their buffers with all others of their kind
-            encode.upload.take([image for frame in frames for image in frame], taken)
+            encode.upload.begin([image for frame in frames for image in frame])
             self._run(encode, partition)
             encode.upload.read()
+            prompts = prompts() if callable(prompts) else prompts
+            encode.upload.end(taken)
+            prefill = self.prefill(views, max(len(prompt) for prompt in prompts), batch)
             tokens = views * self.model.config.vision.tokens
             for slot, seen in zip(slots, encode.tokens.split(tokens), strict=True):
                 self.images[slot, :tokens].copy_(seen)

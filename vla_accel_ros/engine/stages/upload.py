@@ -1,10 +1,10 @@
 """Where the cameras' pixels of one stage come down, as they are, for a captured graph to make patches of.
 
 Each camera has a buffer of its own on the device, made when its first frame comes and kept while frames stay
-as large. Frames are copied into them on a stream of their own, beside the kernels of whoever acts or speaks,
-and are there when `take` returns: only then can it be said whether they were still whole, and it is the one
-moment at which the host waits. It does not wait for what the frames are needed for. A buffer is not written
-while the stage that reads it runs; `read` tells when that is over.
+as large. Frames are copied into them on a stream of their own, beside the kernels of whoever acts or speaks.
+What reads them may be submitted before they are there: it waits on the device. `end` is the one moment at
+which the host waits, for the copy alone: only then can it be said whether the frames were still whole. A
+buffer is not written while the stage that reads it runs; `read` tells when that is over.
 """
 
 from __future__ import annotations
@@ -29,24 +29,35 @@ class ImageUpload:
     def __init__(self, rule: PixelRule, size: int, count: int, device: torch.device) -> None:
         self.views = Views(rule, size, count, device)
         self._device, self._held = device, list[View]()
-        self._stream, self._read = None, None
+        self._stream, self._read, self._arrived = None, None, None
         if device.type == "cuda":
-            self._stream, self._read = torch.cuda.Stream(device), torch.cuda.Event()
+            self._stream = torch.cuda.Stream(device)
+            self._read, self._arrived = torch.cuda.Event(), torch.cuda.Event()
 
     def take(self, images: Sequence[np.ndarray], taken: Callable[[], None] = lambda: None) -> None:
         """Copy images uint8 [H, W, 3] here; they are needed no longer when it returns.
 
         taken: called then, with what raises if the images had been overwritten.
         """
+        self.begin(images)
+        self.end(taken)
+
+    def begin(self, images: Sequence[np.ndarray]) -> None:
+        """Copy images here without waiting; what the current stream does next is done when they are here."""
         self._make_room(images)
-        if self._stream is None or self._read is None:
+        if self._stream is None or self._read is None or self._arrived is None:
             self._copy(images)
-        else:
-            with torch.cuda.stream(self._stream):
-                self._stream.wait_event(self._read)
-                self._copy(images)
-                arrived = self._stream.record_event()
-            arrived.synchronize()
+            return
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(self._read)
+            self._copy(images)
+            self._arrived.record(self._stream)
+        torch.cuda.current_stream(self._device).wait_event(self._arrived)
+
+    def end(self, taken: Callable[[], None] = lambda: None) -> None:
+        """Return when the images are needed no longer; taken: as of `take`."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
         taken()
 
     def read(self) -> None:
