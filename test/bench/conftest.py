@@ -5,4 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import interpreted  # noqa: F401
+
 sys.path.append(str(Path(__file__).parents[2] / "bench"))

@@ -24,7 +24,8 @@ def make_session(**settings):
 def test_a_session_says_what_was_found_for_what_was_left_open():
     session = make_session()
     settings = json.loads(session.settings)
-    assert settings == {"seed": 11, "time_rule": "openpi", "device": "cpu", "denoise_steps": 3}
+    found = {"time_rule": "openpi", "device": "cpu", "denoise_steps": 3, "dtype": "float32", "fast": False}
+    assert settings == {"seed": 11, **found}
     assert session.contract == demo_contract().read_text() and session.urdf == ""
     assert (session.cameras, session.topics) == (("front",), ("/arm/front",))
     assert any(version.startswith("torch ") for version in session.versions)

@@ -99,11 +99,13 @@ class TestStaggeredChunks:
         alone, new = make_act(stream=False, begun=True), make_act(words="put it down")
         assert chosen(StaggeredChunks(2), alone, new) == (alone, new)
 
-    def test_what_agrees_with_another_chunk_is_made_whole_and_at_once(self) -> None:
-        whole = make_act()
-        whole.committed = np.zeros((1, 6), np.float32)
-        batch = StaggeredChunks(2).next("main", (make_act(begun=True), whole), 0.0)
-        assert batch == MicroBatch(DENOISE, (whole,), steps=0)
+    def test_what_takes_other_steps_is_made_whole_and_at_once(self) -> None:
+        whole, agreeing = make_act(), make_act()
+        whole.steps, agreeing.committed = 3, np.zeros((1, 6), np.float32)
+        begun = make_act(begun=True)
+        assert StaggeredChunks(2).next("main", (begun, whole), 0.0) == MicroBatch(DENOISE, (whole,), steps=0)
+        batch = StaggeredChunks(2).next("main", (begun, agreeing), 0.0)
+        assert batch == MicroBatch(DENOISE, (begun, agreeing))
 
     @given(
         seats=st.integers(2, STEPS),
