@@ -5,7 +5,7 @@ what a graph is made for: long segments (a prompt, a draft behind it) padded to 
 causal one does not notice, and single rows (riders, answers) padded to a power of two with rows that look at
 nothing and write nowhere. Which memory is read and written is a table that is renewed before each replay.
 Products are cuBLAS, near its limit from a few dozen rows on; all else is two passes over the rows and two
-launches of attention a layer. Forwards of few rows may have quantised weights (engine.precision).
+launches of attention a layer. Forwards of few rows may have quantised weights (engine.stages.precision).
 """
 
 from __future__ import annotations
