@@ -67,7 +67,11 @@ def control() -> Iterator[Claim]:
         row["update"]["p50_ms"] for row in limits["rows"] if (row["kind"], row["horizon"]) == ("wild", 50)
     )
     slowest = max(row["max_ms"] for row in holds["rows"])
-    yield PERFORMANCE, "`~/hold` is answered in", [slowest, holds["holds"], None, min(ms), max(ms), wild, None]
+    yield (
+        PERFORMANCE,
+        "`~/hold` is answered in",
+        [slowest, holds["holds"], None, min(ms), max(ms), wild, None],
+    )
     stages = result("stages_cpu")
     # observe, act, ask
     each = [stages["stages"][name][p] for name in stages["stages"] for p in ("p50_ms", "p99_ms")]

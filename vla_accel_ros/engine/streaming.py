@@ -3,8 +3,8 @@
 Nothing is decided here: every frame, every wish for a chunk and every question is a request, and the
 scheduler's lane runs them. Vision submits the newest observation at its rate. One action request always waits
 for something new to act on: a frame, or newer joints for a model with a state token. Questions wait for room,
-and the model continues its own prompt when nobody asks. What comes of requests is handed over in a thread of
-its own, so that whoever takes it never delays the lane.
+and the model continues its own prompt when nobody asks. Results are handed over in a thread of their own, so
+that a slow receiver never delays the lane.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Streaming:
     """One robot's stream over an engine; start() and stop() may be called again and again.
 
     action: how often chunks are made from one frame, for newer joints; of a new frame one is made at once.
-    language: how often the model continues its own prompt; None: it speaks only when it is asked. max_tokens:
+    language: how often the model continues its own prompt; None: it answers only questions. max_tokens:
     of the longest answer. A prefix that was there before (a warm-up, or the last one before a pause) is never
     acted on.
     """
@@ -141,7 +141,7 @@ class Streaming:
         self._vision.start()
 
     def stop(self) -> None:
-        """Stop and wait for the threads; what is under way is broken off after its present micro-batch."""
+        """Stop and wait for the threads; requests are broken off after their present micro-batch."""
         with self._come:
             self._running = False
             self._come.notify_all()
@@ -153,7 +153,7 @@ class Streaming:
         self._results.clear()
 
     def forget(self) -> None:
-        """Finish no chunk that is under way: the robot was moved otherwise meanwhile."""
+        """Finish no chunk that has begun: the robot was moved otherwise meanwhile."""
         self._scheduler.forget(self._robot)
 
     def stats(self) -> list[LoopStats]:
@@ -226,7 +226,7 @@ class Streaming:
         self._give(self._ports.on_chunk, request.result, took_s)
 
     def _narrate(self, prefix: Prefix) -> None:
-        """Have the model continue its own prompt, if it is time and nothing is said unasked."""
+        """Have the model continue its own prompt, if it is time and it is not doing so already."""
         if self._language is None or not self._running or prefix.version == self._narrated:
             return
         now_s = self._scheduler.now_s()

@@ -1,8 +1,8 @@
 """Where the cameras' pixels of one stage come down, as they are, for a captured graph to make patches of.
 
 Each camera has a buffer of its own on the device, made when its first frame comes and kept while frames stay
-as large. Frames are copied into them on a stream of their own, beside the kernels of whoever acts or speaks,
-and are there when `take` returns: only then can it be said whether they were still whole, and it is the one
+as large. Frames are copied into them on a stream of their own, beside the kernels of actions and text, and
+are there when `take` returns: only then is it known whether they were still whole, and it is the one
 moment at which the host waits. It does not wait for what the frames are needed for. A buffer is not written
 while the stage that reads it runs; `read` tells when that is over.
 """
