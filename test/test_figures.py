@@ -2,7 +2,7 @@
 
 A row of a table, or a passage, is named by how it begins; every number in it must be claimed by a figure of
 a file, or by None where it is of no file: a target, a size, a run that is said to have none. docs/pipeline.md
-is made of its file as a whole (test/tools/test_bench_processes.py).
+is made of its file as a whole (test/bench/test_bench_processes.py).
 """
 
 from __future__ import annotations
@@ -36,24 +36,26 @@ def demo() -> Iterator[Claim]:
     found, ring = result("demo"), result("demo_ring")
     tasks, answers, late = found["successes"], found["answers"], found["deadline_misses"]
     won = [number for task in ("reach", "place", "follow") for number in tasks[task]]
-    yield README, "| success: reach, place, follow |", [*won, answers["right"], answers["asked"]]
+    yield PERFORMANCE, "| success: reach, place, follow |", [*won, answers["right"], answers["asked"]]
     loops = ("vision", "action", "language")
     rates = [found["rates_hz"][name] for name in loops]
-    yield README, "| loops: vision, action; turns", [*rates, *(late[name] for name in loops)]
+    yield PERFORMANCE, "| loops: vision, action; turns", [*rates, *(late[name] for name in loops)]
     others = sorted(start["age_ms"]["p50"] for start in found["starts"][1:])
     ages = [found["age_ms"]["p50"], found["age_ms"]["p99"], *others]
     ages += [ring["age_ms"]["p50"], ring["age_ms"]["p99"]]
-    yield README, "| age from image stamp to published", ages
+    yield PERFORMANCE, "| age from image stamp to published", ages
     jerk = found["jerk"]
-    yield README, "| jerk of the arm (RMS at 30 Hz)", [jerk["commanded"], jerk["measured"], None]
-    yield README, "| real-time factor of the simulator |", [found["real_time_factor"]["mean"]]
+    yield PERFORMANCE, "| jerk of the arm (RMS at 30 Hz)", [jerk["commanded"], jerk["measured"], None]
+    yield PERFORMANCE, "| real-time factor of the simulator |", [found["real_time_factor"]["mean"]]
     share = [100 * found["cpu_share"][name] for name in ("inference", "sim_robot", "trajectory")]
-    yield README, "| share of one core: inference,", share
+    yield PERFORMANCE, "| share of one core: inference,", share
+    tried = (sum(won[::2]), sum(won[1::2]))
+    yield README, "| the demo on two cores", [*tried, *ages[:2]]
     slow = result("slow_demo")
     chunk, slowed = slow["chunk_ms"], slow["demo"]
     figures = [slow["slower"], chunk["slowed"], chunk["reference"], None, 1 / slow["share_of_a_core"]]
     figures += [slow["succeeded"], slowed["episodes"], slowed["rates_hz"]["vision"], slowed["age_ms"]["p50"]]
-    yield README, "On a machine that needs", figures
+    yield PERFORMANCE, "On a machine that needs", figures
 
 
 def control() -> Iterator[Claim]:
@@ -65,12 +67,16 @@ def control() -> Iterator[Claim]:
         row["update"]["p50_ms"] for row in limits["rows"] if (row["kind"], row["horizon"]) == ("wild", 50)
     )
     slowest = max(row["max_ms"] for row in holds["rows"])
-    yield README, "`~/hold` is answered in", [slowest, holds["holds"], None, min(ms), max(ms), wild, None]
+    yield (
+        PERFORMANCE,
+        "`~/hold` is answered in",
+        [slowest, holds["holds"], None, min(ms), max(ms), wild, None],
+    )
     stages = result("stages_cpu")
     # observe, act, ask
     each = [stages["stages"][name][p] for name in stages["stages"] for p in ("p50_ms", "p99_ms")]
     figures = [stages["runs"], *each[:2], None, *each[2:]]
-    yield README, "The engine's calls alone,", figures
+    yield PERFORMANCE, "The engine's calls alone,", figures
     for label, style in (
         ("whole chunk, stamped at its observation", "full chunk, stamped at observation"),
         ("one point per tick, due a step later", "single point per tick, due a step later"),
@@ -81,7 +87,10 @@ def control() -> Iterator[Claim]:
     ):
         rows = [one(result("handover")["styles"], style=style, from_desired=on) for on in (True, False)]
         named = [None] * label.endswith("sender blends")
-        yield README, f"| {label}", [*named, *(row["acceleration"] for row in rows)]
+        yield PERFORMANCE, f"| {label}", [*named, *(row["acceleration"] for row in rows)]
+    both = ("our buffer, blend", "full chunk, stamped at observation")
+    styles = [one(result("handover")["styles"], style=style, from_desired=True) for style in both]
+    yield README, "| peak acceleration where", [row["acceleration"] for row in styles]
 
 
 def cameras() -> Iterator[Claim]:
@@ -90,7 +99,7 @@ def cameras() -> Iterator[Claim]:
         for width in (640, 1280):
             row = one(result("ingest")["rows"], transport=transport, width=width)
             figures += [row["hz"], row["cpu"], row["age_ms"]["p50"], row["age_ms"]["p99"]]
-        yield README, f"| {label} |", figures
+        yield PERFORMANCE, f"| {label} |", figures
 
 
 def engine() -> Iterator[Claim]:
@@ -108,7 +117,6 @@ def engine() -> Iterator[Claim]:
     above = [case["ours"]["total"]["p99_ms"] / case["ours"]["total"]["p50_ms"] for case in pi0]
     views = [None] * 3
     yield README, "| pi0, images to actions,", [*views, *ours("pi0"), min(above), max(above), *graphs]
-    yield README, "| pi0.5 |", ours("pi05")
     names = ("total", "encode", "prefill", "denoise")
     yield PERFORMANCE, "| roofline, pi0 (", [case["roofline_ms"][name] for case in pi0 for name in names]
     yield PERFORMANCE, "| **pi0** (encode", [figure for case in pi0 for figure in parts(case)]
@@ -175,8 +183,6 @@ def pipelines() -> Iterator[Claim]:
     yield PERFORMANCE, "| one packed forward", [None, *figures]
     staggered = {(row["system"], row["steps"]): row for row in part["staggered"]["rows"]}
     ten, before, five = (staggered[key] for key in (("staggered", 10), ("sequential", 10), ("staggered", 5)))
-    ages = [ten["age_p50_ms"], before["age_p50_ms"]]
-    yield README, "| staggered chunks, S = 10 |", [ten["chunks_s"], ten["gain"], *ages]
     figures = [ten["gain"], ten["chunks_s"], before["chunks_s"], five["gain"], None]
     yield PERFORMANCE, "| staggered >= 5 x", [None, *figures]
     order = [staggered[system, steps] for steps in (10, 5) for system in ("sequential", "staggered")]
@@ -190,7 +196,7 @@ def pipelines() -> Iterator[Claim]:
 def loading_and_precision() -> Iterator[Claim]:
     models = result("load_cuda")["models"]
     seconds = [models[name]["seconds"] for name in ("pi05", "openvla")]
-    yield README, "| loading pi0.5 / OpenVLA-7B", seconds
+    yield PERFORMANCE, "- Loading (", [None, seconds[0], None, seconds[1], None]
     random, bundled = result("precision_random")["cases"], result("precision_bundled")["cases"]
     for precision in ("exact", "fp8", "int8", "int4"):
         both = [one(random, kind=kind, precision=precision) for kind in ("pi0", "pi05")]

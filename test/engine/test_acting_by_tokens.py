@@ -172,7 +172,7 @@ def test_as_many_requests_as_come_are_answered_each_with_its_own_frames_action(
 
 
 def test_it_can_be_asked_though_its_words_are_its_actions(engine: Engine, policy: OpenVLAPolicy) -> None:
-    """Sampled answers are a function of their seed; the language loop does not ask by itself."""
+    """Sampled answers are a function of their seed; a stream does not ask by itself."""
     with engine.observe(make_openvla_observation()) as prefix:
         answer = engine.ask(prefix, max_tokens=ACTIONS)
         assert "".join(answer) == policy.tokenizer.decode(answer.tokens)

@@ -17,7 +17,7 @@ PROGRAM = """\
 import sys
 
 sys.path.insert(0, {site!r})
-from vla_accel_ros.nodes.trajectory import main
+from vla_accel_ros.nodes.trajectory.node import main
 
 raise SystemExit(main())
 """

@@ -1,9 +1,9 @@
 """Answers of several frames, written together (OxyGen, cross-frame continuous batching).
 
-Every forward advances all answers under way by one token, whatever their prompts, lengths and ages; weights
-are read once for all of them. When to do so, and how often per frame, is not decided here: `advance` is one
-token's work, so that whoever schedules can stop between any two. Each answer's tokens are those that it
-would have alone.
+Every forward advances all open answers by one token, whatever their prompts, lengths and ages; weights are
+read once for all of them. When to do so, and how often per frame, is not decided here: `advance` is one
+token's work, so that the scheduler can stop between any two. Each answer's tokens are those that it would
+have alone.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ class Answers:
 
     @torch.inference_mode()
     def advance(self) -> list[Said]:
-        """One more token for every answer under way, oldest first.
+        """One more token for every open answer, oldest first.
 
-        Where a forward fails nothing was said, and the next call says it. What on_token raises is raised when
-        all have been called, the first of it.
+        A forward that fails adds no token, and the next call tries again. Every on_token is called; then the
+        first exception that one of them raised is raised.
         """
         self._read()
         answers = list(self._answers.values())
@@ -120,14 +120,14 @@ class Answers:
         return said
 
     def cancel(self, request: int) -> None:
-        """Break an answer off and give back what it holds. Raises KeyError if it is not under way."""
+        """Break an answer off and give back what it holds. Raises KeyError if it is not open."""
         if request not in self._answers:
             raise KeyError(f"answer {request} is not under way: {list(self._answers)} are")
         del self._answers[request]
         self._store.remove(request)
 
     def _read(self) -> None:
-        """Let the model see what each answer said last, in one forward, unless it has."""
+        """Compute the last token of each answer, in one forward, unless that was done."""
         states = [(answer, answer.state) for answer in self._answers.values()]
         speaking = [answer for answer, state in states if state.tail.length < len(state.tokens)]
         if not speaking:

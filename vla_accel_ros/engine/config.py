@@ -22,7 +22,7 @@ class EngineConfig:
     """How an engine runs a policy.
 
     slots: prefixes alive at once, at least 4: the newest, one being computed, one acted on, one asked about.
-        Token pipelines and staggered chunks hold more; see `Engine`.
+        Staggered chunks need one each and 3 more. Frames that share forwards are given what they need.
     steps, time_rule: flow sampling, see models.flow.sampling; "auto" is the rule of whoever trained the
         policy.
     seed, noise: what chunks begin with, see models.flow.noise: "fresh", a function of (seed, request) alone,

@@ -115,7 +115,7 @@ class Engine:
         else is used again. None: the prefix's own prompt.
         The answer holds the prefix and a place for its own keys and values until it ends or is closed: newer
         frames do not disturb it, nor it them or an action. It ends at the end of the text, at a text that is
-        in `stop` (which is not part of it), or at max_tokens. All answers under way share their forwards.
+        in `stop` (which is not part of it), or at max_tokens. All open answers share their forwards.
         temperature, top_k, top_p: see models.text.decoding.Sampling; 0 is greedy. seed: of the draws, instead
         of the request's own.
         Raises ValueError for what cannot be or a policy that has no language head, PoolExhausted if too many

@@ -56,7 +56,7 @@ class _Denoising:
 
 
 class FlowActor:
-    """Action requests of one engine. stages: compute free chunks instead of the plain network."""
+    """Action requests of one engine. stages: compute chunks instead of the plain network."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class FlowActor:
         if count and stages is not None:
             self._seats = CapturedSeats(stages, count, config.steps, committed=policy.trained_delay > 0)
         elif count:
-            # Each by itself: in plain torch a chunk is the same to the bit in company only so.
+            # Each by itself: else, in plain torch, a chunk's bits would depend on the others in its batch.
             self._seats = PlainSeats(
                 policy.model, count, config.steps, time_rule, together=False, joints=policy.joints
             )
@@ -96,7 +96,7 @@ class FlowActor:
             self._seats.prepare()
 
     def room(self, request: Request) -> bool:
-        """Whether a seat is free, or will be when chunks for other words make way."""
+        """Whether a seat is free, or will be when chunks of another instruction are dropped."""
         if self._seats is None or request.whole:
             return True
         others = [one for one in self._seated.values() if one.robot == request.robot and one.stream]

@@ -1,7 +1,7 @@
 """A lane: where one micro-batch runs at a time.
 
-Whoever waits for a request may step a lane that nobody steps, so a script needs no thread. A running stack
-gives each lane a thread of its own (`Lane.run`). On a CPU there is one lane.
+A caller that waits for a request may step a lane that nobody steps, so a script needs no thread. A running
+stack gives each lane a thread of its own (`Lane.start`). A scheduler has one lane today.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Lane:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, turn: Callable[[Callable[[], bool]], object]) -> None:
-        """Take turns in a thread. `turn` runs something, or waits until something may be new or what it is
-        given says that nobody wants it any longer."""
+        """Call `turn` again and again in a thread. It runs something, or waits until something may be new or
+        until its argument, a function, returns True: the lane is being stopped."""
         if self.running:
             raise RuntimeError(f"lane '{self.name}' runs already; stop it first.")
         self._stopping = threading.Event()

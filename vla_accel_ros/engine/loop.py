@@ -2,7 +2,7 @@
 
 A run is due on a grid of periods. A run that is late does not make the next ones hurry: the missed times are
 left out, because an old frame is worth nothing. A run that ends later than its deadline after the time it was
-due is a miss. A body that had nothing to do says so and counts as idle.
+due is a miss. A body that had nothing to do returns False and counts as idle.
 
 A loop may await what it works on. When it is due it then waits for that, at most PART of its period, and no
 longer than leaves nine of ten recent runs time to end before period and deadline are over: so waiting costs
@@ -83,7 +83,7 @@ class LoopRecord:
 
     def note(self, begin: float, deadline_s: float, due: float | None = None) -> float:
         """A run ended now, which began then; returns its seconds. It is a miss if it ended more than
-        deadline_s after it was due, which is when it began if nothing is said."""
+        deadline_s after it was due; without due, after it began."""
         end = self._clock()
         with self._lock:
             self.begin(begin)
@@ -135,7 +135,7 @@ class Loop:
 
     body: does one run and returns True, or returns False if there was nothing to do.
     deadline_s: a run must end this long after it was due. clock: monotonic seconds.
-    on_error: gets what the body raised and says whether to go on (True) or stop (False); where it raises
+    on_error: gets what the body raised and returns whether to go on (True) or stop (False); where it raises
     itself, that is logged and the loop goes on. Without it the loop stops and `stop` raises the error.
     awaited: see the module.
     """

@@ -2,10 +2,10 @@
 
 The rule of what such a second prefix uses again. Image tokens do not depend on the words, so the cameras of
 a frame are encoded once, whoever asks about it. Keys and values of a token depend, from the second layer on,
-on every token that it sees. Where a prefix is causal (OpenVLA) it sees those before it: keys and values up to
-the first other word are copied and only the rest is computed. In PaliGemma's prefix (pi0, pi0.5) every token
-sees every word, so with another word all keys and values are others, those of the images too: the whole
-prefill is computed again, as what continues anything else was never trained.
+on every token that it attends to. Where a prefix is causal (OpenVLA) those are the ones before: keys and
+values up to the first other word are copied and only the rest is computed. In PaliGemma's prefix (pi0, pi0.5)
+every token attends to every word, so with another word all keys and values are others, those of the images
+too: the whole prefill is computed again, as what continues anything else was never trained.
 """
 
 from __future__ import annotations

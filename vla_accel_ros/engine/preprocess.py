@@ -2,9 +2,8 @@
 
 On a GPU the pixels go up as they lie: by the copy engine from page-locked memory, or not at all where the
 GPU reads the host's memory in place; resizing is done there. All of it runs on a stream of its own, beside
-the kernels of whoever acts or speaks, and is over when the call returns: only then can it be said whether
-the images were still whole. On a CPU it is the policy's own way. What is captured takes pixels by
-engine.stages.upload.
+the kernels of actions and text, and is over when the call returns: only then is it known whether the images
+were still whole. On a CPU it is `policy.inputs`. Captured stages take pixels by engine.stages.upload.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Preprocess:
         return inputs
 
     def upload(self, image: np.ndarray) -> Tensor:
-        """uint8 [H, W, 3] on the GPU, under way on the current stream: a copy, or the memory itself."""
+        """uint8 [H, W, 3] on the GPU, in the current stream's order: a copy, or the memory itself."""
         return on_host(image, self._policy.device).to(self._policy.device, non_blocking=True)
 
 
@@ -81,7 +80,7 @@ class _Mapped:
 
 
 class _Alias:
-    """A read-only array that does not say so."""
+    """A read-only array that claims to be writeable."""
 
     def __init__(self, array: np.ndarray):
         self.array = array

@@ -34,7 +34,7 @@ class Cancelled(RuntimeError):
 
 @dataclass(eq=False)
 class Request:
-    """One wish, from its submission to its result. Whoever submits sets the fields up to on_progress; the
+    """What one caller wants, from submission to result. The caller sets the fields up to on_progress; the
     engine sets the others, in the lane that runs it.
 
     want: OBSERVE, ACT, ASK or REWORD. robot: whose frames it is about.
@@ -53,7 +53,7 @@ class Request:
     on_progress: called in the lane after each micro-batch that advanced it, the last one included, and once
     when it is cancelled. It may submit and cancel, but not wait.
 
-    stage: what is next. number: in order of beginning. instruction: the words of the frame. fresh: the frame
+    stage: what is next. number: in order of beginning. instruction: that of the frame. fresh: the frame
     was not acted on before. finished: nothing more is computed of it. cancelled: before it was finished, its
     result is None. released: nothing is held for it any longer, but its result. done: micro-batches so far.
     tokens: ids so far. pieces: text that nobody has read. result: Prefix, Chunk, or the whole text.

@@ -1,8 +1,8 @@
 """Computes micro-batches: the prefill, the actor and the text decoder that fit a policy and what was chosen.
 
-Policies that act by flow see and act by the plain network or by captured stages. Those that act by tokens see
-a whole prefix and continue it, or only encode and compute prefills and tokens of several frames in one
-forward. Text needs a language head, and a prefix to continue.
+Policies that act by flow prefill and denoise by the plain network or by captured stages. Those that act by
+tokens prefill a whole prefix and continue it, or only encode, and compute prefills and tokens of several
+frames in one forward. Text needs a language head, and a prefix to continue.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Scheduler:
         self._runner, self._clock = runner, clock
         self._queue: list[Request] = []
         self._changed = threading.Condition(threading.RLock())
-        self._changes = 0  # how often something changed that may let a request run or whoever waits return
+        self._changes = 0  # how often something changed that may let a request run or a caller return
         self._looked = 0  # at how many of them the lane has looked
         self._again_s = math.inf  # when the policy is to be asked again, if nothing changes
         self._robots: dict[str, _Robot] = {}
@@ -130,8 +130,8 @@ class Scheduler:
         return self._step(lane)
 
     def wait(self, request: Request, until: Callable[[Request], bool] = lambda r: r.released) -> Request:
-        """Return when nothing is held for a request any longer, or as told; steps the lane meanwhile where
-        nobody else does.
+        """Return when nothing is held for a request any longer, or when `until` is true; steps the lane
+        meanwhile where nobody else does.
 
         Raises what it failed with, Cancelled if it was cancelled.
         """
@@ -150,7 +150,7 @@ class Scheduler:
         return request
 
     def wake(self) -> None:
-        """Have everybody who waits look again: something may have changed."""
+        """Have all who wait check again: something may have changed."""
         with self._changed:
             self._changes += 1
             self._changed.notify_all()
@@ -198,7 +198,7 @@ class Scheduler:
         self._idle(seen, self._again_s, given_up)
 
     def _idle(self, seen: int, until_s: float, given_up: Callable[[], bool] = lambda: False) -> None:
-        """Wait for a change that was not seen yet, at most until then."""
+        """Wait for a change after `seen`, at most until then."""
         with self._changed:
             if self._changes == seen and not given_up():
                 self._changed.wait(sleep_s(until_s, self._clock()))
@@ -239,7 +239,7 @@ class Scheduler:
         for request in batch.requests:
             if not (request.begun or request.released):
                 self._begin(request)
-        # One that begins drops those that were told other words.
+        # One that begins drops those of another instruction.
         left = tuple(request for request in batch.requests if not request.released)
         return replace(batch, requests=left) if left else None
 
@@ -360,7 +360,7 @@ class Scheduler:
                 self._tell(request)
 
     def _leave(self, request: Request, cancelled: bool = False) -> bool:
-        """Give back what is held for a request, which is nobody's business any longer; False if it was."""
+        """Give back what is held for a request and take it out of the queue; False if it is not in it."""
         with self._changed:
             if request not in self._queue:
                 return False
@@ -381,7 +381,7 @@ class Scheduler:
         return True
 
     def _tell(self, request: Request) -> None:
-        """Whoever cannot take it keeps nobody else from theirs."""
+        """Call on_progress. One that raises keeps no other from being called."""
         try:
             if request.on_progress is not None:
                 request.on_progress(request)

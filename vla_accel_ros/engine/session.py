@@ -1,8 +1,7 @@
 """What an engine is, as far as its numbers depend on it: enough to make the same one again.
 
 A chunk is a function of an observation, the number of its request, and of this. Equal sessions give equal
-bits; where two differ, `differences` says in what, so that whoever compares chunks knows what to look at
-first.
+bits; where two differ, `differences` names what, so that who compares chunks knows what to look at first.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Nothing is decided here: every frame, every wish for a chunk and every question is a request, and the
 scheduler's lane runs them. Vision submits the newest observation at its rate. One action request always waits
 for something new to act on: a frame, or newer joints for a model with a state token. Questions wait for room,
-and the model continues its own prompt when nobody asks. What comes of requests is handed over in a thread of
-its own, so that whoever takes it never delays the lane.
+and the model continues its own prompt when nobody asks. Results are handed over in a thread of their own, so
+that a slow receiver never delays the lane.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Streaming:
     """One robot's stream over an engine; start() and stop() may be called again and again.
 
     action: how often chunks are made from one frame, for newer joints; of a new frame one is made at once.
-    language: how often the model continues its own prompt; None: it speaks only when it is asked. max_tokens:
+    language: how often the model continues its own prompt; None: it answers only questions. max_tokens:
     of the longest answer. A prefix that was there before (a warm-up, or the last one before a pause) is never
     acted on.
     """
@@ -111,7 +111,8 @@ class Streaming:
         robot: str = "",
     ) -> None:
         self._engine, self._scheduler, self._ports, self._robot = engine, engine.scheduler, ports, robot
-        self._action, self._language, self._max_tokens = action, language, max_tokens
+        self._action, self._max_tokens = action, max_tokens
+        self._language = language if engine.policy.speaks else None
         self._chunking = chunking
         self._vision = Loop(
             "vision", vision.rate_hz, vision.most_s, self.see, on_error=self._failed, awaited=ports.frames
@@ -141,7 +142,7 @@ class Streaming:
         self._vision.start()
 
     def stop(self) -> None:
-        """Stop and wait for the threads; what is under way is broken off after its present micro-batch."""
+        """Stop and wait for the threads; requests are broken off after their present micro-batch."""
         with self._come:
             self._running = False
             self._come.notify_all()
@@ -153,7 +154,7 @@ class Streaming:
         self._results.clear()
 
     def forget(self) -> None:
-        """Finish no chunk that is under way: the robot was moved otherwise meanwhile."""
+        """Finish no chunk that has begun: the robot was moved otherwise meanwhile."""
         self._scheduler.forget(self._robot)
 
     def stats(self) -> list[LoopStats]:
@@ -165,6 +166,9 @@ class Streaming:
 
         Raises ValueError for an empty one, if too many wait already, or if the model answers nothing.
         """
+        if not self._engine.policy.speaks:
+            kind = self._engine.policy.config.kind
+            raise ValueError(f"a {kind} policy has no language head; ask it nothing.")
         if not question.strip():
             raise ValueError("the question is empty: say what to answer")
         waiting = sum(not request.begun for request in self._asks())
@@ -226,7 +230,7 @@ class Streaming:
         self._give(self._ports.on_chunk, request.result, took_s)
 
     def _narrate(self, prefix: Prefix) -> None:
-        """Have the model continue its own prompt, if it is time and nothing is said unasked."""
+        """Have the model continue its own prompt, if it is time and it is not doing so already."""
         if self._language is None or not self._running or prefix.version == self._narrated:
             return
         now_s = self._scheduler.now_s()

@@ -1,6 +1,6 @@
 """Answers as text: what the language head continues, of several frames in one forward, piece by piece.
 
-A token's work advances all answers under way (engine.answers). What is given out is text, not tokens
+A token's work advances all open answers (engine.answers). What is given out is text, not tokens
 (models.text.detokenizer); pieces wait in the request until they are read.
 """
 
@@ -37,7 +37,7 @@ PAGE_TOKENS = 16
 
 
 class TextDecoder:
-    """The answers under way. pool: of the prefixes. forward: computes tokens, None = plain torch."""
+    """The open answers. pool: of the prefixes. forward: computes tokens, None = plain torch."""
 
     def __init__(
         self, policy: AnyPolicy, config: EngineConfig, pool: KVPool, forward: Forward | None = None
@@ -85,7 +85,7 @@ class TextDecoder:
         self._under_way[request.progress] = request
 
     def advance(self) -> None:
-        """One more token for every answer under way, in one forward."""
+        """One more token for every open answer, in one forward."""
         with torch.inference_mode():
             self._answers.advance()
 
@@ -160,7 +160,7 @@ class Answer(Iterator[str]):
         return self._request.finished
 
     def take(self) -> str:
-        """What was said and not read yet; computes nothing."""
+        """The text that was not read yet; computes nothing."""
         pieces: deque[str] = self._request.pieces
         return "".join(pieces.popleft() for _ in range(len(pieces)))
 

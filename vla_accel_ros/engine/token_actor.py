@@ -259,7 +259,7 @@ class PackedTokenActor:
         for request, x in zip(riding, model.embed_tokens(ids).split(1, dim=1), strict=True):
             prefix = request.prefix
             assert prefix is not None
-            known = prefix.n_tokens + len(request.tokens) - 1  # the last one said is not in the slot
+            known = prefix.n_tokens + len(request.tokens) - 1  # the last token is not in the slot yet
             slot, span = self._slots[request], self._pool.span
             made.append(Segment(x, (span(slot, 0, known),), out=span(slot, known, known + 1)))
         return made
@@ -292,7 +292,7 @@ class _Held:
 
 
 def _verified(said: list[int], draft: tuple[int, ...]) -> list[int]:
-    """What was said up to the first token that the draft has otherwise, and that one too."""
+    """The tokens up to the first that the draft has otherwise, and that one too."""
     right = 0
     while right < len(draft) and said[right] == draft[right]:
         right += 1

@@ -4,7 +4,7 @@ An image goes from the serialized message straight into a slot of the frame pool
 and the one copy is the colour conversion. Of a frame in a shared-memory ring only the handle comes by here;
 its pixels are uploaded from where the camera's process wrote them, or copied once where there is no GPU.
 Each stream has a monitor, so that a camera that starves is told apart from one that is silent. The
-subscriptions write here from the executor's thread, the vision loop reads from its own; one short lock keeps
+subscriptions write here from the executor's thread, vision reads from its own; one short lock keeps
 the joint history whole.
 """
 

@@ -60,7 +60,8 @@ def test_a_lossy_precision_is_warned_of_and_needs_fast_stages(tmp_path, contract
     load.engine(contract, warnings.append)
     assert "precision is int8: actions are not quite those of the exact network" in warnings[-1]
     with pytest.raises(ValueError, match="precision is int8, which only the fast stages have; set fast, too"):
-        Load(folder, device="cpu", precision="int8").engine(contract)
+        Load(folder, device="cpu", fast=False, precision="int8").engine(contract)
+    assert Load(folder, device="cpu", denoise_steps=2, precision="int8").engine(contract).config.fast
 
 
 def test_fast_stages_are_made_for_the_contracts_cameras_and_any_prompt(tmp_path, contract):
@@ -75,9 +76,10 @@ def test_fast_stages_are_made_for_the_contracts_cameras_and_any_prompt(tmp_path,
             chunks.append(engine.act(prefix).actions)
     np.testing.assert_allclose(chunks[1], chunks[0], atol=1e-4)
     assert made == [
-        ("prefix of 2 images and 16 words", 0, 3),
-        ("prefix of 2 images and 32 words", 1, 3),
-        ("3 denoising steps of 1 chunks", 2, 3),
+        ("prefix of 2 images and 16 words", 0, 4),
+        ("prefix of 2 images and 32 words", 1, 4),
+        ("3 denoising steps of 1 chunks", 2, 4),
+        ("3 denoising steps of 1 guided chunks", 3, 4),
     ]
     (warning,) = warnings
     assert "fast is true, but the model runs on cpu: captured stages need a GPU" in warning

@@ -46,8 +46,8 @@ class KVStore:
         self._lock = threading.RLock()
 
     def acquire(self) -> int:
-        """A free prefix slot, held once; finished states make way. Raises PoolExhausted if that is not
-        enough."""
+        """A free prefix slot, held once; finished states are dropped for it. Raises PoolExhausted if that is
+        not enough."""
         with self._lock:
             while True:
                 try:

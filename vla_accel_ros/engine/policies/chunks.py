@@ -1,6 +1,6 @@
 """Flow chunks: whole, one after another, or staggered, several at their own noise levels in one batch.
 
-Staggered: a chunk needs as many steps as ever, but each step advances all that are under way and finishes the
+Staggered: a chunk needs as many steps as ever, but each step advances all that have begun and finishes the
 oldest, so chunks leave at the rate of steps. Whatever is ready to begin joins the next step.
 """
 
@@ -29,7 +29,7 @@ class WholeChunks:
 
 
 class StaggeredChunks(WholeChunks):
-    """Up to `seats` chunks under way, one begun in each step."""
+    """Up to `seats` chunks at once, one begun in each step."""
 
     def __init__(self, seats: int) -> None:
         self._seats = seats
@@ -53,7 +53,8 @@ class StaggeredChunks(WholeChunks):
 
 
 def _gives_way(old: Request, new: Request) -> bool:
-    """Whether nobody wants the old chunk once the new one begins: its robot was told something else."""
+    """Whether nobody wants the old chunk once the new one begins: its robot has another
+    instruction."""
     return old.stream and new.stream and old.robot == new.robot and old.instruction != new.instruction
 
 
@@ -63,5 +64,5 @@ def whole(setup: Setup) -> WholeChunks:
 
 
 def staggered(setup: Setup) -> StaggeredChunks:
-    """As many chunks at once as the options say."""
+    """`staggered` chunks at once."""
     return StaggeredChunks(setup.config.staggered)

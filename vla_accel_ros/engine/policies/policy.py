@@ -41,7 +41,7 @@ class Policy(Protocol):
         ...
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
-        """A micro-batch took so long; its requests say what came of it."""
+        """A micro-batch took so long; its requests have the results."""
         ...
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
@@ -50,10 +50,10 @@ class Policy(Protocol):
 
 
 def frame_first(ready: Sequence[Request]) -> MicroBatch | None:
-    """The order of frames on one lane: a frame that was not acted on before the next one is seen.
+    """The order of frames on one lane: act on a frame before the next one is encoded.
 
-    Seeing a frame while the one before still waits makes both late. A second chunk from one frame, for newer
-    joints, comes after both. Returns the request to begin or to go on with, alone in its micro-batch.
+    To encode a frame while the one before still waits makes both late. A second chunk from one frame, for
+    newer joints, comes after both. Returns the request to begin or to go on with, alone in its micro-batch.
     """
     acts = [request for request in ready if request.want == ACT]
     for request in by_priority(acts):
@@ -63,7 +63,7 @@ def frame_first(ready: Sequence[Request]) -> MicroBatch | None:
 
 
 def see(ready: Sequence[Request]) -> MicroBatch | None:
-    """The next frame, or the same frame with other words."""
+    """Observe the next frame, or compute one again with another instruction."""
     for request in by_priority([r for r in ready if r.want in (OBSERVE, REWORD)]):
         return MicroBatch(ENCODE if request.want == OBSERVE else PREFILL, (request,))
     return None

@@ -1,6 +1,6 @@
 """Text in the slack: answers are written in the time that frames and actions leave over.
 
-Seeing and acting never wait for text. A token, which advances all answers under way at once, begins only if
+Frames and actions never wait for text. A token, which advances all open answers at once, begins only if
 it can be expected to end, with a margin, before the next frame is due. The expectation rises at once with a
 token that took longer and falls slowly, because a token too many delays a robot and one too few a sentence.
 Where there is never any slack, a token now and then keeps answers from standing still, and takes at most
@@ -64,7 +64,7 @@ class TextInSlack:
         return min(text_s, self._first.wake_s(ready, now_s))
 
     def _text(self, asks: list[Request]) -> MicroBatch | None:
-        """Begin the oldest question that waits; else a token of every answer under way."""
+        """Begin the oldest question that waits; else a token of every open answer."""
         waiting = [request for request in asks if not request.begun]
         if waiting:
             return MicroBatch(PREFILL, (max(waiting, key=lambda request: request.priority),))

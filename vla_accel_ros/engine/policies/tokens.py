@@ -1,6 +1,6 @@
 """Frames of a policy that acts by tokens: how they share forwards (ActionFlow, section 3).
 
-A frame needs K tokens: a prefill, which says the first, and K - 1 more, each a forward if nothing is shared.
+A frame needs K tokens: a prefill, which gives the first, and K - 1 more, each a forward if nothing is shared.
 Let p be the seconds of a prefill, p + s with a draft of K - 1 rows behind it, q with K - 1 riders, d those of
 a decode, and A how many tokens of a draft are right on the mean. From the start of a frame to its last token,
 and from one frame to the next, it takes
@@ -12,7 +12,7 @@ and from one frame to the next, it takes
 
 where T is the camera's period: no frame comes sooner, and riders wait for the next. So a rate above the
 camera's is worth nothing, and A = K - 1 makes speculation best in both respects. A is known in every mode,
-because whether a draft would have been right can be seen when the frame is finished without one, too. In
+because a frame that was finished without a draft still tells whether the draft would have been right. In
 every mode a frame's tokens are its greedy ones.
 """
 
@@ -45,7 +45,7 @@ MEMORY = 0.1
 
 
 class Expected(NamedTuple):
-    """rate_hz: finished frames a second; age_s: of a frame when its last token is said."""
+    """rate_hz: finished frames a second; age_s: of a frame when its last token is there."""
 
     rate_hz: float
     age_s: float
@@ -92,7 +92,7 @@ class TokenFrames:
     """The schedule of frames, fixed or chosen anew before each.
 
     mode: of TOKEN_MODES. prefer: of PREFERENCES. tokens: K. times: measured; needed for auto alone.
-    camera_hz: how often frames come. The draft of a frame is what its robot's last finished frame said;
+    camera_hz: how often frames come. The draft of a frame is the tokens of its robot's last finished frame;
     until frames were finished no draft is expected to be right. Raises ValueError for values that cannot be.
     """
 
@@ -158,7 +158,7 @@ class TokenFrames:
         return self._schedule
 
     def overlaps(self, schedule: str) -> bool:
-        """Whether what a frame still has to say rides with the frames after it."""
+        """Whether the rest of a frame's tokens ride with the frames after it."""
         return schedule == PIPELINED or (schedule == SPECULATIVE and self.prefer == RATE)
 
     def note(self, tokens: Sequence[int], draft: Sequence[int]) -> None:
@@ -174,7 +174,7 @@ class TokenFrames:
     def _prefill(self, under_way: tuple[Request, ...], new: Request) -> MicroBatch:
         schedule = self.schedule()
         words, last = self._last.get(new.robot, ("", ()))
-        if words != new.instruction:  # said of another task
+        if words != new.instruction:  # of another task
             last = ()
         self._drafts[new] = last
         self._overlap = self.overlaps(schedule)
@@ -194,7 +194,7 @@ def draft_lengths(mode: str, tokens: int) -> tuple[int, ...]:
 
 
 def frames(setup: Setup) -> TokenFrames:
-    """In the mode that the options say."""
+    """In the mode `token_mode`."""
     config = setup.config
     hz = config.camera_hz or math.inf
     return TokenFrames(config.token_mode, config.token_prefer, setup.tokens, setup.times, hz)

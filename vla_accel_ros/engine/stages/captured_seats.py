@@ -1,7 +1,7 @@
 """One step of several chunks, each at its own flow time, as one captured stage.
 
-Every seat is computed in every step, whether a chunk sits in it or not: there is one graph, a step always
-takes the same time, and a chunk's numbers are the same to the bit whatever else is under way. What depends
+Every seat is computed in every step, whether a chunk is in it or not: there is one graph, a step always takes
+the same time, and a chunk's numbers are the same to the bit whatever else is denoised with it. What depends
 on the flow time is a row of a table for each seat; which row, and where each prefix lies, is on the device.
 
 A few dozen rows are bound by the reading of weights, and go through the launches of engine.stages.denoise.
@@ -66,7 +66,7 @@ class StaggeredStep(Denoise):
         self._sequences = self._sequences._replace(positions=self.lengths)
 
     def share(self, larger: StaggeredStep) -> None:
-        """Be a step of the first seats of a larger one: what sits there is from now on its, and ours."""
+        """Compute the first seats of a larger stage, in its buffers."""
         batch = len(self.x)
         self.x, self.update, self.state = larger.x[:batch], larger.update[:batch], larger.state[:batch]
         self.magnitudes = larger.magnitudes._replace(values=larger.magnitudes.values[:batch])
@@ -82,7 +82,7 @@ class StaggeredStep(Denoise):
 
     @torch.inference_mode()
     def capture(self, stream: torch.cuda.Stream | None = None) -> None:
-        """See Stage. What sits is afterwards as it was, though x is read and written."""
+        """See Stage. Chunks in seats are afterwards as they were, though x is read and written."""
         if self.device.type != "cuda" or self.captured:
             return
         kept = [part.clone() for part in (self.x, self.update, self.magnitudes.values)]
@@ -172,15 +172,17 @@ def _mlp_norm(table: Modulation | None, layer: int) -> tuple[Tensor | None, Tens
 class CapturedSeats:
     """The `engine.stages.seats.Seats` of the stages of one engine. Not for several threads at once.
 
-    Prefixes must be spans of the stages' pool. The stage is captured before the first chunk sits, or ahead by
-    `prepare`. wide: whether for many rows; None = as there are. Many are computed with the exact weights,
-    whatever the stages' precision: reading fewer bits makes less of the reading, not of the arithmetic.
+    Prefixes must be spans of the stages' pool. The stage is captured before the first chunk is taken, or
+    ahead by `prepare`. wide: whether for many rows; None = as there are. Many are computed with the exact
+    weights, whatever the stages' precision: reading fewer bits makes less of the reading, not of the
+    arithmetic.
     ops: as of Stages. committed: whether `prepare` is for committed actions, too; else the first chunk with
     some waits for the capture. partition: see Stages.
 
     sizes: numbers of seats that have graphs of their own; a step computes the fewest that hold all chunks, so
     that empty seats cost less. Products of other numbers of rows round differently, so a chunk is the same to
-    the bit in any company only with one size, `count`, which None is; powers_of_two has the usual ones.
+    the bit whatever it is batched with only with one size, `count`, which None is; powers_of_two has the
+    usual ones.
     """
 
     def __init__(
@@ -302,7 +304,7 @@ def powers_of_two(count: int) -> list[int]:
 
 
 def _begin_fields(stage: StaggeredStep, steps: int) -> dict[str, Field]:
-    """What a chunk that sits down brings."""
+    """The inputs of a chunk that takes a seat."""
     horizon, dims = stage.x.shape[1:]
     return {
         "x": (torch.float32, (horizon, dims)),

@@ -2,9 +2,9 @@
 
 A copy between ordinary memory and a GPU makes the host wait for all that is in the stream; one from or to
 page-locked memory does not. Inputs go through a ring of blocks: each has an event behind its last copy, so
-that the host does not overwrite what the copy still reads. A result's block belongs to whoever waits for the
-result, and is used again afterwards, so there are as many as results under way at once. On a CPU everything
-is there at once and inputs are written where the stage reads them.
+that the host does not overwrite what the copy still reads. A result's block belongs to the caller that
+waits for it, and is used again afterwards, so there are as many blocks as results waited for at once. On a
+CPU everything is there at once and inputs are written where the stage reads them.
 """
 
 from __future__ import annotations

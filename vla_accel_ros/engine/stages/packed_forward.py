@@ -5,7 +5,7 @@ what a graph is made for: long segments (a prompt, a draft behind it) padded to 
 causal one does not notice, and single rows (riders, answers) padded to a power of two with rows that look at
 nothing and write nowhere. Which memory is read and written is a table that is renewed before each replay.
 Products are cuBLAS, near its limit from a few dozen rows on; all else is two passes over the rows and two
-launches of attention a layer. Forwards of few rows may have quantised weights (engine.precision).
+launches of attention a layer. Forwards of few rows may have quantised weights (engine.stages.precision).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def fuse_stack(stack: Gemma | Llama, sizes: GemmaConfig) -> FusedStack:
 
 
 class Kernels(NamedTuple):
-    """What a forward launches besides products: what has the functions of the twins."""
+    """What a forward launches besides products: a module each, with the functions of kernels.reference."""
 
     attention: Any
     rows: Any
@@ -87,7 +87,7 @@ class Kernels(NamedTuple):
 
 
 def kernels_for(device: torch.device) -> Kernels:
-    """Triton's on a GPU, their twins elsewhere. Raises ImportError on a GPU without triton."""
+    """Triton's on a GPU, the plain references elsewhere. Raises ImportError on a GPU without triton."""
     if device.type != "cuda":
         return Kernels(packed_attention, rows, quantized)
     from vla_accel_ros.kernels.triton import packed_attention as gpu_attention
@@ -272,7 +272,7 @@ def _span(span: Span) -> Where:
 
 
 def _padded(segment: Segment) -> int:
-    """Rows beyond those of a causal segment change nothing; in others they would be seen."""
+    """Rows beyond those of a causal segment change nothing; in others they would be attended to."""
     count = segment.x.shape[1]
     return -(-count // ROUND) * ROUND if segment.causal else count
 

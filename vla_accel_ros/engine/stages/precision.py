@@ -1,12 +1,12 @@
-"""How exactly the fast stages compute: what may be told to be done with fewer bits, and for which stages.
+"""How exactly the captured stages compute: what may be done with fewer bits, and in which stages.
 
 Exact unless somebody chose otherwise, as every other choice changes the actions. fp8 is for devices that
 multiply it (Hopper, Ada, Thor): weights and activations of encode and prefill, weights of denoise; where
 memory is fast, of prefill alone. int8 and int4 are for devices that read memory slowly (Orin): weights of
 what has few rows, denoise and text. Encode and prefill are bound by arithmetic there, and stay exact. So do
 staggered steps, attention, norms, embeddings, both ends of the flow, and the products of what attention has
-read in encode and prefill, whose rows are made by many blocks that do not know a row's largest value. `vla
-bench precision` tells what each choice costs and gives.
+read in encode and prefill, whose rows are made by many blocks that do not know a row's largest value.
+`python bench/precision.py` measures what each choice costs and gives.
 """
 
 from __future__ import annotations

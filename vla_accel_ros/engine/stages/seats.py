@@ -36,7 +36,7 @@ class Seats(Protocol):
     def take(
         self, seat: int, noise: Tensor, state: Tensor | None, kv: Part, guide: Inpainting | None = None
     ) -> None:
-        """A chunk sits down; its next step is its first.
+        """A chunk takes a seat; its next step is its first.
 
         noise float32 [1, H, A]; state float [1, S], normalised, for pi0, else None; kv: its prefix, which the
         caller holds until the chunk is finished or dropped; guide: what it must agree with.

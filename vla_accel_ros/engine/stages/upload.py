@@ -1,7 +1,7 @@
 """Where the cameras' pixels of one stage come down, as they are, for a captured graph to make patches of.
 
 Each camera has a buffer of its own on the device, made when its first frame comes and kept while frames stay
-as large. Frames are copied into them on a stream of their own, beside the kernels of whoever acts or speaks.
+as large. Frames are copied into them on a stream of their own, beside the kernels of actions and text.
 What reads them may be submitted before they are there: it waits on the device. `end` is the one moment at
 which the host waits, for the copy alone: only then can it be said whether the frames were still whole. A
 buffer is not written while the stage that reads it runs; `read` tells when that is over.

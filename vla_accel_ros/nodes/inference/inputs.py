@@ -1,8 +1,8 @@
 """The topic `inputs`: what inference receives and how fast it makes chunks, told while its model computes.
 
-Told at a rate by the node's own thread, which only takes in messages: the loops have theirs, so that a model
-that takes seconds silences nothing. Whoever watches the cameras hears them here and not by chunks. What keeps
-chunks from being made is in the log too, when it begins, and so is a model that is too slow.
+Told at a rate by the node's own thread, which only takes in messages: the engine has others, so that a model
+that takes seconds silences nothing. Who watches the cameras listens to this topic and not to chunks. What
+keeps chunks from being made is in the log too, when it begins, and so is a model that is too slow.
 """
 
 from __future__ import annotations

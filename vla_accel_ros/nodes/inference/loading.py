@@ -1,7 +1,7 @@
 """A checkpoint and a contract become an engine that has run once, or one sentence about why they do not fit.
 
-A model that has not seen this camera, or moves another number of joints, would fail in the first frame, in
-a loop, on a robot that stands ready to move. So everything is compared here; the fast stages, if they are
+A model that has not seen this camera, or moves another number of joints, would fail in the first frame,
+on a robot that stands ready to move. So everything is compared here; the fast stages, if they are
 wanted, are made and captured for the contract's cameras and prompts of any length; and then one frame of
 nothing is observed, acted on and asked about: it finds what comparing did not, and pays for first-use
 allocations before the robot depends on time.
@@ -146,7 +146,8 @@ def choices(engine: Engine) -> str:
 
 
 def warm_up(engine: Engine, contract: Contract) -> float:
-    """Observe, act on and, if it speaks, ask about a black frame of a robot in the middle of its range.
+    """Observe, act on and, if it has a language head, ask about a black frame of a robot in the middle of its
+    range.
 
     Returns how long it then takes from images to a chunk, in seconds.
     """

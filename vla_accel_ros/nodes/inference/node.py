@@ -1,16 +1,16 @@
-"""The lifecycle node that looks, acts and speaks: images, joints, an instruction and questions in, action
-chunks and answers out.
+"""The lifecycle node that runs the model: images, joints, an instruction and questions in, action chunks and
+answers out.
 
 Images arrive by the transport that the contract gives each camera (nodes/inference/streams.py). Vision,
 actions and text stream through one engine at their own rates (engine/streaming.py); this node only opens
 topics, hands over what comes in, and reports: `session` and `observed`, from which every chunk can be
 computed again; LoopStats once a second for vision, action and language; `inputs`, what comes of every stream
 and how fast chunks are made (nodes/inference/inputs.py); and in /diagnostics the rate, age and drops of every
-stream, the loops' times and misses, and what chunks wait for. Loading, comparing with the contract and
-warming up happen in configure; a changed instruction takes effect with the next frame. Each chunk is guided
-to continue the one before while the trajectory node tells, on `motion`, that it runs in mode `rtc`. A
-`question` is answered beside acting, several at once, in the time that is left; `~/cancel_answers` breaks
-them off.
+stream, times and misses of vision, action and language, and what chunks wait for. Loading, comparing with the
+contract and warming up happen in configure; a changed instruction takes effect with the next frame. Each
+chunk is guided to continue the one before while the trajectory node tells, on `motion`, that it runs in mode
+`rtc`. A `question` is answered beside acting, several at once, in the time that is left; `~/cancel_answers`
+breaks them off.
 """
 
 from __future__ import annotations

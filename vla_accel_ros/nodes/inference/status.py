@@ -1,4 +1,4 @@
-"""What the inference node says of itself in /diagnostics: its chunks, what guides them, its loops' times."""
+"""The lines of the inference node in /diagnostics: its chunks, what guides them, how its loops keep time."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ INFERENCE = (
         maximum=64,
     ),
     Parameter(
-        "vision_hz", 10.0, "Rate of the vision loop (encode and prefill) [Hz].", minimum=0.1, maximum=240.0
+        "vision_hz", 10.0, "Rate at which frames are encoded and prefilled [Hz].", minimum=0.1, maximum=240.0
     ),
     Parameter(
         "action_hz",
@@ -102,7 +102,7 @@ INFERENCE = (
     Parameter(
         "language_deadline_s",
         0.0,
-        "A turn of the language loop longer than this is a miss [s]; 0 is one period.",
+        "A forward of answers longer than this is a miss [s]; 0 is one period.",
         0.0,
         60.0,
     ),

@@ -142,7 +142,7 @@ def _strips(caption: Caption) -> np.ndarray:
     pen = ImageDraw.Draw(picture)
 
     def write(x: int, y: int, text: str, size: int, colour: tuple[int, int, int], bold: bool = False) -> int:
-        font = _font(size, bold)
+        font, text = _font(size, bold), " ".join(text.splitlines())
         pen.text((x, y), text, font=font, fill=colour)
         return x + round(pen.textlength(text, font=font))
 

@@ -34,7 +34,7 @@ from vla_accel_ros.tools.demo_policy.rollout import CONDITIONS, Episode, Session
 class Plan:
     """What to evaluate.
 
-    steps: denoising steps a chunk. precision: of the fast stages (engine.precision); None: the plain network.
+    steps: denoising steps a chunk. precision: see engine.stages.precision; None: the plain network.
     """
 
     policy: Path
