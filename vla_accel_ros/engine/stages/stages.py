@@ -159,7 +159,7 @@ class Stages:
     ) -> list[int]:
         """Write prefixes into pool slots; returns their lengths.
 
-        frames: V images each, the same V for all. prompts: int64 [t] each, or what gives them, which is called
+        frames: V images each, the same V for all. prompts: int64 [t] each, or what gives them, called
         while the images are encoded. slots: one for each. taken: called once the images are needed no longer;
         what it raises ends the call. Only that is waited for; the rest is ordered by the current stream.
         partition: see `partitions`.
