@@ -206,9 +206,17 @@ def loading_and_precision() -> Iterator[Claim]:
         yield PERFORMANCE, f"| {precision} |", [*times, *errors, policy["max_mrad"]]
 
 
-CLAIMS = [
-    claim for part in (demo, control, cameras, engine, pipelines, loading_and_precision) for claim in part()
-]
+def own_path() -> Iterator[Claim]:
+    for case in result("engine_path")["cases"]:
+        name = {"pi0": "pi0", "pi05": "pi0.5"}[case["kind"]]
+        begins = f"| {name}, {case['views']} view{'s' * (case['views'] > 1)}, own path |"
+        taken, graphs = case["engine"], case["stages"]["p50_ms"]
+        figures = [taken["p50_ms"], taken["p99_ms"], taken["p99_over_p50"], graphs]
+        yield PERFORMANCE, begins, [*figures, case["difference_ms"], case["observe"]["p50_ms"]]
+
+
+PARTS = (demo, control, cameras, engine, own_path, pipelines, loading_and_precision)
+CLAIMS = [claim for part in PARTS for claim in part()]
 
 
 def passage(document: str, begins: str) -> str:
