@@ -97,6 +97,38 @@ def test_a_chunk_is_made_once_of_each_new_prefix_and_of_the_newest():
     assert world.returned == 2  # every image that was lent
 
 
+def test_a_frame_that_waits_for_the_lane_is_the_newest_when_its_turn_comes():
+    """Vision is due while a chunk is made; another frame comes before the chunk is finished."""
+    world = World()
+    stepped = Stepped(world, speaks=False)
+    stepped.stream._engine.observe(make_observation(stamp_ns=100)).release()
+    newest, submitted = [make_observation(stamp_ns=200)], threading.Event()
+    stepped.stream._ports = replace(stepped.stream._ports, observe=lambda: newest.pop() if newest else None)
+    submit, actor = stepped.scheduler.submit, stepped.stream._engine.runner.actor
+    run, late = actor.run, []
+
+    def submitting(request: Request) -> Request:
+        try:
+            return submit(request)
+        finally:
+            if request.want == OBSERVE:
+                submitted.set()
+
+    def slow(batch: MicroBatch) -> None:
+        late.append(threading.Thread(target=stepped.see))
+        late[0].start()
+        assert submitted.wait(20.0)
+        newest[:] = [make_observation(stamp_ns=300)]
+        run(batch)
+
+    stepped.scheduler.submit, actor.run = submitting, slow
+    assert stepped.scheduler.step()
+    late[0].join(20.0)
+    actor.run = run
+    stepped.step()
+    assert [chunk.stamp_ns for chunk in world.chunks] == [100, 300] and world.returned == 1
+
+
 def test_of_frames_that_came_before_anybody_acted_the_newest_is_acted_on():
     world = World()
     stepped = Stepped(world, speaks=False)

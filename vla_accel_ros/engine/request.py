@@ -38,7 +38,9 @@ class Request:
     engine sets the others, in the lane that runs it.
 
     want: OBSERVE, ACT, ASK or REWORD. robot: whose frames it is about.
-    observation: of OBSERVE. prefix: what the others read; None: the robot's newest when they begin.
+    observation: of OBSERVE; observe: gives it when the request begins, so that it is the newest then, or None
+        if there is nothing new, which ends the request without a result.
+    prefix: what the others read; None: the robot's newest when they begin.
     priority: higher goes first among equals. not_before_s: not acted on the same frame again earlier.
     stream: it belongs to a stream of frames: it waits until there is something new to act on, and may ride in
         the forwards of later frames. False: it is finished as soon as possible.
@@ -62,6 +64,7 @@ class Request:
     want: str
     robot: str = ""
     observation: Observation | None = None
+    observe: Callable[[], Observation | None] | None = None
     prefix: Prefix | None = None
     priority: int = 0
     not_before_s: float = -math.inf

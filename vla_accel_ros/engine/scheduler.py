@@ -212,8 +212,7 @@ class Scheduler:
                 idle = True
                 return ()
             began_s = self._clock()
-            self._run(batch)
-            self._postprocess(batch, began_s)
+            self._postprocess(batch, began_s, ran=self._run(batch))
             return batch.requests
         finally:
             try:
@@ -243,7 +242,8 @@ class Scheduler:
         left = tuple(request for request in batch.requests if not request.released)
         return replace(batch, requests=left) if left else None
 
-    def _run(self, batch: MicroBatch) -> None:
+    def _run(self, batch: MicroBatch) -> bool:
+        """Compute what is to be computed; whether all of it came to something."""
         alive = tuple(request for request in batch.requests if not request.finished)
         try:
             if alive:
@@ -251,10 +251,11 @@ class Scheduler:
         except Exception as error:
             for request in alive:
                 request.error, request.finished = error, True
+        return bool(alive) and all(request.error is None for request in batch.requests)
 
-    def _postprocess(self, batch: MicroBatch, began_s: float) -> None:
+    def _postprocess(self, batch: MicroBatch, began_s: float, ran: bool) -> None:
         took_s = self._clock() - began_s
-        if all(request.error is None for request in batch.requests):
+        if ran:
             self.profile.note(batch.kind, len(batch.requests), took_s)
         for request in batch.requests:
             if request.finished or request.cancelled:
@@ -300,6 +301,11 @@ class Scheduler:
         request.begun, request.begun_s = True, self._clock()
         held, request.prefix = request.prefix, None
         try:
+            if request.observe is not None:
+                request.observation = request.observe()
+                if request.observation is None:
+                    request.finished = True
+                    return
             if request.want != OBSERVE:
                 request.prefix = held = self._hold(held, request.robot)
                 request.instruction = held.instruction

@@ -183,23 +183,24 @@ class Streaming:
         return len(asks)
 
     def see(self) -> bool:
-        """One run of vision: the newest observation becomes the newest prefix.
+        """One run of vision: the observation that is the newest when the lane comes to it becomes a prefix.
 
         One whose images were overwritten meanwhile comes to nothing; who lends the images counts it.
         """
-        observation = self._ports.observe()
-        if observation is None:
-            return False
         scheduler = self._scheduler
+        request = Request(OBSERVE, self._robot, observe=self._ports.observe)
         try:
-            request = scheduler.submit(Request(OBSERVE, self._robot, observation))
-            with cast(Prefix, scheduler.wait(request).result) as prefix:
-                self._ports.on_prefix(prefix, observation)
+            prefix = cast(Prefix | None, scheduler.wait(scheduler.submit(request)).result)
+            if prefix is None or request.observation is None:
+                return False
+            with prefix:
+                self._ports.on_prefix(prefix, request.observation)
                 self._narrate(prefix)
         except Torn:
             return False
         finally:
-            self._ports.observed()
+            if request.observation is not None:
+                self._ports.observed()
         return True
 
     def _want_chunk(self, not_before_s: float = -math.inf) -> None:
