@@ -79,6 +79,7 @@ class Chunk:
     state: float32 [D], the joints that the network was given with the request; None when it had them with the
         images.
     step_magnitudes: float32 [S, H], as update_magnitudes of every denoising step; None where there are none.
+    execution_horizon: how many leading actions may be executed before another comes, 1 to H; None = all.
     """
 
     actions: np.ndarray
@@ -90,11 +91,17 @@ class Chunk:
     agreement: Agreement | None = None
     state: np.ndarray | None = None
     step_magnitudes: np.ndarray | None = None
+    execution_horizon: int | None = None
 
     @property
     def horizon(self) -> int:
         """Number of actions, H."""
         return self.actions.shape[0]
+
+    @property
+    def executed(self) -> int:
+        """How many of them may be executed."""
+        return self.horizon if self.execution_horizon is None else self.execution_horizon
 
     def due_ns(self, index: int) -> int:
         """Time at which actions[index] is due, in nanoseconds of the ROS clock."""

@@ -15,9 +15,9 @@ JOINTS = ("a", "b", "c")
 LIMITS = JointLimits(*np.array([[-1.0, -2.0, -0.5], [1.0, 2.0, 0.5], [3.0, 1.5, 2.0], [20.0, 10.0, 40.0]]))
 
 
-def make_chunk(actions, stamp_ns: int = 0, step_dt_s: float = 0.1, request_id: int = 0) -> Chunk:
-    actions = np.asarray(actions, dtype=np.float32)
-    return Chunk(actions, stamp_ns, step_dt_s, request_id, request_id, np.zeros(len(actions), np.float32))
+def make_chunk(actions, stamp_ns: int = 0, step_dt_s: float = 0.1, request_id: int = 0, **more) -> Chunk:
+    actions, unsettled = np.asarray(actions, dtype=np.float32), np.zeros(len(actions), np.float32)
+    return Chunk(actions, stamp_ns, step_dt_s, request_id, request_id, unsettled, **more)
 
 
 def make_ramp(speed, horizon: int = 10, step_dt_s: float = 0.1, start=(0.0, 0.0, 0.0), **chunk) -> Chunk:

@@ -38,6 +38,16 @@ def make_trajectory(joints: tuple[str, ...] = ("a", "b", "c"), points: int = 3) 
     return Trajectory(joints, times, positions, positions / 2)
 
 
+@pytest.mark.parametrize(("given", "said", "back"), [(None, 0, None), (3, 3, 3), (4, 4, 4)])
+def test_how_far_a_chunk_is_executed_survives_too(contract, given, said, back):
+    message = convert.chunk_to_message(replace(make_chunk(), execution_horizon=given), contract, 0.02)
+    chunk = convert.chunk_from_message(message, contract.joint_names)
+    assert (message.execution_horizon, chunk.execution_horizon, chunk.executed) == (said, back, back or 4)
+    message.execution_horizon = 5
+    with pytest.raises(ValueError, match="is to be executed for 5 actions but has 4: give 0 for all"):
+        convert.chunk_from_message(message, contract.joint_names)
+
+
 def test_a_chunk_survives_the_way_through_a_message(contract):
     chunk = make_chunk()
     back = convert.chunk_from_message(make_message(contract), contract.joint_names)

@@ -79,6 +79,7 @@ def chunk_to_message(chunk: Chunk, contract: Contract, inference_s: float) -> Ac
     set_stamp(message.header.stamp, chunk.stamp_ns)
     message.joint_names = list(contract.action_names)
     message.horizon, message.action_dim = chunk.actions.shape
+    message.execution_horizon = chunk.execution_horizon or 0
     message.actions = array("f", contract.to_robot(chunk.actions).astype(np.float32).tobytes())
     message.step_dt_s = float(chunk.step_dt_s)
     message.kv_version = chunk.kv_version
@@ -114,6 +115,11 @@ def chunk_from_message(message: ActionChunk, joints: tuple[str, ...]) -> Chunk:
             f"{who} says {horizon} x {dim} but has {len(message.actions)} numbers for "
             f"{len(message.joint_names)} joints"
         )
+    if message.execution_horizon > horizon:
+        raise ValueError(
+            f"{who} is to be executed for {message.execution_horizon} actions but has {horizon}: "
+            "give 0 for all"
+        )
     missing = [name for name in joints if name not in message.joint_names]
     if missing:
         raise ValueError(f"{who} has no joint {missing[0]!r}: it has {', '.join(message.joint_names)}")
@@ -133,6 +139,7 @@ def chunk_from_message(message: ActionChunk, joints: tuple[str, ...]) -> Chunk:
         kv_version=message.kv_version,
         request_id=message.request_id,
         update_magnitudes=np.frombuffer(message.update_magnitudes, dtype=np.float32),
+        execution_horizon=message.execution_horizon or None,
     )
 
 

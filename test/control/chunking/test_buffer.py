@@ -181,6 +181,19 @@ def test_block_finishes_its_execution_horizon_then_takes_a_chunk_observed_after_
     assert sent.start_ns == 800 * MS and sent.end_ns == 1200 * MS
 
 
+@pytest.mark.parametrize("mode", ["block", "async", "blend", "rtc"])
+def test_in_every_mode_a_chunk_is_executed_as_far_as_it_says_and_then_the_joints_rest(mode):
+    buffer = make_buffer(mode, lead_s=0.0, max_age_s=10.0)
+    sent = buffer.update(make_ramp(0.1, horizon=10, execution_horizon=4), now_ns=0)
+    late_ns = 3 * S
+    np.testing.assert_allclose(sent.sample(late_ns)[0], 0.04, atol=2e-3)
+    assert not sent.sample(late_ns)[1].any()
+    assert buffer.update(make_ramp(0.1, execution_horizon=2, request_id=1), now_ns=300 * MS) is None
+    assert buffer.counts["early" if mode == "block" else "past"] == 1
+    unlimited = make_buffer(mode, lead_s=0.0, max_age_s=10.0).update(make_ramp(0.1, horizon=10), now_ns=0)
+    np.testing.assert_allclose(unlimited.sample(late_ns)[0], 0.1, atol=2e-3)
+
+
 def test_block_without_an_execution_horizon_executes_the_whole_chunk():
     buffer = make_buffer("block", lead_s=0.0)
     sent = buffer.update(make_ramp(0.1, horizon=10), now_ns=200 * MS)

@@ -52,6 +52,16 @@ def test_each_action_is_the_velocity_of_its_own_time_and_the_hand_stops_behind_t
     assert_ramps(velocities)
 
 
+@pytest.mark.parametrize("mode", ["block", "async", "blend", "rtc"])
+def test_a_chunk_moves_the_hand_as_long_as_it_says_in_every_mode(mode):
+    ends = []
+    for execution_horizon in (3, None):
+        buffer = make_buffer(mode=mode)
+        buffer.update(make_twists([[0.1, 0, 0, 0, 0, 0]] * 10, execution_horizon=execution_horizon), START)
+        ends.append(np.flatnonzero(run(buffer, 3.0).any(axis=1))[-1] * PERIOD / S)
+    assert ends[1] - ends[0] == pytest.approx(0.7, abs=2 * PERIOD / S)
+
+
 def test_displacements_of_a_step_are_divided_by_its_time():
     buffer = make_buffer("step")
     buffer.update(make_twists([[0.01, 0, 0, 0, 0, 0.02]] * 10, step_dt_s=0.1), START)

@@ -141,6 +141,7 @@ class TrajectoryBuffer:
         due_ns = np.round(np.arange(1, chunk.horizon + 1) * chunk.step_dt_s * 1e9).astype(np.int64)
         due_ns += commit_ns if self.mode == "block" else chunk.stamp_ns
         ahead = due_ns >= commit_ns + step_ns
+        ahead[chunk.executed :] = False
         if self.mode == "block" and self.execution_horizon is not None:
             ahead[self.execution_horizon :] = False
         number = (chunk.stamp_ns, chunk.request_id)

@@ -209,7 +209,7 @@ class RealTimeChunking:
         """Whether the robot still executes `chunk` when one observed at stamp_ns comes to it."""
         delay = self.delay_steps(chunk.step_dt_s)
         passed = (stamp_ns - chunk.stamp_ns) / (chunk.step_dt_s * 1e9)
-        return delay is not None and passed + max(delay, 1) <= chunk.horizon
+        return delay is not None and passed + max(delay, 1) <= chunk.executed
 
     def _measure(self, elapsed_ns: int) -> None:
         if elapsed_ns < 0:  # the clock was set back while the chunk was computed

@@ -61,7 +61,7 @@ class TwistBuffer:
         """Take a chunk whose actions are [H, 6], or more columns of which the first six count; whether it
         changes the motion. Raises ValueError for numbers that are not finite."""
         self.check(chunk)
-        actions = np.asarray(chunk.actions, dtype=np.float64)[:, :6]
+        actions = np.asarray(chunk.actions, dtype=np.float64)[: chunk.executed, :6]
         if self._block and self._execution_horizon is not None:
             actions = actions[: self._execution_horizon]
         step_ns = round(chunk.step_dt_s * 1e9)
