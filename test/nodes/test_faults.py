@@ -23,7 +23,7 @@ S = 1_000_000_000
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        (faulty.PANIC, "the thread 'vision' died: this process ends"),
+        (faulty.PANIC, "the thread 'main' died: this process ends"),
         (faulty.THREAD, "the thread 'of a library' died: this process ends"),
         (faulty.EXIT, "a callback failed: this process ends"),
         (faulty.STICKY, "vision loop: the GPU is lost: this process ends"),
