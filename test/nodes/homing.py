@@ -21,7 +21,7 @@ from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.adapters.forward_command import ForwardCommandAdapter
 from vla_accel_ros.nodes.adapters.joint_trajectory import JointTrajectoryAdapter
-from vla_accel_ros.nodes.trajectory.hold import OPERATOR, RELEASED, Standing
+from vla_accel_ros.nodes.trajectory.hold import OPERATOR, RELEASED, Hold
 from vla_accel_ros.nodes.trajectory.home import Home
 from vla_accel_ros.nodes.trajectory.moves import Outcome, Tolerances
 from vla_accel_ros.nodes.trajectory.release import Release
@@ -92,7 +92,7 @@ class Robot:
             self._adapter = ForwardCommandAdapter(self.node, contract.controllers[0], self.limits)
         self._outputs = SimpleNamespace(begin=self._adapter.begin, rest=self._adapter.rest, open=lambda: None)
         self.streams = kind == "forward_command"
-        self.standing = Standing(self.node)
+        self.standing = Hold(self.node)
         self._begin()
         self.home = Home(self.standing, contract, [self._adapter], 1.0, Tolerances())
         self.release = Release(self.standing, contract, "pause", (), "controller_manager")

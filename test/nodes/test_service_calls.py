@@ -10,7 +10,7 @@ from std_srvs.srv import Trigger
 from vla_accel_ros.contract.contract import Controller
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
-from vla_accel_ros.nodes.service_calls import Asking
+from vla_accel_ros.nodes.service_calls import ServiceCalls
 
 
 class Counting:
@@ -37,7 +37,7 @@ def test_what_may_not_is_asked_once_of_a_server_that_knows_the_client(operator):
     server, parameters = Counting(operator, "robot/reset"), Parameters(operator, "robot")
     lose_answers(parameters.services[0])
     assert operator.call(Trigger, "robot/reset", Trigger.Request(), timeout_s=30.0, once=True).success
-    with Asking(operator.node) as ask:
+    with ServiceCalls(operator.node) as ask:
         assert ask(Trigger, "robot/reset", Trigger.Request(), timeout_s=30.0, once=True).success
     assert server.asked == 2
 

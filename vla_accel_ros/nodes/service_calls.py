@@ -78,7 +78,7 @@ def spinning(executor: Executor) -> Wait:
     return wait
 
 
-class Asking:
+class ServiceCalls:
     """Asks in the name of a node, whose namespace and remappings hold. Use as a context manager."""
 
     def __init__(self, node: Node) -> None:
@@ -95,7 +95,7 @@ class Asking:
         self._executor.add_node(self._asker)
         self._wait = spinning(self._executor)
 
-    def __enter__(self) -> Asking:
+    def __enter__(self) -> ServiceCalls:
         return self
 
     def __exit__(

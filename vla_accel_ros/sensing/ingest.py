@@ -20,7 +20,7 @@ import numpy as np
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.sensing.cameras.cdr import compressed_view, image_view
 from vla_accel_ros.sensing.cameras.compressed import decode, write_bgr
-from vla_accel_ros.sensing.cameras.frame_sets import WholeSets
+from vla_accel_ros.sensing.cameras.frame_sets import FrameSets
 from vla_accel_ros.sensing.cameras.frames import FramePool
 from vla_accel_ros.sensing.cameras.image import check, write_rgb
 from vla_accel_ros.sensing.cameras.ring import Handle
@@ -63,7 +63,7 @@ class Ingest:
             {c.name: self.rings if c.name in in_rings else self._pool for c in contract.cameras}
         )
         self._synchroniser = Synchroniser(contract, self._frames, self._joints)
-        self.sets = WholeSets({camera.name: camera.rate_hz for camera in contract.cameras})
+        self.sets = FrameSets({camera.name: camera.rate_hz for camera in contract.cameras})
         self._info: dict[str, tuple[int, int]] = {}
         self._most_pixels = {camera.name: camera.max_pixels for camera in contract.cameras}
         self.instruction = ""

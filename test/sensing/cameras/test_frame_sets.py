@@ -7,7 +7,7 @@ import threading
 import pytest
 from streams import MS, S
 
-from vla_accel_ros.sensing.cameras.frame_sets import FRESH, LATE, WholeSets
+from vla_accel_ros.sensing.cameras.frame_sets import FRESH, LATE, FrameSets
 
 FRAME_S = 1 / 30
 
@@ -22,12 +22,12 @@ class Clock:
         return self.now
 
 
-def make_sets(cameras: int = 2, hz: float = 30.0) -> tuple[WholeSets, Clock]:
+def make_sets(cameras: int = 2, hz: float = 30.0) -> tuple[FrameSets, Clock]:
     clock = Clock()
-    return WholeSets({f"camera{i}": hz for i in range(cameras)}, clock), clock
+    return FrameSets({f"camera{i}": hz for i in range(cameras)}, clock), clock
 
 
-def film(sets: WholeSets, clock: Clock, frames: int, offsets_s=(0.0, 0.003), period_s=FRAME_S) -> None:
+def film(sets: FrameSets, clock: Clock, frames: int, offsets_s=(0.0, 0.003), period_s=FRAME_S) -> None:
     """Frames of all cameras, each `offsets_s` behind the beat; they arrive when taken. The clock ends at the
     last arrival."""
     begin = clock.now
@@ -158,7 +158,7 @@ def test_a_clock_set_back_and_a_fresh_start_begin_anew():
     assert sets.count == whole + 2
 
 
-def waiting(sets: WholeSets, given_up=lambda: False) -> tuple[threading.Thread, list[bool]]:
+def waiting(sets: FrameSets, given_up=lambda: False) -> tuple[threading.Thread, list[bool]]:
     """A thread that waits for a set that is expected in minutes; returns once it does."""
     asked, answers = threading.Event(), []
 

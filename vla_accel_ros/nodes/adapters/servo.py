@@ -30,7 +30,7 @@ from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, steady_ns
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.nodes.optional import interface
-from vla_accel_ros.nodes.service_calls import Asking
+from vla_accel_ros.nodes.service_calls import ServiceCalls
 
 # Zeros that are sent before the pause, so that one that gets lost does not matter.
 _ZEROS = 4
@@ -75,7 +75,7 @@ class ServoAdapter(Adapter):
 
     def open(self) -> list[str]:
         missing = []
-        with Asking(self._node) as ask:
+        with ServiceCalls(self._node) as ask:
             paused = ask(SetBool, self._pause_name, SetBool.Request(data=True), timeout_s=ANSWER_S)
             if paused is None:
                 missing.append(
@@ -97,7 +97,7 @@ class ServoAdapter(Adapter):
         self._publisher.wait_for_all_acked(Duration(seconds=0.5))
         self._paused = True
         if self._pausing.service_is_ready():
-            with Asking(self._node) as ask:
+            with ServiceCalls(self._node) as ask:
                 ask(SetBool, self._pause_name, SetBool.Request(data=True), timeout_s=0.2)
 
     def _pause(self, paused: bool) -> None:

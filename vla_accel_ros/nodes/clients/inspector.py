@@ -47,7 +47,7 @@ DISCOVERY_S = 5.0
 _SENSOR = QoSProfile(depth=20, reliability=ReliabilityPolicy.BEST_EFFORT)
 
 
-class Visitor:
+class Inspector:
     """In the graph of this process's environment, in a robot's namespace. A context manager."""
 
     def __init__(self, namespace: str = "") -> None:
@@ -67,7 +67,7 @@ class Visitor:
         self.node.create_subscription(Motion, "motion", self._on_motion, LATCHED)
         self.node.create_subscription(InputsMessage, "inputs", self._on_inputs, REPORT)
 
-    def __enter__(self) -> Visitor:
+    def __enter__(self) -> Inspector:
         return self
 
     def __exit__(

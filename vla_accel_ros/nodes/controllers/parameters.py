@@ -21,7 +21,7 @@ from rclpy.task import Future
 from vla_accel_ros.contract.contract import Controller
 from vla_accel_ros.contract.controller_check import Sender, asked, judge, node_of
 from vla_accel_ros.contract.findings import ERROR, Finding, refuse
-from vla_accel_ros.nodes.service_calls import AGAIN_S, Asking
+from vla_accel_ros.nodes.service_calls import AGAIN_S, ServiceCalls
 
 
 class ControllerCheck:
@@ -57,7 +57,7 @@ class ControllerCheck:
         """Ask those that are there; raises ValueError, in one sentence, for what cannot work."""
         self.close()
         self.found, self._values, self._told = {}, {}, set()
-        with Asking(self._node) as ask:
+        with ServiceCalls(self._node) as ask:
             for controller in self._controllers:
                 for node, names in self._questions(controller).items():
                     if _listens(self._node, node):
@@ -168,7 +168,7 @@ class _Conversation:
             self._tell(_plain(self._names, future.result()))
 
 
-def _values(ask: Asking, node: str, names: tuple[str, ...]) -> dict[str, object] | None:
+def _values(ask: ServiceCalls, node: str, names: tuple[str, ...]) -> dict[str, object] | None:
     listed = ask(ListParameters, f"{node}/list_parameters", ListParameters.Request(), timeout_s=0.2)
     if listed is not None:
         names = tuple(name for name in names if name in listed.result.names)

@@ -27,7 +27,7 @@ from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.nodes.motion import MotionTopic
 from vla_accel_ros.sensing.joints import JointHistory
 
-__all__ = ["HOMING", "OPERATOR", "RELEASED", "Standing"]
+__all__ = ["HOMING", "OPERATOR", "RELEASED", "Hold"]
 
 RELEASED = "released to others; ~/reclaim takes the controllers back"
 HOMING = "going home"
@@ -41,7 +41,7 @@ _AT_ONCE_S = 0.003
 _LATE = f"the disk did not take it within {_WRITTEN_S:g} s"
 
 
-class Standing:
+class Hold:
     """The holds of a trajectory node. state: where they survive a restart; None: nowhere.
 
     holds: their reasons, oldest first. switched: what the controller manager was told when the robot was

@@ -21,7 +21,7 @@ from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
 from vla_accel_ros.nodes.adapters.adapter import Adapter
-from vla_accel_ros.nodes.trajectory.hold import AT_HOME, HOMING, NOT_AT_HOME, RELEASED, RESTARTED, Standing
+from vla_accel_ros.nodes.trajectory.hold import AT_HOME, HOMING, NOT_AT_HOME, RELEASED, RESTARTED, Hold
 from vla_accel_ros.nodes.trajectory.moves import JointMove, Outcome, Tolerances
 from vla_accel_ros.nodes.trajectory.release import say
 
@@ -45,26 +45,26 @@ class _Streamed:
 class Home:
     """~/home: to the contract's home, all its joints at once.
 
-    standing: as in Release. adapters: of the contract's controllers. speed: share of the limits. Raises
+    hold: as in Release. adapters: of the contract's controllers. speed: share of the limits. Raises
     ValueError when control_msgs is needed and not installed.
     """
 
     def __init__(
         self,
-        standing: Standing,
+        hold: Hold,
         contract: Contract,
         adapters: list[Adapter],
         speed: float,
         tolerances: Tolerances,
     ) -> None:
-        self._standing, self._home, self._speed = standing, dict(contract.home), speed
+        self._hold, self._home, self._speed = hold, dict(contract.home), speed
         self._joints = [joint for joint in contract.joints if joint.name in self._home]
         self._limits = JointLimits.of(self._joints) if self._joints else None
         self._range = {joint.name: joint.upper - joint.lower for joint in self._joints}
         self._age_ns = round(contract.chunk.max_age_s * 1e9)
         self._adapters = [a for a in adapters if set(a.controller.joints) <= set(self._home)]
         self._actions = {
-            a.controller.topic: JointMove(standing.node, a.controller.action, tolerances)
+            a.controller.topic: JointMove(hold.node, a.controller.action, tolerances)
             for a in self._adapters
             if a.controller.action
         }
@@ -80,16 +80,16 @@ class Home:
             return say(response, False, refusal)
         self.cancel("replaced by another move")
         self._under_way += 1
-        self._standing.resume(AT_HOME)
-        self._standing.hold(NOT_AT_HOME)
+        self._hold.resume(AT_HOME)
+        self._hold.hold(NOT_AT_HOME)
         problem = await self._go(self._calls)
-        await self._standing.stood()
+        await self._hold.stood()
         self._under_way -= 1
         if not problem:
-            self._standing.hold(AT_HOME)
-            self._standing.resume(NOT_AT_HOME)
+            self._hold.hold(AT_HOME)
+            self._hold.resume(NOT_AT_HOME)
         if not self._under_way:
-            self._standing.go_on(HOMING, self._sent.values())
+            self._hold.go_on(HOMING, self._sent.values())
         return say(response, not problem, problem or AT_HOME)
 
     def cancel(self, why: str, jumped: bool = False) -> None:
@@ -103,12 +103,12 @@ class Home:
 
     def poll(self) -> None:
         """See how far moves are; call at some rate."""
-        self._polled_ns = self._standing.node.now_ns()
+        self._polled_ns = self._hold.node.now_ns()
         for action in self._actions.values():
             action.poll()
         if not self._streamed:
             return
-        late = self._standing.late("joint_states")
+        late = self._hold.late("joint_states")
         if late:
             self._stop(f"stopped, because {late}")
         now_ns = self._polled_ns
@@ -130,7 +130,7 @@ class Home:
 
     async def _go(self, call: int) -> str:
         """Stand and move, unless cancelled; empty when home, else the sentence."""
-        if not await self._standing.stand(HOMING):
+        if not await self._hold.stand(HOMING):
             return _INACTIVE
         if call != self._calls:
             return self._why
@@ -146,7 +146,7 @@ class Home:
     def _stop(self, why: str, jumped: bool = False) -> None:
         for action in self._actions.values():
             if action.cancel(why):
-                self._standing.settle()
+                self._hold.settle()
         streamed, self._streamed = self._streamed, []
         for one in streamed:
             self._brake(one.adapter, jumped)
@@ -158,7 +158,7 @@ class Home:
     def _in_new_time(self, braking: set[str]) -> None:
         """What controllers were sent is of a time that is no more, but for these topics: what was still in
         motion, after a move that was stopped before, brakes; what had come to rest rests."""
-        now_ns = self._standing.node.now_ns()
+        now_ns = self._hold.node.now_ns()
         for adapter in self._adapters:
             topic = adapter.controller.topic
             if topic in braking or topic not in self._sent:
@@ -172,7 +172,7 @@ class Home:
     @property
     def _was_ns(self) -> int:
         """After the clock was set: the present in the time before."""
-        node = self._standing.node
+        node = self._hold.node
         return max(self._polled_ns, node.now_ns() - node.jumped_ns)
 
     def _renew(self, one: _Streamed, now_ns: int) -> bool:
@@ -182,7 +182,7 @@ class Home:
         whole, most_ns = one.trajectory, self._most_ns
         if one.until_ns >= whole.end_ns or now_ns < max(one.until_ns - most_ns // 2, whole.start_ns):
             return True
-        if now_ns + self._standing.kept_ns >= one.until_ns:
+        if now_ns + self._hold.kept_ns >= one.until_ns:
             return False
         one.until_ns = now_ns + most_ns
         sent = self._sent[one.adapter.controller.topic] = cut(
@@ -194,20 +194,20 @@ class Home:
     @property
     def _most_ns(self) -> int:
         """How much of a motion a controller has at most: as much as of chunks, and enough to be renewed."""
-        return max(self._age_ns, 3 * self._standing.kept_ns)
+        return max(self._age_ns, 3 * self._hold.kept_ns)
 
     def _brake(self, adapter: Adapter, jumped: bool) -> None:
         """Stop what was sent; jumped: before the clock was set."""
         topic, now_ns, kept_ns = (
             adapter.controller.topic,
-            self._standing.node.now_ns(),
-            self._standing.kept_ns,
+            self._hold.node.now_ns(),
+            self._hold.kept_ns,
         )
         whole = self._sent[topic]
         limits, was_ns = self._limits_of(whole.joints), self._was_ns if jumped else now_ns
         if was_ns < whole.start_ns:  # on the way to where the joints are, where it may end
             rest = whole.positions[:1]
-            times_ns = np.array([was_ns + self._standing.approach_ns()])
+            times_ns = np.array([was_ns + self._hold.approach_ns()])
             braking = Trajectory(whole.joints, times_ns + (now_ns - was_ns), rest, np.zeros_like(rest))
         elif jumped:
             braking = brake_on_arrival(whole.joints, whole.sample, was_ns, now_ns, kept_ns * 1e-9, limits)
@@ -219,10 +219,10 @@ class Home:
         else:
             adapter.send(braking, now_ns)
         self._sent[topic] = braking
-        self._standing.braking(braking.end_ns)
+        self._hold.braking(braking.end_ns)
 
     def _refusal(self) -> str:
-        if not self._standing.node.active:
+        if not self._hold.node.active:
             return _INACTIVE
         if not self._home:
             return "the contract names no home: add home: {joint: position} to it"
@@ -230,25 +230,25 @@ class Home:
             controller = adapter.controller
             if controller.kind == "servo_twist" and not controller.action:
                 return f"{controller.topic} takes twists only: add its FollowJointTrajectory action as action"
-        if self._standing.measured is None:
+        if self._hold.measured is None:
             return "the joints are not known yet: wait for joint_states"
-        late = self._standing.late("joint_states")
+        late = self._hold.late("joint_states")
         if late:
             return f"{late}: look at its driver"
-        if RELEASED in self._standing.holds:
+        if RELEASED in self._hold.holds:
             return "the controllers are released: call ~/reclaim first"
-        others = [h for h in self._standing.holds if h not in (HOMING, AT_HOME, NOT_AT_HOME, RESTARTED)]
+        others = [h for h in self._hold.holds if h not in (HOMING, AT_HOME, NOT_AT_HOME, RESTARTED)]
         return f"{others[0].partition('; ~/resume')[0]}: call ~/resume first" if others else ""
 
     def _start(self) -> list[Future]:
         assert self._limits is not None
         names = tuple(joint.name for joint in self._joints)
-        measured = self._standing.measured or {}
+        measured = self._hold.measured or {}
         here = np.array([measured[name] for name in names])
         goal = np.array([self._home[name] for name in names])
-        now_ns = self._standing.node.now_ns()
+        now_ns = self._hold.node.now_ns()
         # From wherever the setpoint is to where the joints are, first, which is what the motion begins with.
-        first_ns = self._standing.approach_ns()
+        first_ns = self._hold.approach_ns()
         whole = move(names, here, goal, self._limits, self._speed, now_ns + first_ns)
         futures = []
         for adapter in self._adapters:
@@ -277,7 +277,7 @@ class Home:
 
     def _away(self, trajectory: Trajectory) -> str:
         """Which joint is not at the trajectory's end; empty when all are."""
-        measured = self._standing.measured or {}
+        measured = self._hold.measured or {}
         for name, goal in zip(trajectory.joints, trajectory.positions[-1]):
             if abs(measured[name] - goal) > _CLOSE_OF_RANGE * self._range[name]:
                 return f"{name} is at {measured[name]:.3f}, not {goal:.3f}; clear its way"

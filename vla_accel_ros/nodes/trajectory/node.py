@@ -45,7 +45,7 @@ from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.nodes.motion import MotionTopic
 from vla_accel_ros.nodes.params.trajectory import TRAJECTORY
 from vla_accel_ros.nodes.process import run
-from vla_accel_ros.nodes.trajectory.hold import OPERATOR, RELEASED, Standing
+from vla_accel_ros.nodes.trajectory.hold import OPERATOR, RELEASED, Hold
 from vla_accel_ros.nodes.trajectory.home import Home
 from vla_accel_ros.nodes.trajectory.moves import Tolerances
 from vla_accel_ros.nodes.trajectory.publishers import LOOKS_HZ, Publishers
@@ -64,7 +64,7 @@ class TrajectoryNode(ManagedNode):
         super().__init__("trajectory", TRAJECTORY)
         self._contract: Contract | None = None
         state = StateFile(self.get_fully_qualified_name(), self.context.get_domain_id())
-        self._standing = Standing(self, state)
+        self._hold = Hold(self, state)
         self._wrong: list[str] = []  # controllers
         self._beside: tuple[str, ...] = ()  # publishers beside us, while they are there
         self._next: ActionChunk | None = None
@@ -73,7 +73,7 @@ class TrajectoryNode(ManagedNode):
         self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
-        self._standing.restore(value(self, "after_restart") == "go_on", self.get_logger().warning)
+        self._hold.restore(value(self, "after_restart") == "go_on", self.get_logger().warning)
         contract = self._contract = Contract.load(value(self, "contract") or demo_contract())
         self._reporter.hardware_id = contract.robot
         motion = self.output(MotionMessage, "motion", qos.LATCHED)
@@ -104,11 +104,9 @@ class TrajectoryNode(ManagedNode):
 
     def _configure_moves(self, contract: Contract, manager: str) -> None:
         theirs = tuple(name.strip() for name in value(self, "release_to").split(",") if name.strip())
-        self._release = Release(self._standing, contract, value(self, "release_by"), theirs, manager)
+        self._release = Release(self._hold, contract, value(self, "release_by"), theirs, manager)
         tolerances = Tolerances(*(value(self, f"move_{name}") for name in ("path", "goal", "time_s")))
-        self._home = Home(
-            self._standing, contract, self._outputs.adapters, value(self, "move_speed"), tolerances
-        )
+        self._home = Home(self._hold, contract, self._outputs.adapters, value(self, "move_speed"), tolerances)
         self.on_release(self._home.close)
         self.serve(Trigger, "~/release", self._on_release)
         self.serve(Trigger, "~/reclaim", self._release.reclaim)
@@ -117,7 +115,7 @@ class TrajectoryNode(ManagedNode):
     def activate(self) -> None:
         assert self._contract is not None
         for sentence in (*self._wrong, *self._beside):
-            self._standing.resume(sentence)
+            self._hold.resume(sentence)
         self._wrong.clear()
         self._beside = ()
         if value(self, "check_controllers"):
@@ -125,12 +123,12 @@ class TrajectoryNode(ManagedNode):
         self._begin(self._contract)
         self._neighbours.begin()
         self._outputs.begin()
-        if RELEASED not in self._standing.holds:
+        if RELEASED not in self._hold.holds:
             self._outputs.open()
 
     def deactivate(self) -> None:
         self._home.cancel("the trajectory node was deactivated")
-        self._standing.abandon()
+        self._hold.abandon()
         self._outputs.send(self._follower.stop(self.now_ns()))
         self._motion.tell("released", ("the trajectory node is not active",), self.now_ns())
         self._outputs.close()
@@ -139,7 +137,7 @@ class TrajectoryNode(ManagedNode):
         self._contract = None
 
     def finish(self) -> None:
-        self._standing.finish()
+        self._hold.finish()
 
     def clock_jumped(self) -> None:
         if self._contract is not None:
@@ -150,7 +148,7 @@ class TrajectoryNode(ManagedNode):
             self._outputs.stop(braking)
             if braking is not None:
                 self._follower.begin_after(braking)
-                self._standing.braking(braking.end_ns)
+                self._hold.braking(braking.end_ns)
             self._home.cancel("ROS time has jumped", jumped=True)
 
     def _begin(self, contract: Contract) -> None:
@@ -177,7 +175,7 @@ class TrajectoryNode(ManagedNode):
         )
         self._columns = [contract.joint_names.index(name) for name in buffer.joints]
         self._joints, self._felt_ns, self._rests = JointHistory(contract.joint_names), 0, False
-        self._standing.over(self._follower, self._joints, self._outputs, self._motion)
+        self._hold.over(self._follower, self._joints, self._outputs, self._motion)
 
     def _on_chunk(self, message: ActionChunk) -> None:
         if not self.active:
@@ -230,7 +228,7 @@ class TrajectoryNode(ManagedNode):
         newest, now_ns = self._joints.newest(), self.now_ns()
         self._outputs.felt(newest)
         fault = self._follower.felt(newest[self._columns], newest_ns, now_ns)
-        if fault and self._standing.lent:
+        if fault and self._hold.lent:
             self._follower.resume()  # others move it; where it is then is found out when it comes back
         elif fault:
             self._fault(fault)
@@ -238,10 +236,10 @@ class TrajectoryNode(ManagedNode):
 
     def _fault(self, sentence: str) -> None:
         """Hold until somebody resumes."""
-        if sentence not in self._standing.holds:
+        if sentence not in self._hold.holds:
             self.get_logger().error(sentence)
         self._faults[sentence] = None
-        self._standing.hold(sentence)
+        self._hold.hold(sentence)
 
     def _watch(self) -> None:
         if self._next is not None:
@@ -252,15 +250,15 @@ class TrajectoryNode(ManagedNode):
         self._follower.buffer.lead_s = self._outputs.lead_s()
         if change is not None:
             self._tell(change)
-        self._standing.poll()
+        self._hold.poll()
         self._home.poll()
         safety = self._follower.safety
         joins = self._follower.joins(self.now_ns())
-        rests = safety.state is Motion.HOLDING and not joins and bool(self._standing.holds)
+        rests = safety.state is Motion.HOLDING and not joins and bool(self._hold.holds)
         if rests and not self._rests:
             self._outputs.rest()
         self._rests = rests
-        lent = self._standing.lent and safety.state is Motion.HOLDING
+        lent = self._hold.lent and safety.state is Motion.HOLDING
         self._motion.keep(self._follower.buffer.kept_s)
         state = "released" if lent else safety.state.value
         self._motion.tell(state, safety.reasons, self.now_ns(), safety.causes)
@@ -288,19 +286,19 @@ class TrajectoryNode(ManagedNode):
             self.get_logger().info("holding")
 
     async def _on_hold(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        self._standing.hold()
+        self._hold.hold()
         self._home.cancel(OPERATOR)
-        unwritten = await self._standing.kept()
+        unwritten = await self._hold.kept()
         words = f"; a restart would forget it, because {unwritten}" if unwritten else ""
         return say(response, True, f"stopping; ~/resume goes on{words}")
 
     async def _on_resume(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        self._standing.resume_all()
+        self._hold.resume_all()
         self._follower.resume()
         self._faults.clear()
-        await self._standing.kept()
+        await self._hold.kept()
         late = [str(late) for late in self._follower.safety.watchdog.late(self.now_ns())]
-        held = "; ".join(self._standing.holds)
+        held = "; ".join(self._hold.holds)
         words = f"going on when fresh: {'; '.join(late)}" if late else "going on"
         return say(response, True, f"still held: {held}" if held else words)
 
@@ -319,19 +317,19 @@ class TrajectoryNode(ManagedNode):
 
     def _on_wrong_controller(self, sentence: str) -> None:
         self._wrong.append(sentence)
-        self._standing.hold(sentence, passing=True)
+        self._hold.hold(sentence, passing=True)
 
     def _look_beside(self) -> None:
         """Whether somebody else publishes what only one should."""
-        found = self._neighbours.look(self._standing.lent)
+        found = self._neighbours.look(self._hold.lent)
         for sentence in found.lasting:
             self._fault(sentence)
         for sentence in set(self._beside) - set(found.passing):
-            self._standing.resume(sentence)
+            self._hold.resume(sentence)
         for sentence in found.passing:
             if sentence not in self._beside:
                 self.get_logger().error(sentence)
-            self._standing.hold(sentence, passing=True)
+            self._hold.hold(sentence, passing=True)
         self._beside = found.passing
 
     def _report(self) -> None:

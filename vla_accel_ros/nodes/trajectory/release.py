@@ -18,8 +18,8 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.controller_check import node_of
 from vla_accel_ros.contract.parts import SERVO
 from vla_accel_ros.nodes.optional import interface
-from vla_accel_ros.nodes.service_calls import Asking
-from vla_accel_ros.nodes.trajectory.hold import RELEASED, Standing
+from vla_accel_ros.nodes.service_calls import ServiceCalls
+from vla_accel_ros.nodes.trajectory.hold import RELEASED, Hold
 
 _ANSWER_S = 3.0
 
@@ -27,21 +27,21 @@ _ANSWER_S = 3.0
 class Release:
     """~/release and ~/reclaim.
 
-    standing: stops the robot and lets it go on. by: "pause" or "switch". theirs: controllers to activate
+    hold: stops the robot and lets it go on. by: "pause" or "switch". theirs: controllers to activate
     while ours are released. manager: the controller manager's node. Raises ValueError when
     controller_manager_msgs is needed and not installed.
     """
 
     def __init__(
-        self, standing: Standing, contract: Contract, by: str, theirs: tuple[str, ...], manager: str
+        self, hold: Hold, contract: Contract, by: str, theirs: tuple[str, ...], manager: str
     ) -> None:
-        self._standing, self._theirs, self._manager = standing, theirs, manager
+        self._hold, self._theirs, self._manager = hold, theirs, manager
         self._ours = tuple(
             node_of(controller).rpartition("/")[2]
             for controller in contract.controllers
             if controller.kind not in SERVO
         )
-        self._state = "released" if RELEASED in standing.holds else "ours"
+        self._state = "released" if RELEASED in hold.holds else "ours"
         self._by_switch = by == "switch"
         if self._by_switch:
             _switch_kind()
@@ -51,22 +51,22 @@ class Release:
         if self._state != "ours":
             return say(response, self._state == "released", f"the controllers are {self._state} already")
         self._state = "being released"
-        if not await self._standing.stand(RELEASED):
+        if not await self._hold.stand(RELEASED):
             self._state = "ours"
             return say(response, False, "the trajectory node is not active: activate it first")
         if self._by_switch:
             # Before it is done: who dies meanwhile cannot know whether it was.
-            self._standing.switch(list(self._theirs), list(self._ours), sure=False)
-            await self._standing.kept()
+            self._hold.switch(list(self._theirs), list(self._ours), sure=False)
+            await self._hold.kept()
             problem = self._switch(self._theirs, self._ours)
             if problem:
                 self._state = "ours"
-                self._standing.switch([], [])
-                self._standing.go_on(RELEASED)
+                self._hold.switch([], [])
+                self._hold.go_on(RELEASED)
                 return say(response, False, f"{problem}; going on")
-            self._standing.switch(list(self._theirs), list(self._ours))
+            self._hold.switch(list(self._theirs), list(self._ours))
         self._state = "released"
-        unwritten = await self._standing.kept()
+        unwritten = await self._hold.kept()
         words = f"; a restart would forget it, because {unwritten}" if unwritten else ""
         return say(response, True, f"released; ~/reclaim takes the controllers back{words}")
 
@@ -74,7 +74,7 @@ class Release:
         """Take the controllers back and go on from where the joints are."""
         if self._state != "released":
             return say(response, self._state == "ours", f"the controllers are {self._state} already")
-        switched = self._standing.switched
+        switched = self._hold.switched
         if switched:
             try:
                 problem = self._switch(switched["off"], switched["on"], switched["sure"])
@@ -83,11 +83,11 @@ class Release:
             if problem:
                 return say(response, False, f"{problem}; still released")
         self._state = "ours"
-        self._standing.switch([], [])
-        self._standing.go_on(RELEASED)
-        self._standing.open()
-        await self._standing.kept()
-        held = "; ".join(self._standing.holds)
+        self._hold.switch([], [])
+        self._hold.go_on(RELEASED)
+        self._hold.open()
+        await self._hold.kept()
+        held = "; ".join(self._hold.holds)
         return say(
             response, True, f"ours, and held: {held}" if held else "going on from where the joints are"
         )
@@ -102,7 +102,7 @@ class Release:
         )
         request.timeout.sec = 2
         service = f"{self._manager}/switch_controller"
-        with Asking(self._standing.node) as ask:
+        with ServiceCalls(self._hold.node) as ask:
             answer = ask(kind, service, request, _ANSWER_S, once=True)
         if answer is None:
             return f"{service} does not answer: start the controller manager, or set release_by to pause"

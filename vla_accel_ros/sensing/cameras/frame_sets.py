@@ -26,7 +26,7 @@ _SILENT = 2.0
 _JUMP_NS = 500_000_000
 
 
-class WholeSets:
+class FrameSets:
     """The arrivals of all cameras, whose rates are given [Hz]. Any threads. clock: monotonic seconds.
 
     count: how many whole sets there were.

@@ -22,7 +22,7 @@ from vla_accel_ros.contract.controller_check import Sender
 from vla_accel_ros.contract.findings import Finding, error, ok, warning
 from vla_accel_ros.contract.graph_check import inputs, outputs
 from vla_accel_ros.nodes import diagnostics
-from vla_accel_ros.nodes.clients.inspector import Visitor
+from vla_accel_ros.nodes.clients.inspector import Inspector
 from vla_accel_ros.nodes.environment import demo_contract, demo_model, lacks_profile
 from vla_accel_ros.tools.doctor import gpu, machine, streams
 from vla_accel_ros.tools.doctor.verdict import Node, Robot, Running, why_not
@@ -57,7 +57,7 @@ class Examined:
 def examine(question: Question, tell: Callable[[str], object]) -> Examined:
     """The verdict and all findings. tell: hears what is being done."""
     found: dict[str, list[Finding]] = {}
-    with Visitor(question.namespace) as visitor:
+    with Inspector(question.namespace) as visitor:
         processes, began_s = machine.processes(), time.monotonic()
         tell("looking for nodes")
         there = visitor.discover([visitor.name(node) for node in NODES])
@@ -97,7 +97,7 @@ def examine(question: Question, tell: Callable[[str], object]) -> Examined:
 
 
 def _node(
-    visitor: Visitor,
+    visitor: Inspector,
     node: str,
     state: str | None,
     processes: Sequence[machine.Process],
@@ -130,7 +130,7 @@ def _lacks_profile(processes: Sequence[machine.Process]) -> bool:
     return any(map(lacks_profile, theirs or [os.environ]))
 
 
-def _commands(visitor: Visitor, contract: Contract | None) -> tuple[list[str], dict[str, list[str]]]:
+def _commands(visitor: Inspector, contract: Contract | None) -> tuple[list[str], dict[str, list[str]]]:
     """Command topics that nobody listens to, and who publishes what is ours alone, by topic."""
     topics = [] if contract is None else [controller.topic for controller in contract.controllers]
     ours = {"action_chunk": visitor.name("inference")}
@@ -146,7 +146,7 @@ def _commands(visitor: Visitor, contract: Contract | None) -> tuple[list[str], d
 
 
 def _nodes(
-    visitor: Visitor, there: list[str], running: dict[str, str], states: Mapping[str, str]
+    visitor: Inspector, there: list[str], running: dict[str, str], states: Mapping[str, str]
 ) -> list[Finding]:
     if not there:
         domain = os.environ.get("ROS_DOMAIN_ID", "0")
@@ -172,7 +172,7 @@ def _nodes(
     return found
 
 
-def _clock(visitor: Visitor, asked: dict[str, dict[str, Any]]) -> list[Finding]:
+def _clock(visitor: Inspector, asked: dict[str, dict[str, Any]]) -> list[Finding]:
     wants = {node: values["use_sim_time"] for node, values in asked.items() if "use_sim_time" in values}
     sources = visitor.publishers("/clock")
     simulated = any(wants.values())
@@ -214,7 +214,7 @@ def _contract(question: Question, asked: dict[str, dict[str, Any]]) -> tuple[Con
     return contract, found or [ok("contract", f"{contract.robot}, {path}")]
 
 
-def _controllers(visitor: Visitor, contract: Contract, trajectory: dict[str, Any]) -> list[Finding]:
+def _controllers(visitor: Inspector, contract: Contract, trajectory: dict[str, Any]) -> list[Finding]:
     speeds = {joint.name: joint.velocity for joint in contract.joints}
     sender = Sender(trajectory.get("stamp", "now"), speeds)
     found = []
