@@ -106,7 +106,7 @@ class Shared:
                 begun[self.ask(slot, length, tokens)] = index
             chunks += len(lengths)
             for _ in range(k):
-                if not self.answers.under_way:
+                if not self.answers.unfinished:
                     break
                 said = self.answers.advance()
                 said_tokens, forwards = said_tokens + len(said), forwards + 1
@@ -151,7 +151,7 @@ class Shared:
 
     def clear(self) -> None:
         """Forget all texts."""
-        for request in self.answers.under_way:
+        for request in self.answers.unfinished:
             self.answers.cancel(request)
 
 
@@ -187,7 +187,7 @@ class Isolated:
         slot = shared.store.acquire()
         (length,) = shared.stages.observe([one.frames], [one.prompt], [slot])
         request = shared.ask(slot, length, tokens)
-        while shared.answers.under_way:
+        while shared.answers.unfinished:
             shared.answers.advance()
         return tuple(shared.store.retrieve(request).tokens)
 

@@ -68,9 +68,9 @@ def test_frames_join_and_leave_one_batch() -> None:
         slot, tokens, hidden = observe(store, scene)
         assert answers.begin(slot, tokens, hidden, max_tokens=3) == scene
         store.prefixes.release(slot)
-        batch.append(len(answers.under_way))
+        batch.append(len(answers.unfinished))
         said += answers.advance()
-    while answers.under_way:
+    while answers.unfinished:
         said += answers.advance()
     assert batch == [1, 2, 3, 3, 3, 3]
     assert [ids(said, scene) for scene in range(6)] == [alone(scene, 3, None) for scene in range(6)]
@@ -98,13 +98,13 @@ def test_any_schedule_says_the_same(data: st.DataObject, together: bool) -> None
             )
             store.prefixes.release(slot)
             wanted[request] = alone(scene, count, stop, temperature, seed)
-        elif event == "cancel" and answers.under_way:
-            dropped = data.draw(st.sampled_from(answers.under_way), label="cancelled")
+        elif event == "cancel" and answers.unfinished:
+            dropped = data.draw(st.sampled_from(answers.unfinished), label="cancelled")
             answers.cancel(dropped)
             del wanted[dropped]
         else:
             said += answers.advance()
-    while answers.under_way:
+    while answers.unfinished:
         said += answers.advance()
 
     assert {request: ids(said, request) for request in wanted} == wanted
@@ -145,7 +145,7 @@ def test_a_forward_that_fails_costs_no_answer_anything(fails: str, monkeypatch: 
     for scene in range(2):
         answers.begin(*observe(store, scene), max_tokens=9 - scene)
     said, failed = [], 0
-    while answers.under_way:
+    while answers.unfinished:
         try:
             said += answers.advance()
         except RuntimeError:
@@ -167,7 +167,7 @@ def test_who_cannot_hear_its_token_keeps_nobody_else_from_theirs() -> None:
     for token in alone(0, 3, None):
         with pytest.raises(RuntimeError, match=f"token {token} of 0"):
             answers.advance()
-    assert not answers.under_way and not store.active()
+    assert not answers.unfinished and not store.active()
     assert ids(heard, 1) == alone(1, 3, None)
 
 
@@ -181,7 +181,7 @@ def test_an_action_on_the_same_prefix_is_not_disturbed() -> None:
         before = MODEL.velocity(noise, torch.ones(1), None, store.prefixes.view(slot, tokens))
         answers = Answers(MODEL, store, stop=None)
         answers.begin(slot, tokens, hidden, max_tokens=5)
-        while answers.under_way:
+        while answers.unfinished:
             answers.advance()
         after = MODEL.velocity(noise, torch.ones(1), None, store.prefixes.view(slot, tokens))
     assert torch.equal(before, after)

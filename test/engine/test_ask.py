@@ -281,7 +281,7 @@ def test_an_answer_closed_by_whoever_hears_it_speak_is_taken_out_after_the_forwa
 
     def closing(segments: object) -> object:
         first.close()
-        under_way.append(len(answers.under_way))
+        under_way.append(len(answers.unfinished))
         return forward(segments)
 
     answers._forward = closing

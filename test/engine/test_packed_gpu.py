@@ -115,7 +115,7 @@ def test_answers_in_slots_and_pages_say_what_they_say_alone() -> None:
             alone = [int(s.tokens) for s in decode(model, past, hidden[:, -1], 11)]
         wanted[answers.begin(slot, tokens, hidden[0, -1], 11)] = alone
         said += answers.advance()
-    while answers.under_way:
+    while answers.unfinished:
         said += answers.advance()
     assert {request: [one.token for one in said if one.request == request] for request in wanted} == wanted
 

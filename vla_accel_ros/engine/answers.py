@@ -66,7 +66,7 @@ class Answers:
         self._answers: dict[int, _Answer] = {}
 
     @property
-    def under_way(self) -> tuple[int, ...]:
+    def unfinished(self) -> tuple[int, ...]:
         """Requests that are not finished, oldest first."""
         return tuple(self._answers)
 

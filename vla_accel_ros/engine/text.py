@@ -49,12 +49,12 @@ class TextDecoder:
         self._store = KVStore(pool, memory)
         self._answers = Answers(policy.model, self._store, policy.tokenizer.eos, forward=forward or plain)
         self._tokenizer, self._config = policy.tokenizer, config
-        self._under_way: dict[int, Request] = {}
+        self._open: dict[int, Request] = {}
 
     @property
     def places(self) -> int:
         """How many more answers may be begun."""
-        return self._config.answers - len(self._under_way)
+        return self._config.answers - len(self._open)
 
     def begin(self, request: Request, hidden: Tensor) -> None:
         """Take in a request whose prefix is held. hidden [W]: of the prefix's last token.
@@ -66,7 +66,7 @@ class TextDecoder:
             raise ValueError(f"max_tokens is {request.max_tokens}; the engine takes 1 to {most}.")
         if not self.places:
             raise PoolExhausted(
-                f"{len(self._under_way)} answers are under way; close one, or give the engine more than "
+                f"{len(self._open)} answers are open; close one, or give the engine more than "
                 f"{self._config.answers} answers."
             )
         seed = (self._config.seed, request.number, 1) if request.seed is None else request.seed
@@ -82,7 +82,7 @@ class TextDecoder:
             on_token=partial(_hear, request, text),
         )
         request.tokens = text.tokens
-        self._under_way[request.progress] = request
+        self._open[request.progress] = request
 
     def advance(self) -> None:
         """One more token for every open answer, in one forward."""
@@ -91,9 +91,9 @@ class TextDecoder:
 
     def drop(self, request: Request) -> None:
         """Give back what an answer holds."""
-        if self._under_way.pop(request.progress, None) is None:
+        if self._open.pop(request.progress, None) is None:
             return
-        if request.progress in self._answers.under_way:
+        if request.progress in self._answers.unfinished:
             self._answers.cancel(request.progress)
         else:
             self._store.remove(request.progress)
@@ -109,7 +109,7 @@ class TextDecoder:
                     self._answers.begin(slot, n_tokens, hidden, tokens, sampling=any_word)
                     for _ in range(count)
                 ]
-                while self._answers.under_way:
+                while self._answers.unfinished:
                     self._answers.advance()
                 for number in begun:
                     self._store.remove(number)

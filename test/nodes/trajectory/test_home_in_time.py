@@ -41,19 +41,19 @@ def assert_stays(robot: Robot) -> None:
 
 def assert_works(robot: Robot) -> None:
     """It stays until it is resumed; then chunks move it, and it goes home when it is called to, and stays."""
-    assert HOMING not in robot.hold.holds
-    if robot.hold.holds:
+    assert HOMING not in robot.standing.holds
+    if robot.standing.holds:
         robot.run(0.02)
         stood = robot.path[-1]
         robot.run(1.0, goal=0.5)
         np.testing.assert_array_equal(robot.path[-1], stood)
-        robot.hold.resume_all()
+        robot.standing.resume_all()
     robot.run(1.0, goal=0.5)
     assert robot.follower.safety.state is Motion.RUNNING
     robot.call("home again")
     robot.run(3.0, goal=0.5)
     assert robot.answers["home again"].success
-    assert list(robot.hold.holds) == [AT_HOME]
+    assert list(robot.standing.holds) == [AT_HOME]
     np.testing.assert_allclose(robot.path[-1], HOME, atol=1e-6)
 
 
@@ -85,7 +85,7 @@ def test_a_second_call_while_the_first_waits_takes_its_place(waiting):
     waiting.call("home again")
     waiting.run(4.0)
     assert waiting.answers["home"].message == "replaced by another move"
-    assert waiting.answers["home again"].success and HOMING not in waiting.hold.holds
+    assert waiting.answers["home again"].success and HOMING not in waiting.standing.holds
     waiting.assert_smooth()
 
 
@@ -93,12 +93,12 @@ def test_two_calls_that_wait_are_both_void_when_it_is_held(waiting):
     waiting.call("home again")
     waiting.hold()
     assert_stays(waiting)
-    assert not waiting.answers["home again"].success and HOMING not in waiting.hold.holds
+    assert not waiting.answers["home again"].success and HOMING not in waiting.standing.holds
 
 
 def test_a_call_that_waits_for_the_stand_answers_when_the_node_is_deactivated(waiting):
     waiting.deactivate()
-    assert "not active" in waiting.answers["home"].message and HOMING not in waiting.hold.holds
+    assert "not active" in waiting.answers["home"].message and HOMING not in waiting.standing.holds
 
 
 def test_it_does_not_go_home_from_where_the_joints_were_long_ago(robot):
@@ -112,7 +112,7 @@ def test_it_does_not_go_home_from_where_the_joints_were_long_ago(robot):
     assert answer.message.endswith(": look at its driver")
     robot.run(0.5)
     np.testing.assert_array_equal(robot.path[-1], position)
-    assert HOMING not in robot.hold.holds
+    assert HOMING not in robot.standing.holds
 
 
 def test_joints_that_fall_silent_before_the_stand_are_late_for_home():
@@ -172,7 +172,7 @@ def test_a_move_that_replaces_another_begins_when_it_stands(robot):
     robot.goes_home()
     robot.call("home again")
     robot.run(1.2, goal=1.8)  # chunks come all the time
-    assert list(robot.hold.holds) == [NOT_AT_HOME, HOMING] and robot.speed > 1.0
+    assert list(robot.standing.holds) == [NOT_AT_HOME, HOMING] and robot.speed > 1.0
     robot.run(4.0)
     assert "replaced by another move" in robot.answers["home"].message
     assert robot.answers["home again"].success
@@ -225,7 +225,7 @@ def test_a_clock_that_is_set_while_a_move_by_an_action_lasts_does_not_keep_it_fr
     robot.jump(seconds)
     robot.run(SETTLE_S + 1.0)
     assert not robot.answers["home"].success
-    robot.hold.resume_all()
+    robot.standing.resume_all()
     robot.run(2.5, goal=0.5)  # the join first, which allows for a controller that has come home
     assert robot.follower.safety.state is Motion.RUNNING
 
@@ -238,7 +238,7 @@ def test_deactivated_while_it_brakes_all_calls_answer(robot, name):
     assert not robot.answers
     robot.deactivate()
     assert "not active" in robot.answers[name].message and not robot.answers["home"].success
-    assert list(robot.hold.holds) == [NOT_AT_HOME]
+    assert list(robot.standing.holds) == [NOT_AT_HOME]
 
 
 def test_brakes_that_a_clock_was_set_back_behind_do_not_last_for_ever(robot):
@@ -253,11 +253,11 @@ def test_brakes_that_a_clock_was_set_back_behind_do_not_last_for_ever(robot):
 def test_a_node_that_was_deactivated_as_it_came_to_rest_does_not_stand():
     robot = Robot("forward_command")
     robot.moves()
-    call = robot.hold.stand(RELEASED)
+    call = robot.standing.stand(RELEASED)
     call.send(None)
     robot.run(0.5)
     assert robot.follower.safety.state is Motion.HOLDING
     robot.deactivate()
     with pytest.raises(StopIteration) as end:
         call.send(None)
-    assert end.value.value is False and not robot.hold.holds
+    assert end.value.value is False and not robot.standing.holds

@@ -43,13 +43,13 @@ class StaggeredChunks(WholeChunks):
             return MicroBatch(DENOISE, (whole[0],), steps=0)
         waiting = [request for request in acts if not request.begun]
         fresh = [request for request in waiting if request.fresh or not request.stream]
-        under_way = [r for r in acts if r.begun and not (fresh and _gives_way(r, fresh[0]))]
-        if len(under_way) < self._seats and fresh:
-            return MicroBatch(DENOISE, (*under_way, fresh[0]))
+        begun = [r for r in acts if r.begun and not (fresh and _gives_way(r, fresh[0]))]
+        if len(begun) < self._seats and fresh:
+            return MicroBatch(DENOISE, (*begun, fresh[0]))
         if seen := see(ready):
             return seen
-        joins = waiting[:1] if len(under_way) < self._seats else []
-        return MicroBatch(DENOISE, (*under_way, *joins)) if under_way or joins else None
+        joins = waiting[:1] if len(begun) < self._seats else []
+        return MicroBatch(DENOISE, (*begun, *joins)) if begun or joins else None
 
 
 def _gives_way(old: Request, new: Request) -> bool:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from vla_accel_ros.engine.config import (
     AUTO,
+    FRESHNESS,
     PIPELINED,
     PREFERENCES,
     RATE,
@@ -56,12 +57,12 @@ def expected(
 ) -> Expected:
     """What a schedule of SCHEDULES gives with K = tokens and a mean of accepted draft tokens, 0 to K - 1."""
     rest, draft_s = tokens - 1, max(0.0, times.drafted_s - times.prefill_s)
-    if schedule == "sequential":
+    if schedule == SEQUENTIAL:
         age = every = times.prefill_s + rest * times.decode_s
-    elif schedule == "speculative" and prefer == "freshness":
+    elif schedule == SPECULATIVE and prefer == FRESHNESS:
         age = every = times.drafted_s + (rest - accepted) * times.decode_s
     else:
-        drafted = schedule == "speculative"
+        drafted = schedule == SPECULATIVE
         every = times.packed_s + draft_s * drafted
         waits = rest - accepted * drafted
         age = waits * max(every, 1.0 / camera_hz) + every
@@ -76,7 +77,7 @@ def best(
     now: the one in use, which is kept while it is alike in both.
     """
     found = {one: expected(one, times, tokens, accepted, prefer, camera_hz) for one in SCHEDULES}
-    first, second = ("rate", "age") if prefer == "rate" else ("age", "rate")
+    first, second = ("rate", "age") if prefer == RATE else ("age", "rate")
     costs = {one: {"rate": 1.0 / made.rate_hz, "age": made.age_s} for one, made in found.items()}
     alike = _cheapest(list(SCHEDULES), {one: cost[first] for one, cost in costs.items()})
     left = _cheapest(alike, {one: cost[second] for one, cost in costs.items()})
@@ -125,13 +126,13 @@ class TokenFrames:
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
         acts = [request for request in ready if request.want == ACT]
-        under_way = tuple(request for request in acts if request.begun)
+        begun = tuple(request for request in acts if request.begun)
         waiting = [request for request in acts if not request.begun]
         fresh = [request for request in waiting if request.fresh or not request.stream]
-        if under_way and not all(self._overlap and request.stream for request in under_way):
-            return MicroBatch(DECODE, under_way)  # finished at once
+        if begun and not all(self._overlap and request.stream for request in begun):
+            return MicroBatch(DECODE, begun)  # finished at once
         if fresh:
-            return self._prefill(under_way, fresh[0])
+            return self._prefill(begun, fresh[0])
         return see(ready)
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
@@ -171,7 +172,7 @@ class TokenFrames:
         self._seen += 1
         self.accepted += (right - self.accepted) * max(MEMORY, 1.0 / self._seen)
 
-    def _prefill(self, under_way: tuple[Request, ...], new: Request) -> MicroBatch:
+    def _prefill(self, begun: tuple[Request, ...], new: Request) -> MicroBatch:
         schedule = self.schedule()
         words, last = self._last.get(new.robot, ("", ()))
         if words != new.instruction:  # of another task
@@ -179,7 +180,7 @@ class TokenFrames:
         self._drafts[new] = last
         self._overlap = self.overlaps(schedule)
         draft = last[: self._tokens - 1] if schedule == SPECULATIVE else ()
-        return MicroBatch(PREFILL, (*under_way, new), draft=draft)
+        return MicroBatch(PREFILL, (*begun, new), draft=draft)
 
 
 def most_riders(mode: str, prefer: str, tokens: int) -> int:

@@ -123,26 +123,26 @@ class Samples(NamedTuple):
 class Pending:
     """Samples on their way to the host."""
 
-    def __init__(self, samples: Samples | None = None, under_way: _UnderWay | None = None) -> None:
-        self._samples, self._under_way, self._lock = samples, under_way, threading.Lock()
+    def __init__(self, samples: Samples | None = None, copy: _Copy | None = None) -> None:
+        self._samples, self._copy, self._lock = samples, copy, threading.Lock()
 
     def ready(self) -> bool:
         """Whether `wait` would return at once."""
-        under_way = self._under_way
-        return under_way is None or under_way.arrived.query()
+        copy = self._copy
+        return copy is None or copy.arrived.query()
 
     def wait(self) -> Samples:
         """The samples, the caller's own; the same each time."""
         with self._lock:
-            if self._under_way is not None:
-                self._under_way.arrived.synchronize()
-                self._samples = self._under_way.samples()
-                self._under_way = None
+            if self._copy is not None:
+                self._copy.arrived.synchronize()
+                self._samples = self._copy.samples()
+                self._copy = None
             assert self._samples is not None
             return self._samples
 
 
-class _UnderWay:
+class _Copy:
     """A host block while a result is copied to it; it goes back when nobody refers to it."""
 
     def __init__(self, readback: Readback, block: Tensor, arrived: torch.cuda.Event, batch: int) -> None:
@@ -192,7 +192,7 @@ class Readback:
             block[start : start + len(part)].copy_(part, non_blocking=True)
             start += len(part)
         arrived.record()
-        return Pending(under_way=_UnderWay(self, block, arrived, batch))
+        return Pending(copy=_Copy(self, block, arrived, batch))
 
     def _host_block(self) -> tuple[Tensor, torch.cuda.Event]:
         try:

@@ -70,7 +70,7 @@ class Home:
         }
         self._streamed: list[_Streamed] = []
         self._sent: dict[str, Trajectory] = {}  # by topic, the last
-        self._calls = self._under_way = self._polled_ns = 0
+        self._calls = self._unfinished = self._polled_ns = 0
         self._why = ""
 
     async def home(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
@@ -79,16 +79,16 @@ class Home:
         if refusal:
             return say(response, False, refusal)
         self.cancel("replaced by another move")
-        self._under_way += 1
+        self._unfinished += 1
         self._hold.resume(AT_HOME)
         self._hold.hold(NOT_AT_HOME)
         problem = await self._go(self._calls)
         await self._hold.stood()
-        self._under_way -= 1
+        self._unfinished -= 1
         if not problem:
             self._hold.hold(AT_HOME)
             self._hold.resume(NOT_AT_HOME)
-        if not self._under_way:
+        if not self._unfinished:
             self._hold.go_on(HOMING, self._sent.values())
         return say(response, not problem, problem or AT_HOME)
 

@@ -151,11 +151,11 @@ class _Goal:
 
     def cancel(self, sentence: str) -> bool:
         """Whether it had not come to its end yet."""
-        self._cancelled, under_way = True, not self.outcome.done()
-        if self._handle is not None and under_way:
+        self._cancelled, unfinished = True, not self.outcome.done()
+        if self._handle is not None and unfinished:
             self._handle.cancel_goal_async()
         self.end(False, sentence)
-        return under_way
+        return unfinished
 
     def answered(self, future: Future) -> None:
         self._handle = future.result()
