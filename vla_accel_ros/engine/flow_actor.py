@@ -118,7 +118,7 @@ class FlowActor:
         held = None if request.committed is None else Committed.of(policy, request.committed, origin)
         state = policy.normalized_state(origin)[None] if policy.feels else None
         doing = _Denoising(origin, self._noise(request), state, request.guidance, held)
-        if self._seats is not None and not request.whole and not doing.exact:
+        if self._seats is not None and not request.whole:
             doing.seat = next(seat for seat in range(self._seats.count) if seat not in self._seated)
             span = self._pool.span(prefix.slot, 0, prefix.n_tokens)
             self._seats.take(doing.seat, doing.noise, state, span, self._inpainting(doing))

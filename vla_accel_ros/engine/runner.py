@@ -37,6 +37,9 @@ from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.policies import FLOW, AnyPolicy, WordedPolicy
 
+CAPTURED = (Pi, OpenVLA)
+"""Models that have captured stages."""
+
 
 class Actor(Protocol):
     """Computes action requests. horizon: actions it makes at once."""
@@ -160,11 +163,8 @@ class ModelRunner:
         self.stages.build(views, prompts, (self.config.steps,), progress=progress, forms=forms)
         self.actor.prepare()
         if self.text is not None:
-            slot, n_tokens = self.pool.acquire(), 1
-            try:
-                self.text.prepare(slot, n_tokens, self.prefill.last_hidden(slot, n_tokens))
-            finally:
-                self.pool.release(slot)
+            with self.pool.holding(1) as (slot,):
+                self.text.prepare(slot, 1, self.prefill.last_hidden(slot, 1))
 
     def _prefill(self, request: Request) -> None:
         """A frame's prefix, the same with other words, or what an answer begins with."""
@@ -200,15 +200,15 @@ class ModelRunner:
 
 def has_stages(policy: AnyPolicy) -> bool:
     """Whether a policy can be computed by captured stages on its device, and gains by it."""
-    known = isinstance(policy.model, Pi | OpenVLA)
-    return known and policy.device.type == "cuda" and importlib.util.find_spec("triton") is not None
+    here = policy.device.type == "cuda" and importlib.util.find_spec("triton") is not None
+    return here and isinstance(policy.model, CAPTURED)
 
 
 def _check(policy: AnyPolicy, config: EngineConfig) -> None:
     """Raise ValueError for choices that the policy does not have."""
     kind, device, dtype = policy.config.kind, policy.device, policy.kv_dtype
     check(config.precision, config.fast, device, dtype)
-    if config.fast and not isinstance(policy.model, Pi | OpenVLA):
+    if config.fast and not isinstance(policy.model, CAPTURED):
         raise ValueError(f"fast is true, but a {kind} policy has no fast stages; leave it false.")
     if policy.acts == FLOW:
         if config.token_mode != SEQUENTIAL:

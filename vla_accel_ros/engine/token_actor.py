@@ -189,13 +189,11 @@ class PackedTokenActor:
         if not isinstance(forward, PackedForward):
             return
         config = self._policy.config
-        images, most = (
-            config.max_tokens - config.max_prompt,
-            most_riders(mode, self._config.token_prefer, tokens),
-        )
+        images = config.max_tokens - config.max_prompt
+        most = most_riders(mode, self._config.token_prefer, tokens)
         rows = {images + words + draft for words in prompts for draft in draft_lengths(mode, tokens)}
         counts = [*forward.distinct(rows), *([0] if tokens > 1 else [])]
-        with torch.inference_mode(), self._held(most + 2) as slots:
+        with torch.inference_mode(), self._pool.holding(most + 2) as slots:
             for done, count in enumerate(counts):
                 progress(f"forwards of {count} new rows" if count else "decodes", done, len(counts))
                 for riding in range(most + 1) if count else range(1, max(most, 1) + 1):
@@ -205,7 +203,7 @@ class PackedTokenActor:
         """The medians of the forwards that token_mode auto chooses by, when they are warm."""
         config, rest = self._policy.config, self.tokens - 1
         words = min(config.max_tokens - config.max_prompt + MEASURED_WORDS, config.max_tokens)
-        with torch.inference_mode(), self._held(self.tokens) as slots:
+        with torch.inference_mode(), self._pool.holding(self.tokens) as slots:
 
             def taken(rows: int, riders: int) -> float:
                 seconds = []
@@ -225,9 +223,6 @@ class PackedTokenActor:
         if self._policy.device.type == "cuda":
             torch.cuda.synchronize(self._policy.device)
         return time.perf_counter()
-
-    def _held(self, count: int) -> _Held:
-        return _Held(self._pool, count)
 
     def _nothing(self, rows: int, slots: list[int]) -> list[Segment]:
         """Of zeros: a new frame of so many rows, or none for 0, and riders in the other slots."""
@@ -268,27 +263,6 @@ class PackedTokenActor:
         """The likeliest id after each row, read from the device once."""
         ids = iter(self._policy.model.logits(torch.cat(hidden, dim=1))[0].argmax(dim=-1).tolist())
         return [list(itertools.islice(ids, rows.shape[1])) for rows in hidden]
-
-
-class _Held:
-    """Some slots, for a block."""
-
-    def __init__(self, pool: KVPool, count: int) -> None:
-        self._pool, self._count, self._slots = pool, count, list[int]()
-
-    def __enter__(self) -> list[int]:
-        try:
-            for _ in range(self._count):
-                self._slots.append(self._pool.acquire())
-        except BaseException:
-            self.__exit__()
-            raise
-        return self._slots
-
-    def __exit__(self, *_: object) -> None:
-        for slot in self._slots:
-            self._pool.release(slot)
-        self._slots = []
 
 
 def _verified(said: list[int], draft: tuple[int, ...]) -> list[int]:

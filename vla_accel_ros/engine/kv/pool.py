@@ -85,6 +85,18 @@ class KVPool:
             self.release(slot)
             raise
 
+    @contextmanager
+    def holding(self, count: int) -> Iterator[list[int]]:
+        """Free slots for a block, given back after it. Raises as acquire does."""
+        slots: list[int] = []
+        try:
+            for _ in range(count):
+                slots.append(self.acquire())
+            yield slots
+        finally:
+            for slot in slots:
+                self.release(slot)
+
     def retain(self, slot: int) -> None:
         """Hold a slot that is already held once more."""
         with self._lock:

@@ -117,8 +117,7 @@ class Stages:
         buckets = sorted({self.bucket(length) for length in prompts})
         made: list[tuple[str, Callable[[], object]]] = []
         device = self.pool.k.device
-        slot = self.pool.acquire()
-        try:
+        with self.pool.holding(1) as (slot,):
             for count in sorted(set(views)):
                 images = np.zeros((count, config.vision.image_size, config.vision.image_size, 3), np.uint8)
                 for bucket in buckets:
@@ -141,8 +140,6 @@ class Stages:
                 make()
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
-        finally:
-            self.pool.release(slot)
 
     def bucket(self, prompt: int) -> int:
         """The prompt length that a stage is made for."""
