@@ -374,6 +374,23 @@ def test_a_request_that_cannot_begin_fails_alone() -> None:
     assert system.runner.slots_held == 1 and not system.runner.held  # the newest
 
 
+def test_a_panic_where_a_request_begins_goes_through_and_is_what_its_waiter_is_told() -> None:
+    class Panic(BaseException):
+        """No Exception."""
+
+    def panic() -> Observation:
+        raise Panic("the camera's library is gone")
+
+    system = System()
+    request = system.submit(OBSERVE, observe=panic)
+    with pytest.raises(Panic):
+        system.scheduler.step()
+    with pytest.raises(Cancelled, match="the camera's library is gone"):
+        system.scheduler.wait(request)
+    assert not system.runner.ran and not system.scheduler.requests
+    system.seen()
+
+
 @pytest.mark.parametrize("where", ["sense", "on_begin"])
 def test_an_error_of_what_a_request_brings_is_its_own(system: System, where: str) -> None:
     def fails(*_: object) -> None:

@@ -134,6 +134,9 @@ class ModelRunner:
         return request.want != ASK or (self.text is not None and self.text.places > 0)
 
     def begin(self, request: Request) -> None:
+        prefix = request.prefix
+        if prefix is not None and prefix.ready is not None:  # another lane may have computed it
+            torch.cuda.current_stream(self.policy.device).wait_event(prefix.ready)
         if request.want == ACT:
             self.actor.begin(request)
 

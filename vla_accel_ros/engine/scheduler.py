@@ -320,6 +320,9 @@ class Scheduler:
             self._runner.begin(request)
         except Exception as error:
             request.error, request.finished = error, True
+        except BaseException as error:  # a panic of what it calls: nobody is to compute the rest of it
+            request.error, request.finished = Cancelled(f"a request to {request.want}: {error!r}"), True
+            raise
         if request.want == ACT and request.stream and held is not None:
             robot = self._robots.setdefault(request.robot, _Robot())
             robot.acted, robot.sensed_ns = held.version, request.sensed_ns

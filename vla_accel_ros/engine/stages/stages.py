@@ -167,8 +167,11 @@ class Stages:
             encode.upload.begin([image for frame in frames for image in frame])
             self._run(encode, partition)
             encode.upload.read()
-            prompts = prompts() if callable(prompts) else prompts
-            encode.upload.end(taken)
+            try:
+                prompts = prompts() if callable(prompts) else prompts
+            finally:  # whoever lends the images may overwrite them when this is over, whatever it came to
+                encode.upload.end()
+            taken()
             prefill = self.prefill(views, max(len(prompt) for prompt in prompts), batch)
             tokens = views * self.model.config.vision.tokens
             for slot, seen in zip(slots, encode.tokens.split(tokens), strict=True):
