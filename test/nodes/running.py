@@ -37,6 +37,7 @@ class NodeProcess:
         self._remaps, self._program = remaps or {}, program
         self.left: set[Path] = set()
         self._log = folder / f"{namespace.strip('/') or 'root'}-{node}.log"
+        self._state = folder / "state"
         self.start()
 
     def start(self) -> None:
@@ -52,7 +53,7 @@ class NodeProcess:
             # A bare empty value or one that looks like a number would change its type on the way.
             command += ["-p", f"{name}:={text}" if not isinstance(value, str) else f"{name}:='{text}'"]
         extra = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
-        extra["XDG_STATE_HOME"] = str(self._log.parent / "state")
+        extra["XDG_STATE_HOME"] = str(self._state)
         with open(self._log, "ab") as log:
             self.process = subprocess.Popen(
                 command, env=process_environment(extra), stdout=log, stderr=log, cwd=ROOT
@@ -62,6 +63,11 @@ class NodeProcess:
     def log(self) -> str:
         """Everything it has written."""
         return self._log.read_text(errors="replace")
+
+    @property
+    def kept(self) -> str:
+        """What it and others with its folder keep over a crash: their state files."""
+        return "".join(path.read_text() for path in self._state.rglob("*.json"))
 
     def wait_for_log(self, text: str, timeout_s: float = 30.0) -> str:
         """Wait until the log holds `text`; returns the log."""
