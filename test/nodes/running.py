@@ -11,12 +11,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from vla_accel_ros.nodes.environment import process_environment
 
+LOST = "Fast DDS has lost this process's shared memory"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -41,7 +43,9 @@ class NodeProcess:
         self.start()
 
     def start(self) -> None:
-        """Start it, again after it ended."""
+        """Start it, again after it ended. One that was killed is started again as launch files do it, also
+        when it finds that the middleware cannot reach it (nodes/hearing.py).
+        """
         what = ["-m", f"vla_accel_ros.nodes.{self.node}"] if self._program is None else [str(self._program)]
         command = [sys.executable, *what, "--ros-args"]
         if self.namespace:
@@ -58,6 +62,14 @@ class NodeProcess:
             self.process = subprocess.Popen(
                 command, env=process_environment(extra), stdout=log, stderr=log, cwd=ROOT
             )
+        if self.left:
+            threading.Thread(
+                target=self._start_again, args=(self.process, len(self.log)), daemon=True
+            ).start()
+
+    def _start_again(self, process: subprocess.Popen[bytes], written: int) -> None:
+        if process.wait() == 1 and LOST in self.log[written:] and process is self.process:
+            self.start()
 
     @property
     def log(self) -> str:
