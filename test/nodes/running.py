@@ -92,6 +92,15 @@ class NodeProcess:
         self.process.kill()
         self.process.wait()
 
+    def lose_ports(self, timeout_s: float = 30.0) -> int:
+        """Delete what it receives in through shared memory, as who takes it for a dead one's; wait for its
+        end, and return its exit status.
+        """
+        links = [link.readlink() for link in Path(f"/proc/{self.process.pid}/fd").iterdir()]
+        for lock in (link for link in links if link.match("/dev/shm/fastdds_port*_el")):
+            lock.with_name(lock.name.removesuffix("_el")).unlink()
+        return self.process.wait(timeout_s)
+
     def end(self, number: int = signal.SIGTERM, timeout_s: float = 15.0) -> int:
         """Ask it to end with a signal; returns its exit status. Killed, and an error, when it does not."""
         if self.process.poll() is None:

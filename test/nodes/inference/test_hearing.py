@@ -6,19 +6,12 @@ from pathlib import Path
 
 import pytest
 from builders import make_checkpoint
-from running import LOST, NodeProcess
+from running import LOST
 from test_instruction import acts, say
 
 from vla_accel_ros.nodes.hearing import lost_ports
 
 SHARED = Path("/dev/shm")
-
-
-def ports(node: NodeProcess) -> set[Path]:
-    """What the node receives in."""
-    links = [link.readlink() for link in Path(f"/proc/{node.process.pid}/fd").iterdir()]
-    locks = [link.name for link in links if link.match("/dev/shm/fastdds_port*_el")]
-    return {SHARED / lock.removesuffix("_el") for lock in locks}
 
 
 def test_it_ends_and_the_next_one_knows_what_it_was_told(start, operator, tmp_path):
@@ -27,9 +20,7 @@ def test_it_ends_and_the_next_one_knows_what_it_was_told(start, operator, tmp_pa
     node = start("inference", autostart=True, model=str(model), denoise_steps=1, language_hz=0.0)
     say(operator, "reach the red block", node)
     acts(operator)
-    for port in ports(node):
-        port.unlink()  # as whoever takes it for a dead one's
-    assert node.process.wait(30.0) == 1
+    assert node.lose_ports() == 1
     assert LOST in node.log
     node.start()
     acts(operator)
