@@ -19,8 +19,7 @@ from vla_accel_ros.control.command_stream import CommandStream
 from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.watchdog import Motion, Safety, Watchdog
 from vla_accel_ros.control.jog import JogStream
-from vla_accel_ros.control.limits.braking import brake, brake_on_arrival, cut
-from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.limits.joint_limits import JointLimits, brake, brake_on_arrival, cut
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
 from vla_accel_ros.nodes.clock_watch import ClockWatch

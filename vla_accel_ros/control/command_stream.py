@@ -15,8 +15,7 @@ from collections import Counter
 
 import numpy as np
 
-from vla_accel_ros.control.limits.braking import brake
-from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.limits.joint_limits import JointLimits, brake
 from vla_accel_ros.control.limits.limiter import step_towards
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
 
@@ -132,11 +131,4 @@ def _ended(path: Trajectory, limits: JointLimits) -> Trajectory:
     if path.velocities is None or not path.velocities[-1].any():
         return path
     end = MotionState(path.end_ns, path.positions[-1], path.velocities[-1])
-    tail = brake(path.joints, end, limits)
-    assert tail.velocities is not None
-    return Trajectory(
-        path.joints,
-        np.concatenate([path.times_ns, tail.times_ns[1:]]),
-        np.concatenate([path.positions, tail.positions[1:]]),
-        np.concatenate([path.velocities, tail.velocities[1:]]),
-    )
+    return path.then(brake(path.joints, end, limits))

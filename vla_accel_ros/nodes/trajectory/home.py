@@ -16,8 +16,7 @@ from rclpy.task import Future
 from std_srvs.srv import Trigger
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.control.limits.braking import brake, brake_on_arrival, cut
-from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.limits.joint_limits import JointLimits, brake, brake_on_arrival, cut
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
 from vla_accel_ros.nodes.adapters.adapter import Adapter
