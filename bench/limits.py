@@ -24,8 +24,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from vla_accel_msgs.msg import ActionChunk
-from vla_accel_ros.control.chunking.bounds import MOST_ACTIONS
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
+from vla_accel_ros.control.chunking.plausibility import MOST_ACTIONS
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.nodes import convert
 from vla_accel_ros.tools.provenance import provenance

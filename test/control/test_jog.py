@@ -7,7 +7,7 @@ import pytest
 from motion import JOINTS, LIMITS, make_ramp
 
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
-from vla_accel_ros.control.jog import JogStream
+from vla_accel_ros.control.command_stream import JogStream
 
 S = 1_000_000_000
 MS = S // 1000

@@ -142,9 +142,9 @@ class Robot:
         self.node.jumped_ns = round(seconds * S)
         self.node.now += self.node.jumped_ns
         self._controller.slip(round(seconds * S))
-        braking, setpoint = self.follower.stop_in_new_time(self.node.now), self.follower.setpoint
+        braking, setpoint = self.follower.stop_in_new_time(self.node.now), self.follower.joining.setpoint
         self._begin()
-        self.follower.begin_at(setpoint)
+        self.follower.joining.begin_at(setpoint)
         self._adapter.stop(braking, self.node.now)
         if braking is not None:
             self.standing.braking(braking.end_ns)
@@ -196,7 +196,7 @@ class Robot:
 
     def _begin(self) -> None:
         safety = Safety(Watchdog({"joint_states": 0.3, "chunk": 0.8}))
-        self.follower = ChunkFollower(TrajectoryBuffer(NAMES, self.limits), safety, (), 0.8)
+        self.follower = ChunkFollower(TrajectoryBuffer(NAMES, self.limits), safety, 0.8)
         self._joints = JointHistory(NAMES)
         motion = SimpleNamespace(begin=lambda: None)
         self.standing.over(self.follower, self._joints, self._outputs, motion)
@@ -207,7 +207,7 @@ class Robot:
         self.path.append(self.position)
         if not self.silent:
             self._joints.add(NAMES, self.position, self.node.now)
-            self.follower.felt(self.position, self.node.now, self.node.now)
+            self.follower.measured(self.position, self.node.now, self.node.now)
 
     def _chunk(self, goal: float) -> None:
         stamp_ns = self.node.now - 5 * TICK_NS

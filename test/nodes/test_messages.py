@@ -11,10 +11,10 @@ from builtin_interfaces.msg import Duration
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from vla_accel_msgs.msg import ActionChunk
-from vla_accel_ros.control.chunking.agreement import agreement_from_message
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert
-from vla_accel_ros.sensing.inputs import Inputs
+from vla_accel_ros.sensing.arrivals import Inputs
+from vla_accel_ros.tools.replay.moments import agreement_from_message
 from vla_accel_ros.types import Agreement, Chunk
 
 STAMP = 12_345_678_901

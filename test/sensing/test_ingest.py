@@ -11,8 +11,8 @@ from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage, Image
 
 from vla_accel_ros.nodes.convert import set_stamp
+from vla_accel_ros.sensing.arrivals import PROFILED_HINT
 from vla_accel_ros.sensing.ingest import Ingest
-from vla_accel_ros.sensing.rates import PROFILED_HINT
 
 S = 1_000_000_000
 NOW = 50 * S

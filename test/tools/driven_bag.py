@@ -20,7 +20,7 @@ from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.recorder.message_definitions import definition, type_name
 from vla_accel_ros.recording.mcap_writer import McapBag
 from vla_accel_ros.recording.topic import Topic
-from vla_accel_ros.sensing.cameras.cdr import image_message
+from vla_accel_ros.sensing.cameras.image import image_message
 
 S = 1_000_000_000
 START_NS = 5_000 * S

@@ -13,9 +13,8 @@ from recorded_run import Run
 from vla_accel_ros.control.chunking.rtc import RtcSettings
 from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.tools import cli
-from vla_accel_ros.tools.replay.again import Otherwise, Result, replay
+from vla_accel_ros.tools.replay.again import Otherwise, Progress, Result, replay
 from vla_accel_ros.tools.replay.moments import Moments
-from vla_accel_ros.tools.replay.progress import Progress
 
 FRAMES = 7
 # Before it, an engine that is loaded acts twice to warm up.

@@ -17,8 +17,8 @@ import numpy as np
 
 from vla_accel_ros.contract.fields import Fields
 from vla_accel_ros.contract.urdf import UrdfJoint
-from vla_accel_ros.control.chunking.bounds import LONGEST_STEP_S, SHORTEST_STEP_S
-from vla_accel_ros.control.following.following_error import LASTING_S, usual
+from vla_accel_ros.control.chunking.plausibility import LONGEST_STEP_S, SHORTEST_STEP_S
+from vla_accel_ros.control.following.joint_faults import LASTING_S, usual
 from vla_accel_ros.extensions import CONTROLLERS, ControllerKind, controller_kind, names
 
 NAME = r"[A-Za-z_][A-Za-z0-9_]*"

@@ -19,11 +19,11 @@ from vla_accel_msgs.msg import ActionChunk, FrameHandle, LanguageOutput, LoopSta
 from vla_accel_msgs.msg import Inputs as InputsMessage
 from vla_accel_msgs.msg import Session as SessionMessage
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.control.chunking.bounds import check_chunk_size
+from vla_accel_ros.control.chunking.plausibility import check_chunk_size
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine import loop
+from vla_accel_ros.sensing.arrivals import Inputs
 from vla_accel_ros.sensing.cameras.ring import Handle
-from vla_accel_ros.sensing.inputs import Inputs
 from vla_accel_ros.types import Agreement, Chunk, Observation
 
 if TYPE_CHECKING:

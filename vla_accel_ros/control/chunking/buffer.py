@@ -23,7 +23,7 @@ from typing import Literal
 
 import numpy as np
 
-from vla_accel_ros.control.chunking.bounds import check_chunk_size
+from vla_accel_ros.control.chunking.plausibility import check_chunk_size
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake, brake_on_arrival
 from vla_accel_ros.control.limits.limiter import hardest
 from vla_accel_ros.control.limits.trajectory_limits import LimitReport, enforce

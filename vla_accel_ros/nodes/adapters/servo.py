@@ -22,7 +22,7 @@ from std_srvs.srv import SetBool
 from vla_accel_ros.contract.contract import Controller
 from vla_accel_ros.contract.controller_check import node_of
 from vla_accel_ros.control.chunking.twist import TwistBuffer
-from vla_accel_ros.control.jog import JogStream
+from vla_accel_ros.control.command_stream import JogStream
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert, qos
@@ -120,7 +120,7 @@ class ServoAdapter(Adapter):
 
 
 class ServoJointAdapter(ServoAdapter):
-    """limits: of the controller's joints, in its order. gain: see control/jog.py. Raises ValueError when
+    """limits: of the controller's joints, in its order. gain: see JogStream. Raises ValueError when
     control_msgs is not installed."""
 
     def __init__(self, node: ManagedNode, controller: Controller, limits: JointLimits, gain: float) -> None:

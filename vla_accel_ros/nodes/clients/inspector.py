@@ -36,10 +36,9 @@ from vla_accel_ros.nodes.graph import look
 from vla_accel_ros.nodes.motion import execution
 from vla_accel_ros.nodes.qos import LATCHED, REPORT
 from vla_accel_ros.nodes.service_calls import ask_again, spinning
-from vla_accel_ros.sensing.arrivals import Arrival, Watched
-from vla_accel_ros.sensing.cameras.cdr import compressed_view, image_view
+from vla_accel_ros.sensing.arrivals import Arrival, Inputs, Watched
+from vla_accel_ros.sensing.cameras.image import compressed_view, image_view
 from vla_accel_ros.sensing.ingest import Ingest
-from vla_accel_ros.sensing.inputs import Inputs
 
 ANSWER_S = 2.0
 DISCOVERY_S = 5.0

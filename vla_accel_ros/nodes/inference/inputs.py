@@ -12,8 +12,8 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.pace import ChunkPace
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.sensing.arrivals import Inputs
 from vla_accel_ros.sensing.ingest import Ingest
-from vla_accel_ros.sensing.inputs import Inputs
 
 PERIOD_S = 0.05
 

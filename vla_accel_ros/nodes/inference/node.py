@@ -54,8 +54,8 @@ from vla_accel_ros.nodes.motion import execution
 from vla_accel_ros.nodes.params.inference import INFERENCE
 from vla_accel_ros.nodes.process import run
 from vla_accel_ros.nodes.shutdown import fatal
+from vla_accel_ros.sensing.arrivals import IMAGE_HINT, PROFILED_HINT
 from vla_accel_ros.sensing.ingest import Ingest
-from vla_accel_ros.sensing.rates import IMAGE_HINT, PROFILED_HINT
 from vla_accel_ros.types import Chunk, Observation
 
 

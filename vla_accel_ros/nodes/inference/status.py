@@ -9,7 +9,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from vla_accel_ros.control.chunking.guidance import Guiding
 from vla_accel_ros.engine.loop import LoopStats
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
-from vla_accel_ros.sensing.inputs import Inputs
+from vla_accel_ros.sensing.arrivals import Inputs
 
 GUIDED = ("guided", "trained")
 

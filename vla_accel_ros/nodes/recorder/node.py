@@ -33,8 +33,8 @@ from vla_accel_ros.nodes.recorder.rosbag2_writer import open_bag
 from vla_accel_ros.nodes.recorder.topics import Recorded, recorded
 from vla_accel_ros.recording.background_writer import Recording
 from vla_accel_ros.recording.topic import Topic
-from vla_accel_ros.sensing.cameras.cdr import image_message
 from vla_accel_ros.sensing.cameras.frames import NotReady
+from vla_accel_ros.sensing.cameras.image import image_message
 from vla_accel_ros.sensing.cameras.ring_reader import RingReader
 
 _LOOK_S = 0.1

@@ -128,7 +128,7 @@ class Hold:
 
     def approach_ns(self) -> int:
         """How long a controller takes at most to where the joints are, from wherever it holds them."""
-        return self._follower.approach_ns()
+        return self._follower.joining.approach_ns
 
     def late(self, name: str) -> str:
         """What is late of this input, a sentence; empty when it is not."""
@@ -218,7 +218,7 @@ class Hold:
         """
         self._follower.begin_anew(self.node.now_ns())
         for last in sent:
-            self._follower.begin_after(last)
+            self._follower.joining.begin_after(last)
         if reason == HOMING:  # what was commanded last is known
             self._outputs.rest()
         else:
@@ -243,9 +243,9 @@ class Hold:
         now_ns = self.node.now_ns()
         if self._follower.safety.state is not Motion.HOLDING or now_ns < self._brakes_until_ns:
             return False
-        if self._follower.joins(now_ns):
+        if self._follower.joining.lasts(now_ns):
             return False
-        return now_ns >= self._settles_until_ns or self._follower.joints_stand
+        return now_ns >= self._settles_until_ns or self._follower.joining.stand
 
     def _answer(self, stands: bool) -> None:
         waiting, self._waiting = self._waiting, []

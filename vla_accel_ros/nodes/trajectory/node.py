@@ -30,7 +30,7 @@ from vla_accel_ros.contract.controller_check import Sender
 from vla_accel_ros.contract.graph_check import chunks, outputs, states
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.following.follower import ChunkFollower
-from vla_accel_ros.control.following.following_error import FollowingError
+from vla_accel_ros.control.following.joint_faults import FollowingError
 from vla_accel_ros.control.following.watchdog import Change, Motion, Safety, Watchdog
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.state_file import StateFile
@@ -142,12 +142,12 @@ class TrajectoryNode(ManagedNode):
     def clock_jumped(self) -> None:
         if self._contract is not None:
             braking = self._follower.stop_in_new_time(self.now_ns(), self.now_ns() - self.jumped_ns)
-            setpoint = self._follower.setpoint
+            setpoint = self._follower.joining.setpoint
             self._begin(self._contract)
-            self._follower.begin_at(setpoint)
+            self._follower.joining.begin_at(setpoint)
             self._outputs.stop(braking)
             if braking is not None:
-                self._follower.begin_after(braking)
+                self._follower.joining.begin_after(braking)
                 self._hold.braking(braking.end_ns)
             self._home.cancel("ROS time has jumped", jumped=True)
 
@@ -166,12 +166,11 @@ class TrajectoryNode(ManagedNode):
             max_age_s=contract.chunk.max_age_s,
         )
         safety = Safety(Watchdog(contract.max_ages_s))
-        cameras = tuple(f"camera/{camera.name}" for camera in contract.cameras)
         following = FollowingError(
             *np.array([(f.rad, f.s) for f in (j.following for j in joints)]).reshape(-1, 2).T
         )
         self._follower = ChunkFollower(
-            buffer, safety, cameras, contract.chunk.max_age_s, self._outputs.twist, following
+            buffer, safety, contract.chunk.max_age_s, self._outputs.twist, following
         )
         self._columns = [contract.joint_names.index(name) for name in buffer.joints]
         self._joints, self._felt_ns, self._rests = JointHistory(contract.joint_names), 0, False
@@ -209,7 +208,9 @@ class TrajectoryNode(ManagedNode):
             except ValueError as refusal:
                 self.get_logger().error(f"inputs refused: {refusal}", throttle_duration_sec=1.0)
                 return
-            self._follower.told(told.stamps_ns, self.now_ns(), told.problems, told.waiting_for, told.slow)
+            self._follower.safety.watchdog.told(
+                told.stamps_ns, self.now_ns(), told.problems, told.waiting_for, told.slow
+            )
 
     def _on_joints(self, message: JointState) -> None:
         if not self.active:
@@ -227,7 +228,7 @@ class TrajectoryNode(ManagedNode):
         self._felt_ns = newest_ns
         newest, now_ns = self._joints.newest(), self.now_ns()
         self._outputs.felt(newest)
-        fault = self._follower.felt(newest[self._columns], newest_ns, now_ns)
+        fault = self._follower.measured(newest[self._columns], newest_ns, now_ns)
         if fault and self._hold.lent:
             self._follower.resume()  # others move it; where it is then is found out when it comes back
         elif fault:
@@ -253,7 +254,7 @@ class TrajectoryNode(ManagedNode):
         self._hold.poll()
         self._home.poll()
         safety = self._follower.safety
-        joins = self._follower.joins(self.now_ns())
+        joins = self._follower.joining.lasts(self.now_ns())
         rests = safety.state is Motion.HOLDING and not joins and bool(self._hold.holds)
         if rests and not self._rests:
             self._outputs.rest()
