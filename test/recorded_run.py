@@ -22,7 +22,7 @@ from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.inference.loading import Load
-from vla_accel_ros.nodes.recorder.message_definitions import definition, type_name
+from vla_accel_ros.nodes.interfaces import definition, type_name
 from vla_accel_ros.recording.mcap_writer import McapBag
 from vla_accel_ros.recording.topic import Topic
 from vla_accel_ros.sensing.cameras.image import image_message

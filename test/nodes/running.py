@@ -44,7 +44,7 @@ class NodeProcess:
 
     def start(self) -> None:
         """Start it, again after it ended. One that was killed is started again as launch files do it, also
-        when it finds that the middleware cannot reach it (nodes/hearing.py).
+        when it finds that the middleware cannot reach it (nodes/shutdown.py).
         """
         what = ["-m", f"vla_accel_ros.nodes.{self.node}"] if self._program is None else [str(self._program)]
         command = [sys.executable, *what, "--ros-args"]

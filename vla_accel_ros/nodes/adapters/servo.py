@@ -28,8 +28,8 @@ from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, steady_ns
 from vla_accel_ros.nodes.declare import value
+from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.lifecycle import ManagedNode
-from vla_accel_ros.nodes.optional import interface
 from vla_accel_ros.nodes.service_calls import ServiceCalls
 
 # Zeros that are sent before the pause, so that one that gets lost does not matter.
@@ -82,7 +82,7 @@ class ServoAdapter(Adapter):
                     f"{self._pause_name} does not answer, so that Servo is not paused while we hold"
                 )
             try:
-                kind = interface("moveit_msgs", "srv", "ServoCommandType", "switch_command_type")
+                kind = interface("moveit_msgs/srv/ServoCommandType", "switch_command_type")
             except ValueError as problem:
                 return [*missing, f"{problem}; or switch Servo to {self._command_type} yourself"]
             request = kind.Request(command_type=getattr(kind.Request, self._command_type))
@@ -124,7 +124,7 @@ class ServoJointAdapter(ServoAdapter):
     control_msgs is not installed."""
 
     def __init__(self, node: ManagedNode, controller: Controller, limits: JointLimits, gain: float) -> None:
-        kind = interface("control_msgs", "msg", "JointJog", f"servo_joint of {controller.topic}")
+        kind = interface("control_msgs/msg/JointJog", f"servo_joint of {controller.topic}")
         super().__init__(node, controller, kind, "JOINT_JOG")
         self._message.joint_names = list(controller.joints)
         self._jog = JogStream(controller.joints, limits, 1.0 / controller.rate_hz, gain)

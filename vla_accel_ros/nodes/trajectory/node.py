@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -42,7 +43,6 @@ from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.graph import GraphCheck
 from vla_accel_ros.nodes.lifecycle import ManagedNode
-from vla_accel_ros.nodes.motion import MotionTopic
 from vla_accel_ros.nodes.params.trajectory import TRAJECTORY
 from vla_accel_ros.nodes.process import run
 from vla_accel_ros.nodes.trajectory.hold import OPERATOR, RELEASED, Hold
@@ -50,7 +50,7 @@ from vla_accel_ros.nodes.trajectory.home import Home
 from vla_accel_ros.nodes.trajectory.moves import Tolerances
 from vla_accel_ros.nodes.trajectory.publishers import LOOKS_HZ, Publishers
 from vla_accel_ros.nodes.trajectory.release import Release, say
-from vla_accel_ros.nodes.trajectory.status import controller_lines, motion_line
+from vla_accel_ros.nodes.trajectory.reports import MotionTopic, controller_lines, motion_line
 from vla_accel_ros.sensing.joints import JointHistory
 
 # After a chunk that took longer to follow than this, others have their turn for as long.
@@ -65,11 +65,8 @@ class TrajectoryNode(ManagedNode):
         self._contract: Contract | None = None
         state = StateFile(self.get_fully_qualified_name(), self.context.get_domain_id())
         self._hold = Hold(self, state)
-        self._wrong: list[str] = []  # controllers
-        self._beside: tuple[str, ...] = ()  # publishers beside us, while they are there
         self._next: ActionChunk | None = None
         self._free_s = 0.0  # before then no chunk is followed
-        self._faults: dict[str, None] = {}  # what ~/resume takes back, beside a hold
         self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
@@ -82,9 +79,8 @@ class TrajectoryNode(ManagedNode):
         self._outputs = Outputs(self, contract)
         self._begin(contract)
         manager = value(self, "controller_manager")
-        speeds = {joint.name: joint.velocity for joint in contract.joints}
-        sender = Sender(value(self, "stamp"), speeds)
-        self._check = ControllerCheck(self, contract.controllers, sender, manager, self._on_wrong_controller)
+        hold, sender = partial(self._hold.hold, passing=True), Sender.of(contract, value(self, "stamp"))
+        self._check = ControllerCheck(self, contract.controllers, sender, manager, hold)
         self.on_release(self._check.close)
         self._configure_moves(contract, manager)
         self.listen(ActionChunk, "action_chunk", self._on_chunk, qos.COMMAND)
@@ -96,10 +92,9 @@ class TrajectoryNode(ManagedNode):
         self.every(1.0 / value(self, "watchdog_hz"), self._watch)
         self._graph = GraphCheck(self, [states(contract), *outputs(contract)], [chunks(ours=False)])
         self._graph.refuse_wrong()
-        self._neighbours = Publishers(
-            self, contract.joint_states.topic, "action_chunk", [c.topic for c in contract.controllers]
-        )
-        self.every(1.0 / LOOKS_HZ, self._look_beside)
+        commands = [controller.topic for controller in contract.controllers]
+        self._neighbours = Publishers(self._hold, contract.joint_states.topic, "action_chunk", commands)
+        self.every(1.0 / LOOKS_HZ, self._neighbours.look)
         self.every(1.0, self._report)
 
     def _configure_moves(self, contract: Contract, manager: str) -> None:
@@ -114,10 +109,7 @@ class TrajectoryNode(ManagedNode):
 
     def activate(self) -> None:
         assert self._contract is not None
-        for sentence in (*self._wrong, *self._beside):
-            self._hold.resume(sentence)
-        self._wrong.clear()
-        self._beside = ()
+        self._hold.resume_passing()
         if value(self, "check_controllers"):
             self._check.refuse_wrong()
         self._begin(self._contract)
@@ -232,15 +224,8 @@ class TrajectoryNode(ManagedNode):
         if fault and self._hold.lent:
             self._follower.resume()  # others move it; where it is then is found out when it comes back
         elif fault:
-            self._fault(fault)
+            self._hold.fault(fault)
             self._watch()
-
-    def _fault(self, sentence: str) -> None:
-        """Hold until somebody resumes."""
-        if sentence not in self._hold.holds:
-            self.get_logger().error(sentence)
-        self._faults[sentence] = None
-        self._hold.hold(sentence)
 
     def _watch(self) -> None:
         if self._next is not None:
@@ -289,14 +274,10 @@ class TrajectoryNode(ManagedNode):
     async def _on_hold(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         self._hold.hold()
         self._home.cancel(OPERATOR)
-        unwritten = await self._hold.kept()
-        words = f"; a restart would forget it, because {unwritten}" if unwritten else ""
-        return say(response, True, f"stopping; ~/resume goes on{words}")
+        return say(response, True, f"stopping; ~/resume goes on{await self._hold.kept()}")
 
     async def _on_resume(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         self._hold.resume_all()
-        self._follower.resume()
-        self._faults.clear()
         await self._hold.kept()
         late = [str(late) for late in self._follower.safety.watchdog.late(self.now_ns())]
         held = "; ".join(self._hold.holds)
@@ -316,23 +297,6 @@ class TrajectoryNode(ManagedNode):
         self._home.cancel("the controllers are released to others")
         return await self._release.release(request, response)
 
-    def _on_wrong_controller(self, sentence: str) -> None:
-        self._wrong.append(sentence)
-        self._hold.hold(sentence, passing=True)
-
-    def _look_beside(self) -> None:
-        """Whether somebody else publishes what only one should."""
-        found = self._neighbours.look(self._hold.lent)
-        for sentence in found.lasting:
-            self._fault(sentence)
-        for sentence in set(self._beside) - set(found.passing):
-            self._hold.resume(sentence)
-        for sentence in found.passing:
-            if sentence not in self._beside:
-                self.get_logger().error(sentence)
-            self._hold.hold(sentence, passing=True)
-        self._beside = found.passing
-
     def _report(self) -> None:
         self._graph.poll()
         if value(self, "check_controllers"):
@@ -345,7 +309,7 @@ class TrajectoryNode(ManagedNode):
             return [status("motion", ERROR if self.trouble else OK, self.trouble or "not configured")]
         if not self.active:
             return [status("motion", ERROR if self.trouble else OK, self.trouble or "not active")]
-        faults = [*self._faults, *self._beside]
+        faults = [*self._hold.faults, *self._neighbours.beside]
         motion = motion_line(self._follower, self._contract, faults, self.now_ns())
         return [
             motion,
