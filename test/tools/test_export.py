@@ -14,8 +14,8 @@ from driven_bag import Drive, felt, level, sent
 
 from vla_accel_ros.tools import cli
 from vla_accel_ros.tools.export.convert import export
+from vla_accel_ros.tools.export.dataset import QUANTILES, PixelCounts, of_numbers
 from vla_accel_ros.tools.export.film import Film
-from vla_accel_ros.tools.export.statistics import QUANTILES, PixelCounts, of_numbers
 
 FPS = 30
 

@@ -14,16 +14,43 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.kernels.ops import Ops, TritonOps
 from vla_accel_ros.kernels.reference.linear import Norm
 from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.layers.quantized import Weight, quantized
-from vla_accel_ros.tools.tune.timing import Body, times_ms
 
+WARM_UP = 10
 LAYERS = 18
 NEAR = 1.2e-2
 """bfloat16 products are this near to float32 at most."""
+
+
+class Body(Stage):
+    """Any function as a stage, captured at once."""
+
+    def __init__(self, function: Callable[[], object], device: torch.device, capture: bool = True) -> None:
+        super().__init__(device)
+        self._function = function
+        if capture:
+            self.capture()
+
+    def body(self) -> None:
+        self._function()
+
+
+def times_ms(run: Callable[[], object], runs: int) -> np.ndarray:
+    """float64 [runs]: between device events around each call, after a warm-up."""
+    for _ in range(WARM_UP):
+        run()
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(runs)]
+    for begin, end in events:
+        begin.record()
+        run()
+        end.record()
+    torch.cuda.synchronize()
+    return np.array([begin.elapsed_time(end) for begin, end in events])
 
 
 class Piece(NamedTuple):
