@@ -93,6 +93,10 @@ class Robots:
             )
         return self.own
 
+    def has_room(self, policy: AnyPolicy) -> bool:
+        """Whether there is room for the tokens of an action; chunks that are denoised always have it."""
+        return policy.acts == FLOW or policy.joints <= self.most_joints
+
     def _check(self, name: str, policy: AnyPolicy) -> None:
         own = self.own.policy
         if policy.model is not own.model:
@@ -107,7 +111,7 @@ class Robots:
                     f"{what} of the robot '{name}' is {theirs}, the engine's is {ours}; a network has one, "
                     "so load both from the same checkpoint."
                 )
-        if policy.acts != FLOW and policy.joints > self.most_joints:
+        if not self.has_room(policy):
             raise ValueError(
                 f"an action of the robot '{name}' has {policy.joints} tokens, but there is room for "
                 f"{self.most_joints}; give the engine this robot when it is made."

@@ -27,6 +27,8 @@ from vla_accel_ros.models.policies import AnyPolicy
 
 ROBOT = "robot"
 """The name of a robot that shares its engine, among the settings."""
+OWN = (ROBOT, "statistics", "prompt_state", "step_dt_s", "statistics_sha256")
+"""Settings that robots of one engine do not share."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,14 @@ class Session:
             for name in dict.fromkeys((*mine, *theirs))
             if mine.get(name) != theirs.get(name)
         ]
+
+    def shares_engine(self, other: Session) -> bool:
+        """Whether one engine can serve both robots."""
+        return self._of_engine() == other._of_engine()
+
+    def _of_engine(self) -> tuple[object, ...]:
+        settings = json.loads(self.settings)
+        return self.model, self.checksum, {name: settings[name] for name in settings if name not in OWN}
 
     def _facts(self) -> dict[str, object]:
         """By name, all that numbers depend on."""
