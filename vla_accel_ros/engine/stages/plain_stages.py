@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -65,14 +66,14 @@ class PlainStages:
         progress: Callable[[str, int, int], None] = lambda name, done, total: None,
         forms: Iterable[Form] = (Form.FREE,),
     ) -> None:
-        """Make and capture ahead: for numbers of images and of words in a prompt (the first LENGTHS pairs),
-        numbers of steps, and forms of chunks. Sizes of images are not known before a frame comes.
+        """Make and capture ahead: for numbers of images and of words in a prompt (at most LENGTHS pairs, those
+        of few words), numbers of steps, and forms of chunks. Sizes of images are not known before a frame.
 
         progress: told what is made next, how much is made, and of how much. A free slot of the pool is used
         meanwhile: raises PoolExhausted if there is none.
         """
-        pairs = [(count, words) for count in sorted(set(views)) for words in sorted(set(prompts))][:LENGTHS]
-        groups = _groups(pairs)
+        pairs = [(count, words) for words in sorted(set(prompts)) for count in sorted(set(views))]
+        groups, forms = _groups(pairs[:LENGTHS]), tuple(forms)
         tokens, shape = 0, (1, self.policy.config.horizon, self.policy.config.action_dim)
         with self.pool.holding(1) as (slot,):
             for done, (name, group) in enumerate(groups):
@@ -115,7 +116,7 @@ class PlainStages:
         """
         prefix = self.prefix
         with self._observing, prefix.call():
-            resize = self._resize(given)
+            resize = self.resize(given.images)
             resize.upload.begin(given.images)
             try:
                 self._run(resize)
@@ -180,9 +181,9 @@ class PlainStages:
         with self._denoising, self.step.call():
             yield
 
-    def _resize(self, given: HostInputs) -> Resize:
-        """Of images of these sizes."""
-        sizes = tuple(image.shape for image in given.images)
+    def resize(self, images: Sequence[np.ndarray]) -> Resize:
+        """The stage of images of such sizes, uint8 [H, W, 3] each."""
+        sizes = tuple(image.shape for image in images)
         pixels = self.prefix.pixels[: len(sizes)]
         return self._resizes.get(sizes) or self._resizes.put(sizes, Resize(self.policy, pixels, self._memory))
 
@@ -241,7 +242,7 @@ class CapturedPlainSeats:
 def _groups(pairs: Sequence[tuple[int, int]]) -> list[tuple[str, list[tuple[int, int]]]]:
     """Pairs of one number of images, some numbers of words at a time, and what to call them."""
     groups = []
-    for views in dict.fromkeys(count for count, _ in pairs):
+    for views in sorted({count for count, _ in pairs}):
         same = [pair for pair in pairs if pair[0] == views]
         for start in range(0, len(same), GROUP):
             group = same[start : start + GROUP]
