@@ -9,7 +9,8 @@ SmolVLA those of resize, prefix and step, replayed and waited for after each fra
 is not a kernel of theirs: words and upload, scheduling, noise, reading and scaling actions. Frames lie in
 page-locked memory, as in the cameras' rings. Counted over further frames: bytes asked of the device's
 allocator, and tensors and bytes that Python has page-locked. Prints a table and writes
-bench/results/engine_path.json. --small runs tiny models in float32 on a CPU to try the command; its figures mean nothing and are written only to --out.
+bench/results/engine_path.json. --small runs tiny models in float32 on a CPU to try the command; its figures
+mean nothing and are written only to --out.
 """
 
 from __future__ import annotations

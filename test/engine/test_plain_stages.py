@@ -19,7 +19,8 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.guidance import guidance_to
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.prefill import CapturedPlainPrefill, PlainPrefill
-from vla_accel_ros.engine.stages.plain_stages import CapturedPlainSeats, PlainStages
+from vla_accel_ros.engine.stages.plain import Resize
+from vla_accel_ros.engine.stages.plain_stages import SIZES, CapturedPlainSeats, PlainStages
 from vla_accel_ros.engine.stages.seats import PlainSeats, Seats
 from vla_accel_ros.models.flow.committed import Committed
 from vla_accel_ros.models.flow.inpainting import Inpainting
@@ -188,6 +189,21 @@ def test_threads_do_not_mix_their_chunks(engines: tuple[Engine, Engine]) -> None
             thread.join()
     for number in range(6):
         np.testing.assert_array_equal(together[number], alone[number])
+
+
+def test_images_of_a_size_have_a_stage_while_few_sizes_come(engines: tuple[Engine, Engine]) -> None:
+    stages = engines[1].runner.stages
+    assert isinstance(stages, PlainStages)
+
+    def of(*sizes: tuple[int, int]) -> Resize:
+        return stages.resize([np.zeros((*size, 3), np.uint8) for size in sizes])
+
+    first = of((20, 30))
+    others = [of((20, 31)), of((20, 30), (20, 30)), of((21, 30))]
+    assert len({first, *others}) == SIZES == 4
+    assert of((20, 30)) is first and of((21, 30)) is others[2]
+    of((22, 30))
+    assert of((20, 30)) is first and of((20, 31)) is not others[0], "the one that was used longest ago went"
 
 
 @pytest.mark.parametrize("kept", [torch.float32, torch.bfloat16])

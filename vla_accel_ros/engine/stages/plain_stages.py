@@ -66,8 +66,8 @@ class PlainStages:
         progress: Callable[[str, int, int], None] = lambda name, done, total: None,
         forms: Iterable[Form] = (Form.FREE,),
     ) -> None:
-        """Make and capture ahead: for numbers of images and of words in a prompt (at most LENGTHS pairs, those
-        of few words), numbers of steps, and forms of chunks. Sizes of images are not known before a frame.
+        """Make and capture ahead: for numbers of images and of words (at most LENGTHS pairs, those of few
+        words), numbers of steps, and forms of chunks. Sizes of images are not known before a frame comes.
 
         progress: told what is made next, how much is made, and of how much. A free slot of the pool is used
         meanwhile: raises PoolExhausted if there is none.
