@@ -29,7 +29,7 @@ class EngineConfig:
         or "coherent", of (seed, time of each action).
     step_dt_s: seconds between two actions of a chunk.
     answers, answer_tokens: most answers written at once, and most tokens in one.
-    fast: compute by captured stages and fused kernels, where the family has them.
+    fast: compute by captured stages and, where the family has them, fused kernels.
     precision: of the captured stages, see engine.stages.precision; all but "exact" change the actions.
     staggered: chunks denoised at once, each begun a step after the one before; 0 = whole chunks.
     scheduling: the scheduling policy of frames and actions, by its name in the entry points

@@ -1,6 +1,7 @@
 """Computes micro-batches: the prefill, the actor and the text decoder that fit a policy and what was chosen.
 
-Policies that act by flow prefill and denoise by the plain network or by captured stages. Those that act by
+Policies that act by flow prefill and denoise by the plain network or by captured stages: those of kernels,
+where the family has them, else the plain functions, if it says that they can be captured. Those that act by
 tokens prefill a whole prefix and continue it, or only encode, and compute prefills and tokens of several
 frames in one forward. Text needs a language head, and a prefix to continue.
 """
@@ -20,11 +21,19 @@ from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
 from vla_accel_ros.engine.policies.policy import Setup
 from vla_accel_ros.engine.policies.text import TextInSlack
-from vla_accel_ros.engine.prefill import ENCODED_ONLY, CapturedPrefill, EncodeOnly, PlainPrefill, Prefill
+from vla_accel_ros.engine.prefill import (
+    ENCODED_ONLY,
+    CapturedPlainPrefill,
+    CapturedPrefill,
+    EncodeOnly,
+    PlainPrefill,
+    Prefill,
+)
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, DECODE, OBSERVE, REWORD, MicroBatch, Request
 from vla_accel_ros.engine.stages.denoise import Form
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
+from vla_accel_ros.engine.stages.plain_stages import PlainStages
 from vla_accel_ros.engine.stages.precision import EXACT, check
 from vla_accel_ros.engine.stages.stages import Progress, Stages
 from vla_accel_ros.engine.stages.towers import Towers
@@ -35,10 +44,10 @@ from vla_accel_ros.kernels.ops import ops_for
 from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
-from vla_accel_ros.models.policies import FLOW, AnyPolicy, WordedPolicy
+from vla_accel_ros.models.policies import FLOW, AnyPolicy, CapturablePolicy, WordedPolicy
 
-CAPTURED = (Pi, OpenVLA)
-"""Models that have captured stages."""
+KERNELS = (Pi, OpenVLA)
+"""Models that have captured stages of kernels."""
 
 
 class Actor(Protocol):
@@ -63,14 +72,15 @@ class ModelRunner:
         self.policy, self.config = policy, config
         self.time_rule = policy.time_rule if config.time_rule == AUTO else config.time_rule
         _check(policy, config)
-        forward = _forward(policy, config) if config.fast and policy.decodes else None
+        kernels = config.fast and _has_kernels(policy)
+        forward = _forward(policy, config) if kernels and policy.decodes else None
         worded = cast(WordedPolicy, policy)
         packs = policy.acts != FLOW and (config.fast or config.token_mode != SEQUENTIAL)
         slots = slots_for(config, policy.joints) if packs else config.slots
         tokens = policy.config.max_tokens + (policy.joints - 1 if packs else 0)
         self.pool = KVPool(policy.config.prefix, slots, tokens, policy.device, policy.kv_dtype)
         self.prefixes = Prefixes(self.pool)
-        self.stages: Stages | None = None
+        self.stages: Stages | PlainStages | None = None
         self.text: TextDecoder | None = None
         self.packed_forward = forward
         self.prefill: Prefill
@@ -81,8 +91,8 @@ class ModelRunner:
             )
             self.actor = PackedTokenActor(worded, config, self.pool, encoded, forward)
             return
-        if config.fast:
-            self.stages = Stages(
+        if kernels:
+            self.stages = stages = Stages(
                 policy.model,
                 self.pool,
                 self.time_rule,
@@ -90,7 +100,11 @@ class ModelRunner:
                 rule=policy.pixel_rule,
                 joints=policy.joints,
             )
-            self.prefill = CapturedPrefill(worded, self.stages)
+            self.prefill = CapturedPrefill(worded, stages)
+        elif config.fast:
+            plain = cast(CapturablePolicy, policy)
+            self.stages = PlainStages(plain, self.pool, self.time_rule)
+            self.prefill = CapturedPlainPrefill(plain, self.pool, self.stages)
         else:
             self.prefill = PlainPrefill(policy, self.pool)
         if policy.acts == FLOW:
@@ -103,7 +117,7 @@ class ModelRunner:
     @property
     def copied_bytes(self) -> int:
         """Memory of the quantised copies of weights so far; see engine.stages.precision."""
-        stages = 0 if self.stages is None else self.stages.small.nbytes
+        stages = self.stages.small.nbytes if isinstance(self.stages, Stages) else 0
         return stages + (0 if self.packed_forward is None else self.packed_forward.copied_bytes)
 
     def scheduling(self, profile: Profile) -> SchedulingPolicy:
@@ -203,16 +217,34 @@ class ModelRunner:
 
 def has_stages(policy: AnyPolicy) -> bool:
     """Whether a policy can be computed by captured stages on its device, and gains by it."""
-    here = policy.device.type == "cuda" and importlib.util.find_spec("triton") is not None
-    return here and isinstance(policy.model, CAPTURED)
+    if policy.device.type != "cuda":
+        return False
+    if _has_kernels(policy):
+        return importlib.util.find_spec("triton") is not None
+    return _capturable(policy)
+
+
+def _has_kernels(policy: AnyPolicy) -> bool:
+    return isinstance(policy.model, KERNELS)
+
+
+def _capturable(policy: AnyPolicy) -> bool:
+    """Whether it is a CapturablePolicy; one of another package need not say anything."""
+    return policy.acts == FLOW and bool(getattr(policy, "capturable", False))
 
 
 def _check(policy: AnyPolicy, config: EngineConfig) -> None:
     """Raise ValueError for choices that the policy does not have."""
     kind, device, dtype = policy.config.kind, policy.device, policy.kv_dtype
     check(config.precision, config.fast, device, dtype)
-    if config.fast and not isinstance(policy.model, CAPTURED):
-        raise ValueError(f"fast is true, but a {kind} policy has no fast stages; leave it false.")
+    if config.fast and not _has_kernels(policy):
+        if not _capturable(policy):
+            raise ValueError(f"fast is true, but a {kind} policy has no fast stages; leave it false.")
+        if config.precision != EXACT:
+            raise ValueError(
+                f"precision is {config.precision}, but the fast stages of a {kind} policy are its plain "
+                f"functions, which have the weights as they are; use {EXACT}."
+            )
     if policy.acts == FLOW:
         if config.token_mode != SEQUENTIAL:
             raise ValueError(

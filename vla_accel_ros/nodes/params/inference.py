@@ -48,8 +48,9 @@ INFERENCE = (
     Parameter(
         "fast",
         "auto",
-        "Compute by captured stages and fused kernels, which are made while the node configures; false is "
-        "plain torch. auto: on CUDA with triton, where the family has them (pi0, pi0.5, OpenVLA).",
+        "Compute by captured stages, which are made while the node configures; false is plain torch. auto: "
+        "on CUDA, for pi0, pi0.5 and OpenVLA (fused kernels, which need triton), SmolVLA, and policies of "
+        "other packages that say that they can be captured.",
         choices=("auto", "true", "false"),
     ),
     Parameter(
