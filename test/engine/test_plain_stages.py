@@ -123,7 +123,7 @@ def test_staggered_chunks_are_those_of_act(policy: SmolVLAPolicy) -> None:
     pool = KVPool(policy.config.prefix, 3, policy.config.max_tokens, policy.device, policy.kv_dtype)
     stages = PlainStages(policy, pool)
     prefill = CapturedPlainPrefill(policy, pool, stages)
-    lengths = [prefill.observe(frame(slot, *FRAMES[slot]), slot).n_tokens for slot in range(3)]
+    lengths = [prefill.observe(frame(slot, *FRAMES[slot]), policy, slot).n_tokens for slot in range(3)]
     shape = policy.config.horizon, policy.config.action_dim
     noise = torch.randn(9, 1, *shape, generator=torch.Generator().manual_seed(2))
     target = torch.randn(shape, generator=torch.Generator().manual_seed(3)).to(policy.device)
@@ -214,7 +214,7 @@ def test_a_pool_may_have_a_type_of_its_own(policy: SmolVLAPolicy, kept: torch.dt
         stages = PlainStages(policy, pool)
         prefill = CapturedPlainPrefill(policy, pool, stages) if captured else PlainPrefill(policy, pool)
         with torch.inference_mode():
-            extent = prefill.observe(frame(3), 1)
+            extent = prefill.observe(frame(3), policy, 1)
         kinds.append((pool, stages, extent))
     (plain_pool, _, extent), (pool, stages, ours) = kinds
     assert ours == extent and torch.equal(pool.k, plain_pool.k) and torch.equal(pool.v, plain_pool.v)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from builders import JOINTS, make_config
+from builders import JOINTS, NOBODY, make_config
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -107,7 +107,7 @@ class FakeRunner:
         if request.want == OBSERVE:
             assert request.observation is not None
             with self.pool.filling() as slot:
-                request.result = self.prefixes.publish(slot, request.observation, 2, 1)
+                request.result = self.prefixes.publish(slot, request.observation, NOBODY, 2, 1)
             request.finished = True
         elif request.want == REWORD:
             assert request.prefix is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -242,10 +243,10 @@ def test_a_stream_stops_while_vision_waits_for_its_frame():
     computing, goes_on, seen = threading.Event(), threading.Event(), []
     observe = stream._engine.runner.prefill.observe
 
-    def slow(observation: Observation, slot: int):
+    def slow(*given: Any):
         computing.set()
         assert goes_on.wait(20.0)
-        return observe(observation, slot)
+        return observe(*given)
 
     stream._engine.runner.prefill.observe = slow
     stream._ports = replace(stream._ports, on_prefix=lambda prefix, observation: seen.append(prefix.version))

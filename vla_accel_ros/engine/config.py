@@ -22,12 +22,13 @@ class EngineConfig:
     """How an engine runs a policy.
 
     slots: prefixes alive at once, at least 4: the newest, one being computed, one acted on, one asked about.
-        Staggered chunks need one each and 3 more. Frames that share forwards are given what they need.
+        Staggered chunks need one each and 3 more. Frames that share forwards are given what they need. A
+        robot that the engine is made with brings one; whoever adds robots later needs one for each.
     steps, time_rule: flow sampling, see models.flow.sampling; "auto" is the rule of whoever trained the
         policy.
     seed, noise: what chunks begin with, see models.flow.noise: "fresh", a function of (seed, request) alone,
         or "coherent", of (seed, time of each action).
-    step_dt_s: seconds between two actions of a chunk.
+    step_dt_s: seconds between two actions of a chunk, of robots that have none of their own.
     answers, answer_tokens: most answers written at once, and most tokens in one.
     fast: compute by captured stages and, where the family has them, fused kernels.
     precision: of the captured stages, see engine.stages.precision; all but "exact" change the actions.

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -132,3 +133,12 @@ class MicroBatch:
     def kind(self) -> str:
         """Under what its duration is known: "act.denoise"."""
         return f"{self.requests[-1].want}.{self.stage}"
+
+
+@contextmanager
+def failing_alone(request: Request) -> Iterator[None]:
+    """What is raised within ends this request with that error; the others of its micro-batch go on."""
+    try:
+        yield
+    except Exception as error:
+        request.error, request.finished = error, True

@@ -9,7 +9,7 @@ frames in one forward. Text needs a language head, and a prefix to continue.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol, cast
 
 import torch
@@ -30,7 +30,17 @@ from vla_accel_ros.engine.prefill import (
     Prefill,
 )
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import ACT, ASK, DECODE, OBSERVE, REWORD, MicroBatch, Request
+from vla_accel_ros.engine.request import (
+    ACT,
+    ASK,
+    DECODE,
+    OBSERVE,
+    REWORD,
+    MicroBatch,
+    Request,
+    failing_alone,
+)
+from vla_accel_ros.engine.robots import Embodiment, Robots
 from vla_accel_ros.engine.stages.denoise import Form
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.plain_stages import PlainStages
@@ -65,19 +75,24 @@ class Actor(Protocol):
 class ModelRunner:
     """Everything of one engine that computes; see engine.scheduler.Runner.
 
-    Raises ValueError for choices that the policy does not have.
+    robots: whom it serves; more may be added at any time. Raises ValueError for choices that the policy does
+    not have.
     """
 
-    def __init__(self, policy: AnyPolicy, config: EngineConfig) -> None:
+    def __init__(
+        self, policy: AnyPolicy, config: EngineConfig, robots: Mapping[str, Embodiment] | None = None
+    ) -> None:
         self.policy, self.config = policy, config
+        self.robots = Robots(Embodiment(policy, config.step_dt_s), robots)
+        most = self.robots.most_joints
         self.time_rule = policy.time_rule if config.time_rule == AUTO else config.time_rule
         _check(policy, config)
         kernels = config.fast and _has_kernels(policy)
-        forward = _forward(policy, config) if kernels and policy.decodes else None
+        forward = _forward(policy, config, most) if kernels and policy.decodes else None
         worded = cast(WordedPolicy, policy)
         packs = policy.acts != FLOW and (config.fast or config.token_mode != SEQUENTIAL)
-        slots = slots_for(config, policy.joints) if packs else config.slots
-        tokens = policy.config.max_tokens + (policy.joints - 1 if packs else 0)
+        slots = (slots_for(config, most) if packs else config.slots) + len(self.robots.names)
+        tokens = policy.config.max_tokens + (most - 1 if packs else 0)
         self.pool = KVPool(policy.config.prefix, slots, tokens, policy.device, policy.kv_dtype)
         self.prefixes = Prefixes(self.pool)
         self.stages: Stages | PlainStages | None = None
@@ -89,7 +104,8 @@ class ModelRunner:
             self.prefill = encoded = EncodeOnly(
                 worded, self.pool, Towers(worded, ops_for(policy.device)) if config.fast else None
             )
-            self.actor = PackedTokenActor(worded, config, self.pool, encoded, forward)
+            counts = self.robots.joints
+            self.actor = PackedTokenActor(worded, config, self.pool, encoded, forward, counts=counts)
             return
         if kernels:
             self.stages = stages = Stages(
@@ -100,7 +116,7 @@ class ModelRunner:
                 rule=policy.pixel_rule,
                 joints=policy.joints,
             )
-            self.prefill = CapturedPrefill(worded, stages)
+            self.prefill = CapturedPrefill(stages)
         elif config.fast:
             plain = cast(CapturablePolicy, policy)
             self.stages = PlainStages(plain, self.pool, self.time_rule)
@@ -110,7 +126,7 @@ class ModelRunner:
         if policy.acts == FLOW:
             self.actor = FlowActor(policy, config, self.pool, self.time_rule, self.stages)
         else:
-            self.actor = TokenActor(policy, config, self.pool, self.prefill.last_hidden)
+            self.actor = TokenActor(policy, self.pool, self.prefill.last_hidden, most)
         if policy.decodes:
             self.text = TextDecoder(policy, config, self.pool, forward)
 
@@ -162,13 +178,20 @@ class ModelRunner:
             self.text.advance()
         else:
             for request in batch.requests:
-                self._prefill(request)
+                with failing_alone(request):
+                    self._prefill(request)
 
     def drop(self, request: Request) -> None:
         if request.want == ACT:
             self.actor.drop(request)
         elif request.want == ASK and self.text is not None:
             self.text.drop(request)
+
+    def remove(self, robot: str) -> None:
+        """Serve a robot no longer, and give its newest frame back. For one whose stream has ended: requests
+        that have begun are finished, unless they are cancelled."""
+        self.robots.remove(robot)
+        self.prefixes.remove(robot)
 
     def prepare(self, views: Iterable[int], prompts: Iterable[int], progress: Progress) -> None:
         """See Engine.prepare."""
@@ -189,9 +212,10 @@ class ModelRunner:
             if request.want == OBSERVE:
                 observation = request.observation
                 assert observation is not None
+                robot = self.robots.of(observation.robot)
                 with self.pool.filling() as slot:
-                    seen = self.prefill.observe(observation, slot)
-                    request.result = self.prefixes.publish(slot, observation, *seen)
+                    seen = self.prefill.observe(observation, robot.policy, slot)
+                    request.result = self.prefixes.publish(slot, observation, robot, *seen)
                 request.finished = True
                 return
             prefix = request.prefix
@@ -266,7 +290,7 @@ def _check(policy: AnyPolicy, config: EngineConfig) -> None:
         )
 
 
-def _forward(policy: AnyPolicy, config: EngineConfig) -> PackedForward:
-    positions = policy.config.max_tokens + max(config.answer_tokens, policy.joints)
+def _forward(policy: AnyPolicy, config: EngineConfig, tokens: int) -> PackedForward:
+    positions = policy.config.max_tokens + max(config.answer_tokens, tokens)
     weights = config.precision if config.precision in (INT8, INT4) else None
     return PackedForward(policy.model.stack, policy.config.prefix, positions, weights=weights)

@@ -117,11 +117,14 @@ class PlainChunk:
         self.readback = Readback(policy.device, 1, *self._shape, steps)
         self._times = flow_times(steps, time_rule)
         self.kv: Part | None = None
-        self.form, self.tokens, self.at = Form.FREE, 0, 0
+        self.form, self.tokens, self.at, self.joints = Form.FREE, 0, 0, policy.joints
 
-    def begin(self, noise: Tensor, state: Tensor | None, kv: Part, guide: Inpainting | None) -> None:
+    def begin(
+        self, noise: Tensor, state: Tensor | None, kv: Part, guide: Inpainting | None, joints: int
+    ) -> None:
         """Noise float32 [1, H, A] and, for a policy that feels, state float32 [1, S], of the host or the
-        device; kv: of its prefix. Nothing is waited for. Raises ValueError for a guide of another chunk."""
+        device; kv: of its prefix; joints: numbers of an action that magnitudes count. Nothing is waited for.
+        Raises ValueError for a guide of another chunk."""
         check_fits(guide, self._shape)
         steps = len(self._times)
         strengths = [0.0] * steps if guide is None else guide.strengths(self._times)
@@ -139,6 +142,7 @@ class PlainChunk:
             held = slice(0, guide.committed)
             self.readback.x[:, held].copy_(self.given["target"][:, held])
         self.kv, self.form, self.at, self.tokens = kv, Form.of(guide), 0, kv.k.shape[3]
+        self.joints = joints
 
     def pending(self) -> Pending:
         """The chunk on its way to the host, as it is in the current stream's order."""
@@ -152,10 +156,11 @@ NEEDED = {Form.FREE: (), Form.GUIDED: ("target", "weights"), Form.COMMITTED: ("c
 class PlainStep(Stage):
     """The next Euler step of one chunk.
 
-    variant: tokens of its prefix, and its form. It is captured before a chunk is loaded, as its body moves x.
+    variant: tokens of its prefix, its form, and the robot's joints. It is captured before a chunk is loaded,
+    as its body moves x.
     """
 
-    variant: tuple[int, Form]
+    variant: tuple[int, Form, int]
 
     def __init__(self, policy: CapturablePolicy, pool: KVPool, most: int, memory: Any) -> None:
         super().__init__(policy.device, most, memory)
@@ -199,7 +204,7 @@ class PlainStep(Stage):
         chunk.readback.update.copy_(self._update)
 
     def body(self) -> None:
-        dt, joints = self._numbers[1], self._policy.joints
+        dt, (_, _, joints) = self._numbers[1], self.variant
         found = self._field()
         self._moved.copy_((dt * found[..., :joints]).square().mean(dim=-1).sqrt()[0])
         self._update.copy_(dt * found)
@@ -207,7 +212,7 @@ class PlainStep(Stage):
 
     def _field(self) -> Tensor:
         """The velocity, operation by operation as models.flow.rtc and models.flow.committed have it."""
-        (tokens, form), x, (t, _, strength) = self.variant, self._x, self._numbers
+        (tokens, form, _), x, (t, _, strength) = self.variant, self._x, self._numbers
         kv, time = first_tokens(self._kv, tokens), self._numbers[:1]
         if form is Form.COMMITTED:
             held = self._order < self._given["committed"]

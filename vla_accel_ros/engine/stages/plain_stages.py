@@ -91,7 +91,7 @@ class PlainStages:
             tokens = self.prefix.length
         with self.denoising():
             for form in forms:
-                self.step.variant = tokens, form
+                self.step.variant = tokens, form, self.policy.joints
                 self._capture(self.step, self._moving)
         return tokens
 
@@ -146,18 +146,21 @@ class PlainStages:
         lengths: Sequence[int],
         steps: int,
         guides: Guides | None = None,
+        joints: Sequence[int] | None = None,
     ) -> Pending:
         """Sample a chunk from a prefix. Once its graphs are made nothing is waited for or allocated here.
 
         As of engine.stages.stages.Stages, but one chunk: noise float32 [1, H, A]; state float32 [1, S], for a
-        policy that feels; its prefix's slot and length; guides: what it must agree with, None = nothing.
+        policy that feels; its prefix's slot and length; guides: what it must agree with, None = nothing;
+        joints: numbers of an action that magnitudes count, None = the policy's.
         """
         ((slot,), (length,)), (guide,) = (slots, lengths), guides or (None,)
+        (counted,) = joints or (self.policy.joints,)
         with self.denoising():
             if steps not in self._chunks:
                 self._chunks[steps] = self.chunk(steps)
             chunk = self._chunks[steps]
-            chunk.begin(noise, state, self.pool.span(slot, 0, length), guide)
+            chunk.begin(noise, state, self.pool.span(slot, 0, length), guide, counted)
             self.advance(chunk, steps)
             return chunk.pending()
 
@@ -168,7 +171,7 @@ class PlainStages:
     def advance(self, chunk: PlainChunk, steps: int) -> None:
         """The next steps of a chunk. The caller holds `denoising`."""
         step = self.step
-        step.variant = chunk.tokens, chunk.form
+        step.variant = chunk.tokens, chunk.form, chunk.joints
         self._capture(step, self._moving)
         step.load(chunk)
         for _ in range(steps):
@@ -214,11 +217,18 @@ class CapturedPlainSeats:
 
     @torch.inference_mode()
     def take(
-        self, seat: int, noise: Tensor, state: Tensor | None, kv: Part, guide: Inpainting | None = None
+        self,
+        seat: int,
+        noise: Tensor,
+        state: Tensor | None,
+        kv: Part,
+        guide: Inpainting | None = None,
+        joints: int | None = None,
     ) -> None:
         """See Seats. Raises ValueError for a guide of another chunk."""
         with self._stages.denoising():
-            self._chunks[seat].begin(noise, state, kv, guide)
+            counted = joints or self._stages.policy.joints
+            self._chunks[seat].begin(noise, state, kv, guide, counted)
 
     @torch.inference_mode()
     def step(self, taken: Sequence[int]) -> None:

@@ -59,7 +59,7 @@ class Stages:
 
     time_rule: of the flow, see models.flow.sampling. ops: makes the kernels of a stage; None = those of the
     pool's device. precision: see engine.stages.precision. rule: how pixels become the network's. joints:
-    numbers of an action that the magnitudes of updates count; None = all.
+    numbers of an action that the magnitudes of updates count where a call does not say; None = all.
     partitions: streams by a name for each, on which stages that are called for that partition are captured,
     so that their graphs keep its processors and priority; None, which is there, is no partition.
     Raises RuntimeError on a GPU without triton, ValueError for a precision that the device does not have.
@@ -205,13 +205,15 @@ class Stages:
         steps: int,
         guides: Guides | None = None,
         partition: Hashable = None,
+        joints: Sequence[int] | None = None,
     ) -> Flow:
         """Sample a chunk from each of some prefixes; what it returns is on the device.
 
         noise float32 [B, H, A]; state float32 [B, S], for pi0; slots, lengths: of the prefixes, B each;
-        guides: what each chunk must agree with, None = all are free. partition: see `partitions`.
+        guides: what each chunk must agree with, None = all are free. partition: see `partitions`. joints: of
+        each chunk, see Denoise.
         """
-        with self._denoised(noise, state, slots, lengths, steps, guides, partition) as stage:
+        with self._denoised(noise, state, slots, lengths, steps, guides, partition, joints) as stage:
             return Flow(stage.x.clone(), stage.update.clone())
 
     @torch.inference_mode()
@@ -224,10 +226,11 @@ class Stages:
         steps: int,
         guides: Guides | None = None,
         partition: Hashable = None,
+        joints: Sequence[int] | None = None,
     ) -> Pending:
         """As `act`, but the chunks come to the host. Once the stage is captured nothing is waited for or
         allocated on the device here; inputs may be of the host, whose memory need not be page-locked."""
-        with self._denoised(noise, state, slots, lengths, steps, guides, partition) as stage:
+        with self._denoised(noise, state, slots, lengths, steps, guides, partition, joints) as stage:
             return stage.pending()
 
     @contextmanager
@@ -240,11 +243,12 @@ class Stages:
         steps: int,
         guides: Guides | None,
         partition: Hashable,
+        joints: Sequence[int] | None,
     ) -> Iterator[Denoise]:
         """The stage, with these chunks in it."""
         stage = self.denoise(len(slots), steps)
         with self._locks["denoise", len(slots), steps], stage.call():
-            stage.set(noise, state if stage.alone else None, slots, lengths, guides)
+            stage.set(noise, state if stage.alone else None, slots, lengths, guides, joints)
             self._run(stage, partition)
             yield stage
 

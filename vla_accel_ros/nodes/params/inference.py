@@ -24,7 +24,8 @@ INFERENCE = (
     Parameter(
         "statistics",
         "",
-        "Whose statistics, where the checkpoint has several: openpi's asset id, OpenVLA's data set.",
+        "Whose statistics, where the checkpoint has several: openpi's asset id, OpenVLA's data set; for one "
+        "that lerobot saved, the folder of a data set whose meta/stats.json takes the place of its own.",
     ),
     Parameter(
         "prompt_state",
