@@ -195,6 +195,8 @@ def test_actions_of_tokens_are_those_of_an_engine_of_the_robots_own(
     robots = make_token_robots(openvla, tokens)
     engine = Engine(openvla, token_mode=mode, token_prefer="rate", fast=fast, robots=robots)
     streams = {name: FrameStream(engine, name) for name in robots}
+    drafts: dict[str, set[int]] = {name: set() for name in robots}
+    engine.scheduler.on_ran = lambda batch, began_s: drafts[batch.requests[-1].robot].add(len(batch.draft))
     for number in range(20 if mode != "sequential" else 8):
         name = ("left", "right")[number % 2]
         streams[name].frame(token_frame(name, number))
@@ -210,6 +212,8 @@ def test_actions_of_tokens_are_those_of_an_engine_of_the_robots_own(
                 want = own.act(prefix)
             np.testing.assert_array_equal(chunk.actions, want.actions)
             assert (chunk.stamp_ns, chunk.step_dt_s) == (want.stamp_ns, want.step_dt_s)
+            assert mode != "pipelined" or request.done == robot.policy.joints, "no forward more than it needs"
+        assert drafts[name] == ({0, robot.policy.joints - 1} if mode == "speculative" else {0})
     engine.scheduler.forget()
     assert held_slots(engine, robots=2) == 0
 
