@@ -9,6 +9,7 @@ import gc
 import itertools
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -77,7 +78,12 @@ class FakeRunner:
         self.during: Callable[[MicroBatch], object] = lambda batch: None
         self.fails: set[Request] = set()
         self.held: set[Request] = set()
-        self.at_once = 0
+        self.running = Counter[str]()
+
+    @property
+    def at_once(self) -> int:
+        """Micro-batches that run now."""
+        return self.running.total()
 
     def first_stage(self, request: Request) -> str:
         if request.want == ACT:
@@ -97,8 +103,9 @@ class FakeRunner:
         self.held.add(request)
 
     def run(self, batch: MicroBatch) -> None:
-        assert self.at_once == 0 and batch.requests
-        self.at_once += 1
+        kind = ASK if batch.requests[0].want == REWORD else batch.requests[0].want
+        assert self.running[kind] == 0 and batch.requests
+        self.running[kind] += 1
         try:
             assert not any(request.released for request in batch.requests)
             self.ran.append((batch.stage, batch.requests))
@@ -106,7 +113,7 @@ class FakeRunner:
             for request in batch.requests:
                 self.advance(request, batch)
         finally:
-            self.at_once -= 1
+            self.running[kind] -= 1
 
     def advance(self, request: Request, batch: MicroBatch) -> None:
         if request.want == OBSERVE:
@@ -1167,7 +1174,7 @@ def test_random_schedules_keep_versions_in_order_and_lose_nothing(word: str, see
         system.end(lane)
     system.scheduler.stop()
     for robot in "ab":
-        assert len(made[robot]) > 100
+        assert len(made[robot]) > 50
         assert made[robot] == sorted(made[robot])  # chunks leave in order, and of no older frame
     assert not system.scheduler.requests and not system.runner.held - set(system.scheduler.requests)
     assert all(request.released for request in submitted) and system.runner.slots_held <= 2
