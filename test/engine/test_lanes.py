@@ -103,7 +103,9 @@ def test_who_is_cancelled_while_another_kind_runs_is_taken_out_at_once(apart: Ov
     apart.end("vision")
 
 
-def test_a_release_is_in_the_order_of_the_lane_that_has_read(apart: Overlapping) -> None:
+def test_a_release_is_in_the_order_of_the_lane_that_has_read(
+    apart: Overlapping, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else a slot could be written while a lane's stream still reads it."""
     inside: list[str] = []
 
@@ -116,12 +118,16 @@ def test_a_release_is_in_the_order_of_the_lane_that_has_read(apart: Overlapping)
     for name, lane in apart.lanes.items():
         lane.computing = partial(computing, name)
     where: dict[Request, list[str]] = {}
-    apart.runner.drop = lambda request: where.update({request: list(inside)})
+
+    def drop(request: Request) -> None:
+        where[request] = list(inside)
+
+    monkeypatch.setattr(apart.runner, "drop", drop)
     apart.seen()
     asked, act = apart.submit(ASK), apart.acting()
-    for lane in ("language", "action"):
-        apart.begin(lane)
-        apart.end(lane)
+    for word in ("language", "action"):
+        apart.begin(word)
+        apart.end(word)
     apart.scheduler.cancel(asked)  # by a thread that is no lane's
     assert where[act] == ["action"] and where[asked] == ["language"]
 
@@ -132,10 +138,11 @@ def test_lanes_with_threads_see_act_and_answer_at_once(word: str) -> None:
     system = Overlapping(word, WholeChunks())
     system.seen()
     together = threading.Barrier(2)
-    system.runner.run = lambda batch: [
-        together.wait(WAIT_S),
-        [system.runner.advance(request, batch) for request in batch.requests],
-    ]
+
+    def during(batch: MicroBatch) -> None:
+        together.wait(WAIT_S)
+
+    system.runner.during = during
     act, frame = system.submit(ACT), system.frame()
     system.scheduler.start()
     with system.scheduler.wait(frame).result:
