@@ -12,6 +12,7 @@ from builders import make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.engine.streaming import MOST_WAITING, Pace, Ports, Streaming, Text
 from vla_accel_ros.types import Chunk, Observation, Torn
 
@@ -68,9 +69,12 @@ class Stepped:
         self.scheduler, self.now_s = self.stream._scheduler, 0.0
         self.scheduler._clock = lambda: self.now_s
         self.ran: list[str] = []
-        self.scheduler.on_ran = lambda batch, began_s: self.ran.append(batch.requests[-1].want)
+        self.scheduler.streams[""] = Stream(on_ran=self.note)
         self.stream._running = True
         self.stream._want_chunk()
+
+    def note(self, batch: MicroBatch, began_s: float) -> None:
+        self.ran.append(batch.requests[-1].want)
 
     def see(self) -> bool:
         """Vision's turn, which steps the lane until its own frame is seen."""
@@ -158,7 +162,7 @@ def test_a_frame_is_seen_when_the_one_before_it_was_acted_on():
 
     world.observations += [make_observation(i, stamp_ns=100 + i) for i in range(3)]
     stream.start()
-    scheduler.on_ran = noted
+    scheduler.streams[""] = Stream(on_ran=noted)
     world.wait(lambda: len(world.chunks) == 3, "three chunks")
     stream.stop()
     whole = [(want, 100 + i) for i in range(3) for want in (OBSERVE, ACT)]

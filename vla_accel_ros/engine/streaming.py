@@ -23,6 +23,7 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.loop import Awaited, Loop, LoopRecord, LoopStats
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.types import Chunk, Observation, Torn
 
 _LOG = logging.getLogger(__name__)
@@ -131,14 +132,12 @@ class Streaming:
         """Start, forgetting every frame there is."""
         scheduler = self._scheduler
         scheduler.skip(self._robot)
-        scheduler.due_s = lambda: math.inf if self._vision.due_s is None else self._vision.due_s
-        scheduler.on_ran = self._ran
         self._narrated = self._engine.runner.prefixes.newest_version(self._robot)
         self._running = True
         self._thread = threading.Thread(target=self._hand_over, name="results", daemon=True)
         self._thread.start()
         self._want_chunk()
-        scheduler.start()
+        scheduler.join(self._robot, Stream(self._due_s, self._ran))
         self._vision.start()
 
     def stop(self) -> None:
@@ -147,7 +146,7 @@ class Streaming:
             self._running = False
             self._come.notify_all()
         self._vision.stop()
-        self._scheduler.stop()
+        self._scheduler.leave(self._robot)
         self._next = None
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -266,8 +265,11 @@ class Streaming:
             assert request.prefix is not None
             self._give(self._ports.on_text, Text(request.prefix, request.number, text, finished))
 
+    def _due_s(self) -> float:
+        return math.inf if self._vision.due_s is None else self._vision.due_s
+
     def _ran(self, batch: MicroBatch, began_s: float) -> None:
-        if batch.requests[-1].want == ASK:
+        if batch.requests[-1].want == ASK and any(one.robot == self._robot for one in batch.requests):
             most_s = math.inf if self._language is None else self._language.most_s
             self._records["language"].note(began_s, most_s)
 
