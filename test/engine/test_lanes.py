@@ -11,9 +11,10 @@ from functools import partial
 import pytest
 from test_scheduler import WAIT_S, System
 
+from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, ONE
 from vla_accel_ros.engine.lanes import Lane
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks, WholeChunks
-from vla_accel_ros.engine.policies.lanes import ACTIONS_APART, ALL_APART, LANES, ONE, in_lanes
+from vla_accel_ros.engine.policies.lanes import LANES, in_lanes
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.scheduler import Scheduler, Stream

@@ -9,15 +9,18 @@ frames in one forward. Text needs a language head, and a prefix to continue.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Protocol, cast
 
 import torch
 
-from vla_accel_ros.engine.config import AUTO, SEQUENTIAL, EngineConfig
+from vla_accel_ros.engine.config import AUTO, ONE, SEQUENTIAL, EngineConfig
 from vla_accel_ros.engine.flow_actor import FlowActor
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
+from vla_accel_ros.engine.lanes import Lane
+from vla_accel_ros.engine.policies.lanes import LANES, in_lanes
 from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
 from vla_accel_ros.engine.policies.policy import Setup
 from vla_accel_ros.engine.policies.text import TextInSlack
@@ -106,6 +109,7 @@ class ModelRunner:
             )
             counts = self.robots.joints
             self.actor = PackedTokenActor(worded, config, self.pool, encoded, forward, counts=counts)
+            self.lanes = self._make_lanes()
             return
         if kernels:
             self.stages = stages = Stages(
@@ -129,6 +133,7 @@ class ModelRunner:
             self.actor = TokenActor(policy, self.pool, self.prefill.last_hidden, most)
         if policy.decodes:
             self.text = TextDecoder(policy, config, self.pool, forward)
+        self.lanes = self._make_lanes()
 
     @property
     def copied_bytes(self) -> int:
@@ -145,7 +150,17 @@ class ModelRunner:
             times = self.actor.measure() if config.token_mode == AUTO else None
         make = find(POLICIES, name if config.scheduling == AUTO else config.scheduling)
         first: SchedulingPolicy = make(Setup(config, profile, tokens, times))
-        return first if self.text is None else TextInSlack(first, profile)
+        return in_lanes(config.lanes, first, first if self.text is None else TextInSlack(first, profile))
+
+    def _make_lanes(self) -> tuple[Lane, ...]:
+        names, device = tuple(LANES[self.config.lanes]), self.policy.device
+        if device.type != "cuda" or len(names) == 1:
+            return tuple(map(Lane, names))
+        # A lower number is more urgent, and 0 is what streams have otherwise.
+        streams = {name: torch.cuda.Stream(device, priority=at - len(names)) for at, name in enumerate(names)}
+        if isinstance(self.stages, Stages):
+            self.stages.partitions.update(streams)
+        return tuple(Lane(name, partial(torch.cuda.stream, stream)) for name, stream in streams.items())
 
     def first_stage(self, request: Request) -> str:
         if request.want == ACT:
@@ -200,9 +215,31 @@ class ModelRunner:
         if self.stages is None:
             return
         forms = tuple(Form) if self.policy.trained_delay else (Form.FREE, Form.GUIDED)
-        self.stages.build(views, prompts, (self.config.steps,), progress=progress, forms=forms)
-        self.actor.prepare()
-        if self.text is not None:
+        views, prompts, steps = tuple(views), tuple(prompts), (self.config.steps,)
+        if len(self.lanes) == 1 or not isinstance(self.stages, Stages):
+            self.stages.build(views, prompts, steps, progress=progress, forms=forms)
+        for lane, wants in zip(self.lanes, LANES[self.config.lanes].values(), strict=True):
+            with lane.computing():
+                self._prepare(wants, views, prompts, steps, progress, forms)
+
+    def _prepare(
+        self,
+        wants: Sequence[str],
+        views: Sequence[int],
+        prompts: Sequence[int],
+        steps: Sequence[int],
+        progress: Progress,
+        forms: Sequence[Form],
+    ) -> None:
+        """What a lane needs that runs these, on its stream, whose urgency graphs keep."""
+        if len(self.lanes) > 1 and isinstance(self.stages, Stages):
+            if ACT in wants:
+                self.stages.build((), (), steps, progress=progress, forms=forms)
+            elif OBSERVE in wants or self.text is not None:
+                self.stages.build(views, prompts, (), progress=progress)
+        if ACT in wants:
+            self.actor.prepare()
+        if ASK in wants and self.text is not None:
             with self.pool.holding(1) as (slot,):
                 self.text.prepare(slot, 1, self.prefill.last_hidden(slot, 1))
 
@@ -280,6 +317,11 @@ def _check(policy: AnyPolicy, config: EngineConfig) -> None:
         raise ValueError(
             f"staggered is {config.staggered}, but a {kind} policy acts by tokens, it denoises nothing: "
             "use 0."
+        )
+    if config.lanes != ONE and (config.fast or config.token_mode != SEQUENTIAL):
+        raise ValueError(
+            f"lanes is '{config.lanes}', but frames of a {kind} policy share forwards with their actions; "
+            f"use '{ONE}', or token_mode {SEQUENTIAL} without fast."
         )
     if config.precision == FP8:
         raise ValueError(f"precision is {FP8}, but {kind} has no stages in it; use {INT8} or {INT4}.")

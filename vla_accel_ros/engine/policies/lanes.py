@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, ONE
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.policies.text import TextAlone
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, REWORD, MicroBatch, Request
 
-ONE, ACTIONS_APART, ALL_APART = "one", "two", "three"
 LANES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     ONE: {"main": (OBSERVE, ACT, ASK, REWORD)},
     ACTIONS_APART: {"action": (ACT,), "vision": (OBSERVE, ASK, REWORD)},

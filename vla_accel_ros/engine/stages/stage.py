@@ -13,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, ValuesView
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -83,6 +83,26 @@ def put(buffer: Tensor, values: Tensor) -> None:
     buffer.copy_(values, non_blocking=True)
 
 
+class InOrder:
+    """Blocks that share buffers of a device, one after another whatever streams they are in."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._over = device, torch.cuda.Event() if device.type == "cuda" else None
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """A block, whose work comes after that of the block before. For one thread at a time."""
+        if self._over is None:
+            yield
+            return
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(self._over)
+        try:
+            yield
+        finally:
+            self._over.record(stream)
+
+
 class Stage(ABC):
     """What is computed is `body`; `run` computes it.
 
@@ -100,7 +120,7 @@ class Stage(ABC):
     def __init__(self, device: torch.device, most: int | None = None, memory: Any = None) -> None:
         self.device, self._shared = device, memory
         self._graphs = Recent[Hashable, torch.cuda.CUDAGraph](most)
-        self._over = torch.cuda.Event() if device.type == "cuda" else None
+        self._calls = InOrder(device)
 
     @abstractmethod
     def body(self) -> None:
@@ -111,19 +131,10 @@ class Stage(ABC):
         """Whether a call replays a graph."""
         return (self.variant, self.partition) in self._graphs
 
-    @contextmanager
-    def call(self) -> Iterator[None]:
-        """One call, from its inputs to its outputs, ordered after the one before it whatever streams both are
-        in, because they share the stage's buffers."""
-        if self._over is None:
-            yield
-            return
-        stream = torch.cuda.current_stream(self.device)
-        stream.wait_event(self._over)
-        try:
-            yield
-        finally:
-            self._over.record(stream)
+    def call(self) -> AbstractContextManager[None]:
+        """One call, from its inputs to its outputs, ordered after the one before it, because they share the
+        stage's buffers."""
+        return self._calls.one()
 
     @torch.inference_mode()
     def capture(self, stream: torch.cuda.Stream | None = None) -> None:
