@@ -4,7 +4,7 @@ Nothing is decided here: every frame, every wish for a chunk and every question 
 scheduler's lane runs them. Vision submits the newest observation at its rate. One action request always waits
 for something new to act on: a frame, or newer joints for a model with a state token. Questions wait for room,
 and the model continues its own prompt when nobody asks. Results are handed over in a thread of their own, so
-that a slow receiver never delays the lane.
+that a slow receiver never delays the lane; nothing piles up before it (`_give`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ _LOG = logging.getLogger(__name__)
 
 MOST_WAITING = 16
 """Questions that wait for room."""
+
+MOST_UNDELIVERED = 8
+"""Chunks, and errors, that wait for their receiver."""
 
 
 @dataclass(frozen=True)
@@ -278,9 +281,19 @@ class Streaming:
         return True
 
     def _give(self, port: Callable[..., None], *what: object) -> None:
+        """Have a result handed over. Of an answer only the newest state waits, as it has all the text so far;
+        of chunks that wait too long the oldest comes to nothing, which is a miss."""
         with self._come:
-            self._results.append((port, what))
+            same = [one for one in self._results if one[0] == port]
+            if isinstance(text := what[0], Text):
+                old = [one for one in same if cast(Text, one[1][0]).request_id == text.request_id]
+            else:
+                old = same[: max(0, len(same) + 1 - MOST_UNDELIVERED)]
+            kept = [one for one in self._results if not any(one is other for other in old)]
+            self._results = deque([*kept, (port, what)])
             self._come.notify_all()
+        if old and isinstance(what[0], Chunk):
+            self._records["action"].note_miss()
 
     def _hand_over(self) -> None:
         while True:
