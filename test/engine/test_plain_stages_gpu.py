@@ -18,7 +18,6 @@ from smolvla_recording import make_smolvla_folder
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.guidance import guidance_to
-from vla_accel_ros.engine.runner import has_stages
 from vla_accel_ros.engine.stages.plain_stages import PlainStages
 from vla_accel_ros.models.smolvla.config import SMOLVLA
 from vla_accel_ros.models.smolvla.model import SmolVLA
@@ -43,7 +42,6 @@ def graphs(engine: Engine) -> list[int]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_was_prepared_is_neither_captured_nor_allocated_again(folder: Path, dtype: torch.dtype) -> None:
     policy = replace(load(folder, "cuda", dtype), trained_delay=0)
-    assert has_stages(policy)
     engine = Engine(policy, steps=STEPS, fast=True)
     engine.prepare((2,), range(1, 9))
     assert graphs(engine) == [8, 16]

@@ -277,12 +277,10 @@ class ModelRunner:
 
 
 def has_stages(policy: AnyPolicy) -> bool:
-    """Whether a policy can be computed by captured stages on its device, and gains by it."""
-    if policy.device.type != "cuda":
-        return False
-    if _has_kernels(policy):
-        return importlib.util.find_spec("triton") is not None
-    return _capturable(policy)
+    """Whether a policy can be computed by captured stages on its device, and is known to gain by it: plain
+    functions that are captured have not been measured on a GPU yet, so they are taken only when asked for."""
+    here = policy.device.type == "cuda" and importlib.util.find_spec("triton") is not None
+    return here and _has_kernels(policy)
 
 
 def _has_kernels(policy: AnyPolicy) -> bool:
