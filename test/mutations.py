@@ -75,6 +75,20 @@ MUTATIONS = (
         "sign of the Euler step", "        x = x + update", "        x = x - update", ("test_sampling.py",)
     ),
     Mutation(
+        "time of committed actions, captured",
+        "times = time.expand(len(held)).masked_fill(held, 0.0)[None]",
+        "times = time.expand(len(held))[None]",
+        ("test_plain_stages.py",),
+        "committed",
+    ),
+    Mutation(
+        "slot of a captured prefix",
+        "self.pool.view(slot, length), first_tokens",
+        "self.pool.view(0, length), first_tokens",
+        ("test_plain_stages.py",),
+        "any_slot",
+    ),
+    Mutation(
         "sign of guidance",
         "return v - strength * (target - (x - t * v)) * weights",
         "return v + strength * (target - (x - t * v)) * weights",

@@ -61,6 +61,7 @@ class Run:
         given: dict[str, Any] = {"model": self.model, "denoise_steps": 2, **settings}
         self.load = Load(**given)
         self.engine: Engine
+        self._topics: set[str]
         if beside is None:
             self.engine, self._bag, self._topics = self.load.engine(self.contract), McapBag(self.path), set()
         else:

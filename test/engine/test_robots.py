@@ -20,6 +20,7 @@ from vla_accel_ros.engine.kv.pool import PoolExhausted
 from vla_accel_ros.engine.policies.policy import by_priority
 from vla_accel_ros.engine.request import ENCODE, OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.robots import Embodiment, Robots
+from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
 from vla_accel_ros.models.openvla.processing import ActionStats
@@ -196,7 +197,11 @@ def test_actions_of_tokens_are_those_of_an_engine_of_the_robots_own(
     engine = Engine(openvla, token_mode=mode, token_prefer="rate", fast=fast, robots=robots)
     streams = {name: FrameStream(engine, name) for name in robots}
     drafts: dict[str, set[int]] = {name: set() for name in robots}
-    engine.scheduler.on_ran = lambda batch, began_s: drafts[batch.requests[-1].robot].add(len(batch.draft))
+
+    def note(batch: MicroBatch, began_s: float) -> None:
+        drafts[batch.requests[-1].robot].add(len(batch.draft))
+
+    engine.scheduler.streams["left"] = Stream(on_ran=note)
     for number in range(20 if mode != "sequential" else 8):
         name = ("left", "right")[number % 2]
         streams[name].frame(token_frame(name, number))

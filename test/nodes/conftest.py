@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
+from pluggy import Result
 from running import NodeProcess, sweep
 from stand_ins import Arm
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.environment import demo_contract
+
+STARTED = pytest.StashKey[list[NodeProcess]]()
+OPERATOR = pytest.StashKey[Operator]()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Result[pytest.TestReport], None]:
+    """What failed shows what its nodes wrote, and what /diagnostics said of them at last."""
+    outcome = yield
+    report = outcome.get_result()
+    if not report.failed:
+        return
+    for process in item.stash.get(STARTED, []):
+        ended = process.process.poll()
+        state = "running" if ended is None else f"exit status {ended}"
+        report.sections.append((f"log of {process.node} ({state})", process.log[-8000:]))
+    if OPERATOR in item.stash:
+        said = [f"{name}: {it.message}" for name, it in item.stash[OPERATOR].diagnostics.items()]
+        report.sections.append(("the newest /diagnostics", "\n".join(said)))
 
 
 @pytest.fixture
@@ -21,9 +41,11 @@ def contract() -> Contract:
 
 
 @pytest.fixture
-def start(tmp_path: Path, ros_domain: int) -> Iterator[Callable[..., NodeProcess]]:
+def start(
+    tmp_path: Path, ros_domain: int, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., NodeProcess]]:
     """start(node, namespace="", **parameters): a node's process, ended with the test."""
-    started: list[NodeProcess] = []
+    started = request.node.stash.setdefault(STARTED, [])
 
     def start(node: str, namespace: str = "", **parameters: object) -> NodeProcess:
         started.append(NodeProcess(node, tmp_path, namespace, **parameters))
@@ -36,9 +58,10 @@ def start(tmp_path: Path, ros_domain: int) -> Iterator[Callable[..., NodeProcess
 
 
 @pytest.fixture
-def operator(ros_domain: int, contract: Contract) -> Iterator[Operator]:
+def operator(ros_domain: int, contract: Contract, request: pytest.FixtureRequest) -> Iterator[Operator]:
     """The operator of the robot without a namespace."""
     with Operator(contract) as operator:
+        request.node.stash[OPERATOR] = operator
         yield operator
 
 

@@ -11,12 +11,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from vla_accel_ros.nodes.environment import process_environment
 
+LOST = "Fast DDS has lost this process's shared memory"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -37,10 +39,13 @@ class NodeProcess:
         self._remaps, self._program = remaps or {}, program
         self.left: set[Path] = set()
         self._log = folder / f"{namespace.strip('/') or 'root'}-{node}.log"
+        self._state = folder / "state"
         self.start()
 
     def start(self) -> None:
-        """Start it, again after it ended."""
+        """Start it, again after it ended. One that was killed is started again as launch files do it, also
+        when it finds that the middleware cannot reach it (nodes/hearing.py).
+        """
         what = ["-m", f"vla_accel_ros.nodes.{self.node}"] if self._program is None else [str(self._program)]
         command = [sys.executable, *what, "--ros-args"]
         if self.namespace:
@@ -52,16 +57,29 @@ class NodeProcess:
             # A bare empty value or one that looks like a number would change its type on the way.
             command += ["-p", f"{name}:={text}" if not isinstance(value, str) else f"{name}:='{text}'"]
         extra = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
-        extra["XDG_STATE_HOME"] = str(self._log.parent / "state")
+        extra["XDG_STATE_HOME"] = str(self._state)
         with open(self._log, "ab") as log:
             self.process = subprocess.Popen(
                 command, env=process_environment(extra), stdout=log, stderr=log, cwd=ROOT
             )
+        if self.left:
+            threading.Thread(
+                target=self._start_again, args=(self.process, len(self.log)), daemon=True
+            ).start()
+
+    def _start_again(self, process: subprocess.Popen[bytes], written: int) -> None:
+        if process.wait() == 1 and LOST in self.log[written:] and process is self.process:
+            self.start()
 
     @property
     def log(self) -> str:
         """Everything it has written."""
         return self._log.read_text(errors="replace")
+
+    @property
+    def kept(self) -> str:
+        """What it and others with its folder keep over a crash: their state files."""
+        return "".join(path.read_text() for path in self._state.rglob("*.json"))
 
     def wait_for_log(self, text: str, timeout_s: float = 30.0) -> str:
         """Wait until the log holds `text`; returns the log."""
@@ -73,6 +91,15 @@ class NodeProcess:
         self.left |= _shared_memory(self.process.pid)
         self.process.kill()
         self.process.wait()
+
+    def lose_ports(self, timeout_s: float = 30.0) -> int:
+        """Delete what it receives in through shared memory, as who takes it for a dead one's; wait for its
+        end, and return its exit status.
+        """
+        links = [link.readlink() for link in Path(f"/proc/{self.process.pid}/fd").iterdir()]
+        for lock in (link for link in links if link.match("/dev/shm/fastdds_port*_el")):
+            lock.with_name(lock.name.removesuffix("_el")).unlink()
+        return self.process.wait(timeout_s)
 
     def end(self, number: int = signal.SIGTERM, timeout_s: float = 15.0) -> int:
         """Ask it to end with a signal; returns its exit status. Killed, and an error, when it does not."""

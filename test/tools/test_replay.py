@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -13,6 +14,7 @@ from builders import make_checkpoint, make_config, make_stats
 from recorded_run import Run
 
 from vla_accel_ros.control.chunking.rtc import RtcSettings
+from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.recording.reader import Bag
@@ -150,7 +152,12 @@ def test_robots_that_shared_an_engine_are_replayed_to_the_bit(tmp_path, kind, mo
     right.tell().end()
     loads = []
     engine = Load.engine
-    monkeypatch.setattr(Load, "engine", lambda load, *given: loads.append(load) or engine(load, *given))
+
+    def loaded(load: Load, *given: Any) -> Engine:
+        loads.append(load)
+        return engine(load, *given)
+
+    monkeypatch.setattr(Load, "engine", loaded)
     result, moments = again(path)
     assert result.equal, (result.different_chunks, result.different_texts)
     assert (result.chunks, result.texts, result.frames) == (6, 2, 6) and not result.notes

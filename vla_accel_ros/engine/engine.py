@@ -53,7 +53,8 @@ class Engine:
         self.policy, self.config = policy, config or EngineConfig(**options)
         self.runner = ModelRunner(policy, self.config, robots)
         profile = Profile()
-        self.scheduler = Scheduler(self.runner, self.runner.scheduling(profile), profile)
+        lanes, chosen = self.runner.lanes, self.runner.scheduling(profile)
+        self.scheduler = Scheduler(self.runner, chosen, profile, lanes=lanes)
 
     def prepare(
         self,

@@ -22,6 +22,7 @@ from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import DENOISE, MicroBatch, Request, failing_alone
 from vla_accel_ros.engine.stages.captured_seats import CapturedSeats
 from vla_accel_ros.engine.stages.host_buffers import Pending, Samples
+from vla_accel_ros.engine.stages.plain_stages import CapturedPlainSeats, PlainStages
 from vla_accel_ros.engine.stages.seats import PlainSeats, Seats
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.flow.committed import Committed
@@ -68,7 +69,7 @@ class FlowActor:
         config: EngineConfig,
         pool: KVPool,
         time_rule: str,
-        stages: Stages | None = None,
+        stages: Stages | PlainStages | None = None,
     ) -> None:
         self._policy, self._config, self._pool = cast(FlowPolicy, policy), config, pool
         self._time_rule, self._stages = time_rule, stages
@@ -81,8 +82,10 @@ class FlowActor:
                 f"slots is {pool.slots}, but {count} chunks under way hold a frame each and {BESIDE} more "
                 f"are needed: give at least {count + BESIDE}."
             )
-        if count and stages is not None:
+        if count and isinstance(stages, Stages):
             self._seats = CapturedSeats(stages, count, config.steps, committed=policy.trained_delay > 0)
+        elif count and isinstance(stages, PlainStages):
+            self._seats = CapturedPlainSeats(stages, count, config.steps)
         elif count:
             # Each by itself: else, in plain torch, a chunk's bits would depend on the others in its batch.
             self._seats = PlainSeats(policy.model, count, config.steps, time_rule, together=False)

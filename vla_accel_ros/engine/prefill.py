@@ -20,11 +20,12 @@ from torch import Tensor
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.preprocess import Preprocess, check_whole
+from vla_accel_ros.engine.stages.plain_stages import PlainStages
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.engine.stages.towers import Towers
 from vla_accel_ros.models.layers import packed
 from vla_accel_ros.models.layers.packed import Forward, Segment
-from vla_accel_ros.models.policies import AnyPolicy, WordedPolicy
+from vla_accel_ros.models.policies import AnyPolicy, CapturablePolicy, FlowPolicy, WordedPolicy
 from vla_accel_ros.types import Observation
 
 ENCODED_ONLY = (
@@ -144,6 +145,22 @@ class CapturedPrefill:
 
     def last_hidden(self, slot: int, n_tokens: int) -> Tensor:
         return self._stages.last_hidden(slot, n_tokens)
+
+
+class CapturedPlainPrefill(PlainPrefill):
+    """By the plain network's functions in captured stages. Other words are computed launch by launch."""
+
+    def __init__(self, policy: CapturablePolicy, pool: KVPool, stages: PlainStages) -> None:
+        super().__init__(policy, pool)
+        self._stages = stages
+
+    def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
+        given = policy.host_inputs(observation)
+        state = cast(FlowPolicy, policy).normalized_state(observation.state)
+        kept = () if self._images is None else (self._images[slot], self._hidden[slot])
+        whole = partial(check_whole, observation)
+        n_tokens = self._stages.observe(given, state, slot, whole, *kept)
+        return Extent(n_tokens, n_tokens - len(given.tokens))
 
 
 class EncodeOnly:

@@ -59,6 +59,7 @@ class Request:
     stage: what is next. number: in order of beginning. instruction: that of the frame. fresh: the frame
     was not acted on before. finished: nothing more is computed of it. cancelled: before it was finished, its
     result is None. released: nothing is held for it any longer, but its result. done: micro-batches so far.
+    lane: where it ran last.
     tokens: ids so far. pieces: text that nobody has read. result: Prefix, Chunk, or the whole text.
     """
 
@@ -94,6 +95,7 @@ class Request:
     finished: bool = field(default=False, init=False)
     cancelled: bool = field(default=False, init=False)
     released: bool = field(default=False, init=False)
+    lane: str = field(default="", init=False)
     submitted_s: float = field(default=0.0, init=False)
     begun_s: float = field(default=0.0, init=False)
     sensed_ns: int = field(default=0, init=False)

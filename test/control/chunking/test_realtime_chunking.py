@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.guidance import guidance_to
 from vla_accel_ros.engine.robots import Embodiment
+from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.types import Chunk
 
 
@@ -73,7 +75,7 @@ def test_another_instruction_is_answered_freely_and_at_once():
 @pytest.mark.parametrize(("joints", "step_dt_s"), [(JOINTS, 0.2), (4, STEP_S)])
 def test_a_robot_that_is_described_anew_begins_freely(joints, step_dt_s):
     robot = Robot()
-    robots, policy = robot.engine.runner.robots, robot.engine.policy
+    robots, policy = robot.engine.runner.robots, cast(Policy, robot.engine.policy)
     robots.add("arm", Embodiment(policy, STEP_S))
 
     def act(at_ns, state):

@@ -108,14 +108,17 @@ def test_it_may_be_given_what_is_executed(policy: SmolVLAPolicy) -> None:
     assert not np.array_equal(chunk.actions[2:], free.actions[2:])
 
 
-def test_robots_that_share_the_network_have_their_own_state_in_the_prefix(policy: SmolVLAPolicy) -> None:
+@pytest.mark.parametrize("fast", [False, True], ids=["plain", "captured"])
+def test_robots_that_share_the_network_have_their_own_state_in_the_prefix(
+    policy: SmolVLAPolicy, fast: bool
+) -> None:
     shift, scale = np.full(4, 0.3), np.full(4, 0.7)
     own: dict[str, Any] = {
         "state_normalizer": Normalizer(shift, scale),
         "action_normalizer": Normalizer(-shift, scale),
     }
     other = Embodiment(replace(policy, delta_mask=np.array([True, False, True, True]), **own), 0.05)
-    engine, seen = Engine(policy, robots={"other": other}), Case(0, str(policy.device)).observation
+    engine, seen = Engine(policy, robots={"other": other}, fast=fast), Case(0, str(policy.device)).observation
     theirs = replace(seen, state=seen.state[:4], robot="other")
     with engine.observe(seen) as first, engine.observe(theirs) as second:
         made = engine.act(second, noise=1), engine.act(first, noise=1)

@@ -54,6 +54,7 @@ class Load:
     fast: bool | str = AUTO
     precision: str = EngineConfig.precision
     scheduling: str = EngineConfig.scheduling
+    lanes: str = EngineConfig.lanes
     token_mode: str = EngineConfig.token_mode
     token_prefer: str = EngineConfig.token_prefer
     camera_hz: float = EngineConfig.camera_hz
@@ -151,6 +152,7 @@ class Load:
             fast=fast,
             precision=self.precision,
             scheduling=self.scheduling,
+            lanes=self.lanes,
             token_mode=self.token_mode,
             token_prefer=self.token_prefer,
             camera_hz=self.camera_hz,

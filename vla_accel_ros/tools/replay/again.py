@@ -116,6 +116,7 @@ class _Stage:
             )
         if beside is None:
             say(f"session {session.id[:8]}: checking {model}")
+        self._found: str
         self._found = found = checksum(model) if beside is None else beside._found
         if beside is None and session.checksum and found != session.checksum:
             say(
