@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vla_accel_ros.engine.config import EngineConfig
+from vla_accel_ros.engine.config import LANES, EngineConfig
 from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter
 
 INFERENCE = (
@@ -24,7 +24,8 @@ INFERENCE = (
     Parameter(
         "statistics",
         "",
-        "Whose statistics, where the checkpoint has several: openpi's asset id, OpenVLA's data set.",
+        "Whose statistics, where the checkpoint has several: openpi's asset id, OpenVLA's data set; for one "
+        "that lerobot saved, the folder of a data set whose meta/stats.json takes the place of its own.",
     ),
     Parameter(
         "prompt_state",
@@ -48,8 +49,9 @@ INFERENCE = (
     Parameter(
         "fast",
         "auto",
-        "Compute by captured stages and fused kernels, which are made while the node configures; false is "
-        "plain torch. auto: on CUDA with triton, where the family has them (pi0, pi0.5, OpenVLA).",
+        "Compute by captured stages, which are made while the node configures; false is plain torch. auto: "
+        "on CUDA, for pi0, pi0.5 and OpenVLA (fused kernels, which need triton), SmolVLA, and policies of "
+        "other packages that say that they can be captured.",
         choices=("auto", "true", "false"),
     ),
     Parameter(
@@ -111,6 +113,14 @@ INFERENCE = (
         EngineConfig.scheduling,
         "Which scheduling policy decides what runs next, by its name: whole, staggered, tokens or one of "
         "another package (entry points vla_accel_ros.policies); auto is what the other parameters ask for.",
+    ),
+    Parameter(
+        "lanes",
+        EngineConfig.lanes,
+        "What runs at once: one: nothing, each after the other; two: actions beside frames and text; three: "
+        "frames, actions and text, each in a thread and on a CUDA stream of its own. Chunks have the same "
+        "bits.",
+        choices=LANES,
     ),
     Parameter(
         "token_mode",

@@ -1,8 +1,9 @@
 """The recorded moments through an engine of our own, how what it makes differs from what was made, and the
 report of it.
 
-The engine is made by the session, with whatever the caller wants otherwise. Equal means equal to the bit:
-actions as they were sent and the sizes of their last denoising updates, and answers letter by letter.
+The engine is made by the session, with whatever the caller wants otherwise; sessions of robots that shared an
+engine share one here. Equal means equal to the bit: actions as they were sent and the sizes of their last
+denoising updates, and answers letter by letter.
 """
 
 from __future__ import annotations
@@ -79,13 +80,18 @@ def replay(
     """
     result = Result()
     progress = Progress("replayed", moments.worth_replaying, say)
-    stage: _Stage | None = None
+    stages: dict[str, _Stage] = {}
     for moment in moments:
         if not (moment.chunks or moment.texts):
             continue
-        if stage is None or stage.session is not moment.session:
-            stage = _Stage(moment.session, otherwise, say)
-            result.notes += [note for note in stage.notes if note not in result.notes]
+        session = moment.session
+        if session.id not in stages:
+            beside = next(iter(stages.values()), None)
+            if beside is None or not beside.session.shares_engine(session):
+                beside, stages = None, {}  # what was loaded goes before another comes
+            stages[session.id] = _Stage(session, otherwise, say, beside)
+            result.notes += [note for note in stages[session.id].notes if note not in result.notes]
+        stage = stages[session.id]
         started = time.perf_counter()
         stage.play(moment, result)
         result.seconds += time.perf_counter() - started
@@ -95,18 +101,26 @@ def replay(
 
 
 class _Stage:
-    """An engine as a session's, and its contract."""
+    """An engine as a session's, and its contract. beside: of a robot that shares its engine."""
 
-    def __init__(self, session: Session, otherwise: Otherwise, say: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        otherwise: Otherwise,
+        say: Callable[[str], object],
+        beside: _Stage | None = None,
+    ) -> None:
         self.session = session
         model = otherwise.model or Path(session.model)
         if not model.is_dir():
             raise ValueError(
                 f"{model}, which made the chunks of the bag, is not there: give --model DIR, a copy of it"
             )
-        say(f"session {session.id[:8]}: checking {model}")
-        found = checksum(model)
-        if session.checksum and found != session.checksum:
+        if beside is None:
+            say(f"session {session.id[:8]}: checking {model}")
+        self._found: str
+        self._found = found = checksum(model) if beside is None else beside._found
+        if beside is None and session.checksum and found != session.checksum:
             say(
                 f"{model} is another model than the one that was recorded (SHA-256 {found[:12]}, recorded "
                 f"{session.checksum[:12]}): give --model DIR, a copy of that"
@@ -115,7 +129,11 @@ class _Stage:
             file = contract_file(session, Path(folder))
             self.contract = Contract.load(file)
             load = _load(session, model, otherwise)
-            self._engine = load.engine(self.contract, say)
+            self._robot = "" if beside is None else session.id
+            if beside is None or not beside.takes(self._robot, load, self.contract):
+                self._engine, self._robot = load.engine(self.contract, say), ""
+            else:
+                self._engine = beside._engine
             here = session_of(
                 self._engine,
                 {name: choice for name, choice in vars(load).items() if name != "model"},
@@ -124,15 +142,26 @@ class _Stage:
                 urdf=None,
                 topics={},
                 checksum=found,
+                robot=self._robot,
             )
         self.notes = session.differences(here)
         self._answer_tokens = load.answer_tokens
         say(f"on {here.device}, {load.dtype}")
 
+    def takes(self, robot: str, load: Load, contract: Contract) -> bool:
+        """Have the engine serve a further robot, if it has room for its actions."""
+        embodiment = load.embodiment(self._engine.policy, contract)
+        robots = self._engine.runner.robots
+        if robots.has_room(embodiment.policy):
+            robots.add(robot, embodiment)
+        return robot in robots.names
+
     def play(self, moment: Moment, result: Result) -> None:
         """Run one moment, and note what differs."""
         images = {camera.image: moment.images[camera.name] for camera in self._seen(moment)}
-        observation = Observation(images, moment.state, moment.instruction, moment.stamp_ns)
+        observation = Observation(
+            images, moment.state, moment.instruction, moment.stamp_ns, robot=self._robot
+        )
         with self._engine.observe(observation) as prefix:
             for chunk in moment.chunks:
                 again = self._engine.act(prefix, chunk.state, chunk.request_id, agreement=chunk.agreement)
@@ -150,6 +179,8 @@ class _Stage:
                             f"at {moment.stamp_ns * 1e-9:.3f} s: {text!r} recorded, {said!r} here", np.nan
                         )
                     )
+
+        self._engine.runner.prefixes.remove(self._robot)
 
     def _said(self, prefix: Prefix, prompt: str) -> str:
         """A whole answer: to the prefix's own prompt, or to a question about its frame."""
