@@ -8,20 +8,11 @@ on stderr: a node that looks alive and does nothing would not be started again.
 
 Python runs its signal handlers only between bytecodes of the main thread, which waits inside the middleware;
 the wake-up descriptor is written at once, and a thread that reads it completes the future.
-
-Ports: every process receives through Fast DDS's shared memory in a file in /dev/shm with a number, and a lock
-that says who reads it. When a process is killed, its ports stay behind, and whoever meets one may delete it
-and make it again. Two that do so at the same time (the process that was started again, and one that still
-sends to the dead one) can end with a reader whose port is deleted and a sender that writes into another of
-the same name. Neither notices: the process looks alive, sees every topic in the graph, and receives nothing
-of its own machine for as long as it lives. It is rare, and comes when the machine is busy. What is left is to
-end and be started again.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import select
 import signal
 import sys
@@ -29,11 +20,10 @@ import threading
 import time
 import traceback
 from contextlib import suppress
-from pathlib import Path
 
 from rclpy.task import Future
 
-from vla_accel_ros.nodes.environment import LAUNCHER, is_running
+from vla_accel_ros.nodes.environment import LAUNCHER, is_running, lost_ports
 
 PATIENCE_S = 1.8
 _SAME_SIGNAL_S = 1.0
@@ -41,8 +31,6 @@ _LOOK_S = 0.2
 _FAULT = 0
 """On the wake-up descriptor, where signals are written by their numbers."""
 _PORTS_S = 1.0
-_PORT = re.compile(r"/fastdds_port(\d+)( \(deleted\))?$")
-_LOCK = re.compile(r"/fastdds_port(\d+)_el( \(deleted\))?$")
 
 
 class Ending:
@@ -135,34 +123,6 @@ def fatal(reason: str, error: BaseException | None = None) -> None:
     if _ending is None:
         raise RuntimeError(reason) from error  # in nobody's process but the caller's
     _ending.fail(reason, error)
-
-
-def lost_ports(process: Path = Path("/proc/self")) -> frozenset[int]:
-    """The ports that a process reads, but which nobody can write to any more. Empty where there is no /proc.
-
-    A sender that has not yet noticed that a port was made again is not meant: it reads nothing there.
-    """
-    try:
-        mapped = {(match[1], bool(match[2])) for match in map(_PORT.search, _maps(process)) if match}
-        read = {match[1] for match in map(_LOCK.search, _open_files(process)) if match}
-    except OSError:
-        return frozenset()
-    kept = {port for port, deleted in mapped if not deleted}
-    return frozenset(int(port) for port, deleted in mapped if deleted and port in read - kept)
-
-
-def _maps(process: Path) -> list[str]:
-    return (process / "maps").read_text().splitlines()
-
-
-def _open_files(process: Path) -> list[str]:
-    files = []
-    for link in (process / "fd").iterdir():
-        try:
-            files.append(str(link.readlink()))
-        except OSError:
-            continue  # closed since
-    return files
 
 
 def _say(sentence: str) -> None:
