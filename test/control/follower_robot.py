@@ -48,7 +48,7 @@ class Robot:
     def run(self, seconds: float, goal: float | None = None, latency_s: float = 0.05) -> None:
         """Let time pass; with a goal, a chunk towards it arrives every 100 ms."""
         for tick in range(round(seconds * 100)):
-            self.feel()
+            self.tick()
             if goal is not None and tick % 10 == 0:
                 self.send(goal, self.now - round(latency_s * S))
             change, stop = self.follower.step(self.now)
@@ -56,7 +56,7 @@ class Robot:
                 self.states.append(change.after)
             self.deliver(stop)
 
-    def feel(self) -> None:
+    def tick(self) -> None:
         """10 ms pass, with joint states."""
         period_ns = S // self.joint_hz
         for _ in range(10 * MS // period_ns):

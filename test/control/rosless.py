@@ -86,7 +86,7 @@ class TrajectoryLogic:
         self._clock = ClockWatch(self.clock_ns, self.steady_ns)
         self._move: Trajectory | None = None
         self._cut: Trajectory | None = None
-        self._felt_ns, self._rests = 0, False
+        self._joints_ns, self._rests = 0, False
         self._begin()
         self._settles_until_ns = self.clock_ns() + SETTLE_NS
 
@@ -99,12 +99,12 @@ class TrajectoryLogic:
             self.refused += 1
             return
         newest_ns = self._joints.newest_ns
-        if newest_ns is None or newest_ns == self._felt_ns:
+        if newest_ns is None or newest_ns == self._joints_ns:
             return
-        self._felt_ns = newest_ns
+        self._joints_ns = newest_ns
         newest = self._joints.newest()
         if isinstance(self.stream, JogStream):
-            self.stream.felt(newest, now_ns)
+            self.stream.measured(newest, now_ns)
         fault = self.follower.measured(newest, newest_ns, now_ns)
         if fault and self.lent:
             self.follower.resume()
@@ -237,7 +237,7 @@ class TrajectoryLogic:
         )
         ages = {"joint_states": robot.joints_age_s, "chunk": robot.chunk_age_s}
         self.follower = ChunkFollower(buffer, Safety(Watchdog(ages)), robot.chunk_age_s, self.twist)
-        self._joints, self._felt_ns = JointHistory(robot.joints), 0
+        self._joints, self._joints_ns = JointHistory(robot.joints), 0
         self._brakes_until_ns, self._settles_until_ns, self._rests = 0, 0, False
         self.silent = self.silent and RELEASED in self.holds
         for reason in self.holds:

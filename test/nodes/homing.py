@@ -100,7 +100,7 @@ class Robot:
         """Let time pass; with a goal, a chunk towards it comes every 100 ms."""
         for tick in range(round(seconds * 100)):
             self.node.now += TICK_NS
-            self._feel()
+            self._measure()
             if goal is not None and tick % 10 == 0:
                 self._chunk(goal)
             _, stop = self.follower.step(self.node.now)
@@ -114,7 +114,7 @@ class Robot:
         """Let time pass in which the node is not scheduled; the controller does what it was sent."""
         for _ in range(round(seconds * 100)):
             self.node.now += TICK_NS
-            self._feel()
+            self._measure()
 
     def call(self, name: str) -> None:
         """Begin a call of ~/home, ~/release or ~/reclaim; what it answers comes with time."""
@@ -201,7 +201,7 @@ class Robot:
         motion = SimpleNamespace(begin=lambda: None)
         self.standing.over(self.follower, self._joints, self._outputs, motion)
 
-    def _feel(self) -> None:
+    def _measure(self) -> None:
         if isinstance(self._adapter, JointTrajectoryAdapter):
             self.position = self._controller.desired(self.node.now).position
         self.path.append(self.position)

@@ -100,9 +100,9 @@ def test_reset_puts_the_scene_of_a_seed_and_refuses_an_unknown_task(start, opera
         30.0,
         "ground truth of the new scene",
     )
-    twin = SimRobot()
-    twin.reset(choose_task("place", 7), 7)
-    blocks = twin.truth().view.blocks
+    alike = SimRobot()
+    alike.reset(choose_task("place", 7), 7)
+    blocks = alike.truth().view.blocks
     for name, pose in zip(truth.names, truth.poses):
         if name.endswith("_block"):
             block = blocks[name.removesuffix("_block")]

@@ -152,7 +152,7 @@ class JogStream:
         self._tick_ns: int | None = None
         self._pulling = True
 
-    def felt(self, position: np.ndarray, now_ns: int) -> None:
+    def measured(self, position: np.ndarray, now_ns: int) -> None:
         """Measured joints, float64 [D]; not pulled by when nothing newer comes for 0.2 s."""
         self._measured = (position, now_ns)
 

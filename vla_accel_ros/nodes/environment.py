@@ -1,4 +1,4 @@
-"""What a process needs around it: allocator thresholds, a Fast DDS profile, whom to end with, ports that work.
+"""What a process needs around it: allocator thresholds, Fast DDS profile, whom to end with, ports that work.
 
 These are read when a process starts, so a node cannot set them for itself; launch files, the demo and the
 tests start the nodes with `process_environment()`. Without the malloc thresholds every image costs page

@@ -190,7 +190,7 @@ class Ingest:
         with self._lock:
             self._synchroniser.release()
 
-    def feel(self) -> tuple[np.ndarray, int] | None:
+    def newest_state(self) -> tuple[np.ndarray, int] | None:
         """The newest joints as float32 [D] in the policy's units and their stamp; None while one is
         missing."""
         with self._lock:

@@ -58,7 +58,7 @@ def test_refused_chunks_do_not_move_it_and_are_not_fresh_and_the_stop_says_why()
     robot.go()
     count = len(robot.sent)
     for _ in range(100):
-        robot.feel()
+        robot.tick()
         with pytest.raises(ValueError, match=r"sends a to 9\.000, and it goes from -2 to 2"):
             robot.follower.follow(wild(robot), robot.now)
         change, stop = robot.follower.step(robot.now)

@@ -101,7 +101,7 @@ def test_no_chunk_is_followed_while_a_leap_lasts():
     robot = Robot()
     robot.go()
     robot.sag = np.array([0.5, 0.0])
-    robot.feel()
+    robot.tick()
     count = len(robot.sent)
     robot.send(-1.0, robot.now - 20 * MS)
     assert len(robot.sent) == count

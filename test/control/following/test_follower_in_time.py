@@ -23,7 +23,7 @@ def test_after_the_clock_went_back_it_starts_over_from_the_joints():
 
 @pytest.mark.parametrize("ahead_s", [0.25, 50.0])
 def test_joints_of_the_time_before_the_clock_went_back_do_not_delay_the_beginning(ahead_s):
-    """They were under way when it did. Within the limit of age a stamp is believed, and counts until then."""
+    """They were on their way then. Within the limit of age a stamp is believed, and counts until then."""
     robot = Robot()
     for late_ms in (0, 10, 20):
         robot.follower.measured(HOME, robot.now + round(ahead_s * S) + late_ms * MS, robot.now)

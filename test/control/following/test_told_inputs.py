@@ -24,7 +24,7 @@ def run(
     """Time passes with a model that takes chunk_s for a chunk; the reasons of all stops."""
     reasons: set[str] = set()
     for tick in range(round(seconds * 100)):
-        robot.feel()
+        robot.tick()
         if told and tick % 5 == 0:
             if camera:
                 robot.camera_ns = robot.now - 10 * MS

@@ -137,9 +137,9 @@ class ServoJointAdapter(ServoAdapter):
         self._resting = False
         self._jog.follow(trajectory, now_ns)
 
-    def felt(self, positions: Mapping[str, float]) -> None:
+    def measured(self, positions: Mapping[str, float]) -> None:
         here = np.array([positions[name] for name in self.controller.joints])
-        self._jog.felt(here, self._node.now_ns())
+        self._jog.measured(here, self._node.now_ns())
 
     def stop(self, braking: Trajectory | None, now_ns: int) -> None:
         self._jog.stop(now_ns, steady_ns(self._node))

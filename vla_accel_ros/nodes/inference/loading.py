@@ -85,7 +85,7 @@ class Load:
         if fast and policy.device.type != "cuda":
             warn(
                 f"fast is true, but the model runs on {policy.device}: captured stages need a GPU; "
-                "without one their plain twins run, which are not faster"
+                "without one their reference in plain torch runs, which is not faster"
             )
         if self.precision != EXACT:
             warn(

@@ -94,7 +94,7 @@ class InferenceNode(ManagedNode):
         ports = Ports(
             self._observe,
             self._ingest.observed,
-            self._ingest.feel,
+            self._ingest.newest_state,
             self._on_chunk,
             self._on_text,
             self._on_error,

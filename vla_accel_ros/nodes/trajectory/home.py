@@ -92,7 +92,7 @@ class Home:
         return say(response, not problem, problem or AT_HOME)
 
     def cancel(self, why: str, jumped: bool = False) -> None:
-        """Stop a move that is under way, within limits; one that still waits for the stand never begins.
+        """Stop a move that has begun, within limits; one that still waits for the stand never begins.
 
         jumped: the clock was set since the last poll.
         """

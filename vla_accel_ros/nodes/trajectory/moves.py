@@ -81,7 +81,7 @@ class JointMove:
         return self._client.server_is_ready()
 
     def start(self, trajectory: Trajectory) -> Future:
-        """Go; the future's result is an Outcome. A goal that is under way is replaced by this one.
+        """Go; the future's result is an Outcome. A goal that is unfinished is replaced by this one.
 
         The trajectory begins when it arrives, whatever its times; the controller goes to its second point
         from where it is then.
@@ -101,7 +101,7 @@ class JointMove:
         return goal.outcome
 
     def cancel(self, why: str) -> bool:
-        """Stop where it is; why: the sentence of the outcome. Whether a goal was under way, whose controller
+        """Stop where it is; why: the sentence of the outcome. Whether a goal was unfinished, whose controller
         now brakes in its own way."""
         goal, self._goal = self._goal, None
         return goal is not None and goal.cancel(f"{self.action}: {why}")

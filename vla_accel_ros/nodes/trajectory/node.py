@@ -165,7 +165,7 @@ class TrajectoryNode(ManagedNode):
             buffer, safety, contract.chunk.max_age_s, self._outputs.twist, following
         )
         self._columns = [contract.joint_names.index(name) for name in buffer.joints]
-        self._joints, self._felt_ns, self._rests = JointHistory(contract.joint_names), 0, False
+        self._joints, self._joints_ns, self._rests = JointHistory(contract.joint_names), 0, False
         self._hold.over(self._follower, self._joints, self._outputs, self._motion)
 
     def _on_chunk(self, message: ActionChunk) -> None:
@@ -215,11 +215,11 @@ class TrajectoryNode(ManagedNode):
             self.get_logger().error(f"joint_states refused: {refusal}", throttle_duration_sec=1.0)
             return
         newest_ns = self._joints.newest_ns
-        if newest_ns is None or newest_ns == self._felt_ns:
+        if newest_ns is None or newest_ns == self._joints_ns:
             return  # nothing of ours is new
-        self._felt_ns = newest_ns
+        self._joints_ns = newest_ns
         newest, now_ns = self._joints.newest(), self.now_ns()
-        self._outputs.felt(newest)
+        self._outputs.measured(newest)
         fault = self._follower.measured(newest[self._columns], newest_ns, now_ns)
         if fault and self._hold.lent:
             self._follower.resume()  # others move it; where it is then is found out when it comes back

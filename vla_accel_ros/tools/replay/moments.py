@@ -47,7 +47,7 @@ class RecordedChunk:
 
 @dataclass(frozen=True)
 class Moment:
-    """One observation: its engine, what was seen and felt, and what came of it.
+    """One observation: its engine, its images and joints, and what came of it.
 
     images: the contract's camera name -> uint8 [H, W, 3], RGB. state: float32 [D], the policy's units.
     texts: finished answers, each as (its prompt, text).

@@ -1,6 +1,6 @@
 """Each kernel of a denoising step by itself, at the shapes of the published models: its error and its time.
 
-Error: against the twin in float32 on the same rounded inputs, by the norm of the difference. Time: as a
+Error: against the reference in float32 on the same rounded inputs, by the norm of the difference. Time: as a
 captured chain over as many different weights as the model has layers, which no cache holds, divided by their
 number; so it includes the gap between dependent launches.
 """
@@ -165,7 +165,7 @@ def errors(
     dtype: torch.dtype = torch.bfloat16,
     weights: str | None = None,
 ) -> Iterator[tuple[str, float]]:
-    """Name and relative error of each kernel, whose twin has the same weights."""
+    """Name and relative error of each kernel, whose reference has the same weights."""
     for piece in pieces(config, keys, device, batch, dtype, weights):
         yield piece.name, error(piece, ops)
 
