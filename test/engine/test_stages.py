@@ -157,9 +157,9 @@ def test_threads_that_share_a_stage_do_not_mix_their_chunks() -> None:
     def act(index: int, made: dict[int, Tensor]) -> None:
         made[index] = setting.stages.act(*draws[index], [0], lengths, STEPS).actions
 
-    for index in range(
-        len(draws)
-    ):  # in a thread, too: the main one may have been told to use fewer processors
+    setting.stages.denoise(1, STEPS)
+    # In threads, too: one in which torch has done nothing yet may use other numbers of processors.
+    for index in range(len(draws)):
         thread = threading.Thread(target=act, args=(index, alone))
         thread.start()
         thread.join()
