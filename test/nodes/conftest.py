@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from running import NodeProcess, sweep
+from fork_server import ForkServer
+from running import NodeProcess, node_environment, sweep
 from stand_ins import Arm
 
 from vla_accel_ros.contract.contract import Contract
@@ -20,13 +21,23 @@ def contract() -> Contract:
     return Contract.load(demo_contract())
 
 
+@pytest.fixture(scope="session")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer | None]:
+    """Forks the nodes that `start` starts; None, in a module that says so, has each start from nothing."""
+    server = ForkServer(node_environment(tmp_path_factory.getbasetemp()))
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def start(tmp_path: Path, ros_domain: int) -> Iterator[Callable[..., NodeProcess]]:
+def start(
+    tmp_path: Path, ros_domain: int, fork_server: ForkServer | None
+) -> Iterator[Callable[..., NodeProcess]]:
     """start(node, namespace="", **parameters): a node's process, ended with the test."""
     started: list[NodeProcess] = []
 
     def start(node: str, namespace: str = "", **parameters: object) -> NodeProcess:
-        started.append(NodeProcess(node, tmp_path, namespace, **parameters))
+        started.append(NodeProcess(node, tmp_path, namespace, server=fork_server, **parameters))
         return started[-1]
 
     yield start

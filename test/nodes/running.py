@@ -15,14 +15,23 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from fork_server import Forked, ForkServer
+
 from vla_accel_ros.nodes.environment import process_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def node_environment(folder: Path) -> dict[str, str]:
+    """The whole environment of a node of this checkout. folder: where it keeps its state."""
+    extra = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+    return process_environment({**extra, "XDG_STATE_HOME": str(folder / "state")})
+
+
 class NodeProcess:
     """One node in its own process. parameters: name -> value, as on a command line. remaps: from -> to.
-    program: a file to run instead of the node's module."""
+    program: a file to run instead of the node's module. server: what forks it; None for a process from
+    nothing."""
 
     def __init__(
         self,
@@ -31,32 +40,35 @@ class NodeProcess:
         namespace: str = "",
         remaps: Mapping[str, str] | None = None,
         program: Path | None = None,
+        server: ForkServer | None = None,
         **parameters: object,
     ) -> None:
         self.node, self.namespace, self.parameters = node, namespace, parameters
-        self._remaps, self._program = remaps or {}, program
+        self._remaps, self._program, self._server = remaps or {}, program, server
+        self.process: subprocess.Popen[bytes] | Forked
         self.left: set[Path] = set()
         self._log = folder / f"{namespace.strip('/') or 'root'}-{node}.log"
         self.start()
 
     def start(self) -> None:
         """Start it, again after it ended."""
-        what = ["-m", f"vla_accel_ros.nodes.{self.node}"] if self._program is None else [str(self._program)]
-        command = [sys.executable, *what, "--ros-args"]
+        arguments = ["--ros-args"]
         if self.namespace:
-            command += ["-r", f"__ns:=/{self.namespace.strip('/')}"]
+            arguments += ["-r", f"__ns:=/{self.namespace.strip('/')}"]
         for name, other in self._remaps.items():
-            command += ["-r", f"{name}:={other}"]
+            arguments += ["-r", f"{name}:={other}"]
         for name, value in self.parameters.items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
             # A bare empty value or one that looks like a number would change its type on the way.
-            command += ["-p", f"{name}:={text}" if not isinstance(value, str) else f"{name}:='{text}'"]
-        extra = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
-        extra["XDG_STATE_HOME"] = str(self._log.parent / "state")
+            arguments += ["-p", f"{name}:={text}" if not isinstance(value, str) else f"{name}:='{text}'"]
+        what = f"vla_accel_ros.nodes.{self.node}" if self._program is None else str(self._program)
+        environment = node_environment(self._log.parent)
+        command = [sys.executable, *(["-m"] if self._program is None else []), what, *arguments]
         with open(self._log, "ab") as log:
-            self.process = subprocess.Popen(
-                command, env=process_environment(extra), stdout=log, stderr=log, cwd=ROOT
-            )
+            if self._server is None:
+                self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=ROOT)
+            else:
+                self.process = self._server.start(what, arguments, self._log, ROOT, environment)
 
     @property
     def log(self) -> str:
