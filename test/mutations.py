@@ -150,7 +150,7 @@ MUTATIONS = (
         "following error",
         "np.abs(commanded - measured) > self.rad",
         "commanded - measured > self.rad",
-        ("test_following_error.py",),
+        ("test_joint_faults.py",),
     ),
 )
 

@@ -22,10 +22,10 @@ from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.inference.loading import Load
-from vla_accel_ros.nodes.recorder.message_definitions import definition, type_name
+from vla_accel_ros.nodes.interfaces import definition, type_name
 from vla_accel_ros.recording.mcap_writer import McapBag
 from vla_accel_ros.recording.topic import Topic
-from vla_accel_ros.sensing.cameras.cdr import image_message
+from vla_accel_ros.sensing.cameras.image import image_message
 from vla_accel_ros.types import Chunk, Observation
 
 PERIOD_NS = 100_000_000
@@ -156,8 +156,8 @@ class Run:
                 raw = image_message(stamp_ns, camera, written)
                 self.write(f"{self._space}/{topic}", raw, "sensor_msgs/msg/Image")
             return picture
-        from vla_accel_ros.sensing.cameras.cdr import compressed_view
         from vla_accel_ros.sensing.cameras.compressed import decode
+        from vla_accel_ros.sensing.cameras.image import compressed_view
 
         message = CompressedImage(format="jpeg", data=self._jpeg(picture))
         convert.set_stamp(message.header.stamp, stamp_ns)

@@ -21,9 +21,8 @@ from mutators import damaged, misspelt
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.parts import MAX_PIXELS
-from vla_accel_ros.sensing.cameras.cdr import ImageView, compressed_view, image_view
 from vla_accel_ros.sensing.cameras.compressed import decode
-from vla_accel_ros.sensing.cameras.image import ENCODINGS, write_rgb
+from vla_accel_ros.sensing.cameras.image import ENCODINGS, ImageView, compressed_view, image_view, write_rgb
 from vla_accel_ros.sensing.ingest import Ingest
 
 CONTRACTS = Path(__file__).resolve().parents[2] / "config" / "contracts"

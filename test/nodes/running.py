@@ -54,7 +54,7 @@ class NodeProcess:
 
     def start(self) -> None:
         """Start it, again after it ended. One that was killed is started again as launch files do it, also
-        when it finds that the middleware cannot reach it (nodes/hearing.py).
+        when it finds that the middleware cannot reach it (nodes/shutdown.py).
         """
         arguments = ["--ros-args"]
         if self.namespace:

@@ -19,9 +19,8 @@ from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.tools import cli
-from vla_accel_ros.tools.replay.again import Otherwise, Result, replay
+from vla_accel_ros.tools.replay.again import Otherwise, Progress, Result, replay
 from vla_accel_ros.tools.replay.moments import Moments
-from vla_accel_ros.tools.replay.progress import Progress
 
 FRAMES = 7
 # Before it, an engine that is loaded acts twice to warm up.

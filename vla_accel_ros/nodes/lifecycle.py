@@ -24,8 +24,8 @@ from rclpy.lifecycle import LifecycleNode, LifecyclePublisher, LifecycleState, T
 from rclpy.qos import QoSProfile
 from std_msgs.msg import String
 
+from vla_accel_ros.control.following.watchdog import ClockWatch
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.clock_watch import ClockWatch
 from vla_accel_ros.nodes.declare import declare, value
 from vla_accel_ros.nodes.params.parameter import Parameter
 from vla_accel_ros.nodes.shutdown import fatal

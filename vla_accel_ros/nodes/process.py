@@ -18,7 +18,6 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
-from vla_accel_ros.nodes import hearing
 from vla_accel_ros.nodes import shutdown as ending
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 
@@ -41,7 +40,7 @@ def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int
         return 2
     executor = SingleThreadedExecutor()
     executor.add_node(node)
-    hearing.watch(lambda reason: end.fail(reason, None), end.over)
+    end.watch_ports()
     try:
         executor.spin_until_future_complete(end.future)
     except BaseException as error:  # a native library's panic and SystemExit too: nothing else runs the node

@@ -108,7 +108,7 @@ def test_nothing_is_guided_while_the_robot_does_not_execute_it():
 
 
 @pytest.mark.parametrize("what", ["forget", "pause"])
-def test_a_chunk_that_was_under_way_when_the_robot_was_stopped_guides_nothing(what):
+def test_a_chunk_that_was_unfinished_when_the_robot_was_stopped_guides_nothing(what):
     robot = Robot()
     robot.while_computing = getattr(robot.rtc, what)
     robot.act(S)

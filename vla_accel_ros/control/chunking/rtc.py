@@ -77,7 +77,7 @@ class _Executing(NamedTuple):
 
 class RealTimeChunking:
     """Makes each chunk agree with the last one that was made: `begin` and `made` frame every action request,
-    of which several may be under way. Safe to use from several threads.
+    of which several may be unfinished. Safe to use from several threads.
 
     engine: computes the chunks. clock_ns: the ROS clock that observations are stamped by.
     jacobian: see models.flow.rtc.

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -84,7 +85,7 @@ class Load:
         if fast and policy.device.type != "cuda":
             warn(
                 f"fast is true, but the model runs on {policy.device}: captured stages need a GPU; "
-                "without one their plain twins run, which are not faster"
+                "without one their reference in plain torch runs, which is not faster"
             )
         if self.precision != EXACT:
             warn(
@@ -140,24 +141,10 @@ class Load:
 
     def _config(self, contract: Contract, fast: bool, speaks: bool) -> EngineConfig:
         more = (self.answers - 1 if speaks else 0) + self.staggered
-        return EngineConfig(
-            slots=self.kv_slots + more,
-            steps=self.denoise_steps,
-            time_rule=self.time_rule,
-            seed=self.seed,
-            noise=self.noise,
-            step_dt_s=contract.chunk.step_dt_s,
-            answers=self.answers,
-            answer_tokens=self.answer_tokens,
-            fast=fast,
-            precision=self.precision,
-            scheduling=self.scheduling,
-            lanes=self.lanes,
-            token_mode=self.token_mode,
-            token_prefer=self.token_prefer,
-            camera_hz=self.camera_hz,
-            staggered=self.staggered,
-        )
+        alike = vars(EngineConfig()).keys() & vars(self).keys() - {"fast"}
+        options: dict[str, Any] = {name: getattr(self, name) for name in alike}
+        options |= {"slots": self.kv_slots + more, "steps": self.denoise_steps}
+        return EngineConfig(**options, fast=fast, step_dt_s=contract.chunk.step_dt_s)
 
 
 def choices(engine: Engine) -> str:

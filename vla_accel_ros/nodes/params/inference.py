@@ -72,8 +72,8 @@ INFERENCE = (
     Parameter(
         "kv_slots",
         EngineConfig.slots,
-        "Frames whose KV cache fits at once: one being written, the newest, one acted on, one that is spoken "
-        "of; those of further answers (language_answers) come on top.",
+        "Frames whose KV cache fits at once: one being written, the newest, one acted on, one asked "
+        "about; those of further answers (language_answers) come on top.",
         minimum=4,
         maximum=64,
     ),
@@ -146,7 +146,7 @@ INFERENCE = (
     Parameter(
         "language_answers",
         EngineConfig.answers,
-        "Answers under way at once; more wait.",
+        "Answers written at once; more wait.",
         minimum=1,
         maximum=32,
     ),

@@ -4,7 +4,7 @@ Observations are taken at a fixed period and their chunks take effect a fixed la
 depends on its seed and the weights alone, not on how fast this machine is. Both default to what the demo
 shows on two processor cores. In mode `block` the next observation waits until the arm is at rest. The control
 conditions withhold what the policy should need: the right instruction, the images, or all motion; an event
-changes the scene or the instruction under way.
+changes the scene or the instruction on the way.
 """
 
 from __future__ import annotations

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vla_accel_ros.contract.findings import Finding, error, ok, warning
-from vla_accel_ros.nodes.environment import MALLOC, PROFILES
-from vla_accel_ros.nodes.hearing import lost_ports
+from vla_accel_ros.nodes.environment import MALLOC, PROFILES, lost_ports
 from vla_accel_ros.nodes.params.tables import NODES
 
 STOCK_SEGMENT = 1 << 20
@@ -43,7 +42,7 @@ class Process:
 @dataclass(frozen=True)
 class Memory:
     """Shared memory. size, free: of /dev/shm in bytes. small: living Fast DDS segments of the stock size.
-    lost: processes of this user, of any program, that Fast DDS cannot reach any more (nodes/hearing.py)."""
+    lost: processes of this user, of any program, that Fast DDS cannot reach any more (lost_ports)."""
 
     size: int
     free: int

@@ -1,4 +1,5 @@
-"""The recorded moments through an engine of our own, and how what it makes differs from what was made.
+"""The recorded moments through an engine of our own, how what it makes differs from what was made, and the
+report of it.
 
 The engine is made by the session, with whatever the caller wants otherwise; sessions of robots that shared an
 engine share one here. Equal means equal to the bit: actions as they were sent and the sizes of their last
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -21,12 +23,12 @@ from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.session import Session, session_of
 from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.nodes.inference.loading import Load
-from vla_accel_ros.tools.replay.contracts import contract_file
-from vla_accel_ros.tools.replay.moments import Moment, Moments, RecordedChunk
-from vla_accel_ros.tools.replay.progress import Progress
+from vla_accel_ros.recording.reader import Bag
+from vla_accel_ros.tools.replay.moments import Moment, Moments, RecordedChunk, contract_file
 from vla_accel_ros.types import Observation
 
-__all__ = ["Difference", "Otherwise", "Result", "replay"]
+EVERY_S = 5.0
+"""Between two lines of progress: there may be no terminal to draw a bar on."""
 
 
 @dataclass(frozen=True)
@@ -218,3 +220,62 @@ def _load(session: Session, model: Path, otherwise: Otherwise) -> Load:
     settings = {name: choice for name, choice in json.loads(session.settings).items() if name in known}
     wanted = {"device": otherwise.device, "dtype": otherwise.dtype}
     return Load(**{**settings, **{n: w for n, w in wanted.items() if w}, "model": model})
+
+
+class Progress:
+    """Says "what n of total" at most every EVERY_S, and nothing of what takes less.
+
+    total: 0 where it is not known. clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        total: int,
+        say: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._what, self._total, self._say, self._clock = what, total, say, clock
+        self._told_s = clock()
+
+    def at(self, done: int) -> None:
+        """So many are done."""
+        if self._clock() - self._told_s < EVERY_S:
+            return
+        self._told_s = self._clock()
+        share = f" of {self._total} ({100 * done // self._total} %)" if self._total else ""
+        self._say(f"{self._what} {done}{share}")
+
+
+def report(bag: Bag, counts: Counter[str], result: Result) -> list[str]:
+    """The report. counts: of Moments."""
+    rate = (
+        f" in {result.seconds:.1f} s: {result.frames / result.seconds:.1f} frames/s" if result.frames else ""
+    )
+    unfinished = "" if bag.finished else ", which was not finished: read up to where it breaks off"
+    found = [
+        f"bag     {bag.path}{unfinished}",
+        f"frames  {result.frames} replayed of {counts['observations']} observed{rate}",
+    ]
+    if counts["incomplete"]:
+        found.append(f"        {counts['incomplete']} observations have images that are not in the bag")
+    if counts["of no session"]:
+        found.append(f"        {counts['of no session']} observations are of no session in the bag")
+    if counts["chunks of no observation"]:
+        found.append(f"        {counts['chunks of no observation']} chunks have no observation in the bag")
+    found += _compared("chunks", result.chunks, result.different_chunks)
+    if result.texts:
+        found += _compared("texts", result.texts, result.different_texts)
+    if not result.equal and result.notes:
+        found.append("why     it may be " + "; ".join(result.notes))
+    return found
+
+
+def _compared(what: str, total: int, different: list[Difference]) -> list[str]:
+    found = [f"{what:<8}{total - len(different)} of {total} equal"]
+    if different:
+        found.append(f"        the first that differs: {different[0].what}")
+        largest = max(different, key=lambda one: one.size)
+        if len(different) > 1 and largest.size > different[0].size:
+            found.append(f"        the largest difference: {largest.what}")
+    return found

@@ -7,7 +7,7 @@ import pytest
 from follower_robot import MS, Robot
 from motion import JOINTS, LIMITS
 
-from vla_accel_ros.control.following.plausibility import nonsense
+from vla_accel_ros.control.chunking.plausibility import nonsense
 from vla_accel_ros.control.following.watchdog import Motion
 from vla_accel_ros.types import Chunk
 
@@ -58,7 +58,7 @@ def test_refused_chunks_do_not_move_it_and_are_not_fresh_and_the_stop_says_why()
     robot.go()
     count = len(robot.sent)
     for _ in range(100):
-        robot.feel()
+        robot.tick()
         with pytest.raises(ValueError, match=r"sends a to 9\.000, and it goes from -2 to 2"):
             robot.follower.follow(wild(robot), robot.now)
         change, stop = robot.follower.step(robot.now)
@@ -105,12 +105,14 @@ def test_cameras_are_watched_by_what_inference_tells_once_it_tells():
         robot.run(0.01)
         if robot.request % 2 or robot.now // (10 * MS) % 30 == 0:
             robot.send(0.5, robot.now - 500 * MS)
-        follower.told({"camera/front": robot.now - 30 * MS}, robot.now)
+        follower.safety.watchdog.told({"camera/front": robot.now - 30 * MS}, robot.now)
     assert robot.states[-1] is Motion.RUNNING
     for _ in range(60):
         robot.run(0.01, None)
         robot.send(0.5, robot.now - 50 * MS)
-        follower.told({"camera/front": robot.now - 600 * MS}, robot.now, {"camera/front": "it is dark"})
+        follower.safety.watchdog.told(
+            {"camera/front": robot.now - 600 * MS}, robot.now, {"camera/front": "it is dark"}
+        )
     assert follower.safety.state is Motion.HOLDING
     (reason,) = follower.safety.reasons
     assert reason.startswith("camera/front is 0.6") and reason.endswith("; it is dark")
@@ -121,7 +123,7 @@ def test_inference_that_died_is_named():
     robot.go()
     for _ in range(10):
         robot.run(0.05, goal=0.5)
-        robot.follower.told({"camera/front": robot.now - 30 * MS}, robot.now)
+        robot.follower.safety.watchdog.told({"camera/front": robot.now - 30 * MS}, robot.now)
     robot.run(1.0)
     (reason,) = robot.follower.safety.reasons
     assert reason.startswith("inference has said nothing for 1.0")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vla_accel_ros.control.following.following_error import FollowingError
+from vla_accel_ros.control.following.joint_faults import FollowingError
 
 MS = 1_000_000
 

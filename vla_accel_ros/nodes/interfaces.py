@@ -1,23 +1,45 @@
-"""The text of message types, as a bag carries it so that it can be read where the package is not installed.
+"""Interfaces by their names: the class of one, imported when it is asked for, and the text of a message type.
 
-A ros2msg definition is the .msg file, followed by those of all messages in it, each behind a line of `=` and
+control_msgs comes with ros2_control, moveit_msgs with MoveIt; neither is on the Python package index. Who
+uses a controller that needs one gets it, or one sentence that says what to install; nobody else must have
+them.
+
+A bag carries the text of its message types, so that it can be read where a package is not installed. A
+ros2msg definition is the .msg file, followed by those of all messages in it, each behind a line of `=` and
 its name. The files are installed beside every interface package, and with them, since Iron, the type's hash.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 _LINE = "=" * 80
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 _PRIMITIVES = {"bool", "byte", "char", "float32", "float64", "string", "wstring", *_INTEGERS}
 _FIELD = re.compile(r"^\s*([A-Za-z][\w/]*)(<=\d+)?(\[[^\]]*\])?\s+[A-Za-z]\w*")
 _CONSTANT = re.compile(r"^\s*[\w/]+(<=\d+)?\s+[A-Z]\w*\s*=")
+
+
+def interface(full_name: str, purpose: str) -> Any:
+    """The class of an interface such as control_msgs/action/FollowJointTrajectory.
+
+    purpose: what needs it, the beginning of the sentence. Raises ValueError when it is not installed.
+    """
+    package, kind, name = full_name.split("/")
+    try:
+        return getattr(importlib.import_module(f"{package}.{kind}"), name)
+    except (ImportError, AttributeError) as error:
+        debian = f"ros-{os.environ.get('ROS_DISTRO', '$ROS_DISTRO')}-{package.replace('_', '-')}"
+        raise ValueError(
+            f"{purpose} needs {full_name}, which cannot be imported ({error}): sudo apt install {debian}"
+        ) from error
 
 
 @cache

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from streams import MS, S
 
-from vla_accel_ros.sensing.rates import IMAGE_HINT, StreamMonitor
+from vla_accel_ros.sensing.arrivals import IMAGE_HINT, StreamMonitor
 
 
 def run(

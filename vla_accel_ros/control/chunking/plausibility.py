@@ -1,8 +1,12 @@
-"""Chunks that make no sense: targets far outside the joint ranges, steps that no motor can follow.
+"""Chunks that nobody should follow: too much motion, or motion that makes no sense.
 
-Limiting such a chunk would drive the robot to the ends of its joints, smoothly. What is only beyond a limit
-is ordinary and limited: policies overshoot, ask for a bit more than the motors give, and begin where they
-believe the robot to be. What is refused is beyond that by a factor: a checkpoint of another robot, wrong
+Blending, limiting and sending take time in proportion to the number of actions, and a chunk is somebody
+else's message: one of 48 kB that asks for hours of motion must not keep a robot from being stopped. Whatever
+takes chunks in asks `check_chunk_size` first, before it looks at a single number of them.
+
+Limiting a chunk of nonsense would drive the robot to the ends of its joints, smoothly. What is only beyond a
+limit is ordinary and limited: policies overshoot, ask for a bit more than the motors give, and begin where
+they believe the robot to be. What is refused is beyond that by a factor: a checkpoint of another robot, wrong
 units, a broken publisher.
 """
 
@@ -12,11 +16,32 @@ import numpy as np
 
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 
+MOST_ACTIONS = 256
+MOST_JOINTS = 256
+LONGEST_S = 60.0
+SHORTEST_STEP_S = 1e-3
+LONGEST_STEP_S = 1.0
 BEYOND = 0.25
 """How far outside its range a target may be, as a share of the range."""
 TOO_FAST = 5.0
 """How much faster than its motor a joint may be asked to go from action to action."""
 _LEAST_STEP = 0.1
+
+
+def check_chunk_size(what: str, actions: int, joints: int, step_dt_s: float) -> None:
+    """Refuse a chunk of `actions` rows and `joints` columns, `step_dt_s` seconds apart, that is too much:
+    ValueError, in one sentence that begins with `what`."""
+    if actions > MOST_ACTIONS:
+        raise ValueError(f"{what} has {actions} actions: send at most {MOST_ACTIONS}")
+    if joints > MOST_JOINTS:
+        raise ValueError(f"{what} has {joints} joints: send at most {MOST_JOINTS}")
+    if not SHORTEST_STEP_S <= step_dt_s <= LONGEST_STEP_S:
+        raise ValueError(
+            f"{what} has step_dt_s {step_dt_s}: it must be at least {SHORTEST_STEP_S:g} s and at most "
+            f"{LONGEST_STEP_S:g} s"
+        )
+    if actions * step_dt_s > LONGEST_S:
+        raise ValueError(f"{what} asks for {actions * step_dt_s:g} s of motion: send at most {LONGEST_S:g} s")
 
 
 def nonsense(

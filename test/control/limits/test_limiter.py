@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 from motion import S
 
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.limits.limited_tracking import LONGEST_CHASE_S, MOST_CHASE, chase_s, lead
 from vla_accel_ros.control.limits.limiter import attainable, reachable, step_towards
-from vla_accel_ros.control.limits.trajectory_limits import MOST_SPLIT, enforce
+from vla_accel_ros.control.limits.trajectory_limits import (
+    LONGEST_CHASE_S,
+    MOST_CHASE,
+    MOST_SPLIT,
+    chase_s,
+    enforce,
+    lead,
+)
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
 
 

@@ -9,7 +9,7 @@ from builders import make_checkpoint
 from running import LOST
 from test_instruction import acts, say
 
-from vla_accel_ros.nodes.hearing import lost_ports
+from vla_accel_ros.nodes.environment import lost_ports
 
 SHARED = Path("/dev/shm")
 
