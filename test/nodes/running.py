@@ -48,6 +48,7 @@ class NodeProcess:
         self.process: subprocess.Popen[bytes] | Forked
         self.left: set[Path] = set()
         self._log = folder / f"{namespace.strip('/') or 'root'}-{node}.log"
+        self._read_from = 0
         self.start()
 
     def start(self) -> None:
@@ -72,8 +73,12 @@ class NodeProcess:
 
     @property
     def log(self) -> str:
-        """Everything it has written."""
-        return self._log.read_text(errors="replace")
+        """Everything it has written, since `forget_log` if that was called."""
+        return self._log.read_bytes()[self._read_from :].decode(errors="replace")
+
+    def forget_log(self) -> None:
+        """Of a test before."""
+        self._read_from = self._log.stat().st_size
 
     def wait_for_log(self, text: str, timeout_s: float = 30.0) -> str:
         """Wait until the log holds `text`; returns the log."""
