@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -54,10 +55,27 @@ def start(
     tmp_path: Path, ros_domain: int, fork_server: ForkServer | None, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., NodeProcess]]:
     """start(node, namespace="", **parameters): a node's process, ended with the test."""
-    started = request.node.stash.setdefault(STARTED, [])
+    with starting(tmp_path, fork_server, request.node.stash.setdefault(STARTED, [])) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def shared_start(
+    tmp_path_factory: pytest.TempPathFactory, shared_domain: int, fork_server: ForkServer | None
+) -> Iterator[Callable[..., NodeProcess]]:
+    """As `start`, of nodes that all tests of a module use."""
+    with starting(tmp_path_factory.mktemp("shared"), fork_server, []) as start:
+        yield start
+
+
+@contextmanager
+def starting(
+    folder: Path, server: ForkServer | None, started: list[NodeProcess]
+) -> Iterator[Callable[..., NodeProcess]]:
+    """What starts nodes, which are ended in the end. started: gets them."""
 
     def start(node: str, namespace: str = "", **parameters: object) -> NodeProcess:
-        started.append(NodeProcess(node, tmp_path, namespace, server=fork_server, **parameters))
+        started.append(NodeProcess(node, folder, namespace, server=server, **parameters))
         return started[-1]
 
     yield start

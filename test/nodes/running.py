@@ -46,10 +46,11 @@ class NodeProcess:
         **parameters: object,
     ) -> None:
         self.node, self.namespace, self.parameters = node, namespace, parameters
-        self._remaps, self._program, self._server = remaps or {}, program, server
+        self.program, self._remaps, self._server = program, remaps or {}, server
         self.process: subprocess.Popen[bytes] | Forked
         self.left: set[Path] = set()
         self._log = folder / f"{namespace.strip('/') or 'root'}-{node}.log"
+        self._read_from = 0
         self.start()
 
     def start(self) -> None:
@@ -65,9 +66,9 @@ class NodeProcess:
             text = str(value).lower() if isinstance(value, bool) else str(value)
             # A bare empty value or one that looks like a number would change its type on the way.
             arguments += ["-p", f"{name}:={text}" if not isinstance(value, str) else f"{name}:='{text}'"]
-        what = f"vla_accel_ros.nodes.{self.node}" if self._program is None else str(self._program)
+        what = f"vla_accel_ros.nodes.{self.node}" if self.program is None else str(self.program)
         environment = node_environment(self._log.parent)
-        command = [sys.executable, *(["-m"] if self._program is None else []), what, *arguments]
+        command = [sys.executable, *(["-m"] if self.program is None else []), what, *arguments]
         with open(self._log, "ab") as log:
             if self._server is None:
                 self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=ROOT)
@@ -84,8 +85,12 @@ class NodeProcess:
 
     @property
     def log(self) -> str:
-        """Everything it has written."""
-        return self._log.read_text(errors="replace")
+        """Everything it has written, since `forget_log` if that was called."""
+        return self._log.read_bytes()[self._read_from :].decode(errors="replace")
+
+    def forget_log(self) -> None:
+        """Of a test before."""
+        self._read_from = self._log.stat().st_size
 
     @property
     def kept(self) -> str:
