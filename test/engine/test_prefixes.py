@@ -173,3 +173,20 @@ def test_a_frame_of_another_pool_is_refused() -> None:
     prefix = prefixes.publish(pool.acquire(), seen_by(""), NOBODY, 3, 1)
     with pytest.raises(ValueError, match="prefix 0 is another engine's"):
         others.hold(prefix)
+
+
+@pytest.mark.gpu
+def test_a_robots_slot_is_written_again_after_the_lane_that_wrote_it() -> None:
+    """Also if whoever removes the robot does so while that lane is still busy."""
+    pool = KVPool(make_config().prefix, 1, 3, torch.device("cuda"), torch.float32)
+    prefixes, lane = Prefixes(pool), torch.cuda.Stream()
+    with torch.cuda.stream(lane):
+        slot = pool.acquire()
+        torch.cuda._sleep(1_000_000_000)
+        pool.k[slot].fill_(1.0)
+        prefix = prefixes.publish(slot, seen_by("left"), NOBODY, 3, 1)
+    prefix.release()
+    prefixes.remove("left")
+    pool.k[pool.acquire()].fill_(2.0)
+    torch.cuda.synchronize()
+    assert pool.k.unique().tolist() == [2.0]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from fork_server import ForkServer
 from pluggy import Result
-from running import NodeProcess, sweep
+from running import NodeProcess, node_environment, sweep
 from stand_ins import Arm
 
 from vla_accel_ros.contract.contract import Contract
@@ -40,15 +42,40 @@ def contract() -> Contract:
     return Contract.load(demo_contract())
 
 
+@pytest.fixture(scope="session")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer | None]:
+    """Forks the nodes that `start` starts; None, in a module that says so, has each start from nothing."""
+    server = ForkServer(node_environment(tmp_path_factory.getbasetemp()))
+    yield server
+    server.close()
+
+
 @pytest.fixture
 def start(
-    tmp_path: Path, ros_domain: int, request: pytest.FixtureRequest
+    tmp_path: Path, ros_domain: int, fork_server: ForkServer | None, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., NodeProcess]]:
     """start(node, namespace="", **parameters): a node's process, ended with the test."""
-    started = request.node.stash.setdefault(STARTED, [])
+    with starting(tmp_path, fork_server, request.node.stash.setdefault(STARTED, [])) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def shared_start(
+    tmp_path_factory: pytest.TempPathFactory, shared_domain: int, fork_server: ForkServer | None
+) -> Iterator[Callable[..., NodeProcess]]:
+    """As `start`, of nodes that all tests of a module use."""
+    with starting(tmp_path_factory.mktemp("shared"), fork_server, []) as start:
+        yield start
+
+
+@contextmanager
+def starting(
+    folder: Path, server: ForkServer | None, started: list[NodeProcess]
+) -> Iterator[Callable[..., NodeProcess]]:
+    """What starts nodes, which are ended in the end. started: gets them."""
 
     def start(node: str, namespace: str = "", **parameters: object) -> NodeProcess:
-        started.append(NodeProcess(node, tmp_path, namespace, **parameters))
+        started.append(NodeProcess(node, folder, namespace, server=server, **parameters))
         return started[-1]
 
     yield start

@@ -132,15 +132,15 @@ class Streaming:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start, forgetting every frame there is."""
+        """Start, forgetting every frame there is. Raises ValueError if a stream of the robot runs already."""
         scheduler = self._scheduler
+        scheduler.join(self._robot, Stream(self._due_s, self._ran))
         scheduler.skip(self._robot)
         self._narrated = self._engine.runner.prefixes.newest_version(self._robot)
         self._running = True
         self._thread = threading.Thread(target=self._hand_over, name="results", daemon=True)
         self._thread.start()
         self._want_chunk()
-        scheduler.join(self._robot, Stream(self._due_s, self._ran))
         self._vision.start()
 
     def stop(self) -> None:

@@ -109,8 +109,11 @@ class Prefixes:
         """Give a robot's newest back: nobody acts on it any longer."""
         with self._lock:
             newest = self._newest.pop(robot, None)
-        if newest is not None:
-            newest.release()
+        if newest is None:
+            return
+        if newest.ready is not None:  # who writes to the slot next comes after the lane that wrote it
+            torch.cuda.current_stream(self._pool.k.device).wait_event(newest.ready)
+        newest.release()
 
     def newest(self, robot: str = "") -> Prefix | None:
         """The newest of a robot, held for the caller; None before the first."""
