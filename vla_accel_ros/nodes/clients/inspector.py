@@ -31,6 +31,7 @@ from vla_accel_ros.contract.findings import Finding
 from vla_accel_ros.contract.graph_check import Wanted
 from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
+from vla_accel_ros.nodes.diagnostics import of_robot
 from vla_accel_ros.nodes.graph import look, name_of
 from vla_accel_ros.nodes.qos import LATCHED, REPORT
 from vla_accel_ros.nodes.service_calls import ask_again, spinning
@@ -130,13 +131,7 @@ class Inspector:
 
     def diagnostics(self) -> dict[str, DiagnosticStatus]:
         """The newest diagnostics of this robot's nodes by "<node>: <item>", as heard so far."""
-        prefix = self.node.get_namespace().strip("/")
-        prefix = f"{prefix}/" if prefix else ""
-        return {
-            name[len(prefix) :]: line
-            for name, line in self._diagnostics.items()
-            if name.startswith(prefix) and "/" not in name[len(prefix) :].partition(":")[0]
-        }
+        return dict(self._diagnostics)
 
     def watch(self, contract: Contract, seconds: float) -> Watched:
         """Listen to every stream of the contract for so long."""
@@ -218,7 +213,7 @@ class Inspector:
         return self.node.create_subscription(kind, topic, callback, _SENSOR, raw=raw)
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
-        self._diagnostics.update({line.name: line for line in message.status})
+        self._diagnostics |= of_robot(self.node.get_namespace(), message.status)
 
     def _on_motion(self, message: Motion) -> None:
         self.motion = convert.execution_from_message(message).state, tuple(message.reasons)

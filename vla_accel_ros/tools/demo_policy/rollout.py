@@ -22,8 +22,8 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.sim.controller import ArmControllers
 from vla_accel_ros.sim.robot import SimRobot
-from vla_accel_ros.sim.tasks import Task, tasks
-from vla_accel_ros.tools.demo_policy.events import Event
+from vla_accel_ros.sim.tasks import Task
+from vla_accel_ros.tools.demo_policy.events import Event, other_blocks
 from vla_accel_ros.tools.demo_policy.recipe import CAMERAS
 from vla_accel_ros.types import Chunk, Observation
 
@@ -239,9 +239,7 @@ def told(task: Task, seed: int, condition: str) -> str:
     """The instruction given: the task's own, or under `shuffled` one of the same family for another block."""
     if condition != "shuffled":
         return task.instruction
-    others = [
-        other for other in tasks(task.family) if other.block != task.block and other.pad in (None, task.pad)
-    ]
+    others = other_blocks(task)
     return others[np.random.default_rng(seed).integers(len(others))].instruction
 
 
