@@ -270,6 +270,7 @@ class Contracts:
         content = misspelt(chance, good).encode("utf-8", "surrogatepass")
         if chance.random() < 0.15:
             content = damaged(chance, content)
+        self._path.unlink(missing_ok=True)  # ext4 waits for the disk where a file is written over
         self._path.write_bytes(content)
         try:
             contract = Contract.load(self._path)
