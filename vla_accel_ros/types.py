@@ -23,7 +23,7 @@ class Torn(RuntimeError):
 
 @dataclass(frozen=True)
 class Observation:
-    """What the robot saw and felt at one instant.
+    """What the robot's cameras and joints said at one instant.
 
     images: policy image name (`base_0_rgb`, ...) -> uint8 [H, W, 3], RGB. A camera that is missing is absent.
     state: float32 [D], the joints in the contract's order, in the contract's units, not normalised.

@@ -183,7 +183,7 @@ def test_it_can_be_asked_though_its_words_are_its_actions(engine: Engine, policy
             list(engine.ask(prefix, max_tokens=6, temperature=1.0, top_k=9, seed=seed)) for seed in (1, 1, 2)
         ]
     assert drawn[0] == drawn[1]
-    assert not policy.speaks
+    assert not policy.answers
 
 
 def test_a_stream_acts_on_each_frame_once_and_asks_nothing(engine: Engine, policy: OpenVLAPolicy) -> None:
@@ -203,7 +203,7 @@ def test_a_stream_acts_on_each_frame_once_and_asks_nothing(engine: Engine, polic
     ports = Ports(
         observe=observe,
         observed=lambda: None,
-        feel=lambda: (STATE, len(chunks)),
+        newest_state=lambda: (STATE, len(chunks)),
         on_chunk=made,
         on_text=spoken.append,
         on_error=lambda name, error: spoken.append(error),

@@ -33,7 +33,7 @@ class World:
         return Ports(
             observe=lambda: self.observations.pop(0) if self.observations else None,
             observed=self._observed,
-            feel=lambda: self.felt,
+            newest_state=lambda: self.felt,
             on_chunk=lambda chunk, _: self._note(self.chunks, chunk),
             on_text=lambda text: self._note(self.texts, text),
             on_error=lambda name, error: self._note(self.errors, (name, error)),
@@ -56,16 +56,18 @@ def make_engine(kind: str = "pi05") -> Engine:
     return Engine(make_policy(kind), slots=4, steps=2, answers=2)
 
 
-def make_stream(world: World, kind: str = "pi05", speaks: bool = True, action_hz: float = 200.0) -> Streaming:
-    language = Pace(50.0) if speaks else None
+def make_stream(
+    world: World, kind: str = "pi05", answers: bool = True, action_hz: float = 200.0
+) -> Streaming:
+    language = Pace(50.0) if answers else None
     return Streaming(make_engine(kind), world.ports(), Pace(100.0), Pace(action_hz), language, max_tokens=4)
 
 
 class Stepped:
     """A stream without its threads: vision when the test says so, and then whatever may run."""
 
-    def __init__(self, world: World, kind: str = "pi05", speaks: bool = True, **options: object) -> None:
-        self.world, self.stream = world, make_stream(world, kind, speaks, **options)
+    def __init__(self, world: World, kind: str = "pi05", answers: bool = True, **options: object) -> None:
+        self.world, self.stream = world, make_stream(world, kind, answers, **options)
         self.scheduler, self.now_s = self.stream._scheduler, 0.0
         self.scheduler._clock = lambda: self.now_s
         self.ran: list[str] = []
@@ -93,7 +95,7 @@ class Stepped:
 
 def test_a_chunk_is_made_once_of_each_new_prefix_and_of_the_newest():
     world = World()
-    stepped = Stepped(world, speaks=False)
+    stepped = Stepped(world, answers=False)
     assert not stepped.see() and stepped.step() == []
     world.observations += [make_observation(0, stamp_ns=100), make_observation(1, stamp_ns=200)]
     assert stepped.see() and stepped.see()
@@ -105,7 +107,7 @@ def test_a_chunk_is_made_once_of_each_new_prefix_and_of_the_newest():
 def test_a_frame_that_waits_for_the_lane_is_the_newest_when_its_turn_comes():
     """Vision is due while a chunk is made; another frame comes before the chunk is finished."""
     world = World()
-    stepped = Stepped(world, speaks=False)
+    stepped = Stepped(world, answers=False)
     stepped.stream._engine.observe(make_observation(stamp_ns=100)).release()
     newest, submitted = [make_observation(stamp_ns=200)], threading.Event()
     stepped.stream._ports = replace(stepped.stream._ports, observe=lambda: newest.pop() if newest else None)
@@ -136,7 +138,7 @@ def test_a_frame_that_waits_for_the_lane_is_the_newest_when_its_turn_comes():
 
 def test_of_frames_that_came_before_anybody_acted_the_newest_is_acted_on():
     world = World()
-    stepped = Stepped(world, speaks=False)
+    stepped = Stepped(world, answers=False)
     stepped.stream._running = False
     stepped.scheduler.cancel(*stepped.scheduler.requests)
     for stamp_ns in (100, 200, 300):  # seen while no chunk was wanted
@@ -151,7 +153,7 @@ def test_a_frame_is_seen_when_the_one_before_it_was_acted_on():
     """As many frames as there are: none queues behind the next, and none is left out."""
     world = World()
     order: list[tuple[str, int]] = []
-    stream = make_stream(world, speaks=False)
+    stream = make_stream(world, answers=False)
     scheduler, ran = stream._scheduler, stream._ran
 
     def noted(batch: MicroBatch, began_s: float) -> None:
@@ -187,7 +189,7 @@ def test_a_model_with_a_state_token_acts_again_on_a_new_joint_state_after_a_peri
 
 def test_joints_that_nobody_tells_of_are_acted_on_without_another_frame():
     world = World()
-    stream = make_stream(world, "pi0", speaks=False)
+    stream = make_stream(world, "pi0", answers=False)
     world.felt = (np.zeros(6), 1)
     world.observations.append(make_observation())
     stream.start()
@@ -201,7 +203,7 @@ def test_joints_that_nobody_tells_of_are_acted_on_without_another_frame():
 def test_a_slow_receiver_gets_the_newest_chunks_and_what_came_to_nothing_is_a_miss():
     """And of answers the whole text, but not every piece of it."""
     world = World()
-    stream = make_stream(world, speaks=False)
+    stream = make_stream(world, answers=False)
     stuck, go_on = threading.Event(), threading.Event()
 
     def stops(chunk: Chunk, took_s: float) -> None:
@@ -280,7 +282,7 @@ def test_a_stream_stops_in_the_middle_of_everything_and_starts_again():
 def test_a_stream_stops_while_vision_waits_for_its_frame():
     """The frame is computed to its end, handed on, and its images are given back."""
     world = World()
-    stream = make_stream(world, speaks=False)
+    stream = make_stream(world, answers=False)
     computing, goes_on, seen = threading.Event(), threading.Event(), []
     observe = stream._engine.runner.prefill.observe
 
@@ -305,7 +307,7 @@ def test_a_stream_stops_while_vision_waits_for_its_frame():
 
 def test_a_stream_may_be_stopped_by_whoever_it_hands_a_chunk_to():
     world = World()
-    stream, stopped = make_stream(world, speaks=False), threading.Event()
+    stream, stopped = make_stream(world, answers=False), threading.Event()
 
     def stops(chunk: Chunk, took_s: float) -> None:
         stream.stop()
@@ -319,7 +321,7 @@ def test_a_stream_may_be_stopped_by_whoever_it_hands_a_chunk_to():
 
 def test_an_observation_the_model_refuses_is_reported_and_the_stream_goes_on():
     world = World()
-    stream = make_stream(world, speaks=False)
+    stream = make_stream(world, answers=False)
     world.observations.append(make_observation(cameras=("no_such_camera",)))
     stream.start()
     world.wait(lambda: world.errors, "error")
@@ -332,7 +334,7 @@ def test_an_observation_the_model_refuses_is_reported_and_the_stream_goes_on():
 
 def test_a_chunk_that_fails_is_reported_and_the_next_frame_is_acted_on():
     world = World()
-    stepped = Stepped(world, speaks=False)
+    stepped = Stepped(world, answers=False)
     actor = stepped.stream._engine.runner.actor
     run = actor.run
 
@@ -352,7 +354,7 @@ def test_a_chunk_that_fails_is_reported_and_the_next_frame_is_acted_on():
 
 def test_what_cannot_be_delivered_is_reported_and_what_cannot_be_reported_ends_nothing(caplog):
     world = World()
-    stream = make_stream(world, speaks=False)
+    stream = make_stream(world, answers=False)
     delivered: list[int] = []
 
     def deliver(chunk: Chunk, took_s: float) -> None:
@@ -388,7 +390,7 @@ def test_images_that_were_overwritten_come_to_nothing_and_are_no_error():
 
 def test_a_chunk_that_is_forgotten_while_it_is_made_is_not_given_out_and_the_next_is():
     world = World()
-    stepped = Stepped(world, speaks=False)
+    stepped = Stepped(world, answers=False)
     actor = stepped.stream._engine.runner.actor
     run = actor.run
 
@@ -422,7 +424,7 @@ def test_a_new_prefix_is_acted_on_at_once_however_seldom_chunks_are_made_of_one_
 
 
 def test_questions_that_are_not_taken():
-    stream = make_stream(World(), speaks=False)
+    stream = make_stream(World(), answers=False)
     with pytest.raises(ValueError, match="the question is empty"):
         stream.ask(" ")
     for _ in range(MOST_WAITING):
@@ -434,7 +436,7 @@ def test_questions_that_are_not_taken():
 
 
 def test_a_question_of_another_robot_is_not_this_streams():
-    stream = make_stream(World(), speaks=False)
+    stream = make_stream(World(), answers=False)
     other = stream._scheduler.submit(Request(ASK, "other", stream=True, waits=True))
     stream.ask("red")
     assert stream.cancel() == 1 and stream._scheduler.requests == (other,)

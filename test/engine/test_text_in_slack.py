@@ -232,7 +232,7 @@ class Robot:
         ports = Ports(
             observe=lambda: self.observations.pop(0) if self.observations else None,
             observed=lambda: None,
-            feel=lambda: None,
+            newest_state=lambda: None,
             on_chunk=lambda chunk, _: self.chunks.append(chunk),
             on_text=self.texts.append,
             on_error=lambda name, error: pytest.fail(f"{name}: {error}"),

@@ -310,7 +310,7 @@ def test_a_running_stream_goes_down_the_same_path(policy: OpenVLAPolicy, alone: 
     ports = Ports(
         observe=lambda: next(endless),
         observed=nothing,
-        feel=lambda: None,
+        newest_state=lambda: None,
         on_chunk=made,
         on_text=nothing,
         on_error=nothing,

@@ -92,8 +92,8 @@ class Engine:
     ) -> Chunk:
         """A chunk of motion from a prefix: sampled, or the likeliest action of a policy that acts by tokens.
 
-        state: float [D], the newest joint state, for a policy that can be given one (policy.feels; None = the
-        observation's); the others have their state in the prefix and ignore this. Relative actions are
+        state: float [D], the newest joint state, for a policy that can be given one (policy.takes_state; None
+        = the observation's); the others have their state in the prefix and ignore this. Relative actions are
         relative to the state the network was given.
         noise: float [H, A] instead of the request's own, or the number of the request whose noise it is.
         steps: instead of the engine's.

@@ -115,14 +115,14 @@ class FlowActor:
         policy = cast(FlowPolicy, prefix.embodiment.policy)
         if request.committed is not None and request.guidance is not None:
             raise ValueError("act was given guidance and committed; they are two ways to agree, give one.")
-        if not policy.feels:
+        if not policy.takes_state:
             request.state = None
         elif request.state is not None:
             request.state = np.array(request.state, np.float32)
         origin = prefix.state if request.state is None else request.state
         self._agree(request, prefix, origin)
         held = None if request.committed is None else Committed.of(policy, request.committed, origin)
-        state = policy.normalized_state(origin)[None] if policy.feels else None
+        state = policy.normalized_state(origin)[None] if policy.takes_state else None
         noise = self._noise(request, prefix)
         doing = _Denoising(policy, origin, noise, state, request.guidance, held)
         if self._seats is not None and not request.whole:

@@ -89,7 +89,7 @@ def guidance_to(
             f"the previous chunk's actions are {previous.step_dt_s:g} s apart, the robot's "
             f"{prefix.embodiment.step_dt_s:g} s; guide only with a chunk of the same robot."
         )
-    origin = prefix.state if state is None or not policy.feels else np.asarray(state, np.float32)
+    origin = prefix.state if state is None or not policy.takes_state else np.asarray(state, np.float32)
     horizon = policy.config.horizon if policy.acts == FLOW else 1
     overlap = Overlap(delay, execution, schedule, jacobian, strength)
     return guidance(policy, previous, prefix.stamp_ns, origin, horizon, overlap)

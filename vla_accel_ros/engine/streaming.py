@@ -69,7 +69,7 @@ class Ports:
     """What a stream takes from outside and gives back; called in threads of the stream.
 
     observe: the newest Observation, or None when there is none that is new; observed: it is needed no longer.
-    feel: (state float [D], stamp_ns) of the newest joints, or None; for models with a state token.
+    newest_state: (state float [D], stamp_ns) of the newest joints, or None; for models with a state token.
     on_chunk: gets each chunk and the seconds its action request took. on_text: gets each piece of an answer.
     on_error: gets ("vision", "action" or "language", exception); the stream goes on.
     on_prefix: gets each prefix and the observation it was computed from, whose images are still lent.
@@ -78,7 +78,7 @@ class Ports:
 
     observe: Callable[[], Observation | None]
     observed: Callable[[], None]
-    feel: Callable[[], tuple[np.ndarray, int] | None]
+    newest_state: Callable[[], tuple[np.ndarray, int] | None]
     on_chunk: Callable[[Chunk, float], None]
     on_text: Callable[[Text], None]
     on_error: Callable[[str, Exception], None]
@@ -116,13 +116,13 @@ class Streaming:
     ) -> None:
         self._engine, self._scheduler, self._ports, self._robot = engine, engine.scheduler, ports, robot
         self._action, self._max_tokens = action, max_tokens
-        self._language = language if engine.policy.speaks else None
+        self._language = language if engine.policy.answers else None
         self._chunking = chunking
         self._vision = Loop(
             "vision", vision.rate_hz, vision.most_s, self.see, on_error=self._failed, awaited=ports.frames
         )
         self._records = {"action": LoopRecord("action", action.rate_hz)}
-        if engine.policy.speaks:
+        if engine.policy.answers:
             self._records["language"] = LoopRecord("language", language.rate_hz if language else 0.0)
         self._next: Request | None = None  # the action request that waits
         self._narrated, self._narrate_s = -1, -math.inf
@@ -168,7 +168,7 @@ class Streaming:
 
         Raises ValueError for an empty one, if too many wait already, or if the model answers nothing.
         """
-        if not self._engine.policy.speaks:
+        if not self._engine.policy.answers:
             kind = self._engine.policy.config.kind
             raise ValueError(f"a {kind} policy has no language head; ask it nothing.")
         if not question.strip():
@@ -213,7 +213,7 @@ class Streaming:
             stream=True,
             waits=True,
             not_before_s=not_before_s,
-            sense=self._ports.feel if self._engine.policy.feels else None,
+            sense=self._ports.newest_state if self._engine.policy.takes_state else None,
             on_begin=None if self._chunking is None else self._chunking.begin,
             on_progress=self._acted,
         )

@@ -69,7 +69,7 @@ class Policy:
     trained_delay: most leading actions it was trained to be given, see models.flow.committed; 0 = none.
     conventions: of who trained it.
     acts: what an action is made of, "flow" steps or "tokens"; see engine.policies.
-    decodes: whether its language head continues a prefix at all; speaks: whether that says something beside
+    decodes: whether its language head continues a prefix at all; answers: whether that says something beside
         the actions, so that it is worth asking. causal, capturable: see models.policies.
     """
 
@@ -84,7 +84,7 @@ class Policy:
 
     acts: ClassVar[str] = "flow"
     decodes: ClassVar[bool] = True
-    speaks: ClassVar[bool] = True
+    answers: ClassVar[bool] = True
     causal: ClassVar[bool] = False
     capturable: ClassVar[bool] = False
 
@@ -134,7 +134,7 @@ class Policy:
         return self.conventions.time_rule
 
     @property
-    def feels(self) -> bool:
+    def takes_state(self) -> bool:
         """Whether a newer state than the prefix's can be given with every action."""
         return self.config.kind == "pi0"
 

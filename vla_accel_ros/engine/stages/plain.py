@@ -110,7 +110,7 @@ class PlainChunk:
             "committed": (torch.int32, (1,)),
             "numbers": (torch.float32, (steps, 3)),
         }
-        if policy.feels:
+        if policy.takes_state:
             fields["state"] = torch.float32, (1, config.state_dim)
         self._inputs = Inputs(policy.device, fields)
         self.given = self._inputs.fields
@@ -122,7 +122,7 @@ class PlainChunk:
     def begin(
         self, noise: Tensor, state: Tensor | None, kv: Part, guide: Inpainting | None, joints: int
     ) -> None:
-        """Noise float32 [1, H, A] and, for a policy that feels, state float32 [1, S], of the host or the
+        """Noise float32 [1, H, A] and, for a policy that takes a state, state float32 [1, S], of host or
         device; kv: of its prefix; joints: numbers of an action that magnitudes count. Nothing is waited for.
         Raises ValueError for a guide of another chunk."""
         check_fits(guide, self._shape)
@@ -177,7 +177,7 @@ class PlainStep(Stage):
             "weights": place(config.horizon),
             "committed": place(1).int(),
         }
-        self._state = place(1, config.state_dim) if policy.feels else None
+        self._state = place(1, config.state_dim) if policy.takes_state else None
         self._order = torch.arange(config.horizon, device=self.device)
 
     def load(self, chunk: PlainChunk) -> None:

@@ -96,7 +96,7 @@ class PlainStages:
         return tokens
 
     def _any_state(self) -> Tensor | None:
-        return torch.zeros(1, self.policy.config.state_dim) if self.policy.feels else None
+        return torch.zeros(1, self.policy.config.state_dim) if self.policy.takes_state else None
 
     @torch.inference_mode()
     def observe(
@@ -151,8 +151,8 @@ class PlainStages:
         """Sample a chunk from a prefix. Once its graphs are made nothing is waited for or allocated here.
 
         As of engine.stages.stages.Stages, but one chunk: noise float32 [1, H, A]; state float32 [1, S], for a
-        policy that feels; its prefix's slot and length; guides: what it must agree with, None = nothing;
-        joints: numbers of an action that magnitudes count, None = the policy's.
+        policy that takes a state; its prefix's slot and length; guides: what it must agree with, None =
+        nothing; joints: numbers of an action that magnitudes count, None = the policy's.
         """
         ((slot,), (length,)), (guide,) = (slots, lengths), guides or (None,)
         (counted,) = joints or (self.policy.joints,)

@@ -33,7 +33,7 @@ class OpenVLAPolicy:
 
     delta_mask: bool [D], True where an action is relative to the observation's state, as Policy's: for a
         network that was fine-tuned on joints. A hand's displacements are no such actions.
-    acts, decodes, speaks, causal, trained_delay: see Policy. Its words are its actions: nothing to ask.
+    acts, decodes, answers, causal, trained_delay: see Policy. Its words are its actions: nothing to ask.
     """
 
     model: OpenVLA
@@ -44,8 +44,8 @@ class OpenVLAPolicy:
 
     acts: ClassVar[str] = "tokens"
     decodes: ClassVar[bool] = True
-    speaks: ClassVar[bool] = False
-    feels: ClassVar[bool] = False
+    answers: ClassVar[bool] = False
+    takes_state: ClassVar[bool] = False
     causal: ClassVar[bool] = True
     time_rule: ClassVar[str] = "openpi"  # no flow, no times
     trained_delay: ClassVar[int] = 0

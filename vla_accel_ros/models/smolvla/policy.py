@@ -29,7 +29,7 @@ class SmolVLAPolicy(Policy):
     model: SmolVLA  # type: ignore[assignment]
 
     decodes: ClassVar[bool] = False
-    speaks: ClassVar[bool] = False
+    answers: ClassVar[bool] = False
     capturable: ClassVar[bool] = True
 
     @property

@@ -81,7 +81,7 @@ class Load:
         fast = has_stages(policy) if self.fast == AUTO else str(self.fast).lower() == "true"
         if self.fast == AUTO and self.precision != EXACT:
             fast = True  # only fast stages have it, and say so where there are none
-        engine = Engine(policy, self._config(contract, fast, policy.speaks))
+        engine = Engine(policy, self._config(contract, fast, policy.answers))
         if fast and policy.device.type != "cuda":
             warn(
                 f"fast is true, but the model runs on {policy.device}: captured stages need a GPU; "
@@ -139,8 +139,8 @@ class Load:
             progress=progress,
         )
 
-    def _config(self, contract: Contract, fast: bool, speaks: bool) -> EngineConfig:
-        more = (self.answers - 1 if speaks else 0) + self.staggered
+    def _config(self, contract: Contract, fast: bool, can_answer: bool) -> EngineConfig:
+        more = (self.answers - 1 if can_answer else 0) + self.staggered
         alike = vars(EngineConfig()).keys() & vars(self).keys() - {"fast"}
         options: dict[str, Any] = {name: getattr(self, name) for name in alike}
         options |= {"slots": self.kv_slots + more, "steps": self.denoise_steps}
@@ -163,7 +163,7 @@ def warm_up(engine: Engine, contract: Contract) -> float:
     nothing = _nothing(engine, contract)
     with engine.observe(nothing) as prefix:
         engine.act(prefix)
-        if engine.policy.speaks:
+        if engine.policy.answers:
             with engine.ask(prefix, max_tokens=2) as answer:
                 for _ in answer:
                     pass

@@ -227,7 +227,7 @@ class InferenceNode(ManagedNode):
     def _on_question(self, message: String) -> None:
         assert self._stream is not None
         try:
-            if not self._policy.speaks:
+            if not self._policy.answers:
                 raise ValueError("the model answers nothing")
             if not self.active:
                 raise ValueError("the node is not active: activate it first")

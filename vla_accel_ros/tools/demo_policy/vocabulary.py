@@ -1,6 +1,6 @@
 """The word-level tokeniser of the demo policy.
 
-The demo speaks a few dozen words, so one token is one word, one punctuation mark or one number. It is an
+The demo knows a few dozen words, so one token is one word, one punctuation mark or one number. It is an
 ordinary `tokenizer.json` of the tokenizers library, loaded by the same code as every other checkpoint's,
 and it keeps Gemma's special ids (pad 0, eos 1, bos 2, unk 3). Numbers 0..255 are the state bins of the
 pi0.5 prompt.
