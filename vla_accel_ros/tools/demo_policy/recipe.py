@@ -69,5 +69,5 @@ class Recipe:
         return asdict(self)
 
 
-QUICK = Recipe(expert_episodes=8, dagger_episodes=4, dagger_rounds=1, steps=3, batch=16, warmup=2)
+QUICK = Recipe(expert_episodes=4, dagger_episodes=2, dagger_rounds=1, steps=3, batch=4, warmup=2)
 """A run of a minute on a processor, for the test that the recipe still runs from end to end."""
