@@ -26,7 +26,7 @@ class EngineConfig:
     steps, time_rule: flow sampling, see models.flow.sampling; "auto" is the rule of whoever trained the
         policy.
     seed, noise: what chunks begin with, see models.flow.noise: "fresh", a function of (seed, request) alone,
-        or "coherent", of (seed, time of each action).
+        or "coherent", of (seed, time of each action): smaller seams, no smoother motion (docs/performance.md).
     step_dt_s: seconds between two actions of a chunk.
     answers, answer_tokens: most answers written at once, and most tokens in one.
     fast: compute by captured stages and fused kernels, where the family has them.
