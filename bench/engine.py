@@ -176,7 +176,7 @@ def _cases(kind: str, arguments: argparse.Namespace, device: torch.device) -> It
     from full_size import compiled
     from full_size.figures import allocated_by, kernels_of, summary
     from full_size.subjects import Ours, plain, random_inputs, random_model, relative
-    from vla_accel_ros.tools.tune.timing import Body, times_ms
+    from vla_accel_ros.tools.tune.pieces import Body, times_ms
 
     config = _config(kind)
     inputs = {views: random_inputs(config, views, arguments.prompt, device) for views in arguments.views}

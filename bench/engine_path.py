@@ -1,14 +1,16 @@
 """The product's own path, frames in host memory to actions in host memory, beside its stages alone.
 
-    python bench/engine_path.py [--kinds pi0 pi05] [--views 1 2 3] [--runs N] [--size H W] [--pageable]
+    python bench/engine_path.py [--kinds pi0 pi05 smolvla] [--views 1 2 3] [--runs N] [--size H W]
+        [--pageable]
 
 A frame is `Engine.observe` and `Engine.act`: two requests through the scheduler, by the host's clock, until
-the actions are in host memory. The stages are the same engine's graphs of encode, prefill and denoise,
-replayed and waited for after each frame. The difference is all that is not a kernel of theirs: words and
-upload, scheduling, noise, reading and scaling actions. Frames lie in page-locked memory, as in the cameras'
-rings. Counted over further frames: bytes asked of the device's allocator, and tensors and bytes that Python
-has page-locked. Prints a table and writes bench/results/engine_path.json. --small runs tiny models in float32
-on a CPU to try the command; its figures mean nothing and are written only to --out.
+the actions are in host memory. The stages are the same engine's graphs of encode, prefill and denoise, of
+SmolVLA those of resize, prefix and step, replayed and waited for after each frame. The difference is all that
+is not a kernel of theirs: words and upload, scheduling, noise, reading and scaling actions. Frames lie in
+page-locked memory, as in the cameras' rings. Counted over further frames: bytes asked of the device's
+allocator, and tensors and bytes that Python has page-locked. Prints a table and writes
+bench/results/engine_path.json. --small runs tiny models in float32 on a CPU to try the command; its figures
+mean nothing and are written only to --out.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import gc
 import mmap
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,15 +32,19 @@ from full_size.figures import Pinned, allocated_by, summary, write
 from full_size.gpu import alone, gpu_id
 from full_size.policies import random_observation, random_policy
 from grids.measure import synchronize
-from grids.sizes import small
+from grids.sizes import small, small_smolvla
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.stages.denoise import Form
 from vla_accel_ros.engine.stages.host_memory import Registration
+from vla_accel_ros.engine.stages.plain_stages import PlainStages
+from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
+from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
 from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.types import Observation
 
-KINDS = {"pi0": PI0, "pi05": PI05}
+KINDS: dict[str, PiConfig | SmolVLAConfig] = {"pi0": PI0, "pi05": PI05, "smolvla": SMOLVLA}
 STEPS = 10
 OBSERVATIONS = 3
 WARM_UP, COUNTED = 10, 8
@@ -96,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def cases(
-    config: PiConfig, arguments: argparse.Namespace, device: torch.device, dtype: torch.dtype
+    config: PiConfig | SmolVLAConfig, arguments: argparse.Namespace, device: torch.device, dtype: torch.dtype
 ) -> Iterator[dict[str, Any]]:
     """One for each number of views, of one engine."""
     policy = random_policy(config, device, dtype)
@@ -111,7 +117,7 @@ def cases(
         given = made if arguments.pageable else [observation for observation, _ in held]
         try:
             state = "pageable" if arguments.pageable else held[0][1].lock.state
-            stages = stages_of(engine, views, arguments.prompt)
+            stages = stages_of(engine, given[0], arguments.prompt)
             found = measure(engine, given, stages, arguments.runs)
             yield {"kind": config.kind, "views": views, "frames": state, **found}
         finally:
@@ -172,14 +178,23 @@ def memory(frame: Callable[[], object], device: torch.device) -> dict[str, float
     }
 
 
-def stages_of(engine: Engine, views: int, prompt: int) -> Callable[[], None]:
-    """The three graphs that compute a frame, one after another, with whatever their inputs are."""
-    stages = engine.runner.stages
-    assert stages is not None
-    chain = stages.encode(views), stages.prefill(views, prompt), stages.denoise(1, engine.config.steps)
+def stages_of(engine: Engine, observation: Observation, prompt: int) -> Callable[[], None]:
+    """The graphs that compute a frame, one after another, with whatever their inputs are."""
+    stages, steps, views = engine.runner.stages, engine.config.steps, len(observation.images)
+    chain: list[tuple[Stage, Hashable]]
+    if isinstance(stages, PlainStages):
+        resize = stages.resize(list(observation.images.values()))
+        stages.prefix.variant = seen = views, prompt
+        step = stages.prefix.length, Form.FREE
+        chain = [(resize, None), (stages.prefix, seen), *[(stages.step, step)] * steps]
+    else:
+        assert stages is not None
+        of_pi = stages.encode(views), stages.prefill(views, prompt), stages.denoise(1, steps)
+        chain = [(stage, stage.variant) for stage in of_pi]
 
     def replay() -> None:
-        for stage in chain:
+        for stage, variant in chain:
+            stage.variant = variant
             stage.run()
 
     return replay
@@ -199,7 +214,7 @@ def page_locked(observation: Observation) -> tuple[Observation, Registration]:
 
 
 HEAD = (
-    f"{'':14}{'engine':>9}{'p99':>9}{'p99/p50':>9}{'stages':>9}{'p99':>9}{'p99/p50':>9}{'diff ms':>10}"
+    f"{'':17}{'engine':>9}{'p99':>9}{'p99/p50':>9}{'stages':>9}{'p99':>9}{'p99/p50':>9}{'diff ms':>10}"
     f"{'observe':>9}{'act':>9}{'device B':>10}{'pinned':>8}{'pinned B':>10}"
 )
 
@@ -212,7 +227,7 @@ def line(case: dict[str, Any]) -> str:
     device = "-" if case["allocated_bytes"] is None else f"{case['allocated_bytes']:.0f}"
     pinned = f"{case['pinned_tensors']:8.1f}{case['pinned_bytes']:10.0f}"
     name = f"{case['kind']}, {case['views']} view{'s' * (case['views'] > 1)}"
-    return f"{name:14}{times}{case['difference_ms']:10.3f}{parts}{device:>10}{pinned}"
+    return f"{name:17}{times}{case['difference_ms']:10.3f}{parts}{device:>10}{pinned}"
 
 
 def _figures(times_ms: np.ndarray) -> dict[str, float]:
@@ -220,7 +235,9 @@ def _figures(times_ms: np.ndarray) -> dict[str, float]:
     return {**found, "p99_over_p50": round(found["p99_ms"] / found["p50_ms"], 4)}
 
 
-def _config(kind: str, tiny: bool) -> PiConfig:
+def _config(kind: str, tiny: bool) -> PiConfig | SmolVLAConfig:
+    if tiny and kind == "smolvla":
+        return small_smolvla()
     names = ("base", "left", "right")
     return replace(small().staggered_model, kind=kind, image_names=names) if tiny else KINDS[kind]
 

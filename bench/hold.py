@@ -37,7 +37,7 @@ from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_msgs.msg import ActionChunk, Motion
-from vla_accel_ros.control.chunking.bounds import MOST_ACTIONS
+from vla_accel_ros.control.chunking.plausibility import MOST_ACTIONS
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.environment import process_environment

@@ -24,10 +24,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from vla_accel_msgs.msg import ActionChunk
-from vla_accel_ros.control.chunking.bounds import MOST_ACTIONS
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
+from vla_accel_ros.control.chunking.plausibility import MOST_ACTIONS
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.nodes import convert
+from vla_accel_ros.nodes.adapters.joint_trajectory import TrajectoryMessage
 from vla_accel_ros.tools.provenance import provenance
 
 RESULT = Path(__file__).parent / "results" / "limits.json"
@@ -89,7 +90,7 @@ def measure(kind: str, horizon: int, joints: int, step_s: float, chunks: int) ->
     rng, limits = np.random.default_rng(SEED), make_limits(joints)
     names = tuple(f"joint_{i}" for i in range(joints))
     buffer, watch = TrajectoryBuffer(names, limits, max_age_s=MAX_AGE_S), Stopwatch()
-    sender, points = convert.TrajectoryMessage(names), 0
+    sender, points = TrajectoryMessage(names), 0
     buffer.reset(make_actions("typical", rng, BEGIN_NS - AGE_NS, 1, 0.0, limits)[0])
     for request in range(WARM_UP + chunks):
         now_ns = BEGIN_NS + request * PERIOD_NS

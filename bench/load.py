@@ -69,12 +69,19 @@ def openvla_shapes(config: OpenVLAConfig) -> Shapes:
     return shapes
 
 
+def piece(noise: Tensor, begin: int, count: int) -> Tensor:
+    """So many numbers of it from one on, over and over."""
+    first = noise[begin : begin + count]
+    left = count - len(first)
+    return torch.cat((first, noise.repeat(-(-left // len(noise)))[:left])) if left else first
+
+
 def numbers(shapes: Shapes, seed: int = 0) -> Iterator[tuple[str, Tensor]]:
     """Numbers with which a network stays finite: pieces of one draw, since billions of draws take minutes."""
-    noise = torch.randn(NOISE, generator=torch.Generator().manual_seed(seed))
+    largest = max(torch.Size(shape).numel() for _, shape in shapes.values())
+    noise = torch.randn(min(NOISE, largest), generator=torch.Generator().manual_seed(seed))
     for index, (name, (dtype, shape)) in enumerate(shapes.items()):
-        count = torch.Size(shape).numel()
-        flat = noise.roll(7919 * index).repeat(-(-count // NOISE))[:count].reshape(shape)
+        flat = piece(noise, -7919 * index % len(noise), torch.Size(shape).numel()).reshape(shape)
         if len(shape) > 1:
             flat = flat * torch.Size(shape[1:]).numel() ** -0.5
         elif name.endswith("weight") and "gemma" not in name and "language_model.layers" not in name:

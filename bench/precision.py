@@ -157,7 +157,7 @@ def random(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any
     from full_size.subjects import Ours, plain, random_inputs, random_model, relative
     from vla_accel_ros.engine.stages.precision import PRECISIONS
     from vla_accel_ros.models.config import PI0, PI05
-    from vla_accel_ros.tools.tune.timing import times_ms
+    from vla_accel_ros.tools.tune.pieces import times_ms
 
     cases: list[dict[str, Any]] = []
     names = ("encode", "prefill", "denoise", "total")

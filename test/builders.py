@@ -9,19 +9,23 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
+from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.pi.weights import EMBED_TOKENS
+from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.models.processing.openpi import Normalizer
 from vla_accel_ros.types import Observation
 
 CAMERAS = ("base_0_rgb", "left_wrist_0_rgb")
@@ -139,6 +143,28 @@ def make_policy(
         policy = load_policy(path, device, dtype, delta_mask)
         assert isinstance(policy, Policy)
         return policy
+
+
+NOBODY = Embodiment(cast(AnyPolicy, None), 0.1)
+"""Whom frames are of that nothing is computed of."""
+
+
+def make_embodiment(
+    policy: Policy, joints: int = 4, step_dt_s: float = 0.05, seed: int = 9, **changes: Any
+) -> Embodiment:
+    """Another robot of the policy's network: with statistics of so many joints. changes: fields of Policy."""
+    state, actions = make_stats(seed, joints), make_stats(seed + 1, joints)
+    make, names = (
+        (Normalizer.mean_std, ("mean", "std"))
+        if policy.config.kind == "pi0"
+        else (Normalizer.quantile, ("q01", "q99"))
+    )
+    fields: dict[str, Any] = {
+        "state_normalizer": make(*(np.array(state[name]) for name in names)),
+        "action_normalizer": make(*(np.array(actions[name]) for name in names)),
+        "delta_mask": np.zeros(joints, np.bool_),
+    }
+    return Embodiment(replace(policy, **{**fields, **changes}), step_dt_s)
 
 
 def make_observation(

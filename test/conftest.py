@@ -59,17 +59,28 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["XDG_STATE_HOME"] = str(Path(logs.name) / "state")
 
 
-# Folders whose tests start processes, which share two cores badly: they run one after another, first of all.
+# Folders whose tests start nodes, which must keep up with a clock.
 PROCESSES = ("nodes", "launch", "tools")
+
+
+def group(path: Path) -> str:
+    """What is run by one worker, one after another: either half of the tests that start nodes, or a file.
+
+    path: of a file of tests, below this folder. More than two robots at once are too many for two cores.
+    """
+    if path.parts[0] not in PROCESSES:
+        return str(path)
+    return "nodes of one kind" if path.parts[0] == "nodes" and len(path.parts) > 2 else "several nodes"
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist, in its workers, reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     root = Path(__file__).parent
-    starts = {item for item in items if item.path.relative_to(root).parts[0] in PROCESSES}
-    for item in starts:
-        item.add_marker(pytest.mark.xdist_group("processes"))
-    items.sort(key=lambda item: item not in starts)
+    paths = {item: item.path.relative_to(root) for item in items}
+    for item, path in paths.items():
+        item.add_marker(pytest.mark.xdist_group(group(path)))
+    # What takes longest first, so that all workers end at about the same time.
+    items.sort(key=lambda item: (paths[item].parts[0] not in PROCESSES, len(paths[item].parts)))
     launch = [item for item in items if item.get_closest_marker("launch")]
     if launch and shutil.which("ros2") is None:
         config.hook.pytest_deselected(items=launch)
@@ -84,6 +95,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in gpu]
 
 
+_EASY = 10
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A worker that starts no nodes leaves the processor to those whose nodes must keep up with a clock."""
+    starts = item.path.relative_to(Path(__file__).parent).parts[0] in PROCESSES
+    if "PYTEST_XDIST_WORKER" in os.environ and not starts and os.getpriority(os.PRIO_PROCESS, 0) < _EASY:
+        os.setpriority(os.PRIO_PROCESS, 0, _EASY)
+
+
 @pytest.fixture(scope="session")
 def added(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which a package that adds to this one is installed; nobody has it on the path yet."""
@@ -93,7 +114,18 @@ def added(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def ros_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A further ROS domain, for a test that must not hear the nodes of the tests before it."""
+    yield from further_domain(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def shared_domain() -> Iterator[int]:
+    """As `ros_domain`, for all tests of a module that has this as its `ros_domain`."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield from further_domain(patch)
+
+
+def further_domain(patch: pytest.MonkeyPatch) -> Iterator[int]:
     domain, lock = claim_domain()
-    monkeypatch.setenv("ROS_DOMAIN_ID", str(domain))
+    patch.setenv("ROS_DOMAIN_ID", str(domain))
     with lock:
         yield domain

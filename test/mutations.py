@@ -75,6 +75,20 @@ MUTATIONS = (
         "sign of the Euler step", "        x = x + update", "        x = x - update", ("test_sampling.py",)
     ),
     Mutation(
+        "time of committed actions, captured",
+        "times = time.expand(len(held)).masked_fill(held, 0.0)[None]",
+        "times = time.expand(len(held))[None]",
+        ("test_plain_stages.py",),
+        "committed",
+    ),
+    Mutation(
+        "slot of a captured prefix",
+        "self.pool.view(slot, length), first_tokens",
+        "self.pool.view(0, length), first_tokens",
+        ("test_plain_stages.py",),
+        "any_slot",
+    ),
+    Mutation(
         "sign of guidance",
         "return v - strength * (target - (x - t * v)) * weights",
         "return v + strength * (target - (x - t * v)) * weights",
@@ -110,6 +124,20 @@ MUTATIONS = (
         "velocities = np.where(t < stop_s, v0, v0)",
         ("test_trajectory.py", "test_trajectory_limits.py"),
     ),
+    Mutation(
+        "statistics of a robot's actions",
+        "actions = doing.policy.actions(",
+        "actions = self._policy.actions(",
+        ("test_robots.py",),
+        "is_that_of_an_engine_of_the_robots_own",
+    ),
+    Mutation(
+        "a robot's frame that cannot become an action",
+        "            with failing_alone(request):\n                self._finish(request, self._seats.result(",
+        "            if True:\n                self._finish(request, self._seats.result(",
+        ("test_robots.py",),
+        "bad_observation",
+    ),
     Mutation("age of an input", "or abs(age) > limit", "or abs(age) < limit", ("test_watchdog.py",)),
     Mutation("age of a stamp in the future", "or abs(age) > limit", "or age > limit", ("test_watchdog.py",)),
     Mutation(
@@ -122,7 +150,7 @@ MUTATIONS = (
         "following error",
         "np.abs(commanded - measured) > self.rad",
         "commanded - measured > self.rad",
-        ("test_following_error.py",),
+        ("test_joint_faults.py",),
     ),
 )
 

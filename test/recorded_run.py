@@ -22,10 +22,10 @@ from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.inference.loading import Load
-from vla_accel_ros.nodes.recorder.message_definitions import definition, type_name
+from vla_accel_ros.nodes.interfaces import definition, type_name
 from vla_accel_ros.recording.mcap_writer import McapBag
 from vla_accel_ros.recording.topic import Topic
-from vla_accel_ros.sensing.cameras.cdr import image_message
+from vla_accel_ros.sensing.cameras.image import image_message
 from vla_accel_ros.types import Chunk, Observation
 
 PERIOD_NS = 100_000_000
@@ -37,6 +37,8 @@ class Run:
 
     kind: of the policy. settings: of Load. rtc: chunks continue each other. jpeg: how the pictures travel.
     spoil: changes a picture, uint8 [H, W, 3], on its way into the bag (camera, frame, picture); None is lost.
+    contract: another than the simulated arm's. beside, robot: another run, whose engine serves this robot too
+    and whose bag this one writes to.
     """
 
     def __init__(
@@ -46,18 +48,28 @@ class Run:
         rtc: RtcSettings | None = None,
         jpeg: Callable[[np.ndarray], bytes] | None = None,
         spoil: Callable[[str, int, np.ndarray], np.ndarray | None] = lambda camera, frame, picture: picture,
+        contract: Path | None = None,
+        beside: Run | None = None,
+        robot: str = "",
         **settings: Any,
     ) -> None:
-        self.contract = Contract.load(demo_contract())
+        self._file, self._robot = contract or demo_contract(), robot
+        self.contract = Contract.load(self._file)
         self.model, self.path = folder / "model", folder / "bag"
         if not self.model.exists():
             make_checkpoint(self.model, make_config(kind, horizon=16))
         given: dict[str, Any] = {"model": self.model, "denoise_steps": 2, **settings}
         self.load = Load(**given)
-        self.engine: Engine = self.load.engine(self.contract)
+        self.engine: Engine
+        self._topics: set[str]
+        if beside is None:
+            self.engine, self._bag, self._topics = self.load.engine(self.contract), McapBag(self.path), set()
+        else:
+            self.engine, self._bag, self._topics = beside.engine, beside._bag, beside._topics
+            robots = self.engine.runner.robots
+            robots.add(robot, self.load.embodiment(self.engine.policy, self.contract))
         self._rng = np.random.default_rng(7)
         self._jpeg, self._spoil = jpeg, spoil
-        self._bag, self._topics = McapBag(self.path), set[str]()
         self._frame = 0
         self.session = self._session()
         self._now_ns = START_NS
@@ -100,11 +112,16 @@ class Run:
             self.engine,
             {name: value for name, value in vars(self.load).items() if name != "model"},
             model=self.model,
-            contract=demo_contract(),
+            contract=self._file,
             urdf=None,
-            topics={camera.name: f"/{camera.topic}" for camera in self.contract.cameras},
+            topics={camera.name: f"{self._space}/{camera.topic}" for camera in self.contract.cameras},
             checksum=checksum(self.model),
+            robot=self._robot,
         )
+
+    @property
+    def _space(self) -> str:
+        return f"/{self._robot}" if self._robot else ""
 
     def _one(self) -> None:
         stamp_ns = START_NS + self._frame * PERIOD_NS
@@ -115,19 +132,20 @@ class Run:
             images[camera.image] = self._picture(camera.name, camera.topic, stamp_ns + number)
         state, felt = self._rng.uniform(-0.5, 0.5, (2, JOINTS)).astype(np.float32)
         words = f"reach the {('red', 'blue')[self._frame % 5 == 4]} block"
-        observation = Observation(images, state, words, stamp_ns, stamps_ns=stamps_ns)
+        observation = Observation(images, state, words, stamp_ns, stamps_ns=stamps_ns, robot=self._robot)
         with self.engine.observe(observation) as prefix:
             told = convert.observed_to_message(prefix, observation, self.contract, self.session.id)
-            self.write("/observed", told)
+            self.write(f"{self._space}/observed", told)
             chunk = self._act(prefix, felt if self.engine.policy.feels else None)
-            self.write("/action_chunk", convert.chunk_to_message(chunk, self.contract, 0.01))
+            self.write(f"{self._space}/action_chunk", convert.chunk_to_message(chunk, self.contract, 0.01))
             if self._frame % 3 == 0:
                 with self.engine.ask(prefix, max_tokens=self.load.answer_tokens) as answer:
                     text = Text(prefix, self._frame, "".join(answer), finished=True)
                 self.write(
-                    "/language_output", convert.text_to_message(replace(text, text="", finished=False))
+                    f"{self._space}/language_output",
+                    convert.text_to_message(replace(text, text="", finished=False)),
                 )
-                self.write("/language_output", convert.text_to_message(text))
+                self.write(f"{self._space}/language_output", convert.text_to_message(text))
         self._frame += 1
 
     def _picture(self, camera: str, topic: str, stamp_ns: int) -> np.ndarray:
@@ -137,12 +155,12 @@ class Run:
         if self._jpeg is None:
             if written is not None:
                 raw = image_message(stamp_ns, camera, written)
-                self.write(f"/{topic}", raw, "sensor_msgs/msg/Image")
+                self.write(f"{self._space}/{topic}", raw, "sensor_msgs/msg/Image")
             return picture
-        from vla_accel_ros.sensing.cameras.cdr import compressed_view
         from vla_accel_ros.sensing.cameras.compressed import decode
+        from vla_accel_ros.sensing.cameras.image import compressed_view
 
         message = CompressedImage(format="jpeg", data=self._jpeg(picture))
         convert.set_stamp(message.header.stamp, stamp_ns)
-        self.write(f"/{topic}", message)
+        self.write(f"{self._space}/{topic}", message)
         return np.ascontiguousarray(decode(compressed_view(serialize_message(message)))[..., ::-1])

@@ -208,7 +208,7 @@ def loading_and_precision() -> Iterator[Claim]:
 
 def own_path() -> Iterator[Claim]:
     for case in result("engine_path")["cases"]:
-        name = {"pi0": "pi0", "pi05": "pi0.5"}[case["kind"]]
+        name = {"pi0": "pi0", "pi05": "pi0.5", "smolvla": "SmolVLA"}[case["kind"]]
         begins = f"| {name}, {case['views']} view{'s' * (case['views'] > 1)}, own path |"
         taken, graphs = case["engine"], case["stages"]["p50_ms"]
         figures = [taken["p50_ms"], taken["p99_ms"], taken["p99_over_p50"], graphs]

@@ -13,20 +13,32 @@ if TYPE_CHECKING:
     from vla_accel_ros.contract.contract import Contract
     from vla_accel_ros.engine.config import EngineConfig
     from vla_accel_ros.engine.engine import Engine
-    from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+    from vla_accel_ros.engine.robots import Embodiment
+    from vla_accel_ros.models.checkpoints.checkpoint import load_policy, with_statistics
     from vla_accel_ros.types import Chunk, Observation
 
 _MODULES = {
     "Chunk": "vla_accel_ros.types",
     "Contract": "vla_accel_ros.contract.contract",
+    "Embodiment": "vla_accel_ros.engine.robots",
     "Engine": "vla_accel_ros.engine.engine",
     "EngineConfig": "vla_accel_ros.engine.config",
     "Observation": "vla_accel_ros.types",
     "load_policy": "vla_accel_ros.models.checkpoints.checkpoint",
+    "with_statistics": "vla_accel_ros.models.checkpoints.checkpoint",
 }
 """Public name -> the module it is defined in."""
 
-__all__ = ["Chunk", "Contract", "Engine", "EngineConfig", "Observation", "load_policy"]
+__all__ = [
+    "Chunk",
+    "Contract",
+    "Embodiment",
+    "Engine",
+    "EngineConfig",
+    "Observation",
+    "load_policy",
+    "with_statistics",
+]
 
 
 def __getattr__(name: str) -> Any:

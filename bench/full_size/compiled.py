@@ -158,7 +158,7 @@ def main(case: Case) -> None:
     from full_size.gpu import alone, gpu_id
     from full_size.subjects import Ours, plain, random_inputs, random_model, relative
     from vla_accel_ros.models.config import PI0, PI05
-    from vla_accel_ros.tools.tune.timing import Body, times_ms
+    from vla_accel_ros.tools.tune.pieces import Body, times_ms
 
     def say(found: dict[str, Any]) -> None:
         print(json.dumps(found), flush=True)

@@ -14,11 +14,14 @@ import numpy as np
 import tokenizers
 import torch
 
-from full_size.subjects import random_model
+from full_size.subjects import random_model, random_smolvla
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.openpi import Normalizer
+from vla_accel_ros.models.smolvla.config import SmolVLAConfig
+from vla_accel_ros.models.smolvla.model import SmolVLA
+from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy
 from vla_accel_ros.models.text.tokenizer import JsonTokenizer
 from vla_accel_ros.types import Observation
 
@@ -26,15 +29,21 @@ JOINTS = 7
 WORD = "word"
 
 
-def random_policy(config: PiConfig, device: torch.device, dtype: torch.dtype, seed: int = 0) -> Policy:
+def random_policy(
+    config: PiConfig | SmolVLAConfig, device: torch.device, dtype: torch.dtype, seed: int = 0
+) -> Policy:
     """Of JOINTS joints."""
+    if isinstance(config, SmolVLAConfig):
+        return policy_of(random_smolvla(config, device, seed).set_precision(dtype))
     return policy_of(random_model(config, device, seed).set_precision(dtype))
 
 
-def policy_of(model: Pi) -> Policy:
+def policy_of(model: Pi | SmolVLA) -> Policy:
     """A model that there is already."""
-    nothing = Normalizer.identity()
-    return Policy(model, _tokenizer(), nothing, nothing, np.zeros(JOINTS, np.bool_))
+    nothing, mask = Normalizer.identity(), np.zeros(JOINTS, np.bool_)
+    if isinstance(model, SmolVLA):
+        return SmolVLAPolicy(model, _tokenizer(), nothing, nothing, mask)
+    return Policy(model, _tokenizer(), nothing, nothing, mask)
 
 
 def random_observation(

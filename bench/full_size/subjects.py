@@ -22,6 +22,8 @@ from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.processing.openpi import to_unit
+from vla_accel_ros.models.smolvla.config import SmolVLAConfig
+from vla_accel_ros.models.smolvla.model import SmolVLA
 
 STEPS = 10
 
@@ -43,12 +45,25 @@ def random_model(config: PiConfig, device: torch.device, seed: int = 0) -> Pi:
         model = Pi(config)
     model = model.to_empty(device=device)
     model.tie_weights()
+    _draw(model, device, seed)
+    return model.eval()
+
+
+def random_smolvla(config: SmolVLAConfig, device: torch.device, seed: int = 0) -> SmolVLA:
+    """Likewise."""
+    with torch.device("meta"):
+        model = SmolVLA(config)
+    model = model.to_empty(device=device)
+    _draw(model, device, seed)
+    return model.eval()
+
+
+def _draw(model: torch.nn.Module, device: torch.device, seed: int) -> None:
     generator = torch.Generator(device).manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             spread = 0.1 if parameter.ndim == 1 else parameter[0].numel() ** -0.5
             parameter.normal_(0.0, spread, generator=generator)
-    return model.eval()
 
 
 def random_llama(config: OpenVLAConfig, device: torch.device, dtype: torch.dtype) -> OpenVLA:

@@ -31,7 +31,7 @@ from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.packed_forward import Kernels, PackedForward, kernels_for
 from vla_accel_ros.models.layers.packed import Segment
 from vla_accel_ros.models.openvla.model import OpenVLA
-from vla_accel_ros.tools.tune.timing import Body
+from vla_accel_ros.tools.tune.pieces import Body
 
 PROMPTS = 3
 HALF = 0.5

@@ -22,6 +22,7 @@ from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.policies.tokens import TokenFrames
 from vla_accel_ros.engine.request import ACT, OBSERVE, PREFILL, MicroBatch, Request
+from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.token_actor import PackedTokenActor, slots_for
@@ -99,6 +100,7 @@ class Language:
         self._kept = pool.k.new_zeros(pool.slots, length, sizes.width)
         words: Any = _Words(model, tokens)
         self._actor = PackedTokenActor(words, config, pool, cast(Any, self), forward)
+        self._robot = Embodiment(words, config.step_dt_s)
         policy = (
             GivenDrafts(drafts, prefer, tokens) if mode == SPECULATIVE else TokenFrames(mode, prefer, tokens)
         )
@@ -154,7 +156,7 @@ class Language:
         prompt = self._prompts[request.observation.stamp_ns % len(self._prompts)]
         with torch.inference_mode(), self._pool.filling() as slot:
             self._kept[slot, : prompt.shape[1]].copy_(prompt[0])
-            request.result = self.prefixes.publish(slot, request.observation, prompt.shape[1], 0)
+            request.result = self.prefixes.publish(slot, request.observation, self._robot, prompt.shape[1], 0)
         request.finished = True
 
     def drop(self, request: Request) -> None:

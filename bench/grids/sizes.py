@@ -8,6 +8,7 @@ from grids import actionflow, mps, oxygen
 from grids.arrivals import ARRIVALS
 from vla_accel_ros.models.config import PI05, GemmaConfig, LlamaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.openvla.config import OPENVLA_7B, OpenVLAConfig
+from vla_accel_ros.models.smolvla.config import NORM_EPS, SmolVLAConfig
 
 OXYGEN_HORIZON = 10
 """Actions in a chunk, in OxyGen's figures."""
@@ -75,6 +76,14 @@ def small() -> Plan:
         (3,),
         6,
     )
+
+
+def small_smolvla() -> SmolVLAConfig:
+    """Of a CPU's size."""
+    vision = VisionConfig(width=24, depth=2, mlp=48, heads=4, image_size=56, patch=14)
+    prefix = LlamaConfig(width=32, depth=2, mlp=64, heads=4, kv_heads=2, head_dim=8, norm_eps=NORM_EPS)
+    expert = LlamaConfig(width=24, depth=2, mlp=48, heads=4, kv_heads=2, head_dim=8, norm_eps=NORM_EPS)
+    return SmolVLAConfig(vision, 2, prefix, expert, 2, 300, 8, 8, 8, 32, ("base", "left", "right"))
 
 
 PLANS = {"full": full, "quick": quick, "small": small}

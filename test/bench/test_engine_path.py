@@ -34,7 +34,7 @@ def test_every_case_has_the_engines_path_beside_its_stages(
     document = json.loads((tmp_path / "engine_path.json").read_text())
     assert {"machine", "versions", "date", "seeds", "steps", "runs", "dtype"} <= document.keys()
     cases = {(case["kind"], case["views"]): case for case in document["cases"]}
-    assert cases.keys() == {(kind, views) for kind in ("pi0", "pi05") for views in (1, 3)}
+    assert cases.keys() == {(kind, views) for kind in ("pi0", "pi05", "smolvla") for views in (1, 3)}
     for case in cases.values():
         engine, stages = case["engine"], case["stages"]
         assert engine["p99_ms"] >= engine["p50_ms"] > 0 < stages["p50_ms"]
@@ -42,7 +42,7 @@ def test_every_case_has_the_engines_path_beside_its_stages(
         assert case["difference_ms"] == pytest.approx(engine["p50_ms"] - stages["p50_ms"], abs=1e-3)
         assert case["allocated_bytes"] is None and case["pinned_tensors"] == 0, "a CPU needs neither"
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 5 and lines[1].startswith("pi0, 1 view ")
+    assert len(lines) == 7 and lines[1].startswith("pi0, 1 view ")
 
 
 def test_without_a_gpu_it_says_so(

@@ -214,7 +214,7 @@ class Episode:
         held = OPERATOR in self.node.holds and RELEASED not in self.node.holds
         if held and self.holding is None:
             longest = (self.robot.limits.velocity / self.robot.limits.acceleration).max()
-            # A join that is under way ends where it goes to: a stop on an unknown way could be anywhere.
+            # A join that has begun ends where it goes to: a stop on an unknown way could be anywhere.
             from_ns = max(self.t_ns + round(longest * S), self.node.joined_ns - self.offset_ns)
             from_ns += max(self.arrivals_ns - self.t_ns, 0)
             # A stream that was behind its path still catches up with it while it stops.
@@ -454,7 +454,7 @@ class Episode:
         self.offset_ns += by_ns
         if -20 * MS <= by_ns <= S:  # the controller lives by the same clock
             self.controller.shift(by_ns, self.t_ns)
-        # What is under way means another time on arrival.
+        # What was sent and has not come means another time on arrival.
         self.controller.spare(self.t_ns, max(self.t_ns + abs(by_ns) * (abs(by_ns) < S), self.arrivals_ns))
         self.newest_chunk_ns = min(self.newest_chunk_ns, self.now_ns())
         self.kept.clear()

@@ -6,7 +6,7 @@ import numpy as np
 
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.following.follower import ChunkFollower
-from vla_accel_ros.control.following.following_error import FollowingError
+from vla_accel_ros.control.following.joint_faults import FollowingError
 from vla_accel_ros.control.following.watchdog import Motion, Safety, Watchdog
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
@@ -33,9 +33,7 @@ class Robot:
         watched = {"camera/front": 0.5, "joint_states": 0.3, "chunk": 0.8}
         buffer = TrajectoryBuffer(JOINTS, self.limits, max_age_s=0.8)
         following = FollowingError(*np.array([[0.45, np.inf], [0.2, 0.2]]))
-        self.follower = ChunkFollower(
-            buffer, Safety(Watchdog(watched)), ("camera/front",), 0.8, following=following
-        )
+        self.follower = ChunkFollower(buffer, Safety(Watchdog(watched)), 0.8, following=following)
         self.controller = JointTrajectoryController(JOINTS)
         self.controller.start(HOME, START)
         self.executed: list[np.ndarray] = []
@@ -50,7 +48,7 @@ class Robot:
     def run(self, seconds: float, goal: float | None = None, latency_s: float = 0.05) -> None:
         """Let time pass; with a goal, a chunk towards it arrives every 100 ms."""
         for tick in range(round(seconds * 100)):
-            self.feel()
+            self.tick()
             if goal is not None and tick % 10 == 0:
                 self.send(goal, self.now - round(latency_s * S))
             change, stop = self.follower.step(self.now)
@@ -58,7 +56,7 @@ class Robot:
                 self.states.append(change.after)
             self.deliver(stop)
 
-    def feel(self) -> None:
+    def tick(self) -> None:
         """10 ms pass, with joint states."""
         period_ns = S // self.joint_hz
         for _ in range(10 * MS // period_ns):
@@ -66,7 +64,7 @@ class Robot:
             self.executed += [self.controller.desired(int(t)).position for t in times]
             self.now += period_ns
             if not self.silent:
-                self.follower.felt(self.measured(), self.now, self.now)
+                self.follower.measured(self.measured(), self.now, self.now)
 
     def deliver(self, trajectory: Trajectory | None) -> None:
         if trajectory is not None:

@@ -15,15 +15,12 @@ import numpy as np
 
 from vla_accel_ros.control.chunking.buffer import Mode, TrajectoryBuffer
 from vla_accel_ros.control.chunking.twist import TwistBuffer
-from vla_accel_ros.control.command_stream import CommandStream
+from vla_accel_ros.control.command_stream import CommandStream, JogStream
 from vla_accel_ros.control.following.follower import ChunkFollower
-from vla_accel_ros.control.following.watchdog import Motion, Safety, Watchdog
-from vla_accel_ros.control.jog import JogStream
-from vla_accel_ros.control.limits.braking import brake, brake_on_arrival, cut
-from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.following.watchdog import ClockWatch, Motion, Safety, Watchdog
+from vla_accel_ros.control.limits.joint_limits import JointLimits, brake, brake_on_arrival, cut
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
-from vla_accel_ros.nodes.clock_watch import ClockWatch
 from vla_accel_ros.sensing.joints import JointHistory
 from vla_accel_ros.types import Chunk
 
@@ -89,7 +86,7 @@ class TrajectoryLogic:
         self._clock = ClockWatch(self.clock_ns, self.steady_ns)
         self._move: Trajectory | None = None
         self._cut: Trajectory | None = None
-        self._felt_ns, self._rests = 0, False
+        self._joints_ns, self._rests = 0, False
         self._begin()
         self._settles_until_ns = self.clock_ns() + SETTLE_NS
 
@@ -102,13 +99,13 @@ class TrajectoryLogic:
             self.refused += 1
             return
         newest_ns = self._joints.newest_ns
-        if newest_ns is None or newest_ns == self._felt_ns:
+        if newest_ns is None or newest_ns == self._joints_ns:
             return
-        self._felt_ns = newest_ns
+        self._joints_ns = newest_ns
         newest = self._joints.newest()
         if isinstance(self.stream, JogStream):
-            self.stream.felt(newest, now_ns)
-        fault = self.follower.felt(newest, newest_ns, now_ns)
+            self.stream.measured(newest, now_ns)
+        fault = self.follower.measured(newest, newest_ns, now_ns)
         if fault and self.lent:
             self.follower.resume()
         elif fault:
@@ -130,7 +127,7 @@ class TrajectoryLogic:
         self._send(stop)
         if change is not None and change.after is Motion.HOLDING and isinstance(self.stream, JogStream):
             self.stream.rest()
-        state, joins = self.follower.safety.state, self.follower.joins(now_ns)
+        state, joins = self.follower.safety.state, self.follower.joining.lasts(now_ns)
         rested, self._rests = self._rests, state is Motion.HOLDING and not joins and bool(self.holds)
         if self._rests and not rested and isinstance(self.stream, JogStream):
             self.stream.rest()
@@ -197,7 +194,7 @@ class TrajectoryLogic:
     @property
     def joined_ns(self) -> int:
         """ROS time at which the last join ends."""
-        return self.follower._joined_ns
+        return self.follower.joining.until_ns
 
     @property
     def running(self) -> bool:
@@ -212,11 +209,11 @@ class TrajectoryLogic:
 
     def _clock_jumped(self, now_ns: int) -> None:
         braking = self.follower.stop_in_new_time(now_ns, now_ns - self._jumped_ns)
-        setpoint = self.follower.setpoint
+        setpoint = self.follower.joining.setpoint
         self._begin()
-        self.follower.begin_at(setpoint)
+        self.follower.joining.begin_at(setpoint)
         if braking is not None:
-            self.follower.begin_after(braking)
+            self.follower.joining.begin_after(braking)
         if self.stream is not None:
             self.stream.stop(now_ns, self.steady_ns())
         elif braking is not None:
@@ -239,8 +236,8 @@ class TrajectoryLogic:
             max_age_s=robot.chunk_age_s,
         )
         ages = {"joint_states": robot.joints_age_s, "chunk": robot.chunk_age_s}
-        self.follower = ChunkFollower(buffer, Safety(Watchdog(ages)), (), robot.chunk_age_s, self.twist)
-        self._joints, self._felt_ns = JointHistory(robot.joints), 0
+        self.follower = ChunkFollower(buffer, Safety(Watchdog(ages)), robot.chunk_age_s, self.twist)
+        self._joints, self._joints_ns = JointHistory(robot.joints), 0
         self._brakes_until_ns, self._settles_until_ns, self._rests = 0, 0, False
         self.silent = self.silent and RELEASED in self.holds
         for reason in self.holds:
@@ -271,7 +268,7 @@ class TrajectoryLogic:
     def _go_on(self, reason: str, now_ns: int, sent: Trajectory | None = None) -> None:
         self.follower.begin_anew(now_ns)
         if sent is not None:
-            self.follower.begin_after(sent)
+            self.follower.joining.begin_after(sent)
         if reason != HOMING:
             self._forget()
         elif isinstance(self.stream, JogStream):
@@ -283,8 +280,8 @@ class TrajectoryLogic:
         return round(self.follower.buffer.kept_s * 1e9)
 
     def _stands(self, now_ns: int) -> bool:
-        still = now_ns >= self._brakes_until_ns and not self.follower.joins(now_ns)
-        still = still and (now_ns >= self._settles_until_ns or self.follower.joints_stand)
+        still = now_ns >= self._brakes_until_ns and not self.follower.joining.lasts(now_ns)
+        still = still and (now_ns >= self._settles_until_ns or self.follower.joining.stand)
         return still and self.follower.safety.state is Motion.HOLDING
 
     def _home(self, now_ns: int) -> None:
@@ -295,7 +292,7 @@ class TrajectoryLogic:
             return
         self._went = True
         if self._joints.newest_ns is not None:
-            here, begin_ns = self._joints.newest(), now_ns + self.follower.approach_ns()
+            here, begin_ns = self._joints.newest(), now_ns + self.follower.joining.approach_ns
             self._move = move(self.robot.joints, here, self.robot.home, self.robot.limits, 0.3, begin_ns)
             self._until_ns = max(now_ns + self.most_ns, begin_ns + self.most_ns // 2)
             self._cut = cut(self._move, self._until_ns, self.robot.limits)
@@ -332,7 +329,9 @@ class TrajectoryLogic:
             joints, limits, kept_ns = self.robot.joints, self.robot.limits, self._kept_ns
             if was_ns < going.start_ns:
                 braking = brake(
-                    joints, MotionState(now_ns + self.follower.approach_ns(), going.positions[0]), limits
+                    joints,
+                    MotionState(now_ns + self.follower.joining.approach_ns, going.positions[0]),
+                    limits,
                 )
             elif jumped:
                 braking = brake_on_arrival(joints, going.sample, was_ns, now_ns, kept_ns * 1e-9, limits)

@@ -7,7 +7,7 @@ import pytest
 from motion import JOINTS, LIMITS, make_ramp
 
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
-from vla_accel_ros.control.jog import JogStream
+from vla_accel_ros.control.command_stream import JogStream
 
 S = 1_000_000_000
 MS = S // 1000
@@ -26,7 +26,7 @@ class Servo:
     def run(self, seconds: float) -> None:
         for _ in range(round(seconds * S / PERIOD)):
             self.now += PERIOD
-            self.jog.felt(self.position, self.now)
+            self.jog.measured(self.position, self.now)
             velocity = self.jog.tick(self.now)
             self.velocities.append(np.zeros(3) if velocity is None else velocity)
             self.position = self.position + self.share * self.velocities[-1] * PERIOD / S
@@ -83,7 +83,7 @@ def test_measured_joints_that_are_old_pull_nothing():
     servo = Servo()
     follow(servo, horizon=3)
     servo.run(1.0)
-    servo.jog.felt(servo.position + 0.4, servo.now)
+    servo.jog.measured(servo.position + 0.4, servo.now)
     for _ in range(40):
         servo.now += PERIOD
         velocity = servo.jog.tick(servo.now)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from builders import make_observation, make_policy
 
+from vla_accel_ros.engine.config import LANES
 from vla_accel_ros.engine.engine import Engine
 
 FRAMES = 12
@@ -22,10 +23,11 @@ def alone(engine: Engine, frame: int) -> tuple[np.ndarray, str]:
 
 
 @pytest.mark.parametrize("kind", ["pi0", "pi05"])
-def test_three_threads_over_one_pool(kind: str) -> None:
+@pytest.mark.parametrize("lanes", LANES)
+def test_three_threads_over_one_pool(kind: str, lanes: str) -> None:
     policy = make_policy(kind)
     expected = [alone(Engine(policy), frame) for frame in range(FRAMES)]
-    engine, errors = Engine(policy), []
+    engine, errors = Engine(policy, lanes=lanes), []
     started, finished = threading.Barrier(3), threading.Event()
     acted: dict[int, list[np.ndarray]] = {}
     said: dict[int, list[str]] = {}

@@ -281,6 +281,23 @@ def test_magnitudes_are_how_far_every_step_moved_the_joints(kind: str, device: s
             torch.testing.assert_close(found, torch.from_numpy(magnitudes), **NEAR)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_chunks_of_a_batch_count_as_many_joints_as_each_has(kind: str, device: str) -> None:
+    setting = Setting(kind, device)
+    given = setting.noise, setting.state, [0, 1, 2], [*LENGTHS], STEPS
+
+    def magnitudes(joints: list[int] | None) -> Tensor:
+        return torch.from_numpy(setting.stages.submit(*given, joints=joints).wait().magnitudes)
+
+    mixed, whole = magnitudes([3, 8, 1]), magnitudes(None)
+    flow = setting.stages.act(*given, joints=[3, 8, 1])
+    for row, count in enumerate((3, 8, 1)):
+        last = flow.update[row, :, :count].square().mean(-1).sqrt().cpu()
+        torch.testing.assert_close(mixed[-1, row], last, rtol=1e-5, atol=1e-6)
+        assert torch.equal(mixed[:, row], magnitudes([count] * 3)[:, row])
+        assert torch.equal(mixed[:, row], whole[:, row]) == (count == 8)
+
+
 def test_what_does_not_fit_is_refused() -> None:
     setting = Setting("pi05")
     with pytest.raises(ValueError, match=r"jacobian is 'exact', which captured steps do not have"):

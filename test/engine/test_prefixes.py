@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from builders import make_config, make_observation
+from builders import NOBODY, make_config, make_observation
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
@@ -62,7 +62,7 @@ class PrefixesMachine(RuleBasedStateMachine):
         version = self.versions - 4 * back
         self.prefixes._versions = itertools.count(version)
         slot = self.pool.acquire()
-        prefix = self.prefixes.publish(slot, seen_by(robot, words, self.versions), 3, 1)
+        prefix = self.prefixes.publish(slot, seen_by(robot, words, self.versions), NOBODY, 3, 1)
         self.counts[slot] = 1
         assert (prefix.version, prefix.slot, prefix.robot) == (version, slot, robot)
         assert (prefix.stamp_ns, prefix.instruction) == (self.versions, words)
@@ -130,6 +130,13 @@ class PrefixesMachine(RuleBasedStateMachine):
             held.released = True
             self.drop(held.prefix.slot)
 
+    @rule(robot=st.sampled_from(ROBOTS))
+    def remove(self, robot: str) -> None:
+        """Whoever still reads its newest frame keeps it."""
+        self.prefixes.remove(robot)
+        if robot in self.newest:
+            self.drop(self.newest.pop(robot)[1])
+
     @invariant()
     def free_slots_are_those_nobody_holds(self) -> None:
         assert self.pool.free == SLOTS - len(self.counts)
@@ -145,15 +152,15 @@ TestPrefixes = PrefixesMachine.TestCase
 
 def test_versions_grow_with_every_frame_whosever_it_is() -> None:
     pool, prefixes = make_prefixes()
-    frames = [prefixes.publish(pool.acquire(), seen_by(robot), 3, 1) for robot in ROBOTS]
+    frames = [prefixes.publish(pool.acquire(), seen_by(robot), NOBODY, 3, 1) for robot in ROBOTS]
     assert [frame.version for frame in frames] == [0, 1, 2]
     assert [prefixes.newest_version(robot) for robot in ROBOTS] == [0, 1, 2]
 
 
 def test_a_block_gives_its_frame_back() -> None:
     pool, prefixes = make_prefixes()
-    with prefixes.publish(pool.acquire(), seen_by(""), 3, 1) as first:
-        prefixes.publish(pool.acquire(), seen_by(""), 3, 1).release()
+    with prefixes.publish(pool.acquire(), seen_by(""), NOBODY, 3, 1) as first:
+        prefixes.publish(pool.acquire(), seen_by(""), NOBODY, 3, 1).release()
         assert pool.free == SLOTS - 2
     assert pool.free == SLOTS - 1
     with pytest.raises(ValueError, match="prefix 0 was released"):
@@ -163,6 +170,23 @@ def test_a_block_gives_its_frame_back() -> None:
 def test_a_frame_of_another_pool_is_refused() -> None:
     pool, prefixes = make_prefixes()
     _, others = make_prefixes()
-    prefix = prefixes.publish(pool.acquire(), seen_by(""), 3, 1)
+    prefix = prefixes.publish(pool.acquire(), seen_by(""), NOBODY, 3, 1)
     with pytest.raises(ValueError, match="prefix 0 is another engine's"):
         others.hold(prefix)
+
+
+@pytest.mark.gpu
+def test_a_robots_slot_is_written_again_after_the_lane_that_wrote_it() -> None:
+    """Also if whoever removes the robot does so while that lane is still busy."""
+    pool = KVPool(make_config().prefix, 1, 3, torch.device("cuda"), torch.float32)
+    prefixes, lane = Prefixes(pool), torch.cuda.Stream()
+    with torch.cuda.stream(lane):
+        slot = pool.acquire()
+        torch.cuda._sleep(1_000_000_000)
+        pool.k[slot].fill_(1.0)
+        prefix = prefixes.publish(slot, seen_by("left"), NOBODY, 3, 1)
+    prefix.release()
+    prefixes.remove("left")
+    pool.k[pool.acquire()].fill_(2.0)
+    torch.cuda.synchronize()
+    assert pool.k.unique().tolist() == [2.0]

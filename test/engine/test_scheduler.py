@@ -8,13 +8,14 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from builders import JOINTS, make_config
+from builders import JOINTS, NOBODY, make_config
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -27,6 +28,7 @@ from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.policies.text import TextInSlack
 from vla_accel_ros.engine.policies.tokens import TokenFrames
 from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.engine.readiness import SENSE_AGAIN_S
 from vla_accel_ros.engine.request import (
     ACT,
     ASK,
@@ -39,7 +41,7 @@ from vla_accel_ros.engine.request import (
     MicroBatch,
     Request,
 )
-from vla_accel_ros.engine.scheduler import SENSE_AGAIN_S, Scheduler
+from vla_accel_ros.engine.scheduler import Scheduler, Stream
 from vla_accel_ros.types import Observation
 
 WAIT_S = 20.0
@@ -72,7 +74,12 @@ class FakeRunner:
         self.during: Callable[[MicroBatch], object] = lambda batch: None
         self.fails: set[Request] = set()
         self.held: set[Request] = set()
-        self.at_once = 0
+        self.running = Counter[str]()
+
+    @property
+    def at_once(self) -> int:
+        """Micro-batches that run now."""
+        return self.running.total()
 
     def first_stage(self, request: Request) -> str:
         if request.want == ACT:
@@ -92,8 +99,9 @@ class FakeRunner:
         self.held.add(request)
 
     def run(self, batch: MicroBatch) -> None:
-        assert self.at_once == 0 and batch.requests
-        self.at_once += 1
+        kind = ASK if batch.requests[0].want == REWORD else batch.requests[0].want
+        assert self.running[kind] == 0 and batch.requests
+        self.running[kind] += 1
         try:
             assert not any(request.released for request in batch.requests)
             self.ran.append((batch.stage, batch.requests))
@@ -101,13 +109,13 @@ class FakeRunner:
             for request in batch.requests:
                 self.advance(request, batch)
         finally:
-            self.at_once -= 1
+            self.running[kind] -= 1
 
     def advance(self, request: Request, batch: MicroBatch) -> None:
         if request.want == OBSERVE:
             assert request.observation is not None
             with self.pool.filling() as slot:
-                request.result = self.prefixes.publish(slot, request.observation, 2, 1)
+                request.result = self.prefixes.publish(slot, request.observation, NOBODY, 2, 1)
             request.finished = True
         elif request.want == REWORD:
             assert request.prefix is not None
@@ -244,10 +252,10 @@ def test_a_lane_looks_again_when_it_is_time_or_joints_may_have_come(system: Syst
     system.run()
     system.acting(sense=lambda: (np.zeros(JOINTS), 1), not_before_s=0.004)
     system.run()
-    assert system.scheduler._again_s == 0.004
+    assert system.scheduler.lanes[0].again_s == 0.004
     system.clock.now_s = 0.004
     system.run()
-    assert system.scheduler._again_s == pytest.approx(0.004 + SENSE_AGAIN_S)
+    assert system.scheduler.lanes[0].again_s == pytest.approx(0.004 + SENSE_AGAIN_S)
 
 
 def test_frames_of_a_stream_never_queue_and_the_newest_wins(system: System) -> None:
@@ -453,7 +461,8 @@ def test_who_cannot_hear_of_progress_keeps_nobody_else_from_it(
 def test_durations_are_noted_by_kind_and_number() -> None:
     system = System(StaggeredChunks(2), steps=2)
     ran: list[tuple[str, float]] = []
-    system.scheduler.on_ran = lambda batch, began_s: ran.append((batch.kind, began_s))
+    on_ran = lambda batch, began_s: ran.append((batch.kind, began_s))  # noqa: E731
+    system.scheduler.streams[""] = Stream(on_ran=on_ran)
     system.seen()
     ran.clear()
 

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import make_observation, make_policy
+from builders import make_embodiment, make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.session import session_of
+from vla_accel_ros.engine.session import session_of, statistics_checksum
+from vla_accel_ros.models.processing.conventions import LEROBOT
+from vla_accel_ros.models.processing.openpi import Normalizer
 from vla_accel_ros.nodes.environment import demo_contract
 
 
@@ -24,6 +26,7 @@ def make_session(**settings):
 def test_a_session_says_what_was_found_for_what_was_left_open():
     session = make_session()
     settings = json.loads(session.settings)
+    assert len(settings.pop("statistics_sha256")) == 64 and settings.pop("step_dt_s") == 1 / 30
     found = {"time_rule": "openpi", "device": "cpu", "denoise_steps": 3, "dtype": "float32", "fast": False}
     assert settings == {"seed": 11, **found}
     assert session.contract == demo_contract().read_text() and session.urdf == ""
@@ -43,6 +46,37 @@ def test_differences_name_what_numbers_depend_on_and_nothing_else():
     assert found[0] == f"checkpoint unknown, here {'a' * 12}"
     assert found[1].startswith("code of vla_accel_ros ") and found[1].endswith(f"here {'b' * 12}")
     assert any(phrase.startswith("torch ") and phrase.endswith("here 1.0") for phrase in found)
+
+
+def test_a_robot_that_shares_the_engine_has_a_session_of_its_own():
+    engine = Engine(make_policy(), steps=3)
+    other = make_embodiment(engine.policy)
+    engine.runner.robots.add("right", other)
+    files = {"model": "/m", "contract": demo_contract(), "urdf": None, "topics": {}}
+    own, right = (session_of(engine, {"seed": 0}, **files, robot=name) for name in ("", "right"))
+    assert json.loads(right.settings)["robot"] == "right"
+    found = own.differences(right)
+    assert [phrase.split(" ")[0] for phrase in found] == ["statistics_sha256", "step_dt_s"]
+    assert found[1] == f"step_dt_s {1 / 30}, here 0.05"
+    alone = Engine(other.policy, steps=3, step_dt_s=other.step_dt_s)
+    assert session_of(alone, {"seed": 0}, **files).differences(right) == []
+    with pytest.raises(ValueError, match="the robot 'left' is not known here"):
+        session_of(engine, {}, **files, robot="left")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"delta_mask": np.ones(6, bool)},
+        {"prompt_state": "none"},
+        {"state_normalizer": Normalizer.identity()},
+        {"conventions": LEROBOT},
+    ],
+)
+def test_the_checksum_of_statistics_is_of_all_that_makes_numbers(changes):
+    policy = make_policy()
+    assert statistics_checksum(replace(policy, **changes)) != statistics_checksum(policy)
+    assert statistics_checksum(replace(policy)) == statistics_checksum(make_policy())
 
 
 @pytest.mark.parametrize("kind", ["pi0", "pi05"])

@@ -151,13 +151,19 @@ def test_threads_that_share_a_stage_do_not_mix_their_chunks() -> None:
     setting = Setting("pi0")
     lengths = setting.stages.observe(*[[x] for x in setting.frame(1, 4)], [0])
     draws = [setting.noise(1) for _ in range(6)]
-    alone = [setting.stages.act(*draw, [0], lengths, STEPS).actions for draw in draws]
+    alone: dict[int, Tensor] = {}
     together: dict[int, Tensor] = {}
 
-    def act(index: int) -> None:
-        together[index] = setting.stages.act(*draws[index], [0], lengths, STEPS).actions
+    def act(index: int, made: dict[int, Tensor]) -> None:
+        made[index] = setting.stages.act(*draws[index], [0], lengths, STEPS).actions
 
-    threads = [threading.Thread(target=act, args=(index,)) for index in range(len(draws))]
+    setting.stages.denoise(1, STEPS)
+    # In threads, too: one in which torch has done nothing yet may use other numbers of processors.
+    for index in range(len(draws)):
+        thread = threading.Thread(target=act, args=(index, alone))
+        thread.start()
+        thread.join()
+    threads = [threading.Thread(target=act, args=(index, together)) for index in range(len(draws))]
     for thread in threads:
         thread.start()
     for thread in threads:

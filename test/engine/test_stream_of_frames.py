@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from builders import make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
-from vla_accel_ros.engine.streaming import MOST_WAITING, Pace, Ports, Streaming, Text
+from vla_accel_ros.engine.scheduler import Stream
+from vla_accel_ros.engine.streaming import MOST_UNDELIVERED, MOST_WAITING, Pace, Ports, Streaming, Text
 from vla_accel_ros.types import Chunk, Observation, Torn
 
 
@@ -67,9 +69,12 @@ class Stepped:
         self.scheduler, self.now_s = self.stream._scheduler, 0.0
         self.scheduler._clock = lambda: self.now_s
         self.ran: list[str] = []
-        self.scheduler.on_ran = lambda batch, began_s: self.ran.append(batch.requests[-1].want)
+        self.scheduler.streams[""] = Stream(on_ran=self.note)
         self.stream._running = True
         self.stream._want_chunk()
+
+    def note(self, batch: MicroBatch, began_s: float) -> None:
+        self.ran.append(batch.requests[-1].want)
 
     def see(self) -> bool:
         """Vision's turn, which steps the lane until its own frame is seen."""
@@ -157,7 +162,7 @@ def test_a_frame_is_seen_when_the_one_before_it_was_acted_on():
 
     world.observations += [make_observation(i, stamp_ns=100 + i) for i in range(3)]
     stream.start()
-    scheduler.on_ran = noted
+    scheduler.streams[""] = Stream(on_ran=noted)
     world.wait(lambda: len(world.chunks) == 3, "three chunks")
     stream.stop()
     whole = [(want, 100 + i) for i in range(3) for want in (OBSERVE, ACT)]
@@ -191,6 +196,43 @@ def test_joints_that_nobody_tells_of_are_acted_on_without_another_frame():
         world.felt = (np.full(6, 0.1 * number), 1 + number)
     stream.stop()
     assert len({chunk.kv_version for chunk in world.chunks}) == 1
+
+
+def test_a_slow_receiver_gets_the_newest_chunks_and_what_came_to_nothing_is_a_miss():
+    """And of answers the whole text, but not every piece of it."""
+    world = World()
+    stream = make_stream(world, speaks=False)
+    stuck, go_on = threading.Event(), threading.Event()
+
+    def stops(chunk: Chunk, took_s: float) -> None:
+        stuck.set()
+        assert go_on.wait(20.0)
+        world.ports().on_chunk(chunk, took_s)
+
+    stream._ports = replace(stream._ports, on_chunk=stops, on_text=world.ports().on_text)
+    stream._running = True
+    handing = threading.Thread(target=stream._hand_over, daemon=True)
+    handing.start()
+    chunk = stream._engine.act(stream._engine.observe(make_observation(0)))
+    ports = stream._ports
+    stream._give(ports.on_chunk, replace(chunk, request_id=0), 0.1)
+    assert stuck.wait(20.0)
+    prefix = stream._engine.scheduler.newest()
+    for number in range(1, 4 * MOST_UNDELIVERED):
+        stream._give(ports.on_chunk, replace(chunk, request_id=number), 0.1)
+        stream._give(ports.on_text, Text(prefix, number % 2, f"{number}", False))
+        assert len(stream._results) <= MOST_UNDELIVERED + 2
+    go_on.set()
+    newest = list(range(3 * MOST_UNDELIVERED, 4 * MOST_UNDELIVERED))
+    world.wait(lambda: len(world.chunks) == 1 + len(newest) and len(world.texts) == 2, "the newest")
+    assert [made.request_id for made in world.chunks] == [0, *newest]
+    assert [text.text for text in world.texts] == [f"{newest[-2]}", f"{newest[-1]}"]
+    (actions,) = (stats for stats in stream.stats() if stats.name == "action")
+    assert actions.misses == 3 * MOST_UNDELIVERED - 1
+    with stream._come:
+        stream._running = False
+        stream._come.notify_all()
+    handing.join(20.0)
 
 
 def test_a_frame_from_before_the_start_is_not_acted_on():
@@ -242,10 +284,10 @@ def test_a_stream_stops_while_vision_waits_for_its_frame():
     computing, goes_on, seen = threading.Event(), threading.Event(), []
     observe = stream._engine.runner.prefill.observe
 
-    def slow(observation: Observation, slot: int):
+    def slow(*given: Any):
         computing.set()
         assert goes_on.wait(20.0)
-        return observe(observation, slot)
+        return observe(*given)
 
     stream._engine.runner.prefill.observe = slow
     stream._ports = replace(stream._ports, on_prefix=lambda prefix, observation: seen.append(prefix.version))

@@ -21,9 +21,8 @@ from mutators import damaged, misspelt
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.parts import MAX_PIXELS
-from vla_accel_ros.sensing.cameras.cdr import ImageView, compressed_view, image_view
 from vla_accel_ros.sensing.cameras.compressed import decode
-from vla_accel_ros.sensing.cameras.image import ENCODINGS, write_rgb
+from vla_accel_ros.sensing.cameras.image import ENCODINGS, ImageView, compressed_view, image_view, write_rgb
 from vla_accel_ros.sensing.ingest import Ingest
 
 CONTRACTS = Path(__file__).resolve().parents[2] / "config" / "contracts"
@@ -271,6 +270,7 @@ class Contracts:
         content = misspelt(chance, good).encode("utf-8", "surrogatepass")
         if chance.random() < 0.15:
             content = damaged(chance, content)
+        self._path.unlink(missing_ok=True)  # ext4 waits for the disk where a file is written over
         self._path.write_bytes(content)
         try:
             contract = Contract.load(self._path)

@@ -144,7 +144,7 @@ def guided(config: PiConfig, table: Table, pdl: bool) -> None:
         elif piece.kernel == "read_out" and config.kind == "pi05":
             x, counts = given[3], torch.zeros(1, dtype=torch.int32)
             weights, gains = torch.empty(x.shape[:2]), torch.empty(1, 10)
-            magnitudes = Magnitudes(torch.empty(1, 10, config.horizon), 7)
+            magnitudes = Magnitudes(torch.empty(1, 10, config.horizon), counts)
             guide = Guide(torch.empty_like(x), weights, gains, torch.empty(10), counts)
             ops.read_out(*given, counts, magnitudes, guide)
 

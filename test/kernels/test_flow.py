@@ -77,7 +77,7 @@ def test_read_out_of_a_guided_step(dtype: torch.dtype, tables: int, guided: bool
     made = []
     for run in (flow.read_out, partial(kernels.read_out, config=SMALL)):
         moving, update, values = x.clone(), poison(*x.shape), torch.zeros(batch, steps, horizon).to(DEVICE)
-        magnitudes = flow.Magnitudes(values, 4) if counted else None
+        magnitudes = flow.Magnitudes(values, ints(4, 6, 1)) if counted else None
         run(hidden, weight, bias, moving, update, scale, step, magnitudes, guides)
         made.append((moving, update, values))
     for ours, twin in zip(made[1], made[0], strict=True):

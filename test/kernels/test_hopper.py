@@ -45,9 +45,9 @@ def macros_of_published_sizes() -> list[tuple[str, dict[str, int]]]:
     found: list[tuple[str, dict[str, int]]] = []
     for name, kind in products.KINDS.items():
         inners = (2048, 4096) if name == "project" else (1024,)
-        for config, inner in itertools.product(HOPPER[name], inners):
-            if products.shared_bytes(kind, config, inner, 56) <= compiling.SHARED_BYTES:
-                found.append(("products", products.macros(kind, config, inner, 56)))
+        for config, inner, rows in itertools.product(HOPPER[name], inners, (50, 200)):
+            if products.shared_bytes(kind, config, inner, rows) <= compiling.SHARED_BYTES:
+                found.append(("products", products.macros(kind, config, inner, rows)))
     found += [("attention", attention_kernel.macros(config, 56)) for config in HOPPER["attend"]]
     return found
 
@@ -74,7 +74,7 @@ def test_without_a_device_of_its_kind_nothing_is_taken(kernel: str) -> None:
 
 @pytest.mark.gpu
 @tables
-@pytest.mark.parametrize("rows", [1, 13, 50, 51, 64, 100, 130])
+@pytest.mark.parametrize("rows", [1, 13, 50, 51, 64, 100, 130, 200, 263])
 @pytest.mark.parametrize("config", candidates("gated_up"), ids=str)
 def test_gated_up(config: Config, rows: int, tables: int) -> None:
     draw, (batch, tokens) = Drawing(rows), fill(rows)
@@ -94,7 +94,7 @@ def test_gated_up(config: Config, rows: int, tables: int) -> None:
 
 @pytest.mark.gpu
 @tables
-@pytest.mark.parametrize("rows", [1, 13, 50, 51, 64, 100, 130])
+@pytest.mark.parametrize("rows", [1, 13, 50, 51, 64, 100, 130, 200, 263])
 @pytest.mark.parametrize("config", candidates("rotary_qkv"), ids=str)
 def test_rotary_qkv(config: Config, rows: int, tables: int) -> None:
     draw, (batch, tokens), heads, kv_heads, head = Drawing(rows), fill(rows), 3, 2, 64
@@ -121,7 +121,7 @@ def test_rotary_qkv(config: Config, rows: int, tables: int) -> None:
 
 @pytest.mark.gpu
 @tables
-@pytest.mark.parametrize("rows", [1, 13, 50, 51, 64, 100, 130])
+@pytest.mark.parametrize("rows", [1, 13, 50, 51, 64, 100, 130, 200, 263])
 @pytest.mark.parametrize("config", candidates("project"), ids=str)
 def test_project(config: Config, rows: int, tables: int) -> None:
     draw, (batch, tokens), width = Drawing(rows), fill(rows), 1536
@@ -140,6 +140,32 @@ def test_project(config: Config, rows: int, tables: int) -> None:
 
     assert_near(twice(run)[0], twin, BF16)
     assert_norms_near(left, norm, rows, BF16)
+
+
+@pytest.mark.gpu
+def test_a_row_does_not_depend_on_how_many_there_are() -> None:
+    """Of the published sizes: chunks that are denoised together have the bits of each alone."""
+    draw, table = Drawing(7), load_table(DEVICE)
+    x, gate = draw(4, 50, 1024, dtype=BF16), draw(1, 1024)
+    wide, fed = draw(8192, 1024, dtype=BF16, spread=1 / 32), draw(4, 50, 4096, dtype=BF16)
+    down = draw(1024, 4096, dtype=BF16, spread=1 / 64)
+
+    def run(chunks: slice) -> tuple[torch.Tensor, ...]:
+        few, norm = x[chunks].clone(), norm_of(x[chunks], None)
+        gated = poison(*few.shape[:2], 4096, dtype=BF16)
+        config = table.hopper["gated_up/64/4096/1024/bfloat16"]
+        assert products.takes("gated_up", few, wide, gated, norm, None, config=config)
+        products.gated_up(few, wide, gated, norm, config=config)
+        left, config = norm_of(few, None, filled=False), table.hopper["project/64/1024/4096/bfloat16"]
+        assert products.takes("project", fed[chunks], down, few, gate, left, config=config)
+        products.project(fed[chunks].contiguous(), down, few, gate, left, config=config)
+        return gated, few
+
+    together = run(slice(0, 4))
+    for chunk in range(4):
+        for all_of_them, alone in zip(together, run(slice(chunk, chunk + 1)), strict=True):
+            assert torch.equal(all_of_them[chunk], alone[0])
+    assert all(torch.isfinite(tensor).all() and tensor.any() for tensor in together)
 
 
 @pytest.mark.gpu

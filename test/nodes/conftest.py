@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from running import NodeProcess, sweep
+from fork_server import ForkServer
+from pluggy import Result
+from running import NodeProcess, node_environment, sweep
 from stand_ins import Arm
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.environment import demo_contract
+
+STARTED = pytest.StashKey[list[NodeProcess]]()
+OPERATOR = pytest.StashKey[Operator]()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Result[pytest.TestReport], None]:
+    """What failed shows what its nodes wrote, and what /diagnostics said of them at last."""
+    outcome = yield
+    report = outcome.get_result()
+    if not report.failed:
+        return
+    for process in item.stash.get(STARTED, []):
+        ended = process.process.poll()
+        state = "running" if ended is None else f"exit status {ended}"
+        report.sections.append((f"log of {process.node} ({state})", process.log[-8000:]))
+    if OPERATOR in item.stash:
+        said = [f"{name}: {it.message}" for name, it in item.stash[OPERATOR].diagnostics.items()]
+        report.sections.append(("the newest /diagnostics", "\n".join(said)))
 
 
 @pytest.fixture
@@ -20,13 +42,40 @@ def contract() -> Contract:
     return Contract.load(demo_contract())
 
 
+@pytest.fixture(scope="session")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer | None]:
+    """Forks the nodes that `start` starts; None, in a module that says so, has each start from nothing."""
+    server = ForkServer(node_environment(tmp_path_factory.getbasetemp()))
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def start(tmp_path: Path, ros_domain: int) -> Iterator[Callable[..., NodeProcess]]:
+def start(
+    tmp_path: Path, ros_domain: int, fork_server: ForkServer | None, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., NodeProcess]]:
     """start(node, namespace="", **parameters): a node's process, ended with the test."""
-    started: list[NodeProcess] = []
+    with starting(tmp_path, fork_server, request.node.stash.setdefault(STARTED, [])) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def shared_start(
+    tmp_path_factory: pytest.TempPathFactory, shared_domain: int, fork_server: ForkServer | None
+) -> Iterator[Callable[..., NodeProcess]]:
+    """As `start`, of nodes that all tests of a module use."""
+    with starting(tmp_path_factory.mktemp("shared"), fork_server, []) as start:
+        yield start
+
+
+@contextmanager
+def starting(
+    folder: Path, server: ForkServer | None, started: list[NodeProcess]
+) -> Iterator[Callable[..., NodeProcess]]:
+    """What starts nodes, which are ended in the end. started: gets them."""
 
     def start(node: str, namespace: str = "", **parameters: object) -> NodeProcess:
-        started.append(NodeProcess(node, tmp_path, namespace, **parameters))
+        started.append(NodeProcess(node, folder, namespace, server=server, **parameters))
         return started[-1]
 
     yield start
@@ -36,9 +85,10 @@ def start(tmp_path: Path, ros_domain: int) -> Iterator[Callable[..., NodeProcess
 
 
 @pytest.fixture
-def operator(ros_domain: int, contract: Contract) -> Iterator[Operator]:
+def operator(ros_domain: int, contract: Contract, request: pytest.FixtureRequest) -> Iterator[Operator]:
     """The operator of the robot without a namespace."""
     with Operator(contract) as operator:
+        request.node.stash[OPERATOR] = operator
         yield operator
 
 

@@ -15,8 +15,7 @@ from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.delivery import Delivery
 from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.watchdog import Motion, Safety, Watchdog
-from vla_accel_ros.control.limits.braking import brake
-from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.limits.joint_limits import JointLimits, brake
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.adapters.forward_command import ForwardCommandAdapter
@@ -101,7 +100,7 @@ class Robot:
         """Let time pass; with a goal, a chunk towards it comes every 100 ms."""
         for tick in range(round(seconds * 100)):
             self.node.now += TICK_NS
-            self._feel()
+            self._measure()
             if goal is not None and tick % 10 == 0:
                 self._chunk(goal)
             _, stop = self.follower.step(self.node.now)
@@ -115,7 +114,7 @@ class Robot:
         """Let time pass in which the node is not scheduled; the controller does what it was sent."""
         for _ in range(round(seconds * 100)):
             self.node.now += TICK_NS
-            self._feel()
+            self._measure()
 
     def call(self, name: str) -> None:
         """Begin a call of ~/home, ~/release or ~/reclaim; what it answers comes with time."""
@@ -143,9 +142,9 @@ class Robot:
         self.node.jumped_ns = round(seconds * S)
         self.node.now += self.node.jumped_ns
         self._controller.slip(round(seconds * S))
-        braking, setpoint = self.follower.stop_in_new_time(self.node.now), self.follower.setpoint
+        braking, setpoint = self.follower.stop_in_new_time(self.node.now), self.follower.joining.setpoint
         self._begin()
-        self.follower.begin_at(setpoint)
+        self.follower.joining.begin_at(setpoint)
         self._adapter.stop(braking, self.node.now)
         if braking is not None:
             self.standing.braking(braking.end_ns)
@@ -197,18 +196,18 @@ class Robot:
 
     def _begin(self) -> None:
         safety = Safety(Watchdog({"joint_states": 0.3, "chunk": 0.8}))
-        self.follower = ChunkFollower(TrajectoryBuffer(NAMES, self.limits), safety, (), 0.8)
+        self.follower = ChunkFollower(TrajectoryBuffer(NAMES, self.limits), safety, 0.8)
         self._joints = JointHistory(NAMES)
         motion = SimpleNamespace(begin=lambda: None)
         self.standing.over(self.follower, self._joints, self._outputs, motion)
 
-    def _feel(self) -> None:
+    def _measure(self) -> None:
         if isinstance(self._adapter, JointTrajectoryAdapter):
             self.position = self._controller.desired(self.node.now).position
         self.path.append(self.position)
         if not self.silent:
             self._joints.add(NAMES, self.position, self.node.now)
-            self.follower.felt(self.position, self.node.now, self.node.now)
+            self.follower.measured(self.position, self.node.now, self.node.now)
 
     def _chunk(self, goal: float) -> None:
         stamp_ns = self.node.now - 5 * TICK_NS

@@ -11,18 +11,29 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from fork_server import Forked, ForkServer
+
 from vla_accel_ros.nodes.environment import process_environment
 
+LOST = "Fast DDS has lost this process's shared memory"
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def node_environment(folder: Path) -> dict[str, str]:
+    """The whole environment of a node of this checkout. folder: where it keeps its state."""
+    extra = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+    return process_environment({**extra, "XDG_STATE_HOME": str(folder / "state")})
 
 
 class NodeProcess:
     """One node in its own process. parameters: name -> value, as on a command line. remaps: from -> to.
-    program: a file to run instead of the node's module."""
+    program: a file to run instead of the node's module. server: what forks it; None for a process from
+    nothing."""
 
     def __init__(
         self,
@@ -31,37 +42,60 @@ class NodeProcess:
         namespace: str = "",
         remaps: Mapping[str, str] | None = None,
         program: Path | None = None,
+        server: ForkServer | None = None,
         **parameters: object,
     ) -> None:
         self.node, self.namespace, self.parameters = node, namespace, parameters
-        self._remaps, self._program = remaps or {}, program
+        self.program, self._remaps, self._server = program, remaps or {}, server
+        self.process: subprocess.Popen[bytes] | Forked
         self.left: set[Path] = set()
         self._log = folder / f"{namespace.strip('/') or 'root'}-{node}.log"
+        self._read_from = 0
         self.start()
 
     def start(self) -> None:
-        """Start it, again after it ended."""
-        what = ["-m", f"vla_accel_ros.nodes.{self.node}"] if self._program is None else [str(self._program)]
-        command = [sys.executable, *what, "--ros-args"]
+        """Start it, again after it ended. One that was killed is started again as launch files do it, also
+        when it finds that the middleware cannot reach it (nodes/shutdown.py).
+        """
+        arguments = ["--ros-args"]
         if self.namespace:
-            command += ["-r", f"__ns:=/{self.namespace.strip('/')}"]
+            arguments += ["-r", f"__ns:=/{self.namespace.strip('/')}"]
         for name, other in self._remaps.items():
-            command += ["-r", f"{name}:={other}"]
+            arguments += ["-r", f"{name}:={other}"]
         for name, value in self.parameters.items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
             # A bare empty value or one that looks like a number would change its type on the way.
-            command += ["-p", f"{name}:={text}" if not isinstance(value, str) else f"{name}:='{text}'"]
-        extra = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
-        extra["XDG_STATE_HOME"] = str(self._log.parent / "state")
+            arguments += ["-p", f"{name}:={text}" if not isinstance(value, str) else f"{name}:='{text}'"]
+        what = f"vla_accel_ros.nodes.{self.node}" if self.program is None else str(self.program)
+        environment = node_environment(self._log.parent)
+        command = [sys.executable, *(["-m"] if self.program is None else []), what, *arguments]
         with open(self._log, "ab") as log:
-            self.process = subprocess.Popen(
-                command, env=process_environment(extra), stdout=log, stderr=log, cwd=ROOT
-            )
+            if self._server is None:
+                self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=ROOT)
+            else:
+                self.process = self._server.start(what, arguments, self._log, ROOT, environment)
+        if self.left:
+            threading.Thread(
+                target=self._start_again, args=(self.process, len(self.log)), daemon=True
+            ).start()
+
+    def _start_again(self, process: subprocess.Popen[bytes] | Forked, written: int) -> None:
+        if process.wait() == 1 and LOST in self.log[written:] and process is self.process:
+            self.start()
 
     @property
     def log(self) -> str:
-        """Everything it has written."""
-        return self._log.read_text(errors="replace")
+        """Everything it has written, since `forget_log` if that was called."""
+        return self._log.read_bytes()[self._read_from :].decode(errors="replace")
+
+    def forget_log(self) -> None:
+        """Of a test before."""
+        self._read_from = self._log.stat().st_size
+
+    @property
+    def kept(self) -> str:
+        """What it and others with its folder keep over a crash: their state files."""
+        return "".join(path.read_text() for path in (self._log.parent / "state").rglob("*.json"))
 
     def wait_for_log(self, text: str, timeout_s: float = 30.0) -> str:
         """Wait until the log holds `text`; returns the log."""
@@ -73,6 +107,15 @@ class NodeProcess:
         self.left |= _shared_memory(self.process.pid)
         self.process.kill()
         self.process.wait()
+
+    def lose_ports(self, timeout_s: float = 30.0) -> int:
+        """Delete what it receives in through shared memory, as who takes it for a dead one's; wait for its
+        end, and return its exit status.
+        """
+        links = [link.readlink() for link in Path(f"/proc/{self.process.pid}/fd").iterdir()]
+        for lock in (link for link in links if link.match("/dev/shm/fastdds_port*_el")):
+            lock.with_name(lock.name.removesuffix("_el")).unlink()
+        return self.process.wait(timeout_s)
 
     def end(self, number: int = signal.SIGTERM, timeout_s: float = 15.0) -> int:
         """Ask it to end with a signal; returns its exit status. Killed, and an error, when it does not."""

@@ -9,7 +9,9 @@ from types import MappingProxyType
 
 import numpy as np
 from builders import CALM, make_checkpoint, make_config
+from calling import call
 from running import NodeProcess
+from std_srvs.srv import Trigger
 
 from vla_accel_ros.nodes.clients.listener import Joints
 from vla_accel_ros.nodes.clients.operator import Operator
@@ -48,6 +50,18 @@ class Stack:
             **clock,
             **inference,
         )
+
+    def mend(self, operator: Operator) -> None:
+        """Bring back what the test before left ended, silent or held, and set it going; for a shared one."""
+        processes = (self.robot, self.trajectory, self.inference)
+        for process in processes:
+            if process.process.poll() is not None:
+                process.start()
+        operator.stop_cameras(timeout_s=60.0)
+        call(operator, Trigger, "trajectory/resume", Trigger.Request())  # which may not be held
+        set_going(operator)
+        for process in processes:
+            process.forget_log()
 
 
 def set_going(operator: Operator) -> None:

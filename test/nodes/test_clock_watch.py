@@ -8,7 +8,7 @@ import sys
 import pytest
 from running import ROOT
 
-from vla_accel_ros.nodes.clock_watch import ClockWatch
+from vla_accel_ros.control.following.watchdog import ClockWatch
 from vla_accel_ros.nodes.environment import process_environment
 
 S = 1_000_000_000
@@ -31,14 +31,14 @@ class Told(ManagedNode):
         getattr(self, sys.argv[1])()
 
     def timer(self):
-        self.every(0.01, self.see)
+        self.every(0.01, self.heard)
 
     def subscription(self):
-        self.listen(String, "words", self.see, qos.LATCHED)
+        self.listen(String, "words", self.heard, qos.LATCHED)
         publisher = self.create_publisher(String, "words", qos.LATCHED)
         self.create_timer(0.01, lambda: publisher.publish(String()))
 
-    def see(self, message=None):
+    def heard(self, message=None):
         self.seen.add(self.shift_ns)
         if self.known_ns != self.shift_ns:
             print("not told of", self.shift_ns)

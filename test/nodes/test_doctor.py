@@ -23,6 +23,11 @@ S = 1_000_000_000
 Report = list[tuple[str, str, str]]
 
 
+@pytest.fixture(scope="module")
+def fork_server() -> None:
+    """None: the doctor reads in /proc how a node was started."""
+
+
 @pytest.fixture
 def verdict(capsys, ros_domain):
     """verdict(): the exit status, and "about: what -> mend" of every reason for which it could not move."""

@@ -10,7 +10,6 @@ from stack import (
     Stack,
     assert_ends_at_rest,
     commanded_acceleration,
-    set_going,
     wait_for_motion,
     wait_for_rest,
 )
@@ -18,6 +17,25 @@ from std_srvs.srv import Trigger
 
 PROGRAM = Path(faulty.__file__)
 S = 1_000_000_000
+
+
+@pytest.fixture
+def ros_domain(shared_domain: int) -> int:
+    """Of the robot that these tests share."""
+    return shared_domain
+
+
+@pytest.fixture(scope="module")
+def shared_stack(shared_start, tmp_path_factory) -> Stack:
+    inference = {"program": PROGRAM, "after_restart": "forget"}
+    return Stack(shared_start, tmp_path_factory.mktemp("model"), inference=inference)
+
+
+@pytest.fixture
+def stack(shared_stack: Stack, operator) -> Stack:
+    """It moves, whatever the test before did to it."""
+    shared_stack.mend(operator)
+    return shared_stack
 
 
 @pytest.mark.parametrize(
@@ -29,9 +47,7 @@ S = 1_000_000_000
         (faulty.STICKY, "vision loop: the GPU is lost: this process ends"),
     ],
 )
-def test_inference_ends_with_a_reason_and_the_next_one_goes_on(start, tmp_path, operator, fault, reason):
-    stack = Stack(start, tmp_path, inference={"program": PROGRAM, "after_restart": "forget"})
-    set_going(operator)
+def test_inference_ends_with_a_reason_and_the_next_one_goes_on(stack, operator, fault, reason):
     begun_ns = operator.now_ns()
     operator.instruct(fault)
     assert stack.inference.process.wait(30.0) == 1
@@ -46,10 +62,12 @@ def test_inference_ends_with_a_reason_and_the_next_one_goes_on(start, tmp_path, 
     wait_for_motion(operator)
 
 
-def test_a_panic_in_a_callback_of_trajectory_stops_the_arm_first(start, tmp_path, operator, monkeypatch):
+def test_a_panic_in_a_callback_of_trajectory_stops_the_arm_first(stack, operator, monkeypatch):
+    assert stack.trajectory.end() == 0
     monkeypatch.setenv("FAULTY", "trajectory")
-    stack = Stack(start, tmp_path, program=PROGRAM)
-    set_going(operator)
+    monkeypatch.setattr(stack.trajectory, "program", PROGRAM)
+    stack.trajectory.start()
+    wait_for_motion(operator)
     begun_ns = operator.now_ns()
     client = operator.node.create_client(Trigger, "trajectory/resume")
     assert client.wait_for_service(30.0)

@@ -11,10 +11,11 @@ from builtin_interfaces.msg import Duration
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from vla_accel_msgs.msg import ActionChunk
-from vla_accel_ros.control.chunking.agreement import agreement_from_message
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert
-from vla_accel_ros.sensing.inputs import Inputs
+from vla_accel_ros.nodes.adapters.joint_trajectory import TrajectoryMessage
+from vla_accel_ros.sensing.arrivals import Inputs
+from vla_accel_ros.tools.replay.moments import agreement_from_message
 from vla_accel_ros.types import Agreement, Chunk
 
 STAMP = 12_345_678_901
@@ -122,7 +123,7 @@ def test_what_was_received_survives_the_way_through_a_message():
 
 def test_a_trajectory_is_split_by_controller_and_begins_at_its_stamp():
     trajectory = make_trajectory(points=12)
-    message = convert.TrajectoryMessage(("c", "a")).fill(trajectory)
+    message = TrajectoryMessage(("c", "a")).fill(trajectory)
     assert list(message.joint_names) == ["c", "a"] and convert.stamp_ns(message.header.stamp) == STAMP
     back = convert.trajectory_from_message(message, now_ns=0)
     np.testing.assert_array_equal(back.times_ns, trajectory.times_ns)
@@ -131,7 +132,7 @@ def test_a_trajectory_is_split_by_controller_and_begins_at_its_stamp():
 
 
 def test_with_stamp_zero_it_begins_on_arrival():
-    message = convert.TrajectoryMessage(("a",), stamp="zero").fill(make_trajectory())
+    message = TrajectoryMessage(("a",), stamp="zero").fill(make_trajectory())
     assert convert.stamp_ns(message.header.stamp) == 0
     back = convert.trajectory_from_message(message, now_ns=99)
     assert back.start_ns == 99 and back.end_ns == 99 + 200_000_000
@@ -140,21 +141,21 @@ def test_with_stamp_zero_it_begins_on_arrival():
 @pytest.mark.parametrize("stamp", ["now", "zero"])
 def test_a_motion_may_count_from_its_arrival_in_whatever_time(stamp):
     trajectory = make_trajectory()
-    message = convert.TrajectoryMessage(("a",), stamp).fill(trajectory, on_arrival_ns=STAMP - 100_000_000)
+    message = TrajectoryMessage(("a",), stamp).fill(trajectory, on_arrival_ns=STAMP - 100_000_000)
     assert convert.stamp_ns(message.header.stamp) == 0
     back = convert.trajectory_from_message(message, now_ns=99)
     np.testing.assert_array_equal(back.times_ns - 99, trajectory.times_ns - STAMP + 100_000_000)
 
 
 def test_a_refilled_message_forgets_the_longer_motion_before():
-    message = convert.TrajectoryMessage(("a", "b", "c"))
+    message = TrajectoryMessage(("a", "b", "c"))
     message.fill(make_trajectory(points=9))
     assert len(message.fill(make_trajectory(points=2)).points) == 2
 
 
 def test_a_motion_that_is_soon_over_holds_its_end_so_that_it_is_still_taken_late():
     stop = Trajectory(("a",), [STAMP, STAMP + 40_000_000], [[0.0], [0.1]], [[1.0], [0.0]])
-    back = convert.trajectory_from_message(convert.TrajectoryMessage(("a",)).fill(stop), 0)
+    back = convert.trajectory_from_message(TrajectoryMessage(("a",)).fill(stop), 0)
     assert back.end_ns == STAMP + 1_000_000_000
     late = np.array([STAMP + 20_000_000, STAMP + 40_000_000, STAMP + 700_000_000])
     np.testing.assert_allclose(back.sample(late)[0], stop.sample(late)[0], atol=1e-12)
@@ -162,12 +163,12 @@ def test_a_motion_that_is_soon_over_holds_its_end_so_that_it_is_still_taken_late
 
 def test_an_end_in_motion_is_not_prolonged():
     moving = Trajectory(("a",), [STAMP, STAMP + 40_000_000], [[0.0], [0.1]], [[1.0], [1.0]])
-    assert len(convert.TrajectoryMessage(("a",)).fill(moving).points) == 2
+    assert len(TrajectoryMessage(("a",)).fill(moving).points) == 2
 
 
 def test_positions_only_stay_positions_only():
     times, positions = np.array([STAMP]), np.zeros((1, 1))
-    message = convert.TrajectoryMessage(("a",)).fill(Trajectory(("a",), times, positions))
+    message = TrajectoryMessage(("a",)).fill(Trajectory(("a",), times, positions))
     assert len(message.points[0].velocities) == 0
     assert convert.trajectory_from_message(message, 0).velocities is None
 

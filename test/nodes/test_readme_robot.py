@@ -15,7 +15,7 @@ from typing import Any
 
 from readme_commands import inline, run, starting_with
 from running import NodeProcess
-from stack import Stack
+from stack import Stack, wait_for_recorder
 from stand_ins import ARM, write_contract
 
 from vla_accel_ros.contract.contract import Contract
@@ -32,8 +32,15 @@ def test_a_robot_is_told_asked_stopped_recorded_and_replayed(
     stack = Stack(start, tmp_path, "left_arm", inference={"language_max_tokens": 8, **given}, **given)
     recorder = start("recorder", "left_arm", autostart=True, record_dir=str(tmp_path / "bags"), **given)
     with Operator(Contract.load(file), "left_arm") as operator:
-        talk(operator, tmp_path)
-    for process in (recorder, stack.inference, stack.trajectory, stack.robot):
+        wait_for_recorder(operator)
+        for command in starting_with("vla say", "vla ask"):
+            assert run(f"{command} --timeout 120", tmp_path)
+        operator.wait(lambda: operator.sent and len(operator.chunks) > 10, 60.0, "chunks and trajectories")
+        assert recorder.end() == 0  # what it has is replayed as slowly as it was recorded
+        (doctor,) = [code for code in inline() if code.startswith("vla doctor --namespace")]
+        assert "inference" in run(f"{doctor} || true", tmp_path)
+        stop(operator)
+    for process in (stack.inference, stack.trajectory, stack.robot):
         process.end()
     (bag,) = (tmp_path / "bags").iterdir()
     for command in starting_with("vla replay", "vla export"):
@@ -41,13 +48,8 @@ def test_a_robot_is_told_asked_stopped_recorded_and_replayed(
     assert (tmp_path / "dataset" / "meta").is_dir()
 
 
-def talk(operator: Operator, folder: Path) -> None:
-    """The commands to a running robot."""
-    for command in starting_with("vla say", "vla ask"):
-        assert run(f"{command} --timeout 120", folder)
-    operator.wait(lambda: operator.sent, 60.0, "trajectory")
-    (doctor,) = [code for code in inline() if code.startswith("vla doctor --namespace")]
-    assert "inference" in run(f"{doctor} || true", folder)
+def stop(operator: Operator) -> None:
+    """The services, the first of which stops it."""
     for command in starting_with("ros2 service call"):
         _, _, _, name, kind = shlex.split(command)
         package, _, service = kind.split("/")

@@ -11,6 +11,7 @@ from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes.adapters.joint_trajectory import TrajectoryMessage
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.sim_robot import choose_task
 from vla_accel_ros.sim.robot import SimRobot
@@ -21,7 +22,7 @@ def send(operator: Operator, trajectory: Trajectory, stamp: str = "now") -> None
     for controller in operator.contract.controllers:
         publisher = operator.node.create_publisher(JointTrajectory, controller.topic, qos.COMMAND)
         operator.wait(publisher.get_subscription_count, 30.0, "controller listening")
-        publisher.publish(convert.TrajectoryMessage(controller.joints, stamp).fill(trajectory))
+        publisher.publish(TrajectoryMessage(controller.joints, stamp).fill(trajectory))
 
 
 def test_streams_come_at_their_rates_with_stamps_of_the_present(start, contract):
@@ -99,9 +100,9 @@ def test_reset_puts_the_scene_of_a_seed_and_refuses_an_unknown_task(start, opera
         30.0,
         "ground truth of the new scene",
     )
-    twin = SimRobot()
-    twin.reset(choose_task("place", 7), 7)
-    blocks = twin.truth().view.blocks
+    alike = SimRobot()
+    alike.reset(choose_task("place", 7), 7)
+    blocks = alike.truth().view.blocks
     for name, pose in zip(truth.names, truth.poses):
         if name.endswith("_block"):
             block = blocks[name.removesuffix("_block")]

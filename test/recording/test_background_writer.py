@@ -95,7 +95,7 @@ def test_closing_waits_no_longer_than_it_is_told(tmp_path):
         recording.put(TEXT.name, number, numbered(number))
     bag.reached.wait()
     recording.close(0.05)
-    assert recording.dropped[TEXT.name] == 4  # the first is under way
+    assert recording.dropped[TEXT.name] == 4  # the first is being written
     bag.go.set()
     recording.close(10.0)
     assert numbers(tmp_path / "bag") == [0]

@@ -16,7 +16,7 @@ from mcap.reader import make_reader
 from mcap.records import Schema
 from mcap.writer import MCAP0_MAGIC, CompressionType
 
-from vla_accel_ros.nodes.recorder.message_definitions import definition
+from vla_accel_ros.nodes.interfaces import definition
 from vla_accel_ros.recording.bounds import check_definition
 from vla_accel_ros.recording.mcap_writer import McapBag
 from vla_accel_ros.recording.reader import Bag

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.sensing.cameras.cdr import ImageView
+from vla_accel_ros.sensing.cameras.image import ImageView
 
 S = 1_000_000_000
 MS = S // 1000

@@ -11,8 +11,8 @@ from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage, Image
 
 from vla_accel_ros.nodes.convert import set_stamp
+from vla_accel_ros.sensing.arrivals import PROFILED_HINT
 from vla_accel_ros.sensing.ingest import Ingest
-from vla_accel_ros.sensing.rates import PROFILED_HINT
 
 S = 1_000_000_000
 NOW = 50 * S
@@ -91,9 +91,9 @@ def test_when_all_cameras_fell_silent_that_is_said(contract):
 
 def test_the_newest_joints_are_in_the_policys_units(contract):
     ingest = make_ingest(contract)
-    assert ingest.feel() is None
+    assert ingest.newest_state() is None
     fill(ingest, contract, NOW, NOW)
-    state, stamp_ns = ingest.feel()
+    state, stamp_ns = ingest.newest_state()
     np.testing.assert_allclose(state, contract.to_policy(np.full(6, 0.3)), rtol=1e-6)
     assert stamp_ns == NOW + S // 100
 

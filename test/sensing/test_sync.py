@@ -20,21 +20,21 @@ def make_synchroniser(contract: Contract | None = None) -> Synchroniser:
     return Synchroniser(contract or make_contract(), FramePool(("front", "wrist"), page_lock=False))
 
 
-def see(sync: Synchroniser, camera: str, stamp_ns: int, value: int = 0) -> None:
+def add_frame(sync: Synchroniser, camera: str, stamp_ns: int, value: int = 0) -> None:
     with sync.frames.write(camera, stamp_ns, 4, 5) as slot:
         slot[:] = value
 
 
-def feel(sync: Synchroniser, *stamps_ns: int) -> None:
+def add_joints(sync: Synchroniser, *stamps_ns: int) -> None:
     for stamp_ns in stamps_ns:
         sync.joints.add(sync.contract.joint_names, np.arange(6) * 0.1 + stamp_ns / S, stamp_ns)
 
 
 def make_ready() -> Synchroniser:
     sync = make_synchroniser()
-    feel(sync, 0, 10 * MS, 20 * MS)
-    see(sync, "front", 4 * MS, value=1)
-    see(sync, "wrist", 8 * MS, value=2)
+    add_joints(sync, 0, 10 * MS, 20 * MS)
+    add_frame(sync, "front", 4 * MS, value=1)
+    add_frame(sync, "wrist", 8 * MS, value=2)
     return sync
 
 
@@ -57,8 +57,8 @@ def test_the_state_is_in_the_policys_units(tmp_path: Path):
     )
     sync = make_synchroniser(Contract.load(path))
     sync.joints.add(sync.contract.joint_names, [0.0, np.pi / 2, 0.0, 0.0, 0.0, 0.0], 0)
-    see(sync, "front", 0)
-    see(sync, "wrist", 0)
+    add_frame(sync, "front", 0)
+    add_frame(sync, "wrist", 0)
     np.testing.assert_allclose(sync.observe(TASK, 0).state, [0, -90, 0, 0, 0, 0])
 
 
@@ -66,8 +66,8 @@ def test_the_same_frames_are_nothing_new():
     sync = make_ready()
     sync.observe(TASK, 30 * MS)
     assert sync.observe(TASK, 31 * MS) is NOTHING_NEW
-    see(sync, "front", 37 * MS)
-    feel(sync, 40 * MS)
+    add_frame(sync, "front", 37 * MS)
+    add_joints(sync, 40 * MS)
     assert isinstance(sync.observe(TASK, 50 * MS), Observation)
     assert sync.observe(TASK, 50 * MS) is NOTHING_NEW
 
@@ -76,11 +76,11 @@ def test_an_observation_keeps_its_pixels_until_the_next_one():
     sync = make_ready()
     first = sync.observe(TASK, 30 * MS)
     for t in range(40, 80):
-        see(sync, "front", t * MS, value=t)
+        add_frame(sync, "front", t * MS, value=t)
         assert sync.observe("", t * MS) != NOTHING_NEW
         assert (first.images["base_0_rgb"] == 1).all()
-    see(sync, "wrist", 80 * MS)
-    feel(sync, 80 * MS)
+    add_frame(sync, "wrist", 80 * MS)
+    add_joints(sync, 80 * MS)
     second = sync.observe(TASK, 80 * MS)
     assert (second.images["base_0_rgb"] == 79).all()
     assert sync.frames.dropped("front") == 0
@@ -88,14 +88,14 @@ def test_an_observation_keeps_its_pixels_until_the_next_one():
 
 def test_release_gives_the_slots_back():
     sync = Synchroniser(make_contract(), FramePool(("front", "wrist"), slots=2, page_lock=False))
-    feel(sync, 0)
-    see(sync, "front", 0)
-    see(sync, "wrist", 0)
+    add_joints(sync, 0)
+    add_frame(sync, "front", 0)
+    add_frame(sync, "wrist", 0)
     sync.observe(TASK, 0)
     sync.release()
     sync.release()
     for t in range(5):
-        see(sync, "front", t * MS)
+        add_frame(sync, "front", t * MS)
     assert sync.frames.dropped("front") == 0
 
 
@@ -107,13 +107,13 @@ def test_without_an_instruction_it_does_nothing(blank):
 def test_what_is_missing_is_said_and_mended_by_its_arrival():
     sync = make_synchroniser()
     assert sync.observe(TASK, 0) == NotReady("no frame of camera front, wrist yet")
-    see(sync, "front", 0)
+    add_frame(sync, "front", 0)
     assert sync.observe(TASK, 0) == NotReady("no frame of camera wrist yet")
-    see(sync, "wrist", 70 * MS)
+    add_frame(sync, "wrist", 70 * MS)
     assert "camera front is 0.070 s behind camera wrist" in sync.observe(TASK, 70 * MS).reason
-    see(sync, "front", 66 * MS)
+    add_frame(sync, "front", 66 * MS)
     assert sync.observe(TASK, 70 * MS).reason.startswith("no state of joint shoulder_pan, shoulder_lift")
-    feel(sync, 70 * MS)
+    add_joints(sync, 70 * MS)
     assert isinstance(sync.observe(TASK, 70 * MS), Observation)
 
 
@@ -121,24 +121,24 @@ def test_stale_frames_and_far_joints_are_no_observation():
     sync = make_ready()
     assert sync.observe(TASK, 510 * MS).reason == "camera front is 0.506 s old, max_age_s allows 0.5"
     sync.joints.clear()
-    feel(sync, 900 * MS)
+    add_joints(sync, 900 * MS)
     assert (
         sync.observe(TASK, 300 * MS).reason == "joint states are 0.896 s from the image, max_age_s allows 0.5"
     )
-    feel(sync, 910 * MS)
-    see(sync, "front", 910 * MS)
-    see(sync, "wrist", 910 * MS)
+    add_joints(sync, 910 * MS)
+    add_frame(sync, "front", 910 * MS)
+    add_frame(sync, "wrist", 910 * MS)
     assert isinstance(sync.observe(TASK, 920 * MS), Observation)
 
 
 def test_frames_that_arrive_after_newer_ones_are_no_observation_and_after_a_jump_they_are():
     sync = make_ready()
-    feel(sync, 30 * MS, 40 * MS)
+    add_joints(sync, 30 * MS, 40 * MS)
     for camera in ("front", "wrist"):
-        see(sync, camera, 34 * MS)
+        add_frame(sync, camera, 34 * MS)
     assert sync.observe(TASK, 40 * MS).stamp_ns == 34 * MS
     for camera in ("front", "wrist"):
-        see(sync, camera, 20 * MS)
+        add_frame(sync, camera, 20 * MS)
     late = sync.observe(TASK, 41 * MS)
     assert isinstance(late, NotReady) and "older than those of the last observation" in late.reason
     sync.forget()
@@ -147,14 +147,14 @@ def test_frames_that_arrive_after_newer_ones_are_no_observation_and_after_a_jump
 
 def test_one_camera_may_come_first_but_none_goes_back():
     sync = make_ready()
-    feel(sync, 30 * MS, 40 * MS)
-    see(sync, "front", 4 * MS)
-    see(sync, "wrist", 4 * MS)
+    add_joints(sync, 30 * MS, 40 * MS)
+    add_frame(sync, "front", 4 * MS)
+    add_frame(sync, "wrist", 4 * MS)
     assert sync.observe(TASK, 30 * MS).stamp_ns == 4 * MS
-    see(sync, "front", 34 * MS)
+    add_frame(sync, "front", 34 * MS)
     assert sync.observe(TASK, 36 * MS).stamp_ns == 4 * MS
-    see(sync, "front", 14 * MS)  # delivered late, while the other camera still shows its first frame
+    add_frame(sync, "front", 14 * MS)  # delivered late, while the other camera still shows its first frame
     assert isinstance(sync.observe(TASK, 37 * MS), NotReady)
-    see(sync, "front", 34 * MS)
-    see(sync, "wrist", 34 * MS)
+    add_frame(sync, "front", 34 * MS)
+    add_frame(sync, "wrist", 34 * MS)
     assert sync.observe(TASK, 38 * MS).stamp_ns == 34 * MS

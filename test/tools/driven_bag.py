@@ -17,24 +17,24 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.nodes.convert import session_to_message, set_stamp
 from vla_accel_ros.nodes.environment import demo_contract
-from vla_accel_ros.nodes.recorder.message_definitions import definition, type_name
+from vla_accel_ros.nodes.interfaces import definition, type_name
 from vla_accel_ros.recording.mcap_writer import McapBag
 from vla_accel_ros.recording.topic import Topic
-from vla_accel_ros.sensing.cameras.cdr import image_message
+from vla_accel_ros.sensing.cameras.image import image_message
 
 S = 1_000_000_000
 START_NS = 5_000 * S
 SIZE = (64, 96)
 
 
-def felt(seconds: float, joint: int) -> float:
+def measured(seconds: float, joint: int) -> float:
     """Where a joint is, seconds after the start."""
     return 0.1 * joint + 0.3 * np.sin(2.0 * seconds)
 
 
 def sent(seconds: float, joint: int) -> float:
     """Where it is commanded to be."""
-    return felt(seconds, joint) + 0.05 + 0.01 * seconds
+    return measured(seconds, joint) + 0.05 + 0.01 * seconds
 
 
 def level(seconds: float) -> int:
@@ -76,7 +76,7 @@ class Drive:
             if tick % 10 == 0:
                 for camera in self.contract.cameras:
                     if seen(camera.name, now_s):
-                        self._see(camera.topic, now_s, size)
+                        self._add_frame(camera.topic, now_s, size)
             if tick % 30 == 0 and commands:
                 self._command(now_s)
         self._bag.close()
@@ -89,13 +89,13 @@ class Drive:
         raw = message if isinstance(message, bytes | bytearray) else serialize_message(message)
         self._bag.write(name, self._now_ns, raw)
 
-    def _see(self, topic: str, now_s: float, size: tuple[int, int]) -> None:
+    def _add_frame(self, topic: str, now_s: float, size: tuple[int, int]) -> None:
         picture = np.full((*size, 3), level(now_s), np.uint8)
         self._write(topic, image_message(self._now_ns, "camera", picture), "sensor_msgs/msg/Image")
 
     def _joints(self, now_s: float) -> JointState:
         names = self.contract.joint_names
-        message = JointState(name=list(names), position=[felt(now_s, j) for j in range(len(names))])
+        message = JointState(name=list(names), position=[measured(now_s, j) for j in range(len(names))])
         set_stamp(message.header.stamp, self._now_ns)
         return message
 

@@ -18,11 +18,10 @@ from vla_accel_ros.sim.tasks import FAMILIES, tasks
 from vla_accel_ros.tools import cli
 from vla_accel_ros.tools.demo_policy import data, samples, vocabulary
 from vla_accel_ros.tools.demo_policy.evaluate import Plan, summary, wilson
-from vla_accel_ros.tools.demo_policy.export import export
 from vla_accel_ros.tools.demo_policy.objective import Batch, Objective
 from vla_accel_ros.tools.demo_policy.recipe import QUICK, policy_config
 from vla_accel_ros.tools.demo_policy.rollout import Episode, told
-from vla_accel_ros.tools.demo_policy.train import learning_rate
+from vla_accel_ros.tools.demo_policy.train import export, learning_rate
 
 JOINTS = 6
 DELTA = np.array([True, True, True, True, True, False])

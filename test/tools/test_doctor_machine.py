@@ -32,6 +32,21 @@ def test_a_node_started_by_our_launch_files_is_well():
     assert told(WELL) == []
 
 
+def test_a_process_that_fast_dds_cannot_reach(tmp_path):
+    """Of any program: a camera's driver cannot look for it itself."""
+    process = tmp_path / "proc" / "71"
+    (process / "fd").mkdir(parents=True)
+    (process / "comm").write_text("usb_cam\n")
+    (process / "maps").write_text("7f00-7f01 rw-s 00000000 00:1b 77 /dev/shm/fastdds_port7413 (deleted)\n")
+    assert not shared_memory(proc=tmp_path / "proc").lost  # it only sends there
+    (process / "fd" / "5").symlink_to("/dev/shm/fastdds_port7413_el")
+    ((level, sentence),) = told(WELL, replace(ROOM, lost=shared_memory(proc=tmp_path / "proc").lost))
+    assert level == ERROR and sentence == (
+        "usb_cam (process 71): receives nothing of this machine: Fast DDS has lost its shared memory after "
+        "another was killed; start it again"
+    )
+
+
 def test_an_environment_without_what_images_need():
     assert told({}) == [
         (

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from vla_accel_ros.sensing.inputs import Inputs
+from vla_accel_ros.sensing.arrivals import Inputs
 from vla_accel_ros.tools.doctor.verdict import Node, Robot, Running, why_not
 
 WELL = Robot(

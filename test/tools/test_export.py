@@ -10,12 +10,12 @@ import av
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from driven_bag import Drive, felt, level, sent
+from driven_bag import Drive, level, measured, sent
 
 from vla_accel_ros.tools import cli
 from vla_accel_ros.tools.export.convert import export
+from vla_accel_ros.tools.export.dataset import QUANTILES, PixelCounts, of_numbers
 from vla_accel_ros.tools.export.film import Film
-from vla_accel_ros.tools.export.statistics import QUANTILES, PixelCounts, of_numbers
 
 FPS = 30
 
@@ -51,7 +51,7 @@ def test_frames_are_what_was_seen_felt_told_and_done_at_one_time(tmp_path):
     length = len(table["index"])
     assert length == 2 * FPS + 1 and info(root)["fps"] == FPS
     seconds = np.arange(length) / FPS
-    expected = np.array([[felt(t, j) for j in range(6)] for t in seconds])
+    expected = np.array([[measured(t, j) for j in range(6)] for t in seconds])
     np.testing.assert_allclose(table["observation.state"], expected, atol=1e-3)
     done = np.array([[sent(t + 1 / FPS, j) for j in range(6)] for t in seconds])
     np.testing.assert_allclose(table["action"], done, atol=1e-3)
@@ -131,7 +131,7 @@ def test_numbers_are_in_the_policys_units(tmp_path):
     Drive(tmp_path / "bag", seconds=0.5, joints=listed, acceleration=20.0)
     export([tmp_path / "bag"], tmp_path / "dataset")
     table = rows(tmp_path / "dataset")
-    assert table["observation.state"][0, 0] == pytest.approx(90.0 - np.degrees(felt(0.0, 0)), abs=0.1)
+    assert table["observation.state"][0, 0] == pytest.approx(90.0 - np.degrees(measured(0.0, 0)), abs=0.1)
     assert table["action"][0, 0] == pytest.approx(90.0 - np.degrees(sent(1 / FPS, 0)), abs=0.1)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.findings import Finding, error, warning
 from vla_accel_ros.contract.parts import SERVO, Controller
 
@@ -45,6 +46,11 @@ class Sender:
 
     stamp: str = "now"
     speeds: Mapping[str, float] | None = None
+
+    @classmethod
+    def of(cls, contract: Contract, stamp: str) -> Sender:
+        """To the controllers of a contract."""
+        return cls(stamp, {joint.name: joint.velocity for joint in contract.joints})
 
 
 def node_of(controller: Controller) -> str:

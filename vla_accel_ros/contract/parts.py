@@ -17,8 +17,8 @@ import numpy as np
 
 from vla_accel_ros.contract.fields import Fields
 from vla_accel_ros.contract.urdf import UrdfJoint
-from vla_accel_ros.control.chunking.bounds import LONGEST_STEP_S, SHORTEST_STEP_S
-from vla_accel_ros.control.following.following_error import LASTING_S, usual
+from vla_accel_ros.control.chunking.plausibility import LONGEST_STEP_S, SHORTEST_STEP_S
+from vla_accel_ros.control.following.joint_faults import LASTING_S, usual
 from vla_accel_ros.extensions import CONTROLLERS, ControllerKind, controller_kind, names
 
 NAME = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -306,14 +306,10 @@ def read_twist(fields: Fields) -> Twist:
 def read_chunk(fields: Fields) -> ChunkTiming:
     """The times of a chunk."""
     step_dt_s = fields.number("step_dt_s", above=0.0)
-    if step_dt_s > LONGEST_STEP_S:
-        fields.refuse(
-            "step_dt_s", step_dt_s, f"is more than {LONGEST_STEP_S:g} s between two actions", "give seconds"
-        )
-    if step_dt_s < SHORTEST_STEP_S:
-        fields.refuse(
-            "step_dt_s", step_dt_s, f"is less than {SHORTEST_STEP_S:g} s between two actions", "give seconds"
-        )
+    more, less = step_dt_s > LONGEST_STEP_S, step_dt_s < SHORTEST_STEP_S
+    if more or less:
+        limit = f"more than {LONGEST_STEP_S:g}" if more else f"less than {SHORTEST_STEP_S:g}"
+        fields.refuse("step_dt_s", step_dt_s, f"is {limit} s between two actions", "give seconds")
     timing = ChunkTiming(step_dt_s, fields.number("max_age_s", above=0.0))
     fields.close()
     return timing

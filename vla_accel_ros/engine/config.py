@@ -12,6 +12,8 @@ from vla_accel_ros.models.flow.noise import FRESH, KINDS
 
 SEQUENTIAL, PIPELINED, SPECULATIVE, AUTO = "sequential", "pipelined", "speculative", "auto"
 TOKEN_MODES = (SEQUENTIAL, PIPELINED, SPECULATIVE, AUTO)
+ONE, ACTIONS_APART, ALL_APART = "one", "two", "three"
+LANES = (ONE, ACTIONS_APART, ALL_APART)
 RATE, FRESHNESS = "rate", "freshness"
 PREFERENCES = (RATE, FRESHNESS)
 EXACT = "exact"
@@ -22,18 +24,22 @@ class EngineConfig:
     """How an engine runs a policy.
 
     slots: prefixes alive at once, at least 4: the newest, one being computed, one acted on, one asked about.
-        Staggered chunks need one each and 3 more. Frames that share forwards are given what they need.
+        Staggered chunks need one each and 3 more. Frames that share forwards are given what they need. A
+        robot that the engine is made with brings one; whoever adds robots later needs one for each.
     steps, time_rule: flow sampling, see models.flow.sampling; "auto" is the rule of whoever trained the
         policy.
     seed, noise: what chunks begin with, see models.flow.noise: "fresh", a function of (seed, request) alone,
-        or "coherent", of (seed, time of each action): smaller seams, no smoother motion (docs/performance.md).
-    step_dt_s: seconds between two actions of a chunk.
+        or "coherent", of (seed, time of each action): smaller seams, but no less jerk (docs/performance.md).
+    step_dt_s: seconds between two actions of a chunk, of robots that have none of their own.
     answers, answer_tokens: most answers written at once, and most tokens in one.
-    fast: compute by captured stages and fused kernels, where the family has them.
+    fast: compute by captured stages and, where the family has them, fused kernels.
     precision: of the captured stages, see engine.stages.precision; all but "exact" change the actions.
     staggered: chunks denoised at once, each begun a step after the one before; 0 = whole chunks.
     scheduling: the scheduling policy of frames and actions, by its name in the entry points
         `vla_accel_ros.policies`; "auto" is the one that the other options ask for. Text takes the slack.
+    lanes: "one": everything one after another; "two": actions beside frames and text; "three": frames,
+        actions and text at once, each on a CUDA stream of its own, of which that of actions is the most
+        urgent. Not for frames that share forwards.
     token_mode, token_prefer: how frames of a policy that acts by tokens share forwards, see policies.tokens.
     camera_hz: how often frames come, which token_mode "auto" plans with; 0 = as often as they are wanted.
 
@@ -52,6 +58,7 @@ class EngineConfig:
     precision: str = EXACT
     staggered: int = 0
     scheduling: str = AUTO
+    lanes: str = ONE
     token_mode: str = SEQUENTIAL
     token_prefer: str = FRESHNESS
     camera_hz: float = 0.0
@@ -64,6 +71,8 @@ class EngineConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}; give {least} or more.")
         if self.noise not in KINDS:
             raise ValueError(f"noise is '{self.noise}'; use one of {KINDS}.")
+        if self.lanes not in LANES:
+            raise ValueError(f"lanes is '{self.lanes}'; use one of {LANES}.")
         if self.token_mode not in TOKEN_MODES:
             raise ValueError(f"token_mode is '{self.token_mode}'; use one of {TOKEN_MODES}.")
         if self.token_prefer not in PREFERENCES:

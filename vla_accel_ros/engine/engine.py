@@ -8,7 +8,7 @@ allocated in the constructor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -18,6 +18,7 @@ from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Request
+from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.runner import ModelRunner
 from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.engine.stages.stages import Progress
@@ -32,18 +33,28 @@ class Engine:
     """A policy that runs, of any family (models.policies). Safe to use from several threads.
 
     config: how; options are fields of it given by name: Engine(policy, steps=5).
+    robots: statistics and step time of each robot that has its own, by the name in its observations; more are
+        added while it runs by `runner.robots.add`. Without any, all names are served by `policy`.
 
-    Attributes: `policy`, `config`, `runner` (what computes, for tests and benches) and `scheduler`.
+    Attributes: `policy`, `config`, `runner` (what computes, and for whom) and `scheduler`.
     Raises ValueError for options that cannot be, or that the policy does not have.
     """
 
-    def __init__(self, policy: AnyPolicy, config: EngineConfig | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        policy: AnyPolicy,
+        config: EngineConfig | None = None,
+        *,
+        robots: Mapping[str, Embodiment] | None = None,
+        **options: Any,
+    ) -> None:
         if config is not None and options:
             raise ValueError("the engine was given a config and options; give one of them.")
         self.policy, self.config = policy, config or EngineConfig(**options)
-        self.runner = ModelRunner(policy, self.config)
+        self.runner = ModelRunner(policy, self.config, robots)
         profile = Profile()
-        self.scheduler = Scheduler(self.runner, self.runner.scheduling(profile), profile)
+        lanes, chosen = self.runner.lanes, self.runner.scheduling(profile)
+        self.scheduler = Scheduler(self.runner, chosen, profile, lanes=lanes)
 
     def prepare(
         self,
@@ -62,8 +73,9 @@ class Engine:
     def observe(self, observation: Observation) -> Prefix:
         """Compute the prefix of an observation and publish it as its robot's newest; the caller releases it.
 
-        Raises ValueError for an observation the policy cannot take, PoolExhausted if every slot is held, Torn
-        if its images were overwritten before their pixels were here.
+        Raises ValueError for an observation the policy cannot take, or a robot that is not known;
+        PoolExhausted if every slot is held; Torn if its images were overwritten before their pixels were
+        here.
         """
         return cast(Prefix, self._result(Request(OBSERVE, observation.robot, observation)))
 

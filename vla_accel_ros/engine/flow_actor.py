@@ -18,9 +18,11 @@ from torch import Tensor
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.guidance import guidance_of
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.request import DENOISE, MicroBatch, Request
+from vla_accel_ros.engine.kv.prefixes import Prefix
+from vla_accel_ros.engine.request import DENOISE, MicroBatch, Request, failing_alone
 from vla_accel_ros.engine.stages.captured_seats import CapturedSeats
 from vla_accel_ros.engine.stages.host_buffers import Pending, Samples
+from vla_accel_ros.engine.stages.plain_stages import CapturedPlainSeats, PlainStages
 from vla_accel_ros.engine.stages.seats import PlainSeats, Seats
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.flow.committed import Committed
@@ -38,9 +40,11 @@ BESIDE = 3
 
 @dataclass
 class _Denoising:
-    """origin float32 [D]: the state that the network is given, and that relative actions are relative to.
-    noise float32 [1, H, A] and state float32 [1, S], which may be of the host. committed: leading actions."""
+    """policy: of the robot. origin float32 [D]: the state that the network is given, and that relative
+    actions are relative to. noise float32 [1, H, A] and state float32 [1, S], which may be of the host.
+    committed: leading actions."""
 
+    policy: FlowPolicy
     origin: np.ndarray
     noise: Tensor
     state: Tensor | None
@@ -56,7 +60,8 @@ class _Denoising:
 
 
 class FlowActor:
-    """Action requests of one engine. stages: compute chunks instead of the plain network."""
+    """Action requests of one engine. policy: the engine's own, for what all robots share; what is a robot's
+    is its prefix's embodiment. stages: compute chunks instead of the plain network."""
 
     def __init__(
         self,
@@ -64,7 +69,7 @@ class FlowActor:
         config: EngineConfig,
         pool: KVPool,
         time_rule: str,
-        stages: Stages | None = None,
+        stages: Stages | PlainStages | None = None,
     ) -> None:
         self._policy, self._config, self._pool = cast(FlowPolicy, policy), config, pool
         self._time_rule, self._stages = time_rule, stages
@@ -77,13 +82,13 @@ class FlowActor:
                 f"slots is {pool.slots}, but {count} chunks under way hold a frame each and {BESIDE} more "
                 f"are needed: give at least {count + BESIDE}."
             )
-        if count and stages is not None:
+        if count and isinstance(stages, Stages):
             self._seats = CapturedSeats(stages, count, config.steps, committed=policy.trained_delay > 0)
+        elif count and isinstance(stages, PlainStages):
+            self._seats = CapturedPlainSeats(stages, count, config.steps)
         elif count:
             # Each by itself: else, in plain torch, a chunk's bits would depend on the others in its batch.
-            self._seats = PlainSeats(
-                policy.model, count, config.steps, time_rule, together=False, joints=policy.joints
-            )
+            self._seats = PlainSeats(policy.model, count, config.steps, time_rule, together=False)
         self._seated: dict[int, Request] = {}
 
     def first_stage(self, request: Request) -> str:
@@ -105,8 +110,9 @@ class FlowActor:
 
     def begin(self, request: Request) -> None:
         """Prepare noise and state, and take a seat. Raises ValueError for what the policy cannot take."""
-        policy, prefix = self._policy, request.prefix
+        prefix = request.prefix
         assert prefix is not None
+        policy = cast(FlowPolicy, prefix.embodiment.policy)
         if request.committed is not None and request.guidance is not None:
             raise ValueError("act was given guidance and committed; they are two ways to agree, give one.")
         if not policy.feels:
@@ -114,14 +120,16 @@ class FlowActor:
         elif request.state is not None:
             request.state = np.array(request.state, np.float32)
         origin = prefix.state if request.state is None else request.state
-        self._agree(request, origin)
+        self._agree(request, prefix, origin)
         held = None if request.committed is None else Committed.of(policy, request.committed, origin)
         state = policy.normalized_state(origin)[None] if policy.feels else None
-        doing = _Denoising(origin, self._noise(request), state, request.guidance, held)
+        noise = self._noise(request, prefix)
+        doing = _Denoising(policy, origin, noise, state, request.guidance, held)
         if self._seats is not None and not request.whole:
             doing.seat = next(seat for seat in range(self._seats.count) if seat not in self._seated)
             span = self._pool.span(prefix.slot, 0, prefix.n_tokens)
-            self._seats.take(doing.seat, doing.noise, state, span, self._inpainting(doing))
+            guide = self._inpainting(doing)
+            self._seats.take(doing.seat, doing.noise, state, span, guide, policy.joints)
             self._seated[doing.seat] = request
         request.progress = doing
 
@@ -132,7 +140,8 @@ class FlowActor:
             self._step(seated, batch.steps or self._config.steps)
         for request in batch.requests:
             if request.progress.seat is None:
-                self._finish(request, self._whole(request))
+                with failing_alone(request):
+                    self._finish(request, self._whole(request))
 
     def drop(self, request: Request) -> None:
         """Leave the seat."""
@@ -140,32 +149,32 @@ class FlowActor:
         if doing is not None and doing.seat is not None:
             self._seated.pop(doing.seat, None)
 
-    def noise(self, number: int, stamp_ns: int = 0) -> np.ndarray:
-        """Of an action request on a frame of that stamp, float32 [H, A]; see models.flow.noise."""
+    def noise(self, number: int, stamp_ns: int = 0, step_dt_s: float | None = None) -> np.ndarray:
+        """Of an action request on a frame of that stamp, float32 [H, A]; see models.flow.noise. step_dt_s: of
+        the robot, None = the engine's."""
         config, shape = self._config, (self.horizon, self._policy.config.action_dim)
         if config.noise == COHERENT:
-            return coherent(config.seed, stamp_ns, config.step_dt_s, shape)
+            return coherent(config.seed, stamp_ns, step_dt_s or config.step_dt_s, shape)
         return fresh(config.seed, number, shape)
 
-    def _agree(self, request: Request, origin: np.ndarray) -> None:
+    def _agree(self, request: Request, prefix: Prefix, origin: np.ndarray) -> None:
         """What an agreement means for this request."""
-        agreement, prefix = request.agreement, request.prefix
+        agreement, robot = request.agreement, prefix.embodiment
         if agreement is None or request.guidance is not None or request.committed is not None:
             return
-        assert prefix is not None
         if agreement.method == "trained":
             request.committed = agreement.actions
         else:
             request.guidance = guidance_of(
-                self._policy, agreement, prefix.stamp_ns, origin, self.horizon, self._config.step_dt_s
+                robot.policy, agreement, prefix.stamp_ns, origin, self.horizon, robot.step_dt_s
             )
 
-    def _noise(self, request: Request) -> Tensor:
+    def _noise(self, request: Request, prefix: Prefix) -> Tensor:
         """float32 [1, H, A]: what was given, or the request's own."""
         noise = request.noise
         if noise is None or isinstance(noise, int):
-            assert request.prefix is not None
-            noise = self.noise(request.number if noise is None else noise, request.prefix.stamp_ns)
+            number = request.number if noise is None else noise
+            noise = self.noise(number, prefix.stamp_ns, prefix.embodiment.step_dt_s)
         shape = (self.horizon, self._policy.config.action_dim)
         if tuple(noise.shape) != shape:
             raise ValueError(f"noise has shape {list(noise.shape)}; the policy takes {list(shape)}.")
@@ -184,7 +193,8 @@ class FlowActor:
             if finished:
                 break
         for request in finished:
-            self._finish(request, self._seats.result(request.progress.seat))
+            with failing_alone(request):
+                self._finish(request, self._seats.result(request.progress.seat))
 
     def _inpainting(self, doing: _Denoising) -> Inpainting | None:
         given = doing.guidance or doing.committed
@@ -199,11 +209,12 @@ class FlowActor:
             return self._plain(doing, self._pool.view(prefix.slot, prefix.n_tokens), steps)
         guide = self._inpainting(doing)
         guides = None if guide is None else [guide]
-        return self._stages.submit(doing.noise, doing.state, [prefix.slot], [prefix.n_tokens], steps, guides)
+        place, joints = ([prefix.slot], [prefix.n_tokens]), [doing.policy.joints]
+        return self._stages.submit(doing.noise, doing.state, *place, steps, guides, joints=joints)
 
     def _plain(self, doing: _Denoising, kv: KV, steps: int) -> Pending:
         """By the plain network."""
-        policy, guidance, held = self._policy, doing.guidance, doing.committed
+        policy, guidance, held = doing.policy, doing.guidance, doing.committed
         start = doing.noise.to(policy.device)
         state = None if doing.state is None else doing.state.to(policy.device)
         moved: list[Tensor] = []
@@ -229,16 +240,16 @@ class FlowActor:
             return Pending(Samples(*(part.detach().float().cpu().numpy() for part in parts)))
 
     def _finish(self, request: Request, pending: Pending) -> None:
-        policy, prefix, origin = self._policy, request.prefix, request.progress.origin
+        prefix, doing = request.prefix, request.progress
         assert prefix is not None
         made = pending.wait()
-        actions = policy.actions(torch.from_numpy(made.actions[0]), origin)
+        actions = doing.policy.actions(torch.from_numpy(made.actions[0]), doing.origin)
         if request.committed is not None:
             actions[: len(request.committed)] = request.committed
         request.result = Chunk(
             actions=actions,
             stamp_ns=prefix.stamp_ns,
-            step_dt_s=self._config.step_dt_s,
+            step_dt_s=prefix.embodiment.step_dt_s,
             kv_version=prefix.version,
             request_id=request.number,
             update_magnitudes=made.magnitudes[-1, 0].copy(),

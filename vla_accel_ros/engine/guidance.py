@@ -21,8 +21,6 @@ class Engine(Protocol):
     """What guidance asks of an engine."""
 
     @property
-    def policy(self) -> AnyPolicy: ...
-    @property
     def config(self) -> EngineConfig: ...
 
 
@@ -47,11 +45,16 @@ def guidance(
     """For a chunk of `horizon` actions from a frame of that stamp; origin float [D]: the
     state that the network is given.
 
-    Raises ValueError if the previous chunk ends before the new one begins, or begins after it, or the policy
-    acts by tokens, which nothing guides.
+    Raises ValueError if the previous chunk ends before the new one begins, or begins after it, or has another
+    number of joints, or the policy acts by tokens, which nothing guides.
     """
     if policy.acts != FLOW:
         raise ValueError(f"{policy.config.kind} acts by tokens, which cannot be guided.")
+    if previous.actions.shape[1] != policy.joints:
+        raise ValueError(
+            f"the previous chunk has actions of {previous.actions.shape[1]} numbers, the robot's have "
+            f"{policy.joints}; guide only with a chunk of the same robot."
+        )
     rest = previous.rest(stamp_ns)[:horizon]
     if not len(rest):
         raise ValueError(
@@ -78,9 +81,14 @@ def guidance_to(
 
     delay: actions of the new chunk that will be past when it comes (inference time in steps, rounded up).
     execution: actions after which it is free, by default all that the previous chunk covers. max_weight: by
-    default the engine's steps. Raises as `guidance` does.
+    default the engine's steps. Raises as `guidance` does, and for a chunk of another step time.
     """
-    policy, strength = engine.policy, max_weight or float(engine.config.steps)
+    policy, strength = prefix.embodiment.policy, max_weight or float(engine.config.steps)
+    if previous.step_dt_s != prefix.embodiment.step_dt_s:
+        raise ValueError(
+            f"the previous chunk's actions are {previous.step_dt_s:g} s apart, the robot's "
+            f"{prefix.embodiment.step_dt_s:g} s; guide only with a chunk of the same robot."
+        )
     origin = prefix.state if state is None or not policy.feels else np.asarray(state, np.float32)
     horizon = policy.config.horizon if policy.acts == FLOW else 1
     overlap = Overlap(delay, execution, schedule, jacobian, strength)

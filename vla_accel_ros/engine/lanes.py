@@ -1,7 +1,8 @@
 """A lane: where one micro-batch runs at a time.
 
 A caller that waits for a request may step a lane that nobody steps, so a script needs no thread. A running
-stack gives each lane a thread of its own (`Lane.start`). A scheduler has one lane today.
+stack gives each lane a thread of its own (`Lane.start`). Lanes of one scheduler run at once; what each has of
+the GPU (a stream, its priority, a set of processors) is in the context that it computes in.
 """
 
 from __future__ import annotations
@@ -10,16 +11,27 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+from vla_accel_ros.engine.request import Request
 
 _LONGEST_WAIT_S = 1.0
 
 
 class Lane:
-    """name: as policies know it. lock: held by who steps the lane."""
+    """name: as policies know it. computing: what a micro-batch is computed in, such as a CUDA stream.
 
-    def __init__(self, name: str = "main") -> None:
-        self.name = name
-        self.lock = threading.Lock()  # not to be taken twice: who is forgotten in a micro-batch stays in it
+    lock: held by who steps the lane. batch: the requests in the micro-batch that runs, () between two.
+    looked: at how many changes of the queue it has looked. again_s: when to look again, if nothing changes.
+    """
+
+    def __init__(
+        self, name: str = "main", computing: Callable[[], AbstractContextManager[object]] = nullcontext
+    ) -> None:
+        self.name, self.computing = name, computing
+        self.lock = threading.Lock()
+        self.batch: tuple[Request, ...] = ()
+        self.looked, self.again_s = 0, math.inf
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -27,6 +39,11 @@ class Lane:
     def running(self) -> bool:
         """Whether a thread of its own steps it."""
         return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def entered(self) -> bool:
+        """Whether the caller is its thread."""
+        return self._thread is threading.current_thread()
 
     def start(self, turn: Callable[[Callable[[], bool]], object]) -> None:
         """Call `turn` again and again in a thread. It runs something, or waits until something may be new or
@@ -41,7 +58,7 @@ class Lane:
         """End the thread after its present micro-batch, and wait for it."""
         self._stopping.set()
         wake()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not None and not self.entered:
             self._thread.join()
         self._thread = None
 

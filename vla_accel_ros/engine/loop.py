@@ -93,6 +93,11 @@ class LoopRecord:
             self._forget(end)
         return end - begin
 
+    def note_miss(self) -> None:
+        """A run's result came to nothing."""
+        with self._lock:
+            self._misses += 1
+
     def note_idle(self) -> None:
         """There was nothing to do."""
         with self._lock:

@@ -20,11 +20,12 @@ from torch import Tensor
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.preprocess import Preprocess, check_whole
+from vla_accel_ros.engine.stages.plain_stages import PlainStages
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.engine.stages.towers import Towers
 from vla_accel_ros.models.layers import packed
 from vla_accel_ros.models.layers.packed import Forward, Segment
-from vla_accel_ros.models.policies import AnyPolicy, WordedPolicy
+from vla_accel_ros.models.policies import AnyPolicy, CapturablePolicy, FlowPolicy, WordedPolicy
 from vla_accel_ros.types import Observation
 
 ENCODED_ONLY = (
@@ -43,8 +44,8 @@ class Extent(NamedTuple):
 class Prefill(Protocol):
     """Computes prefixes into held slots of one pool."""
 
-    def observe(self, observation: Observation, slot: int) -> Extent:
-        """The prefix of an observation, whose images are needed no longer then.
+    def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
+        """The prefix of an observation for a robot's policy, whose images are needed no longer then.
 
         Raises ValueError for one that the policy cannot take, Torn if its images were overwritten.
         """
@@ -57,6 +58,11 @@ class Prefill(Protocol):
     def last_hidden(self, slot: int, n_tokens: int) -> Tensor:
         """The hidden state [W] of a prefix's last token after the final norm, which tokens begin with."""
         ...
+
+
+def worded_policy(frame: Prefix) -> WordedPolicy:
+    """Of the robot that a frame was computed for."""
+    return cast(WordedPolicy, frame.embodiment.policy)
 
 
 class PlainPrefill:
@@ -72,10 +78,10 @@ class PlainPrefill:
             self._images = pool.k.new_zeros(pool.slots, config.max_tokens - config.max_prompt, width)
             self._forward: Forward = forward or partial(packed.forward, policy.model.stack)
 
-    def observe(self, observation: Observation, slot: int) -> Extent:
-        inputs = self._preprocess(observation)
+    def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
+        inputs = self._preprocess(observation, policy)
         if self._images is None:
-            n_tokens = self._whole(self._policy.embed(inputs), slot)
+            n_tokens = self._whole(policy.embed(inputs), slot)
         else:
             images = self._worded.see(inputs)
             self._images[slot, : len(images)].copy_(images)
@@ -85,11 +91,12 @@ class PlainPrefill:
     def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
         assert self._images is not None
         images = self._images[slot, : frame.n_images].copy_(self._images[frame.slot, : frame.n_images])
-        words = self._worded.words(instruction, frame.state)
-        embeddings = self._worded.join(images, words)
-        if not self._worded.causal:
+        worded = worded_policy(frame)
+        words = worded.words(instruction, frame.state)
+        embeddings = worded.join(images, words)
+        if not worded.causal:
             return self._whole(embeddings, slot)
-        before = self._worded.words(frame.instruction, frame.state)
+        before = worded.words(frame.instruction, frame.state)
         pairs = zip(words[:-1].tolist(), before.tolist())  # the last word is computed: it is continued
         alike = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
         return self._rest(embeddings, frame.slot, slot, frame.n_images + alike if alike else 0)
@@ -117,11 +124,11 @@ class PlainPrefill:
 class CapturedPrefill:
     """By captured stages. The hidden state is computed when somebody wants it, which few do."""
 
-    def __init__(self, policy: WordedPolicy, stages: Stages) -> None:
-        self._policy, self._stages = policy, stages
+    def __init__(self, stages: Stages) -> None:
+        self._stages = stages
 
-    def observe(self, observation: Observation, slot: int) -> Extent:
-        policy, images = self._policy, self._policy.host_images(observation)
+    def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
+        images = cast(WordedPolicy, policy).host_images(observation)
         tokens: list[int] = []
 
         def words() -> list[Tensor]:
@@ -133,11 +140,27 @@ class CapturedPrefill:
         return Extent(n_tokens, n_tokens - len(tokens))
 
     def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
-        words = self._policy.words(instruction, frame.state)
+        words = worded_policy(frame).words(instruction, frame.state)
         return self._stages.reword(frame.slot, frame.n_images, words, slot)
 
     def last_hidden(self, slot: int, n_tokens: int) -> Tensor:
         return self._stages.last_hidden(slot, n_tokens)
+
+
+class CapturedPlainPrefill(PlainPrefill):
+    """By the plain network's functions in captured stages. Other words are computed launch by launch."""
+
+    def __init__(self, policy: CapturablePolicy, pool: KVPool, stages: PlainStages) -> None:
+        super().__init__(policy, pool)
+        self._stages = stages
+
+    def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
+        given = policy.host_inputs(observation)
+        state = cast(FlowPolicy, policy).normalized_state(observation.state)
+        kept = () if self._images is None else (self._images[slot], self._hidden[slot])
+        whole = partial(check_whole, observation)
+        n_tokens = self._stages.observe(given, state, slot, whole, *kept)
+        return Extent(n_tokens, n_tokens - len(given.tokens))
 
 
 class EncodeOnly:
@@ -147,15 +170,15 @@ class EncodeOnly:
     """
 
     def __init__(self, policy: WordedPolicy, pool: KVPool, towers: Towers | None = None) -> None:
-        self._policy, self._towers, self._preprocess = policy, towers, Preprocess(policy)
+        self._towers, self._preprocess = towers, Preprocess(policy)
         self._kept = pool.k.new_zeros(pool.slots, policy.config.max_tokens, policy.config.prefix.width)
 
-    def observe(self, observation: Observation, slot: int) -> Extent:
+    def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
         if self._towers is not None:
-            n_tokens, n_words = self._towers.embed(observation, self._kept[slot])
+            n_tokens, n_words = self._towers.embed(observation, policy, self._kept[slot])
             return Extent(n_tokens, n_tokens - n_words)
-        inputs = self._preprocess(observation)
-        embeddings = self._policy.embed(inputs)[0]
+        inputs = self._preprocess(observation, policy)
+        embeddings = policy.embed(inputs)[0]
         self._kept[slot, : len(embeddings)].copy_(embeddings)
         return Extent(len(embeddings), len(embeddings) - len(inputs.tokens))
 

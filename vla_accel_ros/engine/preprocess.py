@@ -25,20 +25,20 @@ class Preprocess:
         self._policy = policy
         self._stream = torch.cuda.Stream(policy.device) if policy.device.type == "cuda" else None
 
-    def __call__(self, observation: Observation) -> PolicyInputs:
-        """The inputs; the observation's images are needed no longer.
+    def __call__(self, observation: Observation, policy: AnyPolicy | None = None) -> PolicyInputs:
+        """The inputs; the observation's images are needed no longer. policy: of a robot, on the same device.
 
         Raises ValueError for an observation the policy cannot take, Torn if its images were overwritten.
         """
-        inputs = self._inputs(observation)
+        inputs = self._inputs(observation, policy or self._policy)
         check_whole(observation)
         return inputs
 
-    def _inputs(self, observation: Observation) -> PolicyInputs:
+    def _inputs(self, observation: Observation, policy: AnyPolicy) -> PolicyInputs:
         if self._stream is None:
-            return self._policy.inputs(observation)
+            return policy.inputs(observation)
         with torch.cuda.stream(self._stream):
-            inputs = self._policy.inputs(observation, self.upload)
+            inputs = policy.inputs(observation, self.upload)
             taken = self._stream.record_event()
         taken.synchronize()
         reader = torch.cuda.current_stream(self._policy.device)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,7 @@ class Request:
     stage: what is next. number: in order of beginning. instruction: that of the frame. fresh: the frame
     was not acted on before. finished: nothing more is computed of it. cancelled: before it was finished, its
     result is None. released: nothing is held for it any longer, but its result. done: micro-batches so far.
+    lane: where it ran last.
     tokens: ids so far. pieces: text that nobody has read. result: Prefix, Chunk, or the whole text.
     """
 
@@ -93,6 +95,7 @@ class Request:
     finished: bool = field(default=False, init=False)
     cancelled: bool = field(default=False, init=False)
     released: bool = field(default=False, init=False)
+    lane: str = field(default="", init=False)
     submitted_s: float = field(default=0.0, init=False)
     begun_s: float = field(default=0.0, init=False)
     sensed_ns: int = field(default=0, init=False)
@@ -132,3 +135,12 @@ class MicroBatch:
     def kind(self) -> str:
         """Under what its duration is known: "act.denoise"."""
         return f"{self.requests[-1].want}.{self.stage}"
+
+
+@contextmanager
+def failing_alone(request: Request) -> Iterator[None]:
+    """What is raised within ends this request with that error; the others of its micro-batch go on."""
+    try:
+        yield
+    except Exception as error:
+        request.error, request.finished = error, True

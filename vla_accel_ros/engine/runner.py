@@ -1,6 +1,7 @@
 """Computes micro-batches: the prefill, the actor and the text decoder that fit a policy and what was chosen.
 
-Policies that act by flow prefill and denoise by the plain network or by captured stages. Those that act by
+Policies that act by flow prefill and denoise by the plain network or by captured stages: those of kernels,
+where the family has them, else the plain functions, if it says that they can be captured. Those that act by
 tokens prefill a whole prefix and continue it, or only encode, and compute prefills and tokens of several
 frames in one forward. Text needs a language head, and a prefix to continue.
 """
@@ -8,23 +9,44 @@ frames in one forward. Text needs a language head, and a prefix to continue.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Protocol, cast
 
 import torch
 
-from vla_accel_ros.engine.config import AUTO, SEQUENTIAL, EngineConfig
+from vla_accel_ros.engine.config import AUTO, ONE, SEQUENTIAL, EngineConfig
 from vla_accel_ros.engine.flow_actor import FlowActor
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
+from vla_accel_ros.engine.lanes import Lane
+from vla_accel_ros.engine.policies.lanes import LANES, in_lanes
 from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
 from vla_accel_ros.engine.policies.policy import Setup
 from vla_accel_ros.engine.policies.text import TextInSlack
-from vla_accel_ros.engine.prefill import ENCODED_ONLY, CapturedPrefill, EncodeOnly, PlainPrefill, Prefill
+from vla_accel_ros.engine.prefill import (
+    ENCODED_ONLY,
+    CapturedPlainPrefill,
+    CapturedPrefill,
+    EncodeOnly,
+    PlainPrefill,
+    Prefill,
+)
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import ACT, ASK, DECODE, OBSERVE, REWORD, MicroBatch, Request
+from vla_accel_ros.engine.request import (
+    ACT,
+    ASK,
+    DECODE,
+    OBSERVE,
+    REWORD,
+    MicroBatch,
+    Request,
+    failing_alone,
+)
+from vla_accel_ros.engine.robots import Embodiment, Robots
 from vla_accel_ros.engine.stages.denoise import Form
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
+from vla_accel_ros.engine.stages.plain_stages import PlainStages
 from vla_accel_ros.engine.stages.precision import EXACT, check
 from vla_accel_ros.engine.stages.stages import Progress, Stages
 from vla_accel_ros.engine.stages.towers import Towers
@@ -35,10 +57,10 @@ from vla_accel_ros.kernels.ops import ops_for
 from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
-from vla_accel_ros.models.policies import FLOW, AnyPolicy, WordedPolicy
+from vla_accel_ros.models.policies import FLOW, AnyPolicy, CapturablePolicy, WordedPolicy
 
-CAPTURED = (Pi, OpenVLA)
-"""Models that have captured stages."""
+KERNELS = (Pi, OpenVLA)
+"""Models that have captured stages of kernels."""
 
 
 class Actor(Protocol):
@@ -56,21 +78,27 @@ class Actor(Protocol):
 class ModelRunner:
     """Everything of one engine that computes; see engine.scheduler.Runner.
 
-    Raises ValueError for choices that the policy does not have.
+    robots: whom it serves; more may be added at any time. Raises ValueError for choices that the policy does
+    not have.
     """
 
-    def __init__(self, policy: AnyPolicy, config: EngineConfig) -> None:
+    def __init__(
+        self, policy: AnyPolicy, config: EngineConfig, robots: Mapping[str, Embodiment] | None = None
+    ) -> None:
         self.policy, self.config = policy, config
+        self.robots = Robots(Embodiment(policy, config.step_dt_s), robots)
+        most = self.robots.most_joints
         self.time_rule = policy.time_rule if config.time_rule == AUTO else config.time_rule
         _check(policy, config)
-        forward = _forward(policy, config) if config.fast and policy.decodes else None
+        kernels = config.fast and _has_kernels(policy)
+        forward = _forward(policy, config, most) if kernels and policy.decodes else None
         worded = cast(WordedPolicy, policy)
         packs = policy.acts != FLOW and (config.fast or config.token_mode != SEQUENTIAL)
-        slots = slots_for(config, policy.joints) if packs else config.slots
-        tokens = policy.config.max_tokens + (policy.joints - 1 if packs else 0)
+        slots = (slots_for(config, most) if packs else config.slots) + len(self.robots.names)
+        tokens = policy.config.max_tokens + (most - 1 if packs else 0)
         self.pool = KVPool(policy.config.prefix, slots, tokens, policy.device, policy.kv_dtype)
         self.prefixes = Prefixes(self.pool)
-        self.stages: Stages | None = None
+        self.stages: Stages | PlainStages | None = None
         self.text: TextDecoder | None = None
         self.packed_forward = forward
         self.prefill: Prefill
@@ -79,10 +107,12 @@ class ModelRunner:
             self.prefill = encoded = EncodeOnly(
                 worded, self.pool, Towers(worded, ops_for(policy.device)) if config.fast else None
             )
-            self.actor = PackedTokenActor(worded, config, self.pool, encoded, forward)
+            counts = self.robots.joints
+            self.actor = PackedTokenActor(worded, config, self.pool, encoded, forward, counts=counts)
+            self.lanes = self._make_lanes()
             return
-        if config.fast:
-            self.stages = Stages(
+        if kernels:
+            self.stages = stages = Stages(
                 policy.model,
                 self.pool,
                 self.time_rule,
@@ -90,20 +120,25 @@ class ModelRunner:
                 rule=policy.pixel_rule,
                 joints=policy.joints,
             )
-            self.prefill = CapturedPrefill(worded, self.stages)
+            self.prefill = CapturedPrefill(stages)
+        elif config.fast:
+            plain = cast(CapturablePolicy, policy)
+            self.stages = PlainStages(plain, self.pool, self.time_rule)
+            self.prefill = CapturedPlainPrefill(plain, self.pool, self.stages)
         else:
             self.prefill = PlainPrefill(policy, self.pool)
         if policy.acts == FLOW:
             self.actor = FlowActor(policy, config, self.pool, self.time_rule, self.stages)
         else:
-            self.actor = TokenActor(policy, config, self.pool, self.prefill.last_hidden)
+            self.actor = TokenActor(policy, self.pool, self.prefill.last_hidden, most)
         if policy.decodes:
             self.text = TextDecoder(policy, config, self.pool, forward)
+        self.lanes = self._make_lanes()
 
     @property
     def copied_bytes(self) -> int:
         """Memory of the quantised copies of weights so far; see engine.stages.precision."""
-        stages = 0 if self.stages is None else self.stages.small.nbytes
+        stages = self.stages.small.nbytes if isinstance(self.stages, Stages) else 0
         return stages + (0 if self.packed_forward is None else self.packed_forward.copied_bytes)
 
     def scheduling(self, profile: Profile) -> SchedulingPolicy:
@@ -115,7 +150,17 @@ class ModelRunner:
             times = self.actor.measure() if config.token_mode == AUTO else None
         make = find(POLICIES, name if config.scheduling == AUTO else config.scheduling)
         first: SchedulingPolicy = make(Setup(config, profile, tokens, times))
-        return first if self.text is None else TextInSlack(first, profile)
+        return in_lanes(config.lanes, first, first if self.text is None else TextInSlack(first, profile))
+
+    def _make_lanes(self) -> tuple[Lane, ...]:
+        names, device = tuple(LANES[self.config.lanes]), self.policy.device
+        if device.type != "cuda" or len(names) == 1:
+            return tuple(map(Lane, names))
+        # A lower number is more urgent, and 0 is what streams have otherwise.
+        streams = {name: torch.cuda.Stream(device, priority=at - len(names)) for at, name in enumerate(names)}
+        if isinstance(self.stages, Stages):
+            self.stages.partitions.update(streams)
+        return tuple(Lane(name, partial(torch.cuda.stream, stream)) for name, stream in streams.items())
 
     def first_stage(self, request: Request) -> str:
         if request.want == ACT:
@@ -148,13 +193,20 @@ class ModelRunner:
             self.text.advance()
         else:
             for request in batch.requests:
-                self._prefill(request)
+                with failing_alone(request):
+                    self._prefill(request)
 
     def drop(self, request: Request) -> None:
         if request.want == ACT:
             self.actor.drop(request)
         elif request.want == ASK and self.text is not None:
             self.text.drop(request)
+
+    def remove(self, robot: str) -> None:
+        """Serve a robot no longer, and give its newest frame back. For one whose stream has ended: requests
+        that have begun are finished, unless they are cancelled."""
+        self.robots.remove(robot)
+        self.prefixes.remove(robot)
 
     def prepare(self, views: Iterable[int], prompts: Iterable[int], progress: Progress) -> None:
         """See Engine.prepare."""
@@ -163,9 +215,31 @@ class ModelRunner:
         if self.stages is None:
             return
         forms = tuple(Form) if self.policy.trained_delay else (Form.FREE, Form.GUIDED)
-        self.stages.build(views, prompts, (self.config.steps,), progress=progress, forms=forms)
-        self.actor.prepare()
-        if self.text is not None:
+        views, prompts, steps = tuple(views), tuple(prompts), (self.config.steps,)
+        if len(self.lanes) == 1 or not isinstance(self.stages, Stages):
+            self.stages.build(views, prompts, steps, progress=progress, forms=forms)
+        for lane, wants in zip(self.lanes, LANES[self.config.lanes].values(), strict=True):
+            with lane.computing():
+                self._prepare(wants, views, prompts, steps, progress, forms)
+
+    def _prepare(
+        self,
+        wants: Sequence[str],
+        views: Sequence[int],
+        prompts: Sequence[int],
+        steps: Sequence[int],
+        progress: Progress,
+        forms: Sequence[Form],
+    ) -> None:
+        """What a lane needs that runs these, on its stream, whose urgency graphs keep."""
+        if len(self.lanes) > 1 and isinstance(self.stages, Stages):
+            if ACT in wants:
+                self.stages.build((), (), steps, progress=progress, forms=forms)
+            elif OBSERVE in wants or self.text is not None:
+                self.stages.build(views, prompts, (), progress=progress)
+        if ACT in wants:
+            self.actor.prepare()
+        if ASK in wants and self.text is not None:
             with self.pool.holding(1) as (slot,):
                 self.text.prepare(slot, 1, self.prefill.last_hidden(slot, 1))
 
@@ -175,9 +249,10 @@ class ModelRunner:
             if request.want == OBSERVE:
                 observation = request.observation
                 assert observation is not None
+                robot = self.robots.of(observation.robot)
                 with self.pool.filling() as slot:
-                    seen = self.prefill.observe(observation, slot)
-                    request.result = self.prefixes.publish(slot, observation, *seen)
+                    seen = self.prefill.observe(observation, robot.policy, slot)
+                    request.result = self.prefixes.publish(slot, observation, robot, *seen)
                 request.finished = True
                 return
             prefix = request.prefix
@@ -202,17 +277,33 @@ class ModelRunner:
 
 
 def has_stages(policy: AnyPolicy) -> bool:
-    """Whether a policy can be computed by captured stages on its device, and gains by it."""
+    """Whether a policy can be computed by captured stages on its device, and is known to gain by it: plain
+    functions that are captured have not been measured on a GPU yet, so they are taken only when asked for."""
     here = policy.device.type == "cuda" and importlib.util.find_spec("triton") is not None
-    return here and isinstance(policy.model, CAPTURED)
+    return here and _has_kernels(policy)
+
+
+def _has_kernels(policy: AnyPolicy) -> bool:
+    return isinstance(policy.model, KERNELS)
+
+
+def _capturable(policy: AnyPolicy) -> bool:
+    """Whether it is a CapturablePolicy; one of another package need not say anything."""
+    return policy.acts == FLOW and bool(getattr(policy, "capturable", False))
 
 
 def _check(policy: AnyPolicy, config: EngineConfig) -> None:
     """Raise ValueError for choices that the policy does not have."""
     kind, device, dtype = policy.config.kind, policy.device, policy.kv_dtype
     check(config.precision, config.fast, device, dtype)
-    if config.fast and not isinstance(policy.model, CAPTURED):
-        raise ValueError(f"fast is true, but a {kind} policy has no fast stages; leave it false.")
+    if config.fast and not _has_kernels(policy):
+        if not _capturable(policy):
+            raise ValueError(f"fast is true, but a {kind} policy has no fast stages; leave it false.")
+        if config.precision != EXACT:
+            raise ValueError(
+                f"precision is {config.precision}, but the fast stages of a {kind} policy are its plain "
+                f"functions, which have the weights as they are; use {EXACT}."
+            )
     if policy.acts == FLOW:
         if config.token_mode != SEQUENTIAL:
             raise ValueError(
@@ -225,6 +316,11 @@ def _check(policy: AnyPolicy, config: EngineConfig) -> None:
             f"staggered is {config.staggered}, but a {kind} policy acts by tokens, it denoises nothing: "
             "use 0."
         )
+    if config.lanes != ONE and (config.fast or config.token_mode != SEQUENTIAL):
+        raise ValueError(
+            f"lanes is '{config.lanes}', but frames of a {kind} policy share forwards with their actions; "
+            f"use '{ONE}', or token_mode {SEQUENTIAL} without fast."
+        )
     if config.precision == FP8:
         raise ValueError(f"precision is {FP8}, but {kind} has no stages in it; use {INT8} or {INT4}.")
     if config.precision != EXACT and config.token_mode != SEQUENTIAL:
@@ -234,7 +330,7 @@ def _check(policy: AnyPolicy, config: EngineConfig) -> None:
         )
 
 
-def _forward(policy: AnyPolicy, config: EngineConfig) -> PackedForward:
-    positions = policy.config.max_tokens + max(config.answer_tokens, policy.joints)
+def _forward(policy: AnyPolicy, config: EngineConfig, tokens: int) -> PackedForward:
+    positions = policy.config.max_tokens + max(config.answer_tokens, tokens)
     weights = config.precision if config.precision in (INT8, INT4) else None
     return PackedForward(policy.model.stack, policy.config.prefix, positions, weights=weights)

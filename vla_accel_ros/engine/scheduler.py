@@ -3,6 +3,9 @@
 All that anybody wants of an engine is a `Request` in one queue. A step asks the policy which micro-requests
 run now, together; the runner computes them; what is finished leaves the queue. Requests of a stream of frames
 wait until there is something new to act on, so frames never queue: the newest wins.
+
+Several lanes may run at once. They choose one after another, and never run requests of one kind (frames,
+actions, text) at the same time: what computes a kind is its own, and needs no lock.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -22,10 +26,8 @@ from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.lanes import Lane, sleep_s
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, MicroBatch, Request
-
-SENSE_AGAIN_S = 0.005
-"""How soon to look again whether there are newer joints to act on."""
+from vla_accel_ros.engine.readiness import Readiness
+from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, REWORD, Cancelled, MicroBatch, Request
 
 FAILED_AGAIN_S = 0.1
 """How soon a lane's thread goes on after a step that failed."""
@@ -34,7 +36,8 @@ _LOG = logging.getLogger(__name__)
 
 
 class Runner(Protocol):
-    """Computes micro-batches. Called by one lane at a time."""
+    """Computes micro-batches. `run` may be called by several lanes at once, for requests of different kinds;
+    while it runs, the others may be called for requests of other kinds, but not at once."""
 
     prefixes: Prefixes
 
@@ -60,21 +63,19 @@ class Runner(Protocol):
         ...
 
 
-@dataclass
-class _Robot:
-    """Of a robot's stream: the version that was acted on last, the newest that is never acted on, and the
-    stamp of the joints that were given last."""
+@dataclass(frozen=True)
+class Stream:
+    """What a running stream tells and is told. due_s: when its next frame is expected, by the clock. on_ran:
+    told of each micro-batch and when it began."""
 
-    acted: int = -1
-    skipped: int = -1
-    sensed_ns: int = 0
+    due_s: Callable[[], float] = lambda: math.inf
+    on_ran: Callable[[MicroBatch, float], None] = lambda batch, began_s: None
 
 
 class Scheduler:
     """The requests of one engine. Safe to use from several threads.
 
-    clock: monotonic seconds. due_s: when the next frame is expected, by the clock. on_ran: told of each
-    micro-batch and when it began. Both may be replaced.
+    clock: monotonic seconds. lanes: where micro-batches run; none: one. streams: those that run, by robot.
     """
 
     def __init__(
@@ -83,19 +84,21 @@ class Scheduler:
         policy: Policy,
         profile: Profile | None = None,
         clock: Callable[[], float] = time.monotonic,
+        lanes: Sequence[Lane] = (),
     ) -> None:
-        self.policy, self.profile, self.lanes = policy, profile or Profile(), (Lane(),)
-        self.due_s: Callable[[], float] = lambda: math.inf
-        self.on_ran: Callable[[MicroBatch, float], None] = lambda batch, began_s: None
+        self.policy, self.profile, self.lanes = policy, profile or Profile(), tuple(lanes) or (Lane(),)
+        self.streams: dict[str, Stream] = {}
         self._runner, self._clock = runner, clock
+        self._readiness = Readiness(runner.prefixes, runner.room)
+        # Of whoever chooses, or takes requests out. Not to be taken twice: who is forgotten meanwhile stays.
+        self._choosing = threading.Lock()
+        self._joining, self._ending = threading.Condition(), False
         self._queue: list[Request] = []
         self._changed = threading.Condition(threading.RLock())
         self._changes = 0  # how often something changed that may let a request run or a caller return
-        self._looked = 0  # at how many of them the lane has looked
-        self._again_s = math.inf  # when the policy is to be asked again, if nothing changes
-        self._robots: dict[str, _Robot] = {}
         self._numbers = {want: itertools.count() for want in (ACT, ASK)}
-        self._cancelled: deque[Request] = deque()
+        self._cancelled: deque[Request] = deque()  # to be taken out
+        self._left: deque[Request] = deque()  # taken out, and not yet told
 
     @property
     def requests(self) -> tuple[Request, ...]:
@@ -130,19 +133,18 @@ class Scheduler:
         return self._step(lane)
 
     def wait(self, request: Request, until: Callable[[Request], bool] = lambda r: r.released) -> Request:
-        """Return when nothing is held for a request any longer, or when `until` is true; steps the lane
+        """Return when nothing is held for a request any longer, or when `until` is true; steps the lanes
         meanwhile where nobody else does.
 
         Raises what it failed with, Cancelled if it was cancelled.
         """
-        lane = self.lanes[0]
         while True:
             seen = self._changes
             if until(request) or request.released:
                 break
-            mine = not lane.running and lane.lock.acquire(blocking=False)
-            if not (mine and self._step(lane)):
-                self._idle(seen, self._again_s if mine else math.inf)
+            mine = [one for one in self.lanes if not one.running and one.lock.acquire(blocking=False)]
+            if not [True for lane in mine if self._step(lane)]:
+                self._idle(seen, min((lane.again_s for lane in mine), default=math.inf))
         if request.error is not None:
             raise request.error
         if request.cancelled:
@@ -172,8 +174,7 @@ class Scheduler:
     def skip(self, robot: str = "") -> None:
         """Act on no frame that there is already."""
         with self._changed:
-            newest = self._runner.prefixes.newest_version(robot)
-            self._robots[robot] = _Robot(newest, newest)
+            self._readiness.skip(robot)
 
     def start(self) -> None:
         """Give each lane a thread."""
@@ -186,6 +187,39 @@ class Scheduler:
             lane.stop(self.wake)
         self.cancel(*self.requests)
 
+    def join(self, robot: str, stream: Stream) -> None:
+        """A robot's stream begins; with the first, the lanes get threads. Raises ValueError if it runs."""
+        with self._joining:
+            self._joining.wait_for(lambda: not self._ending)
+            if robot in self.streams:
+                raise ValueError(f"a stream of robot '{robot}' runs on this engine already; stop it first.")
+            self.streams[robot] = stream
+            if len(self.streams) == 1:
+                self.start()
+
+    def leave(self, robot: str) -> None:
+        """A robot's stream ends, and what is not finished of it; with the last, the threads of the lanes.
+        Returns after the micro-batches that run, unless it is called in one."""
+        with self._joining:
+            if self.streams.pop(robot, None) is None:
+                return
+            if last := not self.streams:
+                self._ending = True
+        if last:
+            try:
+                self.stop()
+            finally:
+                with self._joining:
+                    self._ending = False
+                    self._joining.notify_all()
+            return
+        requests = [request for request in self.requests if request.robot == robot]
+        self.cancel(*requests)
+        if not any(lane.entered for lane in self.lanes):
+            for request in requests:
+                with suppress(Exception):  # it was cancelled, or failed: nobody is told here
+                    self.wait(request)
+
     def _turn(self, lane: Lane, given_up: Callable[[], bool]) -> None:
         """Step, or wait until that may be of use."""
         seen = self._changes
@@ -194,8 +228,8 @@ class Scheduler:
                 return
         except Exception:  # a request's own error is in the request; this is a defect, and must be seen
             _LOG.exception("lane '%s': a step failed; it goes on", lane.name)
-            seen, self._again_s = self._changes, self._clock() + FAILED_AGAIN_S
-        self._idle(seen, self._again_s, given_up)
+            seen, lane.again_s = self._changes, self._clock() + FAILED_AGAIN_S
+        self._idle(seen, lane.again_s, given_up)
 
     def _idle(self, seen: int, until_s: float, given_up: Callable[[], bool] = lambda: False) -> None:
         """Wait for a change after `seen`, at most until then."""
@@ -207,40 +241,57 @@ class Scheduler:
         """With the lane's lock, which is given back."""
         idle = False
         try:
-            batch = self._schedule(lane)
-            if batch is None:
-                idle = True
-                return ()
-            began_s = self._clock()
-            self._postprocess(batch, began_s, ran=self._run(batch))
-            return batch.requests
+            with lane.computing():
+                batch = self._schedule(lane)
+                if batch is None:
+                    idle = True
+                    return ()
+                began_s = self._clock()
+                self._postprocess(batch, began_s, ran=self._run(batch))
+                return batch.requests
         finally:
             try:
-                self._reap()
+                self._end(lane)
             finally:
                 lane.lock.release()
             # Who found the lane taken meanwhile waits for a change; what it brought may not have been seen.
-            if not idle or self._changes != self._looked:
+            if not idle or self._changes != lane.looked:
                 self.wake()
             self._settle()
 
     def _schedule(self, lane: Lane) -> MicroBatch | None:
-        self._reap()
-        self._again_s = math.inf
+        try:
+            with self._choosing:
+                self._reap()
+                batch = self._choose(lane)
+                lane.batch = () if batch is None else batch.requests
+        finally:
+            self._tell_left()
+        return batch
+
+    def _choose(self, lane: Lane) -> MicroBatch | None:
+        """The lane's next micro-batch, whose requests have begun."""
+        lane.again_s = math.inf
         with self._changed:
-            self._looked, queue = self._changes, tuple(self._queue)
-        now_s = self._clock()
-        ready = [request for request in queue if self._is_ready(request, now_s)]
-        batch = self.policy.next(lane.name, ready, now_s, self.due_s())
+            lane.looked, queue = self._changes, tuple(self._queue)
+        now_s, elsewhere = self._clock(), self._kinds_running()
+        ready = [r for r in queue if _kind(r) not in elsewhere and self._readiness.is_ready(r, now_s)]
+        due_s = min((stream.due_s() for stream in tuple(self.streams.values())), default=math.inf)
+        batch = self.policy.next(lane.name, ready, now_s, due_s)
         if batch is None:
-            self._again_s = min(self._due_again_s(queue, now_s), self.policy.wake_s(ready, now_s))
+            lane.again_s = min(self._readiness.due_again_s(queue, now_s), self.policy.wake_s(ready, now_s))
             return None
         for request in batch.requests:
+            request.lane = lane.name
             if not (request.begun or request.released):
                 self._begin(request)
         # One that begins drops those of another instruction.
         left = tuple(request for request in batch.requests if not request.released)
         return replace(batch, requests=left) if left else None
+
+    def _kinds_running(self) -> set[str]:
+        """What lanes run: nothing else of it may run, begin, or be taken out."""
+        return {_kind(request) for lane in self.lanes for request in lane.batch}
 
     def _run(self, batch: MicroBatch) -> bool:
         """Compute what is to be computed; whether all of it came to something."""
@@ -255,46 +306,28 @@ class Scheduler:
 
     def _postprocess(self, batch: MicroBatch, began_s: float, ran: bool) -> None:
         took_s = self._clock() - began_s
-        if ran:
-            self.profile.note(batch.kind, len(batch.requests), took_s)
-        for request in batch.requests:
-            if request.finished or request.cancelled:
-                self._leave(request)
-                self._drop_overtaken(request)
-            request.done += 1
         try:
-            self.policy.ran(batch, took_s)
-            self.on_ran(batch, began_s)
+            with self._choosing:
+                if ran:
+                    self.profile.note(batch.kind, len(batch.requests), took_s)
+                for request in batch.requests:
+                    if request.finished or request.cancelled:
+                        self._leave(request)
+                        self._drop_overtaken(request)
+                    request.done += 1
+                self.policy.ran(batch, took_s)
+            for stream in tuple(self.streams.values()):
+                stream.on_ran(batch, began_s)
         finally:
             for request in batch.requests:
                 self._tell(request)
 
-    def _is_ready(self, request: Request, now_s: float) -> bool:
-        if request.begun or request.want == OBSERVE:
-            return True
-        if request.prefix is None:
-            request.instruction = self._runner.prefixes.newest_words(request.robot)
-        else:
-            request.instruction = request.prefix.instruction
-        if request.stream:
-            return self._is_new(request, now_s) and self._runner.room(request)
-        return not request.waits or self._runner.room(request)
-
-    def _is_new(self, request: Request, now_s: float) -> bool:
-        """Whether there is something to begin with that was not there for the last of its kind."""
-        given = request.prefix
-        newest = self._runner.prefixes.newest_version(request.robot) if given is None else given.version
-        robot = self._robots.setdefault(request.robot, _Robot())
-        if newest <= robot.skipped or request.want != ACT:
-            return newest > robot.skipped
-        request.fresh = newest != robot.acted
-        if request.fresh or now_s < request.not_before_s or request.sense is None:
-            return request.fresh
-        try:
-            sensed = request.sense()
-        except Exception:  # it begins, and fails with that
-            return True
-        return sensed is not None and sensed[1] != robot.sensed_ns
+    def _end(self, lane: Lane) -> None:
+        """The lane runs nothing any more; who was cancelled meanwhile is taken out."""
+        with self._choosing:
+            lane.batch = ()
+            self._reap()
+        self._tell_left()
 
     def _begin(self, request: Request) -> None:
         """Take a request in; one that fails at once is finished."""
@@ -324,8 +357,7 @@ class Scheduler:
             request.error, request.finished = Cancelled(f"a request to {request.want}: {error!r}"), True
             raise
         if request.want == ACT and request.stream and held is not None:
-            robot = self._robots.setdefault(request.robot, _Robot())
-            robot.acted, robot.sensed_ns = held.version, request.sensed_ns
+            self._readiness.begun(request, held.version)
 
     def _hold(self, prefix: Prefix | None, robot: str) -> Prefix:
         prefixes = self._runner.prefixes
@@ -353,40 +385,57 @@ class Scheduler:
 
     def _settle(self) -> None:
         """Take out who was cancelled, now or when the micro-batch that runs is over."""
-        lane = self.lanes[0]
-        while self._cancelled and lane.lock.acquire(blocking=False):
+        while self._may_reap() and self._choosing.acquire(blocking=False):
             try:
                 self._reap()
             finally:
-                lane.lock.release()
+                self._choosing.release()
+                self._tell_left()
                 self.wake()
 
+    def _may_reap(self) -> bool:
+        running = self._kinds_running()
+        return any(_kind(request) not in running for request in self._cancelled.copy())
+
     def _reap(self) -> None:
-        """Take out who was cancelled. With the lane's lock: what is in a micro-batch stays to its end."""
-        while self._cancelled:
+        """Take out who was cancelled, of the kinds that no lane runs. Of whoever chooses."""
+        running = self._kinds_running()
+        for _ in range(len(self._cancelled)):
             request = self._cancelled.popleft()
-            if self._leave(request, cancelled=True):
-                self._tell(request)
+            if _kind(request) in running:
+                self._cancelled.append(request)
+            elif self._leave(request, cancelled=True):
+                self._left.append(request)
+
+    def _tell_left(self) -> None:
+        while self._left:
+            with suppress(IndexError):  # another thread tells it
+                self._tell(self._left.popleft())
 
     def _leave(self, request: Request, cancelled: bool = False) -> bool:
-        """Give back what is held for a request and take it out of the queue; False if it is not in it."""
+        """Give back what is held for a request and take it out of the queue; False if it is not in it.
+
+        In the lane where it ran: what it has read may be used again after what that lane was given to do.
+        """
         with self._changed:
             if request not in self._queue:
                 return False
             self._queue.remove(request)
             request.cancelled |= cancelled
-        try:
-            if request.begun:
-                self._runner.drop(request)
-        finally:
-            if request.want != OBSERVE and request.begun and request.prefix is not None:
-                request.prefix.release()
-            if request.cancelled:
-                result, request.result = request.result, None
-                if isinstance(result, Prefix):
-                    result.release()
-            request.finished = request.released = True
-            self.wake()
+        ran = [lane for lane in self.lanes if lane.name == request.lane]
+        with ran[0].computing() if ran else nullcontext():
+            try:
+                if request.begun:
+                    self._runner.drop(request)
+            finally:
+                if request.want != OBSERVE and request.begun and request.prefix is not None:
+                    request.prefix.release()
+                if request.cancelled:
+                    result, request.result = request.result, None
+                    if isinstance(result, Prefix):
+                        result.release()
+                request.finished = request.released = True
+                self.wake()
         return True
 
     def _tell(self, request: Request) -> None:
@@ -397,9 +446,7 @@ class Scheduler:
         except Exception:
             _LOG.exception("what a request to %s came to could not be told", request.want)
 
-    def _due_again_s(self, queue: tuple[Request, ...], now_s: float) -> float:
-        """When one of these may be ready without a change: when its time has come, or newer joints."""
-        waiting = [r for r in queue if not r.begun]
-        later_s = [r.not_before_s for r in waiting if r.not_before_s > now_s]
-        sensing = any(r.sense is not None and r.not_before_s <= now_s for r in waiting)
-        return min([*later_s, now_s + SENSE_AGAIN_S if sensing else math.inf])
+
+def _kind(request: Request) -> str:
+    """What of the runner computes a request."""
+    return ASK if request.want == REWORD else request.want

@@ -1,7 +1,9 @@
-"""What an engine is, as far as its numbers depend on it: enough to make the same one again.
+"""What an engine is to a robot, as far as its numbers depend on it: enough to make the same one again.
 
 A chunk is a function of an observation, the number of its request, and of this. Equal sessions give equal
 bits; where two differ, `differences` names what, so that who compares chunks knows what to look at first.
+Robots that share an engine have a session each, which says what is the robot's own: a chunk is the same to
+the bit in an engine that serves nobody else.
 """
 
 from __future__ import annotations
@@ -10,8 +12,8 @@ import hashlib
 import json
 import platform
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -21,6 +23,12 @@ import torch
 
 import vla_accel_ros
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.models.policies import AnyPolicy
+
+ROBOT = "robot"
+"""The name of a robot that shares its engine, among the settings."""
+OWN = (ROBOT, "statistics", "prompt_state", "step_dt_s", "statistics_sha256")
+"""Settings that robots of one engine do not share."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +56,21 @@ class Session:
             if mine.get(name) != theirs.get(name)
         ]
 
+    def shares_engine(self, other: Session) -> bool:
+        """Whether one engine can serve both robots."""
+        return self._of_engine() == other._of_engine()
+
+    def _of_engine(self) -> tuple[object, ...]:
+        settings = json.loads(self.settings)
+        return self.model, self.checksum, {name: settings[name] for name in settings if name not in OWN}
+
     def _facts(self) -> dict[str, object]:
         """By name, all that numbers depend on."""
         what = {"checkpoint": self.checksum, "runs on": self.device, "code of vla_accel_ros": self.build}
         versions = dict(version.split(" ", 1) for version in self.versions)
-        return {**what, **json.loads(self.settings), **versions}
+        settings = json.loads(self.settings)
+        settings.pop(ROBOT, None)  # its name is of no account
+        return {**what, **settings, **versions}
 
 
 def session_of(
@@ -64,15 +82,20 @@ def session_of(
     urdf: Path | None,
     topics: Mapping[str, str],
     checksum: str = "",
+    robot: str = "",
 ) -> Session:
-    """The session of an engine that was just made.
+    """The session of an engine that was just made, or of a robot that it serves since now.
 
     settings: how it was made, by names; what was left to be found is replaced by what was found. model: its
-    checkpoint's folder. contract, urdf: the files. topics: camera -> where its images come from.
-    Raises OSError when a file cannot be read.
+    checkpoint's folder. contract, urdf: the files. topics: camera -> where its images come from. robot: whose
+    session it is; settings, contract and topics are the robot's then. Another is due when it is described
+    anew. Raises OSError when a file cannot be read, ValueError for a robot that is not known.
     """
-    device = engine.policy.device
+    device, embodiment = engine.policy.device, engine.runner.robots.of(robot)
     found = {
+        **({ROBOT: robot} if robot else {}),
+        "step_dt_s": embodiment.step_dt_s,
+        "statistics_sha256": statistics_checksum(embodiment.policy),
         "device": device.type,
         "dtype": str(engine.policy.kv_dtype).removeprefix("torch."),
         "fast": engine.config.fast,
@@ -92,6 +115,30 @@ def session_of(
         versions=versions(device),
         build=build(),
     )
+
+
+def statistics_checksum(policy: AnyPolicy) -> str:
+    """SHA-256 over the numbers between a policy's network and the robot's units: all that is in the policy
+    but its network and tokenizer. Empty for a policy that is no dataclass, whose numbers nobody finds."""
+    if not is_dataclass(policy):
+        return ""
+    total = hashlib.sha256()
+    for piece in _numbers(policy):
+        total.update(piece + b"\0")
+    return total.hexdigest()
+
+
+def _numbers(value: object) -> Iterator[bytes]:
+    if isinstance(value, np.ndarray):
+        yield f"{value.dtype} {value.shape}".encode() + np.ascontiguousarray(value).tobytes()
+    elif isinstance(value, torch.Tensor):
+        yield from _numbers(value.detach().cpu().numpy())
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield field.name.encode()
+            yield from _numbers(getattr(value, field.name))
+    elif isinstance(value, str | int | float | tuple):
+        yield repr(value).encode()
 
 
 def device_name(device: torch.device) -> str:

@@ -4,7 +4,7 @@ Nothing is decided here: every frame, every wish for a chunk and every question 
 scheduler's lane runs them. Vision submits the newest observation at its rate. One action request always waits
 for something new to act on: a frame, or newer joints for a model with a state token. Questions wait for room,
 and the model continues its own prompt when nobody asks. Results are handed over in a thread of their own, so
-that a slow receiver never delays the lane.
+that a slow receiver never delays the lane; nothing piles up before it (`_give`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,16 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.loop import Awaited, Loop, LoopRecord, LoopStats
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.types import Chunk, Observation, Torn
 
 _LOG = logging.getLogger(__name__)
 
 MOST_WAITING = 16
 """Questions that wait for room."""
+
+MOST_UNDELIVERED = 8
+"""Chunks, and errors, that wait for their receiver."""
 
 
 @dataclass(frozen=True)
@@ -128,17 +132,15 @@ class Streaming:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start, forgetting every frame there is."""
+        """Start, forgetting every frame there is. Raises ValueError if a stream of the robot runs already."""
         scheduler = self._scheduler
+        scheduler.join(self._robot, Stream(self._due_s, self._ran))
         scheduler.skip(self._robot)
-        scheduler.due_s = lambda: math.inf if self._vision.due_s is None else self._vision.due_s
-        scheduler.on_ran = self._ran
         self._narrated = self._engine.runner.prefixes.newest_version(self._robot)
         self._running = True
         self._thread = threading.Thread(target=self._hand_over, name="results", daemon=True)
         self._thread.start()
         self._want_chunk()
-        scheduler.start()
         self._vision.start()
 
     def stop(self) -> None:
@@ -147,7 +149,7 @@ class Streaming:
             self._running = False
             self._come.notify_all()
         self._vision.stop()
-        self._scheduler.stop()
+        self._scheduler.leave(self._robot)
         self._next = None
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -266,8 +268,11 @@ class Streaming:
             assert request.prefix is not None
             self._give(self._ports.on_text, Text(request.prefix, request.number, text, finished))
 
+    def _due_s(self) -> float:
+        return math.inf if self._vision.due_s is None else self._vision.due_s
+
     def _ran(self, batch: MicroBatch, began_s: float) -> None:
-        if batch.requests[-1].want == ASK:
+        if batch.requests[-1].want == ASK and any(one.robot == self._robot for one in batch.requests):
             most_s = math.inf if self._language is None else self._language.most_s
             self._records["language"].note(began_s, most_s)
 
@@ -276,9 +281,19 @@ class Streaming:
         return True
 
     def _give(self, port: Callable[..., None], *what: object) -> None:
+        """Have a result handed over. Of an answer only the newest state waits, as it has all the text so far;
+        of chunks that wait too long the oldest comes to nothing, which is a miss."""
         with self._come:
-            self._results.append((port, what))
+            same = [one for one in self._results if one[0] == port]
+            if isinstance(text := what[0], Text):
+                old = [one for one in same if cast(Text, one[1][0]).request_id == text.request_id]
+            else:
+                old = same[: max(0, len(same) + 1 - MOST_UNDELIVERED)]
+            kept = [one for one in self._results if not any(one is other for other in old)]
+            self._results = deque([*kept, (port, what)])
             self._come.notify_all()
+        if old and isinstance(what[0], Chunk):
+            self._records["action"].note_miss()
 
     def _hand_over(self) -> None:
         while True:

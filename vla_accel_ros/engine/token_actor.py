@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import cast
 
@@ -23,7 +23,7 @@ from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.policies.tokens import draft_lengths, most_riders
 from vla_accel_ros.engine.prefill import EncodeOnly
 from vla_accel_ros.engine.profile import Times
-from vla_accel_ros.engine.request import DECODE, PREFILL, MicroBatch, Request
+from vla_accel_ros.engine.request import DECODE, PREFILL, MicroBatch, Request, failing_alone
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.stages import Progress
 from vla_accel_ros.models.layers import packed
@@ -47,34 +47,45 @@ def check(request: Request) -> None:
             raise ValueError(f"act was given {name}, but the policy acts by tokens and has no use for it.")
 
 
-def _chunk(policy: AnyPolicy, request: Request, step_dt_s: float) -> Chunk:
+def _count(request: Request) -> int:
+    """K, the tokens of an action of the request's robot."""
+    assert request.prefix is not None
+    return request.prefix.embodiment.policy.joints
+
+
+def _finish(request: Request) -> None:
+    """All tokens are there: make them an action of the request's robot."""
     prefix = request.prefix
     assert prefix is not None
-    return Chunk(
-        actions=policy.actions(torch.tensor([request.tokens]), prefix.state),
-        stamp_ns=prefix.stamp_ns,
-        step_dt_s=step_dt_s,
-        kv_version=prefix.version,
-        request_id=request.number,
-        update_magnitudes=np.zeros(1, np.float32),
-    )
+    del request.tokens[_count(request) :]
+    request.finished = True
+    with failing_alone(request):
+        request.result = Chunk(
+            actions=prefix.embodiment.policy.actions(torch.tensor([request.tokens]), prefix.state),
+            stamp_ns=prefix.stamp_ns,
+            step_dt_s=prefix.embodiment.step_dt_s,
+            kv_version=prefix.version,
+            request_id=request.number,
+            update_magnitudes=np.zeros(1, np.float32),
+        )
 
 
 class TokenActor:
-    """All tokens of a frame in one micro-batch. last_hidden: of a prefix's last token, by slot and length."""
+    """All tokens of a frame in one micro-batch. last_hidden: of a prefix's last token, by slot and length.
+    tokens: most of an action, of any robot; 0 = the policy's."""
 
     horizon = 1
 
     def __init__(
         self,
         policy: AnyPolicy,
-        config: EngineConfig,
         pool: KVPool,
         last_hidden: Callable[[int, int], Tensor],
+        tokens: int = 0,
     ) -> None:
-        self._policy, self._config, self._pool = cast(TokenPolicy, policy), config, pool
+        self._model, self._pool = cast(TokenPolicy, policy).model, pool
         self._last_hidden = last_hidden
-        room = max(1, policy.joints - 1)
+        room = max(1, (tokens or policy.joints) - 1)
         self._tail = KVPool(policy.config.prefix, 1, room, policy.device, policy.kv_dtype)
 
     def first_stage(self, request: Request) -> str:
@@ -102,10 +113,9 @@ class TokenActor:
             kv = self._pool.view(prefix.slot, prefix.n_tokens)
             hidden = self._last_hidden(prefix.slot, prefix.n_tokens)[None]
             room = self._tail.view(0, self._tail.max_tokens)
-            steps = decode(self._policy.model, kv, hidden, self._policy.joints, room=room)
+            steps = decode(self._model, kv, hidden, _count(request), room=room)
             request.tokens = torch.cat([step.tokens for step in steps]).tolist()
-            request.result = _chunk(self._policy, request, self._config.step_dt_s)
-            request.finished = True
+            _finish(request)
 
     def drop(self, request: Request) -> None:
         """Nothing is held."""
@@ -117,7 +127,8 @@ class PackedTokenActor:
     one action, another from the same frame has a slot of its own.
 
     forward: how segments are computed, None = in plain torch. together: False computes every frame's rows by
-    itself, to the bit what they are alone (models.layers.packed).
+    itself, to the bit what they are alone (models.layers.packed). counts: tokens of an action, of each robot;
+    () = the policy's.
     """
 
     horizon = 1
@@ -130,11 +141,13 @@ class PackedTokenActor:
         encoded: EncodeOnly,
         forward: Forward | None = None,
         together: bool = True,
+        counts: Collection[int] = (),
     ) -> None:
         self._policy, self._config, self._pool, self._encoded = policy, config, pool, encoded
         plain: Forward = partial(packed.forward, policy.model.language_model.model, together=together)
         self._captured, self._forward = forward, forward or plain
-        self.tokens = int(policy.joints)
+        self._counts = counts or (policy.joints,)
+        self.tokens = max(self._counts)
         self._slots: dict[Request, int] = {}  # of those on their way
 
     def first_stage(self, request: Request) -> str:
@@ -168,9 +181,8 @@ class PackedTokenActor:
         for request, ids in zip([*riding, *new], said, strict=True):
             request.tokens += ids if request.stage == DECODE else _verified(ids, batch.draft)
             request.stage = DECODE
-            if len(request.tokens) >= self.tokens:
-                request.result = _chunk(self._policy, request, self._config.step_dt_s)
-                request.finished = True
+            if len(request.tokens) >= _count(request):
+                _finish(request)
 
     def drop(self, request: Request) -> None:
         """Its slot may be used for another action."""
@@ -185,14 +197,15 @@ class PackedTokenActor:
 
         progress: told of every number of rows. Raises PoolExhausted while frames are held.
         """
-        forward, mode, tokens = self._captured, self._config.token_mode, self.tokens
+        forward, mode = self._captured, self._config.token_mode
         if not isinstance(forward, PackedForward):
             return
         config = self._policy.config
         images = config.max_tokens - config.max_prompt
-        most = most_riders(mode, self._config.token_prefer, tokens)
-        rows = {images + words + draft for words in prompts for draft in draft_lengths(mode, tokens)}
-        counts = [*forward.distinct(rows), *([0] if tokens > 1 else [])]
+        most = most_riders(mode, self._config.token_prefer, self.tokens)
+        drafts = {draft for tokens in self._counts for draft in draft_lengths(mode, tokens)}
+        rows = {images + words + draft for words in prompts for draft in drafts}
+        counts = [*forward.distinct(rows), *([0] if self.tokens > 1 else [])]
         with torch.inference_mode(), self._pool.holding(most + 2) as slots:
             for done, count in enumerate(counts):
                 progress(f"forwards of {count} new rows" if count else "decodes", done, len(counts))

@@ -7,6 +7,7 @@ way needs; a new family offers one of them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -108,6 +109,23 @@ class FlowPolicy(AnyPolicy, Protocol):
     def model(self) -> Denoises: ...
 
     def normalized_state(self, state: np.ndarray) -> Tensor: ...
+
+
+class CapturablePolicy(FlowPolicy, Protocol):
+    """Acts by flow steps, and its plain functions can be recorded into CUDA graphs as they are.
+
+    capturable: that is so of `resized`, `embed` (of one that decodes: `see` and `join`) and the network's
+    `prefix` and `velocity`. They make every tensor on the device, copy nothing from the host and wait for
+    nothing. What they launch depends on shapes alone: not on numbers, nor on which cameras there are
+    (inputs.image_names is empty then). A policy that does not say so is run as it is.
+    """
+
+    @property
+    def capturable(self) -> bool: ...
+
+    def resized(self, images: Sequence[Tensor]) -> Tensor:
+        """The network's pixels float32 [V, C, S, S] of images uint8 [H, W, 3] of any sizes on its device."""
+        ...
 
 
 class TokenPolicy(AnyPolicy, Protocol):

@@ -70,7 +70,7 @@ class Policy:
     conventions: of who trained it.
     acts: what an action is made of, "flow" steps or "tokens"; see engine.policies.
     decodes: whether its language head continues a prefix at all; speaks: whether that says something beside
-        the actions, so that it is worth asking. causal: see models.policies.
+        the actions, so that it is worth asking. causal, capturable: see models.policies.
     """
 
     model: Pi
@@ -86,6 +86,7 @@ class Policy:
     decodes: ClassVar[bool] = True
     speaks: ClassVar[bool] = True
     causal: ClassVar[bool] = False
+    capturable: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.prompt_state not in PROMPT_STATES:
@@ -151,7 +152,7 @@ class Policy:
         """
         host = self.host_inputs(observation)
         return PolicyInputs(
-            images=self._resized(list(map(upload or self._copied, host.images))),
+            images=self.resized(list(map(upload or self._copied, host.images))),
             image_names=host.image_names,
             tokens=torch.tensor(host.tokens, device=self.device),
             state=self.normalized_state(observation.state).to(self.device),
@@ -167,6 +168,16 @@ class Policy:
         """What the prefix of an observation needs, checked. Raises ValueError as inputs does."""
         images, names = self.host_images(observation), self._cameras(observation)
         return HostInputs(images, names, self.prompt(observation.instruction, observation.state))
+
+    def resized(self, images: Sequence[Tensor]) -> Tensor:
+        """The network's pixels float32 [V, 3, S, S] in [-1, 1] of images uint8 [H, W, 3] of any sizes on its
+        device; those of one size are resized at once."""
+        done: dict[int, Tensor] = {}
+        for shape in dict.fromkeys(image.shape for image in images):
+            alike = [index for index, image in enumerate(images) if image.shape == shape]
+            together = torch.stack([images[index] for index in alike])
+            done |= zip(alike, self.conventions.resize(together, self.image_size))
+        return torch.stack([done[index] for index in range(len(images))])
 
     def embed(self, inputs: PolicyInputs) -> Tensor:
         """The prefix of one observation, [1, T, W]: images, prompt."""
@@ -230,15 +241,6 @@ class Policy:
 
     def _copied(self, image: np.ndarray) -> Tensor:
         return torch.from_numpy(np.array(image)).to(self.device)
-
-    def _resized(self, images: Sequence[Tensor]) -> Tensor:
-        """uint8 [H, W, 3] each -> float32 [V, 3, S, S]; those of one size are done at once."""
-        done: dict[int, Tensor] = {}
-        for shape in dict.fromkeys(image.shape for image in images):
-            alike = [index for index, image in enumerate(images) if image.shape == shape]
-            together = torch.stack([images[index] for index in alike])
-            done |= zip(alike, self.conventions.resize(together, self.image_size))
-        return torch.stack([done[index] for index in range(len(images))])
 
     def _origin(self, state: np.ndarray) -> np.ndarray:
         return state_origin(self.delta_mask, state)

@@ -2,6 +2,6 @@
 
 The nodes: inference/, trajectory/, camera/, recorder/, sim_robot. adapters/: one for each kind of controller;
 controllers/: what controllers say of themselves; params/: every parameter, as data; clients/: programs that
-talk to a running robot. Shared: lifecycle, process, shutdown, environment, clock_watch (a node's life);
-declare, qos, convert, optional, service_calls, graph, diagnostics, motion (its talk with others).
+talk to a running robot. Shared: lifecycle, process, shutdown, environment (a node's life); declare, qos,
+convert, interfaces, service_calls, graph, diagnostics (its talk with others).
 """

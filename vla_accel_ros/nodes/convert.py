@@ -1,8 +1,7 @@
 """Between our types and messages, both ways, and nothing else.
 
-Messages that go out at a rate are kept and refilled: building a 50 x 7 JointTrajectory anew takes five
-times as long. What comes in is checked here once, because a message is somebody else's: a chunk whose shape
-does not fit its own numbers is a ValueError with one sentence. Numbers in messages are ROS units (rad, m),
+What comes in is checked here once, because a message is somebody else's: a chunk whose shape does not fit its
+own numbers is a ValueError with one sentence. Numbers in messages are ROS units (rad, m),
 so a Chunk made from a message is in ROS units too, while a Chunk the engine made is in the policy's.
 """
 
@@ -12,18 +11,19 @@ from array import array
 from typing import TYPE_CHECKING
 
 import numpy as np
-from builtin_interfaces.msg import Time
-from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+from builtin_interfaces.msg import Duration, Time
+from trajectory_msgs.msg import JointTrajectory
 
-from vla_accel_msgs.msg import ActionChunk, FrameHandle, LanguageOutput, LoopStats, Observed
+from vla_accel_msgs.msg import ActionChunk, FrameHandle, LanguageOutput, LoopStats, Motion, Observed
 from vla_accel_msgs.msg import Inputs as InputsMessage
 from vla_accel_msgs.msg import Session as SessionMessage
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.control.chunking.bounds import check_chunk_size
+from vla_accel_ros.control.chunking.guidance import Execution
+from vla_accel_ros.control.chunking.plausibility import check_chunk_size
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine import loop
+from vla_accel_ros.sensing.arrivals import Inputs
 from vla_accel_ros.sensing.cameras.ring import Handle
-from vla_accel_ros.sensing.inputs import Inputs
 from vla_accel_ros.types import Agreement, Chunk, Observation
 
 if TYPE_CHECKING:
@@ -31,17 +31,22 @@ if TYPE_CHECKING:
     from vla_accel_ros.engine.session import Session
     from vla_accel_ros.engine.streaming import Text
 
-# Longer than any message should be under way.
-KEEP_S = 1.0
+MOTION = {
+    "running": Motion.RUNNING,
+    "stopping": Motion.STOPPING,
+    "holding": Motion.HOLDING,
+    "released": Motion.RELEASED,
+}
+"""States of motion by their words."""
 
 
-def stamp_ns(stamp: Time) -> int:
-    """A message stamp in nanoseconds."""
+def stamp_ns(stamp: Time | Duration) -> int:
+    """A message stamp, or a duration, in nanoseconds."""
     return stamp.sec * 1_000_000_000 + stamp.nanosec
 
 
-def set_stamp(stamp: Time, t_ns: int) -> None:
-    """Write nanoseconds into a message stamp."""
+def set_stamp(stamp: Time | Duration, t_ns: int) -> None:
+    """Write nanoseconds into a message stamp, or a duration."""
     stamp.sec, stamp.nanosec = divmod(t_ns, 1_000_000_000)
 
 
@@ -223,6 +228,13 @@ def refusal_to_message(question: str, reason: str, now_ns: int) -> LanguageOutpu
     return message
 
 
+def execution_from_message(message: Motion) -> Execution:
+    """What a trajectory node tells of itself. A state of a later version counts as not running."""
+    words = {number: word for word, number in MOTION.items()}
+    word = words.get(message.state, f"state {message.state}")
+    return Execution(word, message.mode, message.lead_s, message.beginning)
+
+
 def loop_stats(stats: loop.LoopStats, now_ns: int) -> LoopStats:
     """The statistics of a loop as a message."""
     message = LoopStats(
@@ -237,59 +249,6 @@ def loop_stats(stats: loop.LoopStats, now_ns: int) -> LoopStats:
     )
     set_stamp(message.header.stamp, now_ns)
     return message
-
-
-class TrajectoryMessage:
-    """One controller's JointTrajectory, refilled for every trajectory sent to it.
-
-    joints: the controller's joints, in its order. stamp: "now" or "zero", see the parameter of the
-    trajectory node.
-    """
-
-    def __init__(self, joints: tuple[str, ...], stamp: str = "now") -> None:
-        self._joints = joints
-        self._stamped = stamp == "now"
-        self._message = JointTrajectory(joint_names=list(joints))
-        self._points: list[JointTrajectoryPoint] = []
-
-    def fill(
-        self, trajectory: Trajectory, on_arrival_ns: int | None = None, now_ns: int | None = None
-    ) -> JointTrajectory:
-        """The message for this controller's share of the motion; valid until the next call.
-
-        Its first point is at time_from_start 0: the motion begins on what is commanded already, so a
-        controller joins it in the middle when the message arrives. A motion that is over sooner than
-        KEEP_S holds its end until then: a controller refuses what has ended, and a stop is short.
-
-        on_arrival_ns: the present that becomes the controller's own when the message arrives, whatever its
-        clock says by then; what comes later is approached from the state it has. now_ns: the present, from
-        which a motion that begins later is approached.
-        """
-        share = self._kept(trajectory.select(self._joints))
-        start_ns = share.start_ns if now_ns is None else min(share.start_ns, now_ns)
-        start_ns = start_ns if on_arrival_ns is None else on_arrival_ns
-        while len(self._points) < len(share):
-            self._points.append(JointTrajectoryPoint())
-        for i, point in enumerate(self._points[: len(share)]):
-            point.positions = array("d", share.positions[i].tobytes())
-            point.velocities = array("d", b"" if share.velocities is None else share.velocities[i].tobytes())
-            duration = point.time_from_start
-            duration.sec, duration.nanosec = divmod(int(share.times_ns[i]) - start_ns, 1_000_000_000)
-        self._message.points = self._points[: len(share)]
-        set_stamp(self._message.header.stamp, start_ns if self._stamped and on_arrival_ns is None else 0)
-        return self._message
-
-    def _kept(self, share: Trajectory) -> Trajectory:
-        until_ns = share.start_ns + round(KEEP_S * 1e9)
-        velocities = share.velocities
-        if share.end_ns >= until_ns or (velocities is not None and velocities[-1].any()):
-            return share
-        return Trajectory(
-            share.joints,
-            np.append(share.times_ns, until_ns),
-            np.concatenate([share.positions, share.positions[-1:]]),
-            None if velocities is None else np.concatenate([velocities, velocities[-1:]]),
-        )
 
 
 def trajectory_from_message(message: JointTrajectory, now_ns: int) -> Trajectory:
@@ -309,9 +268,7 @@ def trajectory_from_message(message: JointTrajectory, now_ns: int) -> Trajectory
             f"joint_trajectory for {joints} joints has points with {sorted(dims)} positions and "
             f"{sorted(speeds)} velocities: give every point one of each per joint, or no velocities at all"
         )
-    times = [
-        start + p.time_from_start.sec * 1_000_000_000 + p.time_from_start.nanosec for p in message.points
-    ]
+    times = [start + stamp_ns(point.time_from_start) for point in message.points]
     positions = np.array([point.positions for point in message.points])
     velocities = np.array([point.velocities for point in message.points]) if speeds == {joints} else None
     return Trajectory(tuple(message.joint_names), np.array(times, dtype=np.int64), positions, velocities)

@@ -1,5 +1,4 @@
-"""What a process needs around it before it may start: the allocator's thresholds, the Fast DDS profile, and
-whom to end with.
+"""What a process needs around it: allocator thresholds, Fast DDS profile, whom to end with, ports that work.
 
 These are read when a process starts, so a node cannot set them for itself; launch files, the demo and the
 tests start the nodes with `process_environment()`. Without the malloc thresholds every image costs page
@@ -13,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -29,6 +29,8 @@ MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(64 << 20), "MALLOC_TRIM_THRESHOLD_": str
 
 PROFILES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
 FAST_DDS = ("", "rmw_fastrtps_cpp", "rmw_fastrtps_dynamic_cpp")
+_PORT = re.compile(r"/fastdds_port(\d+)( \(deleted\))?$")
+_LOCK = re.compile(r"/fastdds_port(\d+)_el( \(deleted\))?$")
 
 
 def share_path(relative: str) -> Path:
@@ -175,3 +177,37 @@ def lacks_profile(environment: Mapping[str, str] = os.environ) -> bool:
     if environment.get("RMW_IMPLEMENTATION", "rmw_fastrtps_cpp") not in FAST_DDS:
         return False
     return not any(environment.get(name) for name in PROFILES)
+
+
+def lost_ports(process: Path = Path("/proc/self")) -> frozenset[int]:
+    """The ports that a process reads, but which nobody can write to any more. Empty where there is no /proc.
+
+    Every process receives through Fast DDS's shared memory in a port: a file in /dev/shm with a number, and a
+    lock that says who reads it. When a process is killed, its ports stay behind, and whoever meets one may
+    delete it and make it again. Two that do so at the same time (the process that was started again, and one
+    that still sends to the dead one) can end with a reader whose port is deleted and a sender that writes
+    into another of the same name. Neither notices: the process looks alive, sees every topic in the graph,
+    and receives nothing of its own machine for as long as it lives. It is rare, and comes when the machine is
+    busy. A sender that has not yet noticed that a port was made again is not meant: it reads nothing there.
+    """
+    try:
+        mapped = {(match[1], bool(match[2])) for match in map(_PORT.search, _maps(process)) if match}
+        read = {match[1] for match in map(_LOCK.search, _open_files(process)) if match}
+    except OSError:
+        return frozenset()
+    kept = {port for port, deleted in mapped if not deleted}
+    return frozenset(int(port) for port, deleted in mapped if deleted and port in read - kept)
+
+
+def _maps(process: Path) -> list[str]:
+    return (process / "maps").read_text().splitlines()
+
+
+def _open_files(process: Path) -> list[str]:
+    files = []
+    for link in (process / "fd").iterdir():
+        try:
+            files.append(str(link.readlink()))
+        except OSError:
+            continue  # closed since
+    return files

@@ -109,6 +109,10 @@ def _as_overridden(node: Node, wanted: Wanted) -> Wanted:
     return replace(wanted, qos=replace(wanted.qos, reliability=node.get_parameter(name).value))
 
 
+def name_of(info: TopicEndpointInfo) -> str:
+    """The full name of an endpoint's node."""
+    return f"{info.node_namespace.rstrip('/')}/{info.node_name}"
+
+
 def _endpoint(info: TopicEndpointInfo) -> Endpoint:
-    node = f"{info.node_namespace.rstrip('/')}/{info.node_name}"
-    return Endpoint(node, info.topic_type, qos_of(info.qos_profile))
+    return Endpoint(name_of(info), info.topic_type, qos_of(info.qos_profile))

@@ -24,8 +24,8 @@ from rclpy.lifecycle import LifecycleNode, LifecyclePublisher, LifecycleState, T
 from rclpy.qos import QoSProfile
 from std_msgs.msg import String
 
+from vla_accel_ros.control.following.watchdog import ClockWatch
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.clock_watch import ClockWatch
 from vla_accel_ros.nodes.declare import declare, value
 from vla_accel_ros.nodes.params.parameter import Parameter
 from vla_accel_ros.nodes.shutdown import fatal
@@ -39,7 +39,7 @@ class ManagedNode(LifecycleNode):
     def __init__(self, name: str, table: Iterable[Parameter]) -> None:
         super().__init__(name)
         declare(self, table, lambda: self._state_machine.current_state[1] == "unconfigured")
-        self.active = False
+        self.active, self._clean = False, True
         self.jumped_ns = 0  # by how much ROS time was set last
         self._closing: list[Callable[[], object]] = []
         self.trouble = ""  # the sentence of the last refused or failed transition, for diagnostics
@@ -78,8 +78,12 @@ class ManagedNode(LifecycleNode):
         Called before anything that `listen` or `every` calls sees the new time.
         """
 
-    def end(self) -> None:
-        """Go through the shutdown transition, unless a lifecycle manager had that done already."""
+    def end(self, clean: bool = True) -> None:
+        """Go through the shutdown transition, unless a lifecycle manager had that done already.
+
+        clean: not for a fault, after which the next process is to know that this one did not end by itself.
+        """
+        self._clean = clean
         if self._state_machine.current_state[1] != "finalized":
             self.trigger_shutdown()
 
@@ -143,7 +147,7 @@ class ManagedNode(LifecycleNode):
         return self._attempt("clean up", self._close, lambda: super(ManagedNode, self).on_cleanup(state))
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        return self._attempt("shut down", lambda: self._rest(state), self._close, self.finish)
+        return self._attempt("shut down", lambda: self._rest(state), self._close, self._finish)
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
         return self._attempt("recover", lambda: self._rest(state), self._close)
@@ -156,6 +160,10 @@ class ManagedNode(LifecycleNode):
         values = {name: parameter.value for name, parameter in declared.items()}
         told = {"node": self.get_fully_qualified_name(), "parameters": values}
         publisher.publish(String(data=json.dumps(told, sort_keys=True, default=str)))
+
+    def _finish(self) -> None:
+        if self._clean:
+            self.finish()
 
     def _close(self) -> None:
         while self._closing:

@@ -25,7 +25,8 @@ from vla_accel_ros.nodes.lifecycle import ManagedNode
 def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int:
     """Run one node until something ends it; returns the exit status.
 
-    0 for a signal and for a launcher that has gone, 1 for a fault: whatever a callback or a thread raised.
+    0 for a signal and for a launcher that has gone, 1 for a fault: whatever a callback or a thread raised, or
+    a middleware that has lost this process. What a node keeps over a crash it keeps over a fault.
     make_node may raise ValueError or OSError for parameters that cannot work; that is one line on stderr
     and status 2.
     """
@@ -39,13 +40,14 @@ def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int
         return 2
     executor = SingleThreadedExecutor()
     executor.add_node(node)
+    end.watch_ports()
     try:
         executor.spin_until_future_complete(end.future)
     except BaseException as error:  # a native library's panic and SystemExit too: nothing else runs the node
         end.fail("a callback failed", error)
     try:
         if isinstance(node, ManagedNode):
-            node.end()
+            node.end(clean=end.status == 0)
         executor.remove_node(node)
         node.destroy_node()
         executor.shutdown()

@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 import rclpy
@@ -98,9 +97,7 @@ class ServiceCalls:
     def __enter__(self) -> ServiceCalls:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._executor.shutdown()
         self._asker.destroy_node()
 

@@ -1,4 +1,4 @@
-"""Why a node's process ends, and that it does: a signal, a launcher that has gone, a fault.
+"""Why a node's process ends, and that it does: a signal, a launcher that has gone, a fault, lost ports.
 
 Each completes one future, on which the executor ends its spinning; the node then comes to its end as always,
 a smooth stop first. What is not over within PATIENCE_S (a model that is being loaded cannot be interrupted)
@@ -23,13 +23,14 @@ from contextlib import suppress
 
 from rclpy.task import Future
 
-from vla_accel_ros.nodes.environment import LAUNCHER, is_running
+from vla_accel_ros.nodes.environment import LAUNCHER, is_running, lost_ports
 
 PATIENCE_S = 1.8
 _SAME_SIGNAL_S = 1.0
 _LOOK_S = 0.2
 _FAULT = 0
 """On the wake-up descriptor, where signals are written by their numbers."""
+_PORTS_S = 1.0
 
 
 class Ending:
@@ -53,6 +54,14 @@ class Ending:
         if launcher:
             threading.Thread(target=self._look, args=(launcher,), name="launcher", daemon=True).start()
 
+    def watch_ports(self) -> None:
+        """Look once a second, in a thread of its own, whether ports are lost, and end then.
+
+        Fast DDS makes a port again of its own accord when a sender has found it broken: what is lost for one
+        look only does not count.
+        """
+        threading.Thread(target=self._watch_ports, name="ports", daemon=True).start()
+
     def fail(self, reason: str, error: BaseException | None) -> None:
         """End with status 1, from any thread."""
         self.status = 1
@@ -70,6 +79,20 @@ class Ending:
             time.sleep(_LOOK_S)
         _say("what started this node has ended, and so does the node")
         os.write(self._writing, bytes([signal.SIGTERM]))
+
+    def _watch_ports(self) -> None:
+        before: frozenset[int] = frozenset()
+        while not self.over.wait(_PORTS_S):
+            lost = lost_ports()
+            if both := lost & before:
+                ports = ", ".join(map(str, sorted(both)))
+                self.fail(
+                    f"Fast DDS has lost this process's shared memory (port {ports}: another process was "
+                    "killed while both used it), so that nothing of this machine arrives",
+                    None,
+                )
+                return
+            before = lost
 
     def _listen(self) -> None:
         (number,) = os.read(self._reading, 1)

@@ -97,18 +97,11 @@ class SimRobotNode(Node):
 
     def _listen(self) -> None:
         for name in self._controllers.controllers:
-            self.create_subscription(
-                JointTrajectory,
-                f"{name}/joint_trajectory",
-                partial(self._on_trajectory, name),
-                qos.COMMAND,
-            )
+            on_trajectory = partial(self._on_trajectory, name)
+            self.create_subscription(JointTrajectory, f"{name}/joint_trajectory", on_trajectory, qos.COMMAND)
             # Of a controller node's services, the one a sender checks its parameters with.
-            self.create_service(
-                GetParameters,
-                f"{name}/get_parameters",
-                partial(self._on_get_parameters, name),
-            )
+            on_get = partial(self._on_get_parameters, name)
+            self.create_service(GetParameters, f"{name}/get_parameters", on_get)
         self.create_subscription(String, "instruction", self._on_instruction, qos.LATCHED)
         self.create_service(ResetScene, "~/reset", self._on_reset)
 

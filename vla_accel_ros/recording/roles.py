@@ -1,9 +1,9 @@
 """What a recorded topic is when it is played again: an input, a report, or a command.
 
-Inputs are what a policy sees, feels and is told; played into a graph, they are answered by it. Reports are
-what our nodes say of themselves, and move nothing. Everything else may move a robot and counts as a command:
-a type is an input or a report only if it stands here, because a JointState is a measurement on one topic and
-a command on another.
+Inputs are the images, joints and words that a policy is given; played into a graph, they are answered by it.
+Reports are what our nodes say of themselves, and move nothing. Everything else may move a robot and counts as
+a command: a type is an input or a report only if it stands here, because a JointState is a measurement on one
+topic and a command on another.
 """
 
 from __future__ import annotations

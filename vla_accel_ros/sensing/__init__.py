@@ -2,5 +2,5 @@
 
 cameras/: pictures, from a message, a device or shared memory to a frame pool. joints: the last seconds of
 every joint; sync: one observation from streams that know nothing of each other; ingest: all of it together.
-rates and arrivals: how a stream arrives; inputs: what a node received, as plain data.
+arrivals: how fast streams come, and what a node tells of what it received.
 """

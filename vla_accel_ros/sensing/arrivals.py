@@ -1,8 +1,126 @@
-"""What was seen of a robot's streams while somebody watched for a few seconds, as plain data."""
+"""How streams arrive: how fast really, how old, what was lost; and what a node tells of it.
+
+The common fault of a camera under ROS 2 is not silence but starvation: with the stock Fast DDS transport a
+frame is larger than the shared-memory segment and arrives once a second. So the measured rate is compared
+with the expected one and the sentence that says so names the mend: the profile where it is missing and frames
+come, the driver where none does. Time is given, never read.
+
+A chunk tells when its images were taken, and nothing of images that came while it was computed: who watches a
+camera by chunks takes a slow model for a silent camera. So inference tells, beside its chunks, what it has
+received of every stream, and at which pace it makes chunks (`Inputs`, the topic `inputs`).
+"""
 
 from __future__ import annotations
 
+import math
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+IMAGE_HINT = (
+    "start the node with the Fast DDS profile config/fastdds.xml (FASTDDS_DEFAULT_PROFILES_FILE, "
+    "FASTRTPS_DEFAULT_PROFILES_FILE on Humble), whose shared-memory segment holds a whole image"
+)
+PROFILED_HINT = "look at its driver's rate, and at the load and the network between its machine and this one"
+"""Where the profile is there already, or another middleware."""
+RING_HINT = "look at the node that writes the ring, for its handles are small and seldom lost on the way"
+_SLOW = 0.8
+_WINDOW_NS = 2_000_000_000
+"""Over which a rate is measured."""
+
+
+class StreamMonitor:
+    """Arrivals of one stream.
+
+    expected_hz: its rate by the contract. name, hint, topic: for the warning; the hint is what to do when too
+    little comes.
+    """
+
+    def __init__(self, expected_hz: float, name: str = "stream", hint: str = "", topic: str = ""):
+        if not expected_hz > 0:
+            raise ValueError(f"expected_hz = {expected_hz} must be above zero")
+        self.name, self.expected_hz = name, expected_hz
+        self.drops = 0
+        self._hint, self._topic = hint, topic
+        self._arrivals: deque[int] = deque()
+        self._since_ns: int | None = None
+        self._stamp_ns: int | None = None
+
+    def seen(self, stamp_ns: int, now_ns: int) -> None:
+        """A message arrived. stamp_ns: its own time, whose gaps tell the drops."""
+        self._start(now_ns)
+        if self._stamp_ns is not None and stamp_ns > self._stamp_ns:
+            periods = (stamp_ns - self._stamp_ns) * 1e-9 * self.expected_hz
+            self.drops += max(round(periods) - 1, 0)
+        self._stamp_ns = stamp_ns
+        self._arrivals.append(now_ns)
+        self._forget(now_ns)
+
+    def rate_hz(self, now_ns: int) -> float:
+        """Messages a second over the window, or over the time since the first look when that is shorter."""
+        self._start(now_ns)
+        self._forget(now_ns)
+        span_ns = min(now_ns - (self._since_ns or 0), _WINDOW_NS)
+        return len(self._arrivals) / (span_ns * 1e-9) if span_ns > 0 else 0.0
+
+    def age_s(self, now_ns: int) -> float | None:
+        """Age of the newest message by its stamp, None before the first."""
+        return None if self._stamp_ns is None else (now_ns - self._stamp_ns) * 1e-9
+
+    def warning(self, now_ns: int) -> str | None:
+        """A sentence when the stream arrives at less than 0.8 of its rate, once a window has been watched."""
+        rate_hz = self.rate_hz(now_ns)
+        if self._since_ns is None or now_ns - self._since_ns < _WINDOW_NS:
+            return None
+        if rate_hz >= _SLOW * self.expected_hz:
+            return None
+        if not rate_hz:
+            where = f" on {self._topic}" if self._topic else ""
+            silent_s = _WINDOW_NS * 1e-9
+            return f"{self.name} has sent nothing{where} for {silent_s:g} s: look at its driver and topic"
+        sentence = f"{self.name} arrives at {rate_hz:.1f} Hz instead of {self.expected_hz:g} Hz"
+        return f"{sentence}: {self._hint}" if self._hint else sentence
+
+    def _start(self, now_ns: int) -> None:
+        """Begin to watch, or begin again when time has gone backwards."""
+        newest = self._arrivals[-1] if self._arrivals else self._since_ns
+        if newest is None or now_ns < newest:
+            self._since_ns, self._stamp_ns = now_ns, None
+            self._arrivals.clear()
+
+    def _forget(self, now_ns: int) -> None:
+        while self._arrivals and self._arrivals[0] <= now_ns - _WINDOW_NS:
+            self._arrivals.popleft()
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """See msg/Inputs.msg. Streams are named `camera/<name>` and `joint_states`, as the watchdog names them.
+
+    told_ns: when. stamps_ns: the newest usable sample of each stream, without those of which none has come.
+    problems: a sentence for each stream that has one. waiting_for: why no chunk is being made, or empty.
+    chunks_per_s, chunks_per_s_needed: 0 where not known; needed is infinite where no pace is enough.
+    """
+
+    told_ns: int
+    stamps_ns: Mapping[str, int] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)
+    waiting_for: str = ""
+    chunks_per_s: float = 0.0
+    chunks_per_s_needed: float = 0.0
+
+    @property
+    def slow(self) -> str:
+        """A sentence when the model is too slow for the contract, else empty."""
+        if not self.chunks_per_s or self.chunks_per_s >= self.chunks_per_s_needed:
+            return ""
+        made = f"the model makes {self.chunks_per_s:.1f} chunks/s"
+        if math.isinf(self.chunks_per_s_needed):
+            return f"{made}, each too old for chunk.max_age_s as it comes: raise it, or make the model faster"
+        return (
+            f"{made}; this contract needs {self.chunks_per_s_needed:.1f}: "
+            "raise chunk.max_age_s, or make the model faster"
+        )
 
 
 @dataclass(frozen=True)

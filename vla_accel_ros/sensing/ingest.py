@@ -18,16 +18,14 @@ from contextlib import contextmanager
 import numpy as np
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.sensing.cameras.cdr import compressed_view, image_view
+from vla_accel_ros.sensing.arrivals import IMAGE_HINT, RING_HINT, StreamMonitor
 from vla_accel_ros.sensing.cameras.compressed import decode, write_bgr
 from vla_accel_ros.sensing.cameras.frame_sets import FrameSets
-from vla_accel_ros.sensing.cameras.frames import FramePool
-from vla_accel_ros.sensing.cameras.image import check, write_rgb
+from vla_accel_ros.sensing.cameras.frames import FramePool, Sources
+from vla_accel_ros.sensing.cameras.image import check, compressed_view, image_view, write_rgb
 from vla_accel_ros.sensing.cameras.ring import Handle
 from vla_accel_ros.sensing.cameras.ring_reader import RingReader
-from vla_accel_ros.sensing.cameras.sources import Sources
 from vla_accel_ros.sensing.joints import JointHistory
-from vla_accel_ros.sensing.rates import IMAGE_HINT, RING_HINT, StreamMonitor
 from vla_accel_ros.sensing.sync import NOTHING_NEW, NotReady, Synchroniser
 from vla_accel_ros.types import Observation
 
@@ -192,7 +190,7 @@ class Ingest:
         with self._lock:
             self._synchroniser.release()
 
-    def feel(self) -> tuple[np.ndarray, int] | None:
+    def newest_state(self) -> tuple[np.ndarray, int] | None:
         """The newest joints as float32 [D] in the policy's units and their stamp; None while one is
         missing."""
         with self._lock:

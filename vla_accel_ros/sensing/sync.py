@@ -9,7 +9,7 @@ diagnostics.
 from __future__ import annotations
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.sensing.cameras.frames import FramePool, FrameSource, Lease, NotReady
+from vla_accel_ros.sensing.cameras.frames import FrameSource, Lease, NotReady
 from vla_accel_ros.sensing.joints import JointHistory
 from vla_accel_ros.types import Observation
 
@@ -23,16 +23,13 @@ _JUMP_NS = 500_000_000
 class Synchroniser:
     """Makes observations by a contract from `frames` and `joints`, which the subscriptions fill.
 
-    frames: where the images are; a FramePool of the contract's cameras when None. One thread observes.
-    Attribute `no_instruction`: what is said where there is none.
+    One thread observes. Attribute `no_instruction`: what is said where there is none.
     """
 
-    def __init__(
-        self, contract: Contract, frames: FrameSource | None = None, joints: JointHistory | None = None
-    ):
+    def __init__(self, contract: Contract, frames: FrameSource, joints: JointHistory | None = None):
         self.contract = contract
         self._names = tuple(camera.name for camera in contract.cameras)
-        self.frames: FrameSource = FramePool(self._names) if frames is None else frames
+        self.frames = frames
         self.joints = JointHistory(contract.joint_names) if joints is None else joints
         self._lease: Lease | None = None
         self._stamps: tuple[int, ...] | None = None

@@ -11,26 +11,15 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from vla_accel_ros.tools import convert_model, eval_demo, inspect_model, policy, say, train_demo
+from vla_accel_ros.tools import checkpoints, policy, say
 from vla_accel_ros.tools.demo import command as demo
+from vla_accel_ros.tools.demo_policy import command as demo_policy
 from vla_accel_ros.tools.doctor import command as doctor
 from vla_accel_ros.tools.export import command as export
 from vla_accel_ros.tools.replay import command as replay
 from vla_accel_ros.tools.tune import command as tune
 
-SUBCOMMANDS = (
-    demo,
-    say,
-    doctor,
-    policy,
-    inspect_model,
-    convert_model,
-    replay,
-    export,
-    tune,
-    train_demo,
-    eval_demo,
-)
+SUBCOMMANDS = (demo, say, doctor, policy, checkpoints, replay, export, tune, demo_policy)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

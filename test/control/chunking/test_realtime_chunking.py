@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
-from builders import JOINTS, make_observation
+from builders import JOINTS, make_embodiment, make_observation
 from engine_in_loop import MS, POLICIES, STEP_S, Robot, S, noise
 
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
@@ -14,6 +15,8 @@ from vla_accel_ros.control.chunking.rtc import SCHEDULES, RealTimeChunking, RtcS
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.guidance import guidance_to
+from vla_accel_ros.engine.robots import Embodiment
+from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.types import Chunk
 
 
@@ -69,6 +72,28 @@ def test_another_instruction_is_answered_freely_and_at_once():
     assert robot.rtc.counts == {"first": 1, "instruction": 1, "guided": 1}
 
 
+@pytest.mark.parametrize(("joints", "step_dt_s"), [(JOINTS, 0.2), (4, STEP_S)])
+def test_a_robot_that_is_described_anew_begins_freely(joints, step_dt_s):
+    robot = Robot()
+    robots, policy = robot.engine.runner.robots, cast(Policy, robot.engine.policy)
+    robots.add("arm", Embodiment(policy, STEP_S))
+
+    def act(at_ns, state):
+        robot.now_ns = at_ns + 150 * MS
+        seen = replace(make_observation(1, stamp_ns=at_ns), robot="arm", state=state)
+        with robot.engine.observe(seen) as prefix:
+            return robot.rtc.act(prefix)
+
+    state = np.zeros(JOINTS, np.float32)
+    act(S, state)
+    act(S + 100 * MS, state)
+    robots.add("arm", make_embodiment(policy, joints, step_dt_s))
+    chunks = [act(S + number * 100 * MS, state[:joints]) for number in (2, 3)]
+    assert robot.rtc.counts == {"first": 1, "guided": 2, "embodiment": 1}
+    assert [chunk.agreement is None for chunk in chunks] == [True, False]
+    assert chunks[1].actions.shape[1] == joints and chunks[1].step_dt_s == step_dt_s
+
+
 def test_nothing_is_guided_while_the_robot_does_not_execute_it():
     robot = Robot()
     robot.act(S)
@@ -83,7 +108,7 @@ def test_nothing_is_guided_while_the_robot_does_not_execute_it():
 
 
 @pytest.mark.parametrize("what", ["forget", "pause"])
-def test_a_chunk_that_was_under_way_when_the_robot_was_stopped_guides_nothing(what):
+def test_a_chunk_that_was_unfinished_when_the_robot_was_stopped_guides_nothing(what):
     robot = Robot()
     robot.while_computing = getattr(robot.rtc, what)
     robot.act(S)

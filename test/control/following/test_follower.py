@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from follower_robot import HOME, MS, Robot, S
 
-from vla_accel_ros.control.following.follower import JOINING, MOVING
+from vla_accel_ros.control.following.joining import JOINING, MOVING
 from vla_accel_ros.control.following.watchdog import Motion
 from vla_accel_ros.types import Chunk
 

@@ -101,7 +101,7 @@ def test_no_chunk_is_followed_while_a_leap_lasts():
     robot = Robot()
     robot.go()
     robot.sag = np.array([0.5, 0.0])
-    robot.feel()
+    robot.tick()
     count = len(robot.sent)
     robot.send(-1.0, robot.now - 20 * MS)
     assert len(robot.sent) == count
@@ -114,7 +114,7 @@ def test_one_wrong_joint_sample_that_is_told_again_and_again_changes_nothing():
     wrong = robot.measured() + 1.0
     robot.now += 10 * MS
     for _ in range(10):  # other joints of the same topic come, and ours are what they were
-        assert not robot.follower.felt(wrong, robot.now, robot.now)
+        assert not robot.follower.measured(wrong, robot.now, robot.now)
     robot.run(0.1)
     assert robot.follower.counts["leaps"] == 0
     np.testing.assert_allclose(robot.reference()[0], commanded, atol=0.1)
@@ -126,7 +126,7 @@ def test_joints_that_froze_while_controllers_were_told_to_go_elsewhere_are_joine
     robot.run(0.5, goal=0.0)
     last = move(JOINTS, HOME, np.array([1.5, 0.0]), robot.limits, 1.0, robot.now)
     robot.follower.begin_anew(robot.now)
-    robot.follower.begin_after(last)
+    robot.follower.joining.begin_after(last)
     robot.deliver(last)
     if begins == 2:
         robot.run(2.0)

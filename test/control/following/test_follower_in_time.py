@@ -23,10 +23,10 @@ def test_after_the_clock_went_back_it_starts_over_from_the_joints():
 
 @pytest.mark.parametrize("ahead_s", [0.25, 50.0])
 def test_joints_of_the_time_before_the_clock_went_back_do_not_delay_the_beginning(ahead_s):
-    """They were under way when it did. Within the limit of age a stamp is believed, and counts until then."""
+    """They were on their way then. Within the limit of age a stamp is believed, and counts until then."""
     robot = Robot()
     for late_ms in (0, 10, 20):
-        robot.follower.felt(HOME, robot.now + round(ahead_s * S) + late_ms * MS, robot.now)
+        robot.follower.measured(HOME, robot.now + round(ahead_s * S) + late_ms * MS, robot.now)
     robot.placed = HOME + 0.01
     robot.run(1.4, goal=0.3)
     assert robot.states == [Motion.RUNNING]
@@ -38,7 +38,7 @@ def test_joints_of_the_future_change_nothing():
     robot.go()
     for late_ms in range(9):
         ahead = robot.now + 50 * S + late_ms * MS
-        assert not robot.follower.felt(robot.measured() + 1.0, ahead, robot.now)
+        assert not robot.follower.measured(robot.measured() + 1.0, ahead, robot.now)
     robot.run(0.3, goal=1.5)
     assert robot.states == [Motion.RUNNING] and not robot.follower.counts["leaps"]
 
@@ -47,7 +47,7 @@ def test_joints_that_are_always_of_the_future_are_said_to_be():
     robot = Robot()
     for _ in range(50):
         robot.now += 10 * MS
-        robot.follower.felt(HOME, robot.now + S, robot.now)
+        robot.follower.measured(HOME, robot.now + S, robot.now)
         robot.follower.step(robot.now)
     assert any("joint_states is stamped 1.00 s in the future" in r for r in robot.follower.safety.reasons)
 

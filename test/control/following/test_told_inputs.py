@@ -6,7 +6,7 @@ import pytest
 from follower_robot import MS, Robot, S
 
 from vla_accel_ros.control.following.watchdog import Motion
-from vla_accel_ros.sensing.inputs import Inputs
+from vla_accel_ros.sensing.arrivals import Inputs
 
 SLOW = Inputs(0, chunks_per_s=2.4, chunks_per_s_needed=3.1).slow
 SENTENCE = "the model makes 2.4 chunks/s; this contract needs 3.1"
@@ -24,11 +24,11 @@ def run(
     """Time passes with a model that takes chunk_s for a chunk; the reasons of all stops."""
     reasons: set[str] = set()
     for tick in range(round(seconds * 100)):
-        robot.feel()
+        robot.tick()
         if told and tick % 5 == 0:
             if camera:
                 robot.camera_ns = robot.now - 10 * MS
-            robot.follower.told(
+            robot.follower.safety.watchdog.told(
                 {"camera/front": robot.camera_ns}, robot.now, waiting_for=waiting_for, slow=slow
             )
         if not waiting_for and told and tick % round(chunk_s * 100) == 0:

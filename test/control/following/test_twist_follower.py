@@ -11,7 +11,7 @@ from motion import make_chunk
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.chunking.twist import TwistBuffer
 from vla_accel_ros.control.following.follower import ChunkFollower
-from vla_accel_ros.control.following.following_error import FollowingError
+from vla_accel_ros.control.following.joint_faults import FollowingError
 from vla_accel_ros.control.following.watchdog import Motion, Safety, Watchdog
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 
@@ -28,9 +28,7 @@ class Robot:
         self.twist = TwistBuffer("second", 0.5, 1.0, 0.02)
         unwatched = FollowingError(np.full(len(joints), np.inf), np.zeros(len(joints)))
         safety = Safety(Watchdog({"joint_states": 0.3, "chunk": 0.5}))
-        self.follower = ChunkFollower(
-            TrajectoryBuffer(joints, limits), safety, (), 0.5, self.twist, unwatched
-        )
+        self.follower = ChunkFollower(TrajectoryBuffer(joints, limits), safety, 0.5, self.twist, unwatched)
         self.joints, self.now, self.request = joints, START, 0
         self.velocities: list[np.ndarray] = []
         self.sent: list[Any] = []
@@ -38,7 +36,7 @@ class Robot:
     def run(self, seconds: float, speed: float | None = None) -> None:
         for tick in range(round(seconds * 50)):
             self.now += 20 * MS
-            self.follower.felt(np.full(len(self.joints), 0.5), self.now, self.now)
+            self.follower.measured(np.full(len(self.joints), 0.5), self.now, self.now)
             if speed is not None and tick % 5 == 0:
                 self.request += 1
                 row = [speed, 0, 0, 0, 0, 0] + [0.8] * len(self.joints)

@@ -16,14 +16,14 @@ def make_watchdog() -> Watchdog:
     return Watchdog({"camera/front": 0.25, "chunk": 0.5})
 
 
-def see_all(watchdog: Watchdog, stamp_ns: int) -> None:
+def all_seen(watchdog: Watchdog, stamp_ns: int) -> None:
     watchdog.seen("camera/front", stamp_ns)
     watchdog.seen("chunk", stamp_ns)
 
 
 def make_running(now_ns: int = 0) -> Safety:
     safety = Safety(make_watchdog(), settle_s=0.0)
-    see_all(safety.watchdog, now_ns)
+    all_seen(safety.watchdog, now_ns)
     change = safety.step(now_ns, at_rest=True)
     assert change is not None and change.after is Motion.RUNNING
     return safety
@@ -83,11 +83,11 @@ def test_a_silent_camera_is_the_cause_and_not_the_chunk_that_it_keeps_from_comin
 
 def test_chunks_that_are_refused_are_the_cause_also_where_cameras_are_known_by_them():
     watchdog = make_watchdog()
-    see_all(watchdog, 0)
+    all_seen(watchdog, 0)
     watchdog.note("chunk", "chunks are refused: action 3 is nan")
     (cause,) = watchdog.causes(300 * MS)
     assert str(cause).startswith("chunk is 0.30 s old") and str(cause).endswith("refused: action 3 is nan")
-    see_all(watchdog, 290 * MS)
+    all_seen(watchdog, 290 * MS)
     assert watchdog.causes(300 * MS) == []
 
 
@@ -127,7 +127,7 @@ def test_a_silent_input_stops_it_once_then_it_holds_then_it_resumes():
     assert safety.step(310 * MS, at_rest=False) is None
     assert safety.step(400 * MS, at_rest=True).after is Motion.HOLDING
     assert safety.step(410 * MS, at_rest=True) is None
-    see_all(safety.watchdog, 500 * MS)
+    all_seen(safety.watchdog, 500 * MS)
     assert safety.step(500 * MS, at_rest=True).after is Motion.RUNNING
     assert safety.reasons == ()
 
@@ -135,7 +135,7 @@ def test_a_silent_input_stops_it_once_then_it_holds_then_it_resumes():
 def test_it_comes_to_rest_before_it_runs_again():
     safety = make_running()
     safety.step(300 * MS, at_rest=False)
-    see_all(safety.watchdog, 310 * MS)
+    all_seen(safety.watchdog, 310 * MS)
     assert safety.step(310 * MS, at_rest=False) is None and safety.state is Motion.STOPPING
     assert safety.step(350 * MS, at_rest=True).after is Motion.HOLDING
     assert safety.step(360 * MS, at_rest=True).after is Motion.RUNNING
@@ -143,13 +143,13 @@ def test_it_comes_to_rest_before_it_runs_again():
 
 def test_inputs_must_stay_fresh_for_the_settling_time():
     safety = Safety(make_watchdog(), settle_s=0.3)
-    see_all(safety.watchdog, 0)
+    all_seen(safety.watchdog, 0)
     assert safety.step(0, at_rest=True) is None
     assert safety.step(260 * MS, at_rest=True) is None, "the camera is late again: settling starts over"
     for now in (300 * MS, 400 * MS, 500 * MS):
-        see_all(safety.watchdog, now)
+        all_seen(safety.watchdog, now)
         assert safety.step(now, at_rest=True) is None
-    see_all(safety.watchdog, 600 * MS)
+    all_seen(safety.watchdog, 600 * MS)
     assert safety.step(600 * MS, at_rest=True).after is Motion.RUNNING
 
 
@@ -158,7 +158,7 @@ def test_an_operators_hold_stays_until_resumed():
     safety.hold()
     assert safety.step(10 * MS, at_rest=False).reasons == ("held by the operator",)
     safety.step(100 * MS, at_rest=True)
-    see_all(safety.watchdog, 10 * S)
+    all_seen(safety.watchdog, 10 * S)
     assert safety.step(10 * S, at_rest=True) is None and safety.state is Motion.HOLDING
     safety.resume()
     assert safety.step(10 * S, at_rest=True).after is Motion.RUNNING
@@ -179,7 +179,7 @@ def test_a_clock_set_back_stops_it_until_fresh_stamps_arrive():
     change = safety.step(5 * S, at_rest=False)
     assert change.after is Motion.STOPPING and "in the future" in change.reasons[0]
     safety.step(5 * S + 100 * MS, at_rest=True)
-    see_all(safety.watchdog, 5 * S + 200 * MS)
+    all_seen(safety.watchdog, 5 * S + 200 * MS)
     assert safety.step(5 * S + 200 * MS, at_rest=True).after is Motion.RUNNING
 
 
@@ -188,7 +188,7 @@ def test_whatever_time_does_it_runs_only_on_fresh_inputs(events):
     safety = Safety(make_watchdog(), settle_s=0.1)
     for now, event, at_rest in events:
         if event == 0:
-            see_all(safety.watchdog, now)
+            all_seen(safety.watchdog, now)
         elif event == 1:
             safety.watchdog.seen("chunk", now)
         elif event == 2:

@@ -21,8 +21,10 @@ from torch import Tensor
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.guidance import guidance_to
+from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.models.checkpoints.checkpoint import find_format, load_policy
 from vla_accel_ros.models.checkpoints.formats import Contents
+from vla_accel_ros.models.processing.openpi import Normalizer
 from vla_accel_ros.models.smolvla.config import SMOLVLA
 from vla_accel_ros.models.smolvla.model import SmolVLA
 from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy
@@ -104,6 +106,31 @@ def test_it_may_be_given_what_is_executed(policy: SmolVLAPolicy) -> None:
         free = engine.act(prefix, noise=case["noise"].numpy())
     assert np.array_equal(chunk.actions[:2], committed)
     assert not np.array_equal(chunk.actions[2:], free.actions[2:])
+
+
+@pytest.mark.parametrize("fast", [False, True], ids=["plain", "captured"])
+def test_robots_that_share_the_network_have_their_own_state_in_the_prefix(
+    policy: SmolVLAPolicy, fast: bool
+) -> None:
+    shift, scale = np.full(4, 0.3), np.full(4, 0.7)
+    own: dict[str, Any] = {
+        "state_normalizer": Normalizer(shift, scale),
+        "action_normalizer": Normalizer(-shift, scale),
+    }
+    other = Embodiment(replace(policy, delta_mask=np.array([True, False, True, True]), **own), 0.05)
+    engine, seen = Engine(policy, robots={"other": other}, fast=fast), Case(0, str(policy.device)).observation
+    theirs = replace(seen, state=seen.state[:4], robot="other")
+    with engine.observe(seen) as first, engine.observe(theirs) as second:
+        made = engine.act(second, noise=1), engine.act(first, noise=1)
+    for chunk, observation, robot in zip(
+        made, (theirs, seen), (other, Embodiment(policy, 1 / 30)), strict=True
+    ):
+        alone = Engine(robot.policy, step_dt_s=robot.step_dt_s)
+        with alone.observe(observation) as prefix:
+            want = alone.act(prefix, noise=1)
+        np.testing.assert_array_equal(chunk.actions, want.actions)
+        np.testing.assert_array_equal(chunk.step_magnitudes, want.step_magnitudes)
+        assert chunk.step_dt_s == want.step_dt_s
 
 
 def test_it_is_asked_nothing(engine: Engine) -> None:

@@ -15,9 +15,9 @@ from lifecycle_msgs.msg import Transition
 from stack import Stack, set_going
 
 from vla_accel_msgs.msg import ActionChunk, Motion
-from vla_accel_ros.control.chunking.agreement import agreement_from_message
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.tools.replay.moments import agreement_from_message
 
 CHUNKS = 20
 

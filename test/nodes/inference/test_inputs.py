@@ -17,7 +17,7 @@ from vla_accel_msgs.msg import Inputs as InputsMessage
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.environment import demo_contract
-from vla_accel_ros.sensing.inputs import Inputs
+from vla_accel_ros.sensing.arrivals import Inputs
 
 S = 1_000_000_000
 INSTRUCTION = "reach the green block"

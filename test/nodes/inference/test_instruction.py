@@ -7,7 +7,7 @@ import rclpy
 from builders import make_checkpoint
 from calling import change
 from lifecycle_msgs.msg import Transition
-from running import NodeProcess
+from running import NodeProcess, until
 from std_msgs.msg import String
 
 from vla_accel_ros.nodes import qos
@@ -29,11 +29,12 @@ def node(start, tmp_path, operator) -> NodeProcess:
 
 
 def say(operator: Operator, text: str, node: NodeProcess) -> None:
-    """As `ros2 topic pub --once` does."""
+    """As `ros2 topic pub --once` does. It is kept when this returns: a thread of its own writes it."""
     terminal = rclpy.create_node("terminal", context=operator.node.context)
     publisher = terminal.create_publisher(String, "instruction", qos.LATCHED)
     publisher.publish(String(data=text))
     node.wait_for_log(f"instruction: {text!r}")
+    until(lambda: text in node.kept, 30.0, f"{text!r} in its state file", lambda: node.log)
     terminal.destroy_node()
 
 

@@ -38,6 +38,17 @@ def test_another_number_of_joints_is_named(tmp_path, contract):
         Load(make_checkpoint(tmp_path)).engine(replace(contract, joints=contract.joints[:5]))
 
 
+def test_a_further_robot_is_of_its_own_contract_on_the_same_weights(tmp_path, contract):
+    load = Load(make_checkpoint(tmp_path), device="cpu", denoise_steps=3)
+    policy = load.engine(contract).policy
+    slow = replace(contract, chunk=replace(contract.chunk, step_dt_s=0.2))
+    robot = load.embodiment(policy, slow)
+    assert robot.policy.model is policy.model and robot.step_dt_s == 0.2
+    np.testing.assert_array_equal(robot.policy.delta_mask, contract.delta_mask)
+    with pytest.raises(ValueError, match="statistics of 6 states but the contract has 5 joints"):
+        load.embodiment(policy, replace(contract, joints=contract.joints[:5]))
+
+
 def test_a_folder_without_a_model_is_named(tmp_path, contract):
     with pytest.raises(ValueError, match=re.escape(str(tmp_path / "none"))):
         Load(tmp_path / "none").engine(contract)

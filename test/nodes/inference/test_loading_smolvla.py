@@ -17,8 +17,18 @@ def test_it_is_loaded_warmed_up_and_not_asked(tmp_path, contract):
     cameras = tuple(replace(camera, image=name) for camera, name in zip(contract.cameras, names, strict=True))
     folder = make_smolvla_folder(tmp_path / "model")
     contract = replace(contract, cameras=cameras)
-    with pytest.raises(ValueError, match="fast is true, but a smolvla policy has no fast stages"):
-        Load(folder, device="cpu", fast=True).engine(contract)
+    with pytest.raises(
+        ValueError, match="precision is int8, but the fast stages of a smolvla policy are its"
+    ):
+        Load(folder, device="cpu", fast=True, precision="int8").engine(contract)
+    warned: list[str] = []
+    prepared: list[tuple[str, int, int]] = []
+    fast = Load(folder, device="cpu", fast=True, denoise_steps=2)
+    assert fast.engine(contract, warned.append, preparing=lambda *told: prepared.append(told)).config.fast
+    assert "captured stages need a GPU" in warned[0]
+    assert [name for name, _, _ in prepared] == [
+        f"prefixes of 2 images and {words} words, and steps from them" for words in ("1 to 16", "17 to 32")
+    ]
     engine = Load(folder, device="cpu", denoise_steps=2).engine(contract)
     assert isinstance(engine.policy, SmolVLAPolicy)
     with engine.scheduler.newest() as prefix:

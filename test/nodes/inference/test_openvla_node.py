@@ -95,7 +95,7 @@ def test_its_actions_are_chunks_of_one(
         assert chunk.step_dt_s == pytest.approx(STEP_DT_S)
         assert (chunk.actions[0] >= low - 1e-6).all() and (chunk.actions[0] <= high + 1e-6).all()
     stamps = [received.chunk.stamp_ns for received in operator.chunks]
-    assert stamps == sorted(set(stamps))  # one for each frame: it feels nothing in between
+    assert stamps == sorted(set(stamps))  # one for each frame: it takes no joints in between
     operator.wait(lambda: running(operator) == "running", 30.0, "running in the diagnostics")
     assert "loop language" not in " ".join(operator.diagnostics)
     assert not operator.refused and not operator.answers

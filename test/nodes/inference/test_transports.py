@@ -97,7 +97,7 @@ class Cameras:
 
 @pytest.fixture
 def cameras(request, start, operator, tmp_path) -> Iterator[tuple]:
-    """(Cameras, the engine's twin in this process, the node) for the transports of the parameter."""
+    """(Cameras, an engine like the node's in this process, the node) for the transports of the parameter."""
     path = write_contract(tmp_path, **request.param)
     contract, model = Contract.load(path), make_checkpoint(tmp_path / "model")
     cameras = Cameras(operator, contract)

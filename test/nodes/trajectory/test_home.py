@@ -41,7 +41,7 @@ def policy(operator) -> Policy:
 
 
 class Going:
-    """A call of ~/home that is under way."""
+    """A call of ~/home that is unfinished."""
 
     def __init__(self, operator: Operator) -> None:
         client = operator.node.create_client(Trigger, "trajectory/home")
@@ -120,7 +120,7 @@ def test_a_goal_that_is_rejected_and_one_that_is_taken_after_it(operator, arm, n
     assert Going(operator).ends().success and at_home(arm)
 
 
-def test_hold_cancels_a_goal_that_is_under_way(operator, arm, node):
+def test_hold_cancels_a_goal_that_is_unfinished(operator, arm, node):
     going = Going(operator)
     operator.wait(lambda: arm.goals[TOPIC].asked, 30.0, "goal")
     operator.hold()

@@ -15,7 +15,7 @@ from stand_ins import ARM, Arm, write_contract
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.optional import interface
+from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.trajectory.moves import JointMove, Outcome, Tolerances
 
 S = 1_000_000_000
@@ -98,4 +98,4 @@ def test_a_package_that_is_not_installed_is_named_with_its_mend(monkeypatch):
     with pytest.raises(
         ValueError, match=r"servo needs no_such_msgs/msg/Jog, .*apt install ros-jazzy-no-such-msgs"
     ):
-        interface("no_such_msgs", "msg", "Jog", "servo")
+        interface("no_such_msgs/msg/Jog", "servo")

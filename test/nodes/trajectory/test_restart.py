@@ -86,6 +86,13 @@ def restart(node: NodeProcess, operator: Operator) -> None:
     node.start()
 
 
+def fault(node: NodeProcess, operator: Operator) -> None:
+    """It ends by itself because of what it cannot mend."""
+    assert node.lose_ports() == 1
+    forget(operator)
+    node.start()
+
+
 def forget(operator: Operator) -> None:
     """Of what the node before said."""
     operator._diagnostics.clear()
@@ -109,11 +116,14 @@ def test_what_the_operator_held_is_held_by_the_next_process(operator, policy, la
     moves(operator, policy)
 
 
-def test_after_a_crash_it_is_held_by_itself_and_after_a_clean_end_it_is_not(operator, policy, launched):
+@pytest.mark.parametrize("again", [crash, fault])
+def test_after_a_crash_it_is_held_by_itself_and_after_a_clean_end_it_is_not(
+    operator, policy, launched, again
+):
     node = launched()
     restart(node, operator)
     moves(operator, policy)
-    crash(node, operator)
+    again(node, operator)
     stays(operator, policy, CRASHED)
     restart(node, operator)  # nobody has resumed it yet
     stays(operator, policy, CRASHED)

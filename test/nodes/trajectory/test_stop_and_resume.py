@@ -17,7 +17,6 @@ from stack import (
     between,
     commanded_acceleration,
     measured_leap,
-    set_going,
     speed,
     wait_for_motion,
     wait_for_rest,
@@ -38,10 +37,21 @@ KEPT_S = 0.3
 
 
 @pytest.fixture
-def stack(start, tmp_path, operator) -> Stack:
-    stack = Stack(start, tmp_path)
-    set_going(operator)
-    return stack
+def ros_domain(shared_domain: int) -> int:
+    """Of the robot that all these tests share."""
+    return shared_domain
+
+
+@pytest.fixture(scope="module")
+def shared_stack(shared_start, tmp_path_factory) -> Stack:
+    return Stack(shared_start, tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def stack(shared_stack: Stack, operator) -> Stack:
+    """It moves, whatever the test before did to it."""
+    shared_stack.mend(operator)
+    return shared_stack
 
 
 def age_limit_s(contract: Contract) -> float:

@@ -12,7 +12,7 @@ from rclpy.serialization import deserialize_message, serialize_message
 from sensor_msgs.msg import Image
 from streams import serialize_image
 
-from vla_accel_ros.sensing.cameras.cdr import ImageView, image_message, image_view
+from vla_accel_ros.sensing.cameras.image import ImageView, image_message, image_view
 
 
 def make_message(frame_id: str, encoding: str, height: int, width: int, padding: int = 0) -> Image:

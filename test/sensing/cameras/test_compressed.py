@@ -11,8 +11,8 @@ from bombs import black_png, jpeg_of_scans, jpeg_that_claims, refused
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_accel_ros.sensing.cameras.cdr import CompressedView
 from vla_accel_ros.sensing.cameras.compressed import Header, decode, read_header, write_bgr
+from vla_accel_ros.sensing.cameras.image import CompressedView
 
 H, W = 30, 42
 BGR = cv2.GaussianBlur(np.random.default_rng(0).integers(0, 256, (H, W, 3), np.uint8), (0, 0), 3)

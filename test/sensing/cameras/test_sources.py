@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from rings import is_whole, known_image, left_over, make_reader, put, unique
 
-from vla_accel_ros.sensing.cameras.frames import FramePool, NotReady
+from vla_accel_ros.sensing.cameras.frames import FramePool, NotReady, Sources
 from vla_accel_ros.sensing.cameras.ring import RingWriter
-from vla_accel_ros.sensing.cameras.sources import Sources
 
 H, W = 6, 5
 MS = 1_000_000

@@ -23,9 +23,8 @@ from typing import Literal
 
 import numpy as np
 
-from vla_accel_ros.control.chunking.bounds import check_chunk_size
-from vla_accel_ros.control.limits.braking import brake, brake_on_arrival
-from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.chunking.plausibility import check_chunk_size
+from vla_accel_ros.control.limits.joint_limits import JointLimits, brake, brake_on_arrival
 from vla_accel_ros.control.limits.limiter import hardest
 from vla_accel_ros.control.limits.trajectory_limits import LimitReport, enforce
 from vla_accel_ros.control.trajectory import MotionState, Trajectory, check_finite, knot_velocities
@@ -255,13 +254,9 @@ class TrajectoryBuffer:
         needed = hardest(positions[-2], v, positions[-1], np.zeros_like(v), h)
         fastest = np.clip(velocities[-1], -self.limits.velocity, self.limits.velocity)
         velocities[-1] = np.where(needed <= self.limits.acceleration, 0.0, fastest)
-        tail = brake(self.joints, MotionState(int(times[-1]), positions[-1], velocities[-1]), self.limits)
-        return Trajectory(
-            self.joints,
-            np.concatenate([times[1:-1], tail.times_ns]),
-            np.concatenate([positions[1:-1], tail.positions]),
-            np.concatenate([velocities[1:-1], tail.speeds]),
-        )
+        end = MotionState(int(times[-1]), positions[-1], velocities[-1])
+        path = Trajectory(self.joints, times[1:], positions[1:], velocities[1:])
+        return path.then(brake(self.joints, end, self.limits))
 
     def _renew(self, stamp_ns: int, now_ns: int) -> Trajectory | None:
         """More of the plan, because a chunk shows that observations are fresh; None when there is none."""

@@ -77,13 +77,13 @@ class _Executing(NamedTuple):
 
 class RealTimeChunking:
     """Makes each chunk agree with the last one that was made: `begin` and `made` frame every action request,
-    of which several may be under way. Safe to use from several threads.
+    of which several may be unfinished. Safe to use from several threads.
 
     engine: computes the chunks. clock_ns: the ROS clock that observations are stamped by.
     jacobian: see models.flow.rtc.
 
     Attributes for diagnostics: `counts` (guided or trained, and what was neither: first, instruction,
-    no_overlap, clock_jumps, and what it was paused for).
+    embodiment, no_overlap, clock_jumps, and what it was paused for).
     """
 
     def __init__(
@@ -198,6 +198,8 @@ class RealTimeChunking:
             self._ages_s = ()
         elif prefix.instruction != previous.instruction:
             why = "instruction"
+        elif not _of_embodiment(previous.chunk, prefix):
+            why = "embodiment"
         elif not self._overlaps(previous.chunk, prefix.stamp_ns):
             why = "no_overlap"
         else:
@@ -216,6 +218,12 @@ class RealTimeChunking:
             self._ages_s = ()
         else:
             self._ages_s = (*self._ages_s, elapsed_ns * 1e-9)[-self.settings.window :]
+
+
+def _of_embodiment(chunk: Chunk, prefix: Prefix) -> bool:
+    """Whether the robot of a frame still counts its actions as it did in a chunk."""
+    robot = prefix.embodiment
+    return (chunk.step_dt_s, chunk.actions.shape[1]) == (robot.step_dt_s, robot.policy.joints)
 
 
 def _behind(committed: np.ndarray | None, chunk: Chunk) -> Chunk:

@@ -1,4 +1,4 @@
-"""Who has gone silent, and what the robot does about it.
+"""Who has gone silent, whether the clock was set, and what the robot does about it.
 
 Every input that motion depends on has an age limit, by its own stamp: a frame that arrives on time but was
 taken a second ago is a second old. When one is late the robot stops and holds, and goes on by itself when all
@@ -6,17 +6,27 @@ have been fresh for a moment; a hold, an operator's or for any other reason, sta
 stamp further in the future than the limit counts as late too, so that after a clock has jumped back nothing
 moves before fresh stamps arrive. What a person reads is the cause: when inference is silent, the cameras it
 told of are not to blame, and a chunk that is late because a camera is, is left out. Time is given.
+
+rclpy tells of jumps of /clock, but not of a computer's clock that is set, by hand or by its time service.
+After one all stamps mean something else: an arm that is told where to be at times would leap, or stand still
+until the clock has caught up. ClockWatch finds it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-INFERENCE, CHUNK, CAMERA = "inference", "chunk", "camera/"
+from vla_accel_ros.control.chunking.buffer import SET_BACK_NS
+
+INFERENCE, CHUNK, CAMERA, JOINT_STATES = "inference", "chunk", "camera/", "joint_states"
+INFERENCE_S = 0.6
+"""Inference that has told nothing for this long is late."""
 QUIET_S = 0.25
 """After this much silence of inference, which tells 20 times a second, what it tells of is not to blame."""
+_AHEAD_NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -67,25 +77,46 @@ class Watchdog:
             raise ValueError(f"age limit of {name} is {limit_s}: give seconds above zero")
         self._limits_s[name] = limit_s
 
-    def watches(self, name: str) -> bool:
-        """Whether this input is watched."""
-        return name in self._limits_s
-
     def seen(self, name: str, stamp_ns: int) -> None:
         """An input arrived; the last to arrive counts, not the largest. KeyError for a name not watched."""
         self._known(name)
         self._stamps_ns[name] = stamp_ns
         self._notes.pop(name, None)
 
+    def seen_chunk(self, stamp_ns: int) -> None:
+        """A chunk arrived. Its stamp is the age of its oldest image, and tells of cameras too, unless
+        inference tells of them itself."""
+        for name in (CHUNK, *(() if INFERENCE in self._limits_s else self._cameras)):
+            self.seen(name, stamp_ns)
+
+    def told(
+        self,
+        stamps_ns: Mapping[str, int],
+        now_ns: int,
+        problems: Mapping[str, str] | None = None,
+        waiting_for: str = "",
+        slow: str = "",
+    ) -> None:
+        """Take what inference tells of its inputs: the newest stamp of each stream, what is wrong with which,
+        why it makes no chunks, or makes them too slowly. From now on it is watched itself."""
+        if INFERENCE not in self._limits_s:
+            self.watch(INFERENCE, INFERENCE_S)
+        self.seen(INFERENCE, now_ns)
+        for name in self._cameras:
+            if name in stamps_ns:
+                self.seen(name, stamps_ns[name])
+            if problems and problems.get(name):
+                self.note(name, problems[name])
+        if waiting_for:
+            self.note(CHUNK, f"inference waits: {waiting_for}")
+        elif slow and CHUNK not in self._notes:  # a refusal says more
+            self.note(CHUNK, slow)
+
     def note(self, name: str, why: str, detail: str = "") -> None:
         """What is known of why an input does not come, until it comes; it is told with its age. detail: what
         of it is another every time."""
         self._known(name)
         self._notes[name] = why, detail
-
-    def noted(self, name: str) -> bool:
-        """Whether something is known of why an input does not come."""
-        return name in self._notes
 
     def age_s(self, name: str, now_ns: int) -> float | None:
         """Age of an input by its stamp, None when it was never seen."""
@@ -106,6 +137,10 @@ class Watchdog:
             if age is None or abs(age) > limit
         ]
 
+    def is_late(self, name: str, now_ns: int) -> bool:
+        """Whether an input is beyond its limit."""
+        return any(late.name == name for late in self.late(now_ns))
+
     def causes(self, now_ns: int) -> list[Late]:
         """The inputs that are late, without those that are so because of another; empty when none is late."""
         late = self.late(now_ns)
@@ -121,6 +156,10 @@ class Watchdog:
         if len(told) + len(others) < len(late) or (told and silent_s > QUIET_S):
             return [Late(INFERENCE, silent_s, self._limits_s[INFERENCE]), *others]
         return [one for one in late if one.name != CHUNK or one.note or not cameras]
+
+    @property
+    def _cameras(self) -> tuple[str, ...]:
+        return tuple(name for name in self._limits_s if name.startswith(CAMERA))
 
     def _known(self, name: str) -> None:
         if name not in self._limits_s:
@@ -206,3 +245,25 @@ class Safety:
             return Motion.HOLDING if at_rest else Motion.STOPPING
         settled = self._fresh_since_ns is not None and now_ns - self._fresh_since_ns >= self._settle_ns
         return Motion.RUNNING if settled and not self.pause else Motion.HOLDING
+
+
+class ClockWatch:
+    """Compares a clock with one that nobody sets. Times in nanoseconds.
+
+    A jump is what is certain whenever this thread was kept waiting: more than 20 ms back or 1 s ahead.
+    """
+
+    def __init__(self, clock_ns: Callable[[], int], steady_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._clock_ns, self._steady_ns = clock_ns, steady_ns
+        self._last = self._read()
+
+    def jump_ns(self) -> int:
+        """By how much the clock was set since the last call; 0 when it was not."""
+        (least, clock, most), (before, now, after) = self._last, self._read()
+        self._last = before, now, after
+        back, ahead = (now - clock) - (before - most), (now - clock) - (after - least)
+        return back if back < -SET_BACK_NS else ahead if ahead > _AHEAD_NS else 0
+
+    def _read(self) -> tuple[int, int, int]:
+        """The clock, between two readings of the other."""
+        return self._steady_ns(), self._clock_ns(), self._steady_ns()

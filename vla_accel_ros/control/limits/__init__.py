@@ -1,5 +1,5 @@
 """Joint limits on every path.
 
-joint_limits: what each joint may do; trajectory_limits: the limits enforced on a trajectory; limiter: one
-step of the second-order limiter; limited_tracking: many steps at once; braking: the shortest stop.
+joint_limits: what each joint may do, and the shortest stop; limiter: steps of the second-order limiter;
+trajectory_limits: the limits enforced on a trajectory.
 """

@@ -1,12 +1,24 @@
-"""What each joint may do: its range, its greatest speed and its greatest acceleration."""
+"""What each joint may do: its range, its greatest speed and acceleration; and the shortest stop by them.
+
+A stop is used when something is wrong, so it needs nothing but where the joints are and how fast: every joint
+brakes with its whole acceleration and then stands. From a state inside its limits it comes to rest inside
+them, since enforced motion always keeps enough room to brake.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+
+from vla_accel_ros.control.trajectory import MotionState, Trajectory
+
+_SHORTEST_S = 0.1
+# A clock that was set is noticed this much later at most.
+_NOTICED_S = 0.02
 
 
 class _Limited(Protocol):
@@ -55,3 +67,65 @@ class JointLimits:
         return JointLimits(
             self.lower[columns], self.upper[columns], self.velocity[columns], self.acceleration[columns]
         )
+
+
+def brake(joints: tuple[str, ...], state: MotionState, limits: JointLimits) -> Trajectory:
+    """Brake from `state` in minimal time, each joint on its own; the last point has zero velocity.
+
+    The first point is the state itself; one more follows for every instant at which a joint comes to rest.
+    Stops last whole microseconds, rounded up where there is room. Without velocity it is at rest already.
+    """
+    v0 = np.zeros_like(state.position) if state.velocity is None else state.velocity
+    if not v0.any():
+        return Trajectory(joints, np.array([state.stamp_ns]), state.position[None], v0[None])
+    stop_s = np.ceil(np.abs(v0) / limits.acceleration * 1e6) * 1e-6
+    room = np.where(v0 > 0, limits.upper - state.position, state.position - limits.lower)
+    tight = (room > 0) & (np.abs(v0) * stop_s > 2 * room)
+    stop_s[tight] = np.maximum(np.floor(2 * room[tight] / np.abs(v0[tight]) * 1e6), 1.0) * 1e-6
+    t = np.array(sorted({0.0, *stop_s.tolist()}))[:, None]
+    slowing = np.divide(v0, stop_s, out=np.zeros_like(v0), where=stop_s > 0)
+    moved = np.minimum(t, stop_s)
+    positions = state.position + moved * (v0 - slowing * moved / 2)
+    velocities = np.where(t < stop_s, v0 - slowing * t, 0.0)
+    times_ns = state.stamp_ns + np.round(t[:, 0] * 1e9).astype(np.int64)
+    return Trajectory(joints, times_ns, positions, velocities)
+
+
+def brake_on_arrival(
+    joints: tuple[str, ...],
+    reference: Callable[[int], tuple[np.ndarray, np.ndarray]],
+    was_ns: int,
+    now_ns: int,
+    late_s: float,
+    limits: JointLimits,
+) -> Trajectory:
+    """One point to rest at, for controllers that execute `reference` in a time that is no more.
+
+    reference: position and velocity, float64 [D] each, at a time. was_ns: the present in that time; now_ns:
+    in the new one, in which the point is. Within limits wherever on the path a controller is when it comes,
+    up to late_s from now.
+
+    From speed v a cubic to v T / 2 ahead brakes with v / T. A controller that is late by lag is closer by
+    v lag, and brakes with up to 6 v lag / T^2 more; its speed may be w by then, 4 (w - v) / T more. Where
+    that is no room to the end of a joint's range, it takes 3 room / v, from where no cubic goes beyond.
+    """
+    position, velocity = reference(was_ns)
+    speed = np.maximum(np.abs(velocity), np.abs(reference(was_ns + round(late_s * 1e9))[1]))
+    top, lag_s = limits.acceleration, late_s + _NOTICED_S
+    change = 4.0 * speed - 3.0 * np.abs(velocity)
+    rest_s = (change + np.sqrt(change * change + 24.0 * top * speed * lag_s)) / (2.0 * top)
+    room = np.where(velocity > 0, limits.upper - position, position - limits.lower)
+    tight = speed * float(rest_s.max(initial=0.0)) > 3.0 * room
+    rest_s = (3.0 * room[tight] / speed[tight]).min() if tight.any() else rest_s.max(initial=0.0)
+    rest_s = max(float(rest_s), _SHORTEST_S)
+    end = np.clip(position + velocity * rest_s / 2, limits.lower, limits.upper).reshape(1, -1)
+    return Trajectory(joints, np.array([now_ns + math.ceil(rest_s * 1e9)]), end, np.zeros_like(end))
+
+
+def cut(trajectory: Trajectory, at_ns: int, limits: JointLimits) -> Trajectory:
+    """A motion up to a time and then a brake; all of it, where it ends before. It has velocities."""
+    if at_ns >= trajectory.end_ns:
+        return trajectory
+    at_ns = max(at_ns, trajectory.start_ns)
+    state = MotionState(at_ns, *trajectory.sample(at_ns))
+    return trajectory.then(brake(trajectory.joints, state, limits))

@@ -3,11 +3,13 @@
 Each step to the next knot is the asked cubic if that is within limits, else a constant acceleration that
 closes in on the asked path without overshooting it and never leaves room too short to brake before a position
 limit. Constant acceleration between knots is exactly what cubic sampling of (position, velocity) knots gives,
-so the bound holds everywhere between them. This is the plain form, for a stream of single steps;
-limited_tracking.py makes the same steps along a whole path, faster.
+so the bound holds everywhere between them. `step_towards` is the plain form, for a stream of single steps;
+`steps_along` makes the same steps along a whole path, faster, and is tested against it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -19,6 +21,8 @@ POSITION_TOLERANCE = 1e-9
 LEAST_ROOM = 1e-10
 CLOSING = 0.5
 """Share of the acceleration limit with which a joint slows down as it comes back to the asked path."""
+
+Step = Callable[[int, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 def extremes(
@@ -45,20 +49,6 @@ def extremes(
         p = p0 + s * (v0 + s * (c2 + s * c3))
         lowest, highest = np.minimum(lowest, p), np.maximum(highest, p)
     return lowest, highest, velocity, acceleration
-
-
-def hull(
-    p0: np.ndarray, v0: np.ndarray, p1: np.ndarray, v1: np.ndarray, duration_s: np.ndarray | float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Bounds of what `extremes` gives, by the control points of the Bezier curves, for a third of the work;
-    the acceleration is exact."""
-    third = duration_s / 3.0
-    middle = (p1 - p0) / third - v0 - v1
-    early, late = p0 + third * v0, p1 - third * v1
-    acceleration = np.maximum(np.abs(middle - v0), np.abs(middle - v1)) * (2.0 / duration_s)
-    velocity = np.maximum(np.maximum(np.abs(v0), np.abs(v1)), np.abs(middle))
-    lowest, highest = np.minimum(np.minimum(p0, p1), early), np.maximum(np.maximum(p0, p1), early)
-    return np.minimum(lowest, late), np.maximum(highest, late), velocity, acceleration
 
 
 def hardest(
@@ -179,16 +169,110 @@ def _brakeable(room: np.ndarray, v: np.ndarray, top: np.ndarray, h: float) -> np
     return np.where(ahead < 0.0, turning, stoppable(np.maximum(ahead, 0.0), top, h))
 
 
-def beyond(
-    lowest: np.ndarray, highest: np.ndarray, end_p: np.ndarray, end_v: np.ndarray, limits: JointLimits
-) -> np.ndarray:
-    """How far [D] a path leaves its position limits, the braking distance after its end included; 0 if it
-    does not."""
-    brake = end_v * np.abs(end_v) / (2.0 * limits.acceleration)
-    over = np.maximum(np.maximum(highest, end_p + brake) - limits.upper, 0.0)
-    under = np.maximum(limits.lower - np.minimum(lowest, end_p + brake), 0.0)
-    out = np.maximum(over, under)
-    return np.where(out <= POSITION_TOLERANCE, 0.0, out)
+def steps_along(
+    goal_p: np.ndarray,
+    goal_v: np.ndarray,
+    h: np.ndarray,
+    longest: np.ndarray,
+    clean: np.ndarray,
+    limits: JointLimits,
+) -> Step:
+    """A function (k, p, v, on, p_next, v_next) -> on: `step_towards` for step k to goals [N + 1, D] by steps
+    h [N]; it writes p_next, v_next [D].
+
+    longest [N]: longest_s of each step. clean [N, D]: where the step from goal to goal keeps all limits. on
+    [D]: joints at their goal; returns those that are so then. A step depends on the one before, so only the
+    joints can be computed at once; what does not depend on where they are is computed for all steps
+    beforehand, and a step is some forty operations on rows of one buffer, which allocate nothing.
+    """
+    d = goal_p.shape[1]
+    lower, upper, fastest, slowest = limits.lower, limits.upper, limits.velocity, -limits.velocity
+    middle, half = _middle(limits)
+    goal_p, goal_v, h = goal_p[1:], goal_v[1:], np.repeat(h[:, None], d, axis=1)
+    top, guard = limits.acceleration, braking(limits, longest[:, None])
+    tops = np.stack([guard, guard, np.broadcast_to(CLOSING * top, guard.shape)], axis=1)
+    double, lag = 2.0 * tops, tops * (h / 2)[:, None]
+    # A cubic is within limits if (its speed in the middle) - (at the ends), that speed, and where its
+    # tangents lead to, are no more than these.
+    most = np.empty((len(h), 4, d))
+    most[:, 0] = most[:, 1] = top * (h / 2) * (1 + TOLERANCE)
+    most[:, 2] = fastest * (1 + TOLERANCE)
+    most[:, 3] = np.where(np.abs(goal_p - h / 3 * goal_v - middle) <= half, half, -1.0)
+    rows = list(
+        zip(
+            *(goal_p, goal_v, clean, h / 2, h / 3, 3 / h, 1 / h, top * h),
+            *(goal_p - h / 2 * goal_v, 3 / h * goal_p - goal_v, double, lag, np.square(lag), most),
+        )
+    )
+    ahead, stop, cubic = np.empty((3, d)), np.empty((3, d)), np.empty((4, d))
+    up, down, way = ahead
+    stop_up, stop_down, stop_way = stop
+    first, last, centre, early = cubic
+    still, room, closing, bound = np.empty((4, d))
+    good, zeros, limited = np.empty((4, d), bool), np.zeros((3, d)), ahead[:2].ravel()
+    assert np.shares_memory(limited, ahead)
+    add, subtract, multiply, minimum, maximum = np.add, np.subtract, np.multiply, np.minimum, np.maximum
+
+    def step(
+        k: int, p: np.ndarray, v: np.ndarray, on: np.ndarray, p_next: np.ndarray, v_next: np.ndarray
+    ) -> np.ndarray:
+        goal_p, goal_v, clean, half_s, third_s, triple, per_s, change, rest, ease, double, lag, lag2, most = (
+            rows[k]
+        )
+        multiply(v, half_s, still)
+        add(still, p, still)  # where it is after a step to a stand
+        subtract(upper, still, up)
+        subtract(still, lower, down)
+        subtract(rest, still, room)
+        np.absolute(room, way)
+        maximum(ahead, zeros, out=stop)
+        multiply(stop, double, stop)
+        add(stop, lag2, stop)
+        np.sqrt(stop, stop)
+        subtract(stop, lag, stop)
+        if limited.min() < 0.0:  # a stop falls into this step
+            turning = v * up / maximum(upper - p, LEAST_ROOM), -v * down / maximum(p - lower, LEAST_ROOM)
+            np.copyto(stop_up, minimum(turning[0], 0.0), where=up < 0.0)
+            np.copyto(stop_down, minimum(turning[1], 0.0), where=down < 0.0)
+        multiply(way, per_s, closing)
+        minimum(closing, stop_way, out=closing)
+        np.copysign(closing, room, closing)
+        add(closing, goal_v, v_next)
+        minimum(v_next, stop_up, out=v_next)
+        np.negative(stop_down, stop_down)
+        maximum(v_next, stop_down, out=v_next)
+        minimum(v_next, fastest, out=v_next)
+        maximum(v_next, slowest, out=v_next)
+        subtract(v, change, bound)
+        maximum(v_next, bound, out=v_next)
+        add(v, change, bound)
+        minimum(v_next, bound, out=v_next)
+        multiply(v_next, half_s, p_next)
+        add(p_next, still, p_next)
+        multiply(p, triple, bound)
+        add(bound, v, bound)
+        subtract(ease, bound, centre)
+        subtract(centre, v, first)
+        subtract(centre, goal_v, last)
+        multiply(v, third_s, early)
+        add(early, p, early)
+        subtract(early, middle, early)
+        np.absolute(cubic, cubic)
+        np.less_equal(cubic, most, good)
+        there = (on & clean) | good.all(axis=0)
+        np.copyto(p_next, goal_p, where=there)
+        np.copyto(v_next, goal_v, where=there)
+        return there
+
+    return step
+
+
+def _middle(limits: JointLimits) -> tuple[np.ndarray, np.ndarray]:
+    """Middle and half of each joint's range; all of it where it is endless."""
+    endless = ~(np.isfinite(limits.lower) & np.isfinite(limits.upper))
+    with np.errstate(invalid="ignore"):
+        middle, half = (limits.lower + limits.upper) / 2, (limits.upper - limits.lower) / 2
+    return np.where(endless, 0.0, middle), np.where(endless, np.inf, half) + POSITION_TOLERANCE
 
 
 def _inside(s: np.ndarray, duration_s: np.ndarray | float) -> np.ndarray:

@@ -1,9 +1,10 @@
 """Joint limits, enforced on the path that the controller will sample and not only on its points.
 
 A policy's chunk may jump. Cutting positions or velocities point by point leaves accelerations no motor can
-follow, so a joint that breaks a limit is led by a second-order limiter (limited_tracking.py) from where it
-is, until it follows what is asked, or is at rest where it was asked to be. Joints within limits pass
-unchanged, bit for bit.
+follow, so a joint that breaks a limit is led by a second-order limiter (limiter.py) from where it is, until
+it follows what is asked, or is at rest where it was asked to be. Joints within limits pass unchanged, bit for
+bit. The work is bounded: a step for each knot that is asked, and MOST_CHASE more that grow geometrically, so
+that a long way to rest takes no more of them than a short one.
 """
 
 from __future__ import annotations
@@ -12,12 +13,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.limits.limited_tracking import lead
-from vla_accel_ros.control.limits.limiter import TOLERANCE, beyond, extremes, hull, turning_s
+from vla_accel_ros.control.limits.joint_limits import JointLimits, brake
+from vla_accel_ros.control.limits.limiter import (
+    CLOSING,
+    POSITION_TOLERANCE,
+    TOLERANCE,
+    attainable,
+    extremes,
+    reachable,
+    steps_along,
+    turning_s,
+)
 from vla_accel_ros.control.trajectory import MotionState, Trajectory, knot_velocities
 
 MOST_SPLIT = 96
+MOST_CHASE = 28
+"""Steps after the last knot that is asked; a joint that is not at its goal then, brakes."""
+LONGEST_CHASE_S = 20.0
+_AIMED_CHASE = 16
 _MS = 1_000_000
 
 
@@ -104,15 +117,106 @@ def enforce(
     return Trajectory(trajectory.joints, sent_times[1:], positions[1:], velocities[1:]), report
 
 
+def lead(
+    asked_p: np.ndarray, asked_v: np.ndarray, times_ns: np.ndarray, limits: JointLimits, to_rest: bool = True
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Lead joints along knots: asked positions and velocities, float64 [N, D], at int64 [N] times.
+
+    The first knot is where the joints are. Returns times, positions and velocities of the N knots, and with
+    to_rest of MOST_CHASE + D more at most, in which joints that lag come to rest where they were asked to be,
+    or as soon as they can if that takes too long.
+    """
+    h = np.diff(times_ns) * 1e-9
+    goal_p, goal_v = attainable(asked_p, asked_v, limits, h.max())
+    p, v = _walk(asked_p[0], asked_v[0], goal_p, goal_v, h, limits)
+    goal_p, goal_v = goal_p[-1], goal_v[-1]
+    if not to_rest or goal_v.any() or (np.array_equal(p[-1], goal_p) and not v[-1].any()):
+        return times_ns, p, v
+    steps_ns = np.round(chase_s(p[-1], v[-1], goal_p, h.max(), limits) * 1e9).astype(np.int64)
+    goals = np.broadcast_to(goal_p, (len(steps_ns) + 1, len(goal_p)))
+    more_p, more_v = _walk(p[-1], v[-1], goals, np.zeros_like(goals), steps_ns * 1e-9, limits, to_rest=True)
+    times_ns = np.append(times_ns, times_ns[-1] + np.cumsum(steps_ns[: len(more_p) - 1]))
+    p, v = np.concatenate([p, more_p[1:]]), np.concatenate([v, more_v[1:]])
+    if not v[-1].any():
+        return times_ns, p, v
+    names = tuple(map(str, range(len(goal_p))))
+    tail = brake(names, MotionState(int(times_ns[-1]), p[-1], v[-1]), limits)
+    assert tail.velocities is not None
+    return (
+        np.append(times_ns, tail.times_ns[1:]),
+        np.concatenate([p, tail.positions[1:]]),
+        np.concatenate([v, tail.velocities[1:]]),
+    )
+
+
+def chase_s(
+    p: np.ndarray, v: np.ndarray, goal_p: np.ndarray, step_s: float, limits: JointLimits
+) -> np.ndarray:
+    """Steps in seconds, from about step_s on and MOST_CHASE at most, that suffice to come to rest at the
+    goal."""
+    top = limits.acceleration
+    stop_s = np.abs(v) / top
+    way = np.abs(goal_p - p) + np.abs(v) * stop_s / 2
+    ramps = (1.0 + 1.0 / CLOSING) / 2 / top
+    peak = np.minimum(limits.velocity, np.sqrt(way / ramps)) + 1e-12
+    need_s = min(float((stop_s + way / peak + peak * ramps).max()), LONGEST_CHASE_S / 2)
+    # By such steps a joint at full speed can still brake with all that it has, also while they grow so fast.
+    first_s = min(max(step_s, need_s / 8), float(turning_s(limits).min()) / 2)
+    low, high = 1.0, 1.25
+    if first_s * _AIMED_CHASE < need_s:
+        for _ in range(20):  # growth whose steps sum up to what is needed
+            growth = (low + high) / 2
+            enough = first_s * (growth**_AIMED_CHASE - 1.0) >= need_s * (growth - 1.0)
+            low, high = (low, growth) if enough else (growth, high)
+    else:
+        high = 1.0
+    steps = first_s * high ** np.minimum(np.arange(MOST_CHASE), _AIMED_CHASE)
+    return steps[np.cumsum(steps) <= max(2.0 * need_s, 2.0 * first_s)]
+
+
+def _walk(
+    p0: np.ndarray,
+    v0: np.ndarray,
+    goal_p: np.ndarray,
+    goal_v: np.ndarray,
+    h: np.ndarray,
+    limits: JointLimits,
+    to_rest: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions and velocities [N + 1, D] of joints that start at p0, v0 and are led to attainable goals
+    [N + 1, D] by steps h [N]. to_rest: end when all are at their goal, which is at rest; the steps grow."""
+    p, v = np.empty(goal_p.shape), np.empty(goal_p.shape)
+    p[0], v[0] = p0, v0
+    clean = reachable(goal_p[:-1], goal_v[:-1], goal_p[1:], goal_v[1:], h[:, None], limits)
+    all_clean: list[bool] = np.logical_and.reduce(clean, axis=1).tolist()
+    longest = np.append(h[1:], h[-1]) if to_rest else np.full(len(h), h.max())
+    step = steps_along(goal_p, goal_v, h, longest, clean, limits)
+    on = (p[0] == goal_p[0]) & (v[0] == goal_v[0])
+    k = 0
+    while k < len(h):
+        if all_clean[k] and on.all():
+            if to_rest:
+                break
+            until = k + 1
+            while until < len(h) and all_clean[until]:
+                until += 1
+            p[k + 1 : until + 1], v[k + 1 : until + 1] = goal_p[k + 1 : until + 1], goal_v[k + 1 : until + 1]
+            k = until
+        else:
+            on = step(k, p[k], v[k], on, p[k + 1], v[k + 1])
+            k += 1
+    return p[: k + 1], v[: k + 1]
+
+
 def _report(
     joints: tuple[str, ...], p: np.ndarray, v: np.ndarray, h: np.ndarray, limits: JointLimits
 ) -> LimitReport:
     """What knots [N + 1, D] ask for; exactly only if that may be beyond limits."""
-    for measure in (hull, extremes):
+    for measure in (_hull, extremes):
         lowest, highest, fastest, hardest = measure(p[:-1], v[:-1], p[1:], v[1:], h[:, None])
         report = LimitReport(
             joints,
-            beyond(lowest.min(axis=0), highest.max(axis=0), p[-1], v[-1], limits),
+            _beyond(lowest.min(axis=0), highest.max(axis=0), p[-1], v[-1], limits),
             fastest.max(axis=0) / limits.velocity,
             hardest.max(axis=0) / limits.acceleration,
             np.zeros(len(joints)),
@@ -143,3 +247,29 @@ def _split(times: np.ndarray, longest_s: float, stop_s: np.ndarray) -> np.ndarra
     after = np.searchsorted(times, stops, side="right")
     apart = (stops - times[after - 1] >= _MS // 2) & (times[after] - stops >= _MS // 2)
     return np.insert(times, after[apart], stops[apart])
+
+
+def _hull(
+    p0: np.ndarray, v0: np.ndarray, p1: np.ndarray, v1: np.ndarray, duration_s: np.ndarray | float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Bounds of what `extremes` gives, by the control points of the Bezier curves, for a third of the work;
+    the acceleration is exact."""
+    third = duration_s / 3.0
+    middle = (p1 - p0) / third - v0 - v1
+    early, late = p0 + third * v0, p1 - third * v1
+    acceleration = np.maximum(np.abs(middle - v0), np.abs(middle - v1)) * (2.0 / duration_s)
+    velocity = np.maximum(np.maximum(np.abs(v0), np.abs(v1)), np.abs(middle))
+    lowest, highest = np.minimum(np.minimum(p0, p1), early), np.maximum(np.maximum(p0, p1), early)
+    return np.minimum(lowest, late), np.maximum(highest, late), velocity, acceleration
+
+
+def _beyond(
+    lowest: np.ndarray, highest: np.ndarray, end_p: np.ndarray, end_v: np.ndarray, limits: JointLimits
+) -> np.ndarray:
+    """How far [D] a path leaves its position limits, the braking distance after its end included; 0 if it
+    does not."""
+    stop = end_v * np.abs(end_v) / (2.0 * limits.acceleration)
+    over = np.maximum(np.maximum(highest, end_p + stop) - limits.upper, 0.0)
+    under = np.maximum(limits.lower - np.minimum(lowest, end_p + stop), 0.0)
+    out = np.maximum(over, under)
+    return np.where(out <= POSITION_TOLERANCE, 0.0, out)

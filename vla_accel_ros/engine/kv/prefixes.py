@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.types import Observation
 
 
@@ -26,7 +27,7 @@ class Prefix:
     slot: where they are; version: of the frame, grows with every one; stamp_ns: capture time of the
     observation; n_tokens: image and prompt tokens; n_images: image tokens alone; state: float32 [D], the
     observation's; instruction: the words of the prompt, the observation's or a question; robot: whose it is;
-    ready: after which a stream of a GPU may read it, None on a CPU.
+    embodiment: that it was computed for; ready: after which a stream of a GPU may read it, None on a CPU.
     """
 
     slot: int
@@ -37,6 +38,7 @@ class Prefix:
     state: np.ndarray
     instruction: str
     robot: str
+    embodiment: Embodiment = field(repr=False, compare=False)
     ready: torch.cuda.Event | None = field(repr=False, compare=False)
     _of: Prefixes = field(repr=False, compare=False)
     _released: list[bool] = field(default_factory=lambda: [False], repr=False, compare=False)
@@ -63,7 +65,9 @@ class Prefixes:
         self._versions = itertools.count()
         self._lock = threading.RLock()
 
-    def publish(self, slot: int, observation: Observation, n_tokens: int, n_images: int) -> Prefix:
+    def publish(
+        self, slot: int, observation: Observation, embodiment: Embodiment, n_tokens: int, n_images: int
+    ) -> Prefix:
         """An acquired slot, to which the current stream writes, is its robot's newest frame from now on; it
         stays the caller's, as the Prefix."""
         prefix = Prefix(
@@ -75,6 +79,7 @@ class Prefixes:
             np.array(observation.state, np.float32),
             observation.instruction,
             observation.robot,
+            embodiment,
             self._event(),
             self,
         )
@@ -99,6 +104,16 @@ class Prefixes:
             ready=self._event(),
             _released=[False],
         )
+
+    def remove(self, robot: str) -> None:
+        """Give a robot's newest back: nobody acts on it any longer."""
+        with self._lock:
+            newest = self._newest.pop(robot, None)
+        if newest is None:
+            return
+        if newest.ready is not None:  # who writes to the slot next comes after the lane that wrote it
+            torch.cuda.current_stream(self._pool.k.device).wait_event(newest.ready)
+        newest.release()
 
     def newest(self, robot: str = "") -> Prefix | None:
         """The newest of a robot, held for the caller; None before the first."""

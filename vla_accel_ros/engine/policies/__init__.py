@@ -1,6 +1,6 @@
 """Scheduling policies: which micro-requests run next, together. Pure objects, whose time is given.
 
 policy: the interface, and what all share. chunks: whole and staggered flow chunks. tokens: frames of policies
-that act by tokens. text: answers in the time that the others leave. Another policy may come from another
-package, by the entry point `vla_accel_ros.policies`.
+that act by tokens. text: answers in the time that the others leave. lanes: a policy for each lane. Another
+policy may come from another package, by the entry point `vla_accel_ros.policies`.
 """

@@ -4,7 +4,7 @@ Frames and actions never wait for text. A token, which advances all open answers
 it can be expected to end, with a margin, before the next frame is due. The expectation rises at once with a
 token that took longer and falls slowly, because a token too many delays a robot and one too few a sentence.
 Where there is never any slack, a token now and then keeps answers from standing still, and takes at most
-SHARE of the time.
+SHARE of the time. In a lane of its own text waits for nobody (`TextAlone`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vla_accel_ros.engine.policies.policy import Policy
+from vla_accel_ros.engine.policies.policy import Policy, see
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ASK, DECODE, PREFILL, MicroBatch, Request
 
@@ -40,7 +40,7 @@ class TextInSlack:
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
         asks = [request for request in ready if request.want == ASK]
-        text = self._text(asks)
+        text = _text(asks)
         overdue = text is not None and now_s >= self._overdue_s(asks)
         if not overdue:
             urgent = self._first.next(lane, [r for r in ready if r.want != ASK], now_s, due_s)
@@ -63,13 +63,6 @@ class TextInSlack:
         text_s = min(self._overdue_s(asks), now_s + AGAIN_S) if asks else math.inf
         return min(text_s, self._first.wake_s(ready, now_s))
 
-    def _text(self, asks: list[Request]) -> MicroBatch | None:
-        """Begin the oldest question that waits; else a token of every open answer."""
-        waiting = [request for request in asks if not request.begun]
-        if waiting:
-            return MicroBatch(PREFILL, (max(waiting, key=lambda request: request.priority),))
-        return MicroBatch(DECODE, tuple(asks)) if asks else None
-
     def _fits(self, batch: MicroBatch, left_s: float) -> bool:
         expected_s = self._profile.expected_s(batch.kind, len(batch.requests), TOKEN_S)
         return left_s - MARGIN_S >= expected_s
@@ -81,3 +74,26 @@ class TextInSlack:
             return min(waiting) + PATIENCE_S
         begun_s = max(request.begun_s for request in asks)
         return max(begun_s, begun_s if self._wrote_s is None else self._wrote_s) + self._patience_s
+
+
+class TextAlone:
+    """Text in a lane where nothing is more urgent than it, but a frame that is computed again for it."""
+
+    def next(
+        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
+    ) -> MicroBatch | None:
+        return see(ready) or _text([request for request in ready if request.want == ASK])
+
+    def ran(self, batch: MicroBatch, took_s: float) -> None:
+        pass
+
+    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
+        return math.inf
+
+
+def _text(asks: list[Request]) -> MicroBatch | None:
+    """Begin the oldest question that waits; else a token of every open answer."""
+    waiting = [request for request in asks if not request.begun]
+    if waiting:
+        return MicroBatch(PREFILL, (max(waiting, key=lambda request: request.priority),))
+    return MicroBatch(DECODE, tuple(asks)) if asks else None

@@ -92,9 +92,10 @@ def _cheapest(names: list[str], cost: dict[str, float]) -> list[str]:
 class TokenFrames:
     """The schedule of frames, fixed or chosen anew before each.
 
-    mode: of TOKEN_MODES. prefer: of PREFERENCES. tokens: K. times: measured; needed for auto alone.
-    camera_hz: how often frames come. The draft of a frame is the tokens of its robot's last finished frame;
-    until frames were finished no draft is expected to be right. Raises ValueError for values that cannot be.
+    mode: of TOKEN_MODES. prefer: of PREFERENCES. tokens: K, the most of any robot. times: measured; needed
+    for auto alone. camera_hz: how often frames come. The draft of a frame is the tokens of its robot's last
+    finished frame; until frames were finished no draft is expected to be right. Raises ValueError for values
+    that cannot be.
     """
 
     def __init__(
@@ -167,7 +168,8 @@ class TokenFrames:
         if not draft:
             return
         right = 0
-        while right < min(len(draft), self._tokens - 1) and tokens[right] == draft[right]:
+        most = min(len(draft), len(tokens) - 1)
+        while right < most and tokens[right] == draft[right]:
             right += 1
         self._seen += 1
         self.accepted += (right - self.accepted) * max(MEMORY, 1.0 / self._seen)
@@ -179,7 +181,7 @@ class TokenFrames:
             last = ()
         self._drafts[new] = last
         self._overlap = self.overlaps(schedule)
-        draft = last[: self._tokens - 1] if schedule == SPECULATIVE else ()
+        draft = last[:-1] if schedule == SPECULATIVE else ()
         return MicroBatch(PREFILL, (*begun, new), draft=draft)
 
 

@@ -41,7 +41,8 @@ pass that adds them to the residual adds them up."""
 class StaggeredStep(Denoise):
     """As Denoise, but one step of x in place, which is a seat's own from step to step.
 
-    where int32 [3, B]: slots, lengths and steps, of each seat. Parameters: as of Denoise.
+    where int32 [4, B]: slots, lengths, steps and joints that magnitudes count, of each seat. Parameters: as
+    of Denoise.
     """
 
     def __init__(
@@ -59,10 +60,15 @@ class StaggeredStep(Denoise):
     ) -> None:
         super().__init__(config, expert, pool, tables, ops, batch, small, clean, time_rule, joints)
         # Each row begins at a multiple of 16 bytes.
-        self._seats = Inputs(self.device, {"where": (torch.int32, (3, -(-batch // 4) * 4))})
-        self.where = self._seats.fields["where"]
-        self.slots, self.lengths, self.steps = self.where[:, :batch].unbind(0)
+        self._seats = Inputs(self.device, {"where": (torch.int32, (4, -(-batch // 4) * 4))})
+        self._look_at(self._seats.fields["where"])
         self.lengths.fill_(1)
+        self.magnitudes.dims.fill_(self.joints)
+
+    def _look_at(self, where: Tensor) -> None:
+        self.where = where
+        self.slots, self.lengths, self.steps, counted = where[:, : len(self.x)].unbind(0)
+        self.magnitudes = self.magnitudes._replace(dims=counted)
         self._sequences = self._sequences._replace(positions=self.lengths)
 
     def share(self, larger: StaggeredStep) -> None:
@@ -72,12 +78,10 @@ class StaggeredStep(Denoise):
         self.magnitudes = larger.magnitudes._replace(values=larger.magnitudes.values[:batch])
         target, weights, gains, reach, committed = larger.guide
         self.guide = Guide(target[:batch], weights[:batch], gains[:batch], reach, committed[:batch])
-        self.where = larger.where
-        self.slots, self.lengths, self.steps = self.where[:, :batch].unbind(0)
-        self._sequences = self._sequences._replace(positions=self.lengths)
+        self._look_at(larger.where)
 
     def place(self, where: np.ndarray) -> None:
-        """Set slots, lengths and steps, int32 of the shape of `where`; nothing is waited for."""
+        """Set what `where` has, int32 of its shape; nothing is waited for."""
         self._seats.put(where=where)
 
     @torch.inference_mode()
@@ -217,7 +221,7 @@ class CapturedSeats:
             step.share(self.stage)
         self._steps.append(self.stage)
         self._where = np.zeros(self.stage.where.shape, np.int32)
-        self._where[1] = 1
+        self._where[1], self._where[3] = 1, self.stage.joints
         self._guides: list[Inpainting | None] = [None] * count
         self._forms = tuple(Form) if committed else (Form.FREE, Form.GUIDED)
         self._begins = HostRing(device, _begin_fields(self.stage, steps), blocks=count + 1)
@@ -235,7 +239,13 @@ class CapturedSeats:
 
     @torch.inference_mode()
     def take(
-        self, seat: int, noise: Tensor, state: Tensor | None, kv: Part, guide: Inpainting | None = None
+        self,
+        seat: int,
+        noise: Tensor,
+        state: Tensor | None,
+        kv: Part,
+        guide: Inpainting | None = None,
+        joints: int | None = None,
     ) -> None:
         """See Seats. Raises ValueError for a prefix that is not in the pool, and a guide of another chunk."""
         if not isinstance(kv, Span) or kv.keys is not self._pool.k or kv.start:
@@ -260,7 +270,7 @@ class CapturedSeats:
         if guide is not None:
             stage.x[seat, : guide.committed].copy_(stage.guide.target[seat, : guide.committed])
         self._guides[seat] = guide
-        self._where[:, seat] = kv.place, kv.end, 0
+        self._where[:, seat] = kv.place, kv.end, 0, joints or stage.joints
         self._begun.add(seat)
 
     def _copy(self, begin: dict[str, tuple[Tensor, Tensor]]) -> None:

@@ -78,8 +78,8 @@ class Denoise(Stage):
     small: quantised layers to compute with instead of the expert's own. clean: makes the expert with a row
     for flow time 0 (models.pi.folding.with_clean_step), which committed actions need; None = they are
     refused.
-    time_rule: of the flow, see models.flow.sampling. joints: numbers of an action that magnitudes count; None
-    = all.
+    time_rule: of the flow, see models.flow.sampling. joints: numbers of an action that magnitudes count where
+    a chunk does not say; None = all.
     """
 
     variant: Form = Form.FREE
@@ -113,13 +113,16 @@ class Denoise(Stage):
                 "state": (torch.float32, (batch, config.state_dim)),
                 "slots": (torch.int32, (batch,)),
                 "lengths": (torch.int32, (batch,)),
+                "joints": (torch.int32, (batch,)),
             },
         )
-        self.noise, self.state, self.slots, self.lengths = self._inputs.fields.values()
+        self.noise, self.state, self.slots, self.lengths, counted_joints = self._inputs.fields.values()
         self.lengths.fill_(1)
+        self.joints = joints or config.action_dim
+        counted_joints.fill_(self.joints)
         self.readback = Readback(device, *chunk, steps)
         self.x, self.update = self.readback.x, self.readback.update
-        self.magnitudes = Magnitudes(self.readback.magnitudes, joints or config.action_dim)
+        self.magnitudes = Magnitudes(self.readback.magnitudes, counted_joints)
         self._times = flow_times(steps, time_rule)
         self._guides = Inputs(
             device,
@@ -171,10 +174,13 @@ class Denoise(Stage):
         slots: Sequence[int],
         lengths: Sequence[int],
         guides: Guides | None = None,
+        joints: Sequence[int] | None = None,
     ) -> None:
         """noise float32 [B, H, A]; state float32 [B, S], for pi0; the prefixes' slots and lengths, B each;
-        guides: B, None = all chunks are free. Nothing is waited for."""
-        self._inputs.put(noise=noise, state=state, slots=slots, lengths=lengths)
+        guides: B, None = all chunks are free. joints: B, numbers of an action that magnitudes count. Nothing
+        is waited for."""
+        counted = joints or [self.joints] * len(self.x)
+        self._inputs.put(noise=noise, state=state, slots=slots, lengths=lengths, joints=counted)
         given = guides or ()
         if given and len(given) != len(self.x):
             raise ValueError(f"there are {len(given)} guides for {len(self.x)} chunks.")

@@ -34,12 +34,19 @@ class Seats(Protocol):
         ...
 
     def take(
-        self, seat: int, noise: Tensor, state: Tensor | None, kv: Part, guide: Inpainting | None = None
+        self,
+        seat: int,
+        noise: Tensor,
+        state: Tensor | None,
+        kv: Part,
+        guide: Inpainting | None = None,
+        joints: int | None = None,
     ) -> None:
         """A chunk takes a seat; its next step is its first.
 
         noise float32 [1, H, A]; state float [1, S], normalised, for pi0, else None; kv: its prefix, which the
-        caller holds until the chunk is finished or dropped; guide: what it must agree with.
+        caller holds until the chunk is finished or dropped; guide: what it must agree with; joints: numbers
+        of an action that its magnitudes count, None = as many as those of the seats.
         """
         ...
 
@@ -59,7 +66,8 @@ class Seats(Protocol):
 class PlainSeats:
     """In plain torch. together: False computes every chunk's step by itself, to the bit what it is alone
     (models.layers.packed), and chunks with committed actions are always computed so. steps, time_rule: see
-    models.flow.sampling. joints: numbers of an action that magnitudes count, None = all."""
+    models.flow.sampling. joints: numbers of an action that magnitudes count where a chunk does not say, None
+    = all."""
 
     def __init__(
         self,
@@ -78,12 +86,19 @@ class PlainSeats:
         self._flows: dict[int, Flow] = {}
         self._guides: dict[int, Inpainting | None] = {}
         self._moved: dict[int, list[Tensor]] = {}
+        self._counted: dict[int, int | None] = {}
 
     def prepare(self) -> None:
         pass
 
     def take(
-        self, seat: int, noise: Tensor, state: Tensor | None, kv: Part, guide: Inpainting | None = None
+        self,
+        seat: int,
+        noise: Tensor,
+        state: Tensor | None,
+        kv: Part,
+        guide: Inpainting | None = None,
+        joints: int | None = None,
     ) -> None:
         device, x = noise.device, noise.float()
         if device not in self._on:
@@ -92,7 +107,7 @@ class PlainSeats:
             target = guide.target.to(x)[None]
             guide = replace(guide, target=target[0], weights=guide.weights.to(x))
             x = torch.cat((target[:, : guide.committed], x[:, guide.committed :]), dim=1)
-        self._guides[seat], self._moved[seat] = guide, []
+        self._guides[seat], self._moved[seat], self._counted[seat] = guide, [], joints or self._joints
         self._due[seat] = FlowStep(x, self._time(0, device, guide), state, kv)
 
     def _time(self, step: int, device: torch.device, guide: Inpainting | None) -> Tensor:
@@ -116,7 +131,7 @@ class PlainSeats:
             velocity = guide.guided(velocity, due.x, self._times[due.step])
         update = self._dt * velocity
         self._flows[seat] = Flow(due.x + update, update)
-        self._moved[seat].append(update[..., : self._joints].square().mean(-1).sqrt())
+        self._moved[seat].append(update[..., : self._counted[seat]].square().mean(-1).sqrt())
         after = due.step + 1
         if after < self.steps:
             x = self._flows[seat].actions

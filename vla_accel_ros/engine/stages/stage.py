@@ -11,13 +11,49 @@ from __future__ import annotations
 import gc
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, ValuesView
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 WARM_UPS = 2
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Recent(Generic[K, V]):
+    """Values by key: the `most` that were put or got last, None = all."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most, self._held = most, OrderedDict[K, V]()
+
+    def get(self, key: K) -> V | None:
+        """None if it is not there."""
+        if key in self._held:
+            self._held.move_to_end(key)
+        return self._held.get(key)
+
+    def put(self, key: K, value: V) -> V:
+        """The value; what was used longest ago goes where there would be too many."""
+        self._held[key] = value
+        self._held.move_to_end(key)
+        if self._most is not None and len(self._held) > self._most:
+            self._held.popitem(last=False)
+        return value
+
+    def values(self) -> ValuesView[V]:
+        """From the one that was used longest ago on."""
+        return self._held.values()
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._held
+
+    def __len__(self) -> int:
+        return len(self._held)
 
 
 class Memory:
@@ -47,21 +83,44 @@ def put(buffer: Tensor, values: Tensor) -> None:
     buffer.copy_(values, non_blocking=True)
 
 
+class InOrder:
+    """Blocks that share buffers of a device, one after another whatever streams they are in."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._over = device, torch.cuda.Event() if device.type == "cuda" else None
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """A block, whose work comes after that of the block before. For one thread at a time."""
+        if self._over is None:
+            yield
+            return
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(self._over)
+        try:
+            yield
+        finally:
+            self._over.record(stream)
+
+
 class Stage(ABC):
     """What is computed is `body`; `run` computes it.
 
     variant: which of several bodies over the same buffers is computed; partition: on which processors. Each
     pair has a graph of its own. Whoever calls it sets them and the inputs, and holds whatever lock the
     stage's callers share.
+    most: graphs that are kept, of the pairs that were used last; None = all. memory: of
+    torch.cuda.graph_pool_handle, shared by the graphs of stages that never run at the same time; None = each
+    graph has its own.
     """
 
     variant: Hashable = None
     partition: Hashable = None
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
-        self._over = torch.cuda.Event() if device.type == "cuda" else None
+    def __init__(self, device: torch.device, most: int | None = None, memory: Any = None) -> None:
+        self.device, self._shared = device, memory
+        self._graphs = Recent[Hashable, torch.cuda.CUDAGraph](most)
+        self._calls = InOrder(device)
 
     @abstractmethod
     def body(self) -> None:
@@ -72,19 +131,10 @@ class Stage(ABC):
         """Whether a call replays a graph."""
         return (self.variant, self.partition) in self._graphs
 
-    @contextmanager
-    def call(self) -> Iterator[None]:
-        """One call, from its inputs to its outputs, ordered after the one before it whatever streams both are
-        in, because they share the stage's buffers."""
-        if self._over is None:
-            yield
-            return
-        stream = torch.cuda.current_stream(self.device)
-        stream.wait_event(self._over)
-        try:
-            yield
-        finally:
-            self._over.record(stream)
+    def call(self) -> AbstractContextManager[None]:
+        """One call, from its inputs to its outputs, ordered after the one before it, because they share the
+        stage's buffers."""
+        return self._calls.one()
 
     @torch.inference_mode()
     def capture(self, stream: torch.cuda.Stream | None = None) -> None:
@@ -103,9 +153,12 @@ class Stage(ABC):
         current.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         # Other threads may use the device meanwhile. What the garbage collector frees would end the capture.
-        with _no_collection(), torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+        with (
+            _no_collection(),
+            torch.cuda.graph(graph, self._shared, stream=side, capture_error_mode="thread_local"),
+        ):
             self.body()
-        self._graphs[self.variant, self.partition] = graph
+        self._graphs.put((self.variant, self.partition), graph)
 
     @torch.inference_mode()
     def run(self) -> None:

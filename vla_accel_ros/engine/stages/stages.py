@@ -25,7 +25,7 @@ from vla_accel_ros.engine.stages.host_buffers import Pending
 from vla_accel_ros.engine.stages.precision import EXACT, Small, check
 from vla_accel_ros.engine.stages.prefill import Encode, Prefill
 from vla_accel_ros.engine.stages.prefill_fp8 import EncodeFp8, PrefillFp8
-from vla_accel_ros.engine.stages.stage import Memory, Stage
+from vla_accel_ros.engine.stages.stage import InOrder, Memory, Stage
 from vla_accel_ros.kernels.ops import Ops, ops_for
 from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow
@@ -59,9 +59,10 @@ class Stages:
 
     time_rule: of the flow, see models.flow.sampling. ops: makes the kernels of a stage; None = those of the
     pool's device. precision: see engine.stages.precision. rule: how pixels become the network's. joints:
-    numbers of an action that the magnitudes of updates count; None = all.
+    numbers of an action that the magnitudes of updates count where a call does not say; None = all.
     partitions: streams by a name for each, on which stages that are called for that partition are captured,
-    so that their graphs keep its processors and priority; None, which is there, is no partition.
+    so that their graphs keep its processors and priority; None, which is there, is no partition. A call that
+    names none is for that of the stream which it is in, if there is one.
     Raises RuntimeError on a GPU without triton, ValueError for a precision that the device does not have.
     """
 
@@ -95,7 +96,7 @@ class Stages:
         self._clean: dict[int, Expert] = {}
         self._stages: dict[Hashable, Stage] = {}
         self._chain = self._ops()
-        self._making, self._observing = threading.RLock(), threading.Lock()
+        self._making, self._observing, self._chained = threading.RLock(), threading.Lock(), InOrder(device)
         self._locks: dict[Hashable, threading.Lock] = {}
 
     def build(
@@ -163,7 +164,8 @@ class Stages:
         """
         batch, views = len(frames), len(frames[0])
         encode = self.encode(batch * views)
-        with self._observing:  # encode and prefill share their buffers with all others of their kind
+        # Encode and prefill share their buffers with all others of their kind.
+        with self._observing, self._chained.one():
             encode.upload.begin([image for frame in frames for image in frame])
             self._run(encode, partition)
             encode.upload.read()
@@ -188,7 +190,7 @@ class Stages:
         """
         views = tokens // self.model.config.vision.tokens
         encode, prefill = self.encode(views), self.prefill(views, len(prompt))
-        with self._observing:
+        with self._observing, self._chained.one():
             encode.tokens.copy_(self.images[source, :tokens])
             self.images[slot, :tokens].copy_(encode.tokens)
             prefill.set([prompt], [slot])
@@ -205,13 +207,15 @@ class Stages:
         steps: int,
         guides: Guides | None = None,
         partition: Hashable = None,
+        joints: Sequence[int] | None = None,
     ) -> Flow:
         """Sample a chunk from each of some prefixes; what it returns is on the device.
 
         noise float32 [B, H, A]; state float32 [B, S], for pi0; slots, lengths: of the prefixes, B each;
-        guides: what each chunk must agree with, None = all are free. partition: see `partitions`.
+        guides: what each chunk must agree with, None = all are free. partition: see `partitions`. joints: of
+        each chunk, see Denoise.
         """
-        with self._denoised(noise, state, slots, lengths, steps, guides, partition) as stage:
+        with self._denoised(noise, state, slots, lengths, steps, guides, partition, joints) as stage:
             return Flow(stage.x.clone(), stage.update.clone())
 
     @torch.inference_mode()
@@ -224,10 +228,11 @@ class Stages:
         steps: int,
         guides: Guides | None = None,
         partition: Hashable = None,
+        joints: Sequence[int] | None = None,
     ) -> Pending:
         """As `act`, but the chunks come to the host. Once the stage is captured nothing is waited for or
         allocated on the device here; inputs may be of the host, whose memory need not be page-locked."""
-        with self._denoised(noise, state, slots, lengths, steps, guides, partition) as stage:
+        with self._denoised(noise, state, slots, lengths, steps, guides, partition, joints) as stage:
             return stage.pending()
 
     @contextmanager
@@ -240,11 +245,12 @@ class Stages:
         steps: int,
         guides: Guides | None,
         partition: Hashable,
+        joints: Sequence[int] | None,
     ) -> Iterator[Denoise]:
         """The stage, with these chunks in it."""
         stage = self.denoise(len(slots), steps)
         with self._locks["denoise", len(slots), steps], stage.call():
-            stage.set(noise, state if stage.alone else None, slots, lengths, guides)
+            stage.set(noise, state if stage.alone else None, slots, lengths, guides, joints)
             self._run(stage, partition)
             yield stage
 
@@ -308,9 +314,16 @@ class Stages:
         return self._stage(("denoise", batch, steps), make)
 
     def _run(self, stage: Stage, partition: Hashable) -> None:
-        stage.partition = partition
+        stage.partition = partition = self._partition() if partition is None else partition
         stage.capture(self.partitions[partition])
         stage.run()
+
+    def _partition(self) -> Hashable:
+        """That of the current stream."""
+        if len(self.partitions) == 1:
+            return None
+        current = torch.cuda.current_stream(self.pool.k.device)
+        return next((name for name, stream in self.partitions.items() if stream == current), None)
 
     def clean(self, steps: int) -> Expert:
         """The expert of so many steps, which has been made, with a row for flow time 0."""

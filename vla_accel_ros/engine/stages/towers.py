@@ -16,7 +16,7 @@ from vla_accel_ros.engine.preprocess import check_whole
 from vla_accel_ros.engine.stages.stage import Stage, put
 from vla_accel_ros.engine.stages.upload import ImageUpload
 from vla_accel_ros.kernels.ops import Ops
-from vla_accel_ros.models.policies import WordedPolicy
+from vla_accel_ros.models.policies import AnyPolicy, WordedPolicy
 from vla_accel_ros.types import Observation
 
 
@@ -32,13 +32,13 @@ class Towers(Stage):
         images = config.max_tokens - config.max_prompt
         self.tokens = torch.zeros(images, config.prefix.width, device=self.device, dtype=policy.kv_dtype)
 
-    def embed(self, observation: Observation, out: Tensor) -> tuple[int, int]:
+    def embed(self, observation: Observation, policy: AnyPolicy, out: Tensor) -> tuple[int, int]:
         """Write the prefix of an observation into out [max_tokens, W]; returns its tokens and its words.
 
-        Raises ValueError for what the policy cannot take, Torn if the image was overwritten. The image is
-        needed no longer then.
+        policy: of a robot. Raises ValueError for what it cannot take, Torn if the image was overwritten. The
+        image is needed no longer then.
         """
-        given = self._policy.host_inputs(observation)
+        given = policy.host_inputs(observation)
         words = torch.empty(len(given.tokens), dtype=torch.int64, device=self.device)
         with self._lock:
             self.upload.take(given.images, partial(check_whole, observation))

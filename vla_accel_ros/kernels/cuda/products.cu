@@ -9,9 +9,13 @@
 // what they made meets in their shared memory and is added up in a fixed order, so the same inputs give the
 // same bits.
 //
+// More rows than a tile has are computed tile after tile by the same blocks: their weights are brought once, and
+// the activations of the next tile are brought while this one is stored. A row's sums do not depend on its tile.
+//
 // Macros: KIND (GATED_UP, ROTARY_QKV or PROJECT), COLUMNS of a block (rows of weight; half of them gates, or
 // low halves of a head), INNER chunks of 64 of the inner dimension, SPLIT blocks that share them (1 but in
-// `project`), STAGES of activations in flight, TALL rows of a tile of activations (a multiple of 8 up to 64).
+// `project`), STAGES of activations in flight, TALL rows of a tile of activations (a multiple of 8 up to 64),
+// TILES that a block computes at most.
 
 #include "hopper.cuh"
 
@@ -22,11 +26,17 @@
 constexpr int CHUNK = 64, ROWS = 64, SUMS = COLUMNS / 2;
 constexpr int CHUNKS = (INNER + SPLIT - 1) / SPLIT;  // of a block, or one fewer
 constexpr u32 A_BYTES = TALL * CHUNK * 2, W_BYTES = COLUMNS * CHUNK * 2;
-constexpr u32 RING_BYTES = STAGES * A_BYTES > SUMS * 512 ? STAGES * A_BYTES : SUMS * 512;
+constexpr u32 HALVES_BYTES = SUMS * 512;
+// What the groups give each other lies where the activations were, unless more of those come.
+constexpr u32 RING_BYTES = TILES > 1                        ? STAGES * A_BYTES + HALVES_BYTES
+                           : STAGES * A_BYTES > HALVES_BYTES ? STAGES * A_BYTES
+                                                             : HALVES_BYTES;
 constexpr int OWNED = (TALL / 8 + SPLIT - 1) / SPLIT * 8;  // rows that a block of `project` adds up, at most
 constexpr int PAD = 8;  // between rows that are written at once: other banks
 constexpr int STRIDE = COLUMNS + PAD;
 constexpr int MULTIPLIERS = 256, QUARTERS = MULTIPLIERS / ROWS;
+constexpr int PARTS = (SPLIT - 1) * OWNED * STRIDE;  // floats that other blocks send
+constexpr int FACTORS = QUARTERS * ROWS;             // floats of one tile
 constexpr float EPS = 1e-6f;
 
 struct Arguments {
@@ -47,21 +57,22 @@ __device__ __forceinline__ void multipliers_meet() { asm volatile("bar.sync 1, 2
 
 struct Memory {
     unsigned char *activations, *weights;  // tiles of 1024 bytes; 64 rows are read from any tile's start
-    float *halves;       // [2, SUMS / 2, 128], where the activations were
+    float *halves;       // [2, SUMS / 2, 128], where the activations were if there is one tile
     float *parts;        // [SPLIT - 1, OWNED, STRIDE], of `project`, of the other blocks
-    float *staged;       // [SPLIT, OWNED, STRIDE], where the weights were
-    float *factors;      // [QUARTERS, ROWS], of the others
-    u32 brought, freed;  // a barrier for each chunk
+    float *staged;       // [SPLIT, OWNED, STRIDE], where the weights were if there is one tile
+    float *factors;      // [QUARTERS, ROWS], of the others, of this tile
+    u32 brought, freed;  // a barrier for each chunk, which each tile passes once; for each stage
     u32 met;             // all parts of the rows that are added up here are there
 };
 __device__ __forceinline__ Memory memory_of(unsigned char *memory) {
     Memory m;
-    m.activations = memory, m.weights = memory + RING_BYTES, m.halves = reinterpret_cast<float *>(memory);
+    m.activations = memory, m.weights = memory + RING_BYTES;
+    m.halves = reinterpret_cast<float *>(memory + (TILES > 1 ? STAGES * A_BYTES : 0));
     m.parts = reinterpret_cast<float *>(m.weights + CHUNKS * W_BYTES);
-    m.staged = reinterpret_cast<float *>(m.weights), m.factors = m.parts;
-    m.brought = shared(m.parts + (KIND == PROJECT ? (SPLIT - 1) * OWNED * STRIDE : QUARTERS * ROWS)),
-    m.freed = m.brought + 8 * CHUNKS;
-    m.met = m.freed + 8 * CHUNKS;
+    m.staged = TILES > 1 ? m.parts + PARTS : reinterpret_cast<float *>(m.weights), m.factors = m.parts;
+    constexpr int several = TILES > 1 ? (KIND == PROJECT ? SPLIT * OWNED * STRIDE : FACTORS) : 0;
+    m.brought = shared(m.parts + (KIND == PROJECT ? PARTS : FACTORS) + several);
+    m.freed = m.brought + 8 * CHUNKS, m.met = m.freed + 8 * CHUNKS;
     return m;
 }
 
@@ -177,15 +188,17 @@ constexpr int QUADS = COLUMNS / 4;  // of a row
 constexpr int TIMES = (OWNED * QUADS + MULTIPLIERS - 1) / MULTIPLIERS;  // quads that a thread adds up
 static_assert(OWNED * QUADS % 32 == 0, "whole warps add up");
 
-static_assert(SPLIT * OWNED * STRIDE * 4 <= CHUNKS * W_BYTES, "staged where the weights were");
+static_assert(TILES > 1 || SPLIT * OWNED * STRIDE * 4 <= CHUNKS * W_BYTES, "staged where the weights were");
 
 // How many of so many rows a block adds up.
 __device__ __forceinline__ int owned_by(int rank, int rows) {
     return max(min(rows - rank * OWNED, OWNED), 0);
 }
 
-// Each block gets the rows that it adds up from all blocks of its cluster. rows: those there are.
-__device__ __forceinline__ void exchange(const Memory &m, float (&v)[SUMS / 2], int rank, Place p, int rows) {
+// Each block gets the rows that it adds up from all blocks of its cluster. rows: those there are in this tile.
+__device__ __forceinline__ void exchange(const Memory &m, float (&v)[SUMS / 2], int rank, Place p, int rows,
+                                         bool first) {
+    if (TILES > 1 && !first) __syncwarp(), cluster_wait();  // all have added up the tile before, so its memory is free
     if (p.row < rows)
 #pragma unroll
         for (int i = 0; i < COLUMNS / 8; ++i)
@@ -193,13 +206,18 @@ __device__ __forceinline__ void exchange(const Memory &m, float (&v)[SUMS / 2], 
                 make_float2(v[2 * i], v[2 * i + 1]);
     show_engines();
     multipliers_meet();
-    cluster_wait();  // all have begun, so their memory is there
+    if (TILES == 1 || first) cluster_wait();  // all have begun, so their memory is there
     int other = threadIdx.x;
     if (other < SPLIT && other != rank && owned_by(other, rows))
         send(at_rank(shared(m.parts + (rank - (rank > other)) * OWNED * STRIDE), other),
              shared(m.staged + other * OWNED * STRIDE), owned_by(other, rows) * STRIDE * 4,
              at_rank(m.met, other));
     __syncwarp();
+}
+
+// Bytes that come for the rows that a block adds up, of so many rows from the tile's first one on.
+__device__ __forceinline__ u32 sent_to(int rank, int rows) {
+    return (SPLIT - 1) * owned_by(rank, min(rows, ROWS)) * STRIDE * 4;
 }
 
 struct Quad {  // four neighbours of what a row was and what becomes of it
@@ -258,7 +276,8 @@ __device__ __forceinline__ void store(const Arguments &a, const Memory &m, const
 }
 #endif
 
-// What one thread asks for: weights at once, activations when the launch before has made them.
+// What one thread asks for: weights at once, with them the first tile's barriers; activations when the launch
+// before has made them.
 __device__ __forceinline__ void bring_weights(const Arguments &a, const Memory &m, const TensorMap &w_map,
                                               int first_chunk, int chunks) {
     u64 policy = once();
@@ -279,15 +298,45 @@ __device__ __forceinline__ void bring_weights(const Arguments &a, const Memory &
     }
 }
 __device__ __forceinline__ void bring_activations(const Memory &m, const TensorMap &a_map, int first_chunk,
-                                                  int chunks, int first_row) {
+                                                  int chunks, int first_row, int tile) {
     u64 policy = often();
     u32 activations = shared(m.activations);
 #pragma unroll 1
     for (int chunk = 0; chunk < chunks; ++chunk) {
-        if (chunk >= STAGES) await(m.freed + 8 * (chunk - STAGES));
-        load_tile(activations + chunk % STAGES * A_BYTES, a_map, (first_chunk + chunk) * CHUNK, first_row,
-                  m.brought + 8 * chunk, policy);
+        int number = tile * chunks + chunk, stage = number % STAGES, round = number / STAGES;
+        u32 barrier = m.brought + 8 * chunk;
+        if (round) await(m.freed + 8 * stage, round - 1);
+        if (TILES > 1 && tile) expect(barrier, A_BYTES);
+        load_tile(activations + stage * A_BYTES, a_map, (first_chunk + chunk) * CHUNK, first_row, barrier,
+                  policy);
     }
+}
+
+// One tile's sums: its group's chunks of the inner dimension. before: chunks of the tiles before it.
+__device__ __forceinline__ void multiply_tile(const Memory &m, float (&c)[SUMS], int chunks, int before,
+                                              int tile, Place p) {
+#pragma unroll
+    for (int i = 0; i < SUMS; ++i) c[i] = 0.0f;
+    u64 left = tile_at(shared(m.activations)), right = tile_at(shared(m.weights));
+    constexpr bool REUSED = TILES > 1 || STAGES < CHUNKS;
+#pragma unroll
+    for (int chunk = p.group, time = 0; time < (CHUNKS + 1) / 2; chunk += 2, ++time) {
+        if (chunk >= chunks) break;
+        await(m.brought + 8 * chunk, tile);
+        begin_products();
+        u64 from = left + (before + chunk) % STAGES * (A_BYTES / 16), by = right + chunk * (W_BYTES / 16);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) multiply(c, from + 2 * k, by + 2 * k);
+        commit_products();
+        if (REUSED && time) {  // those of the chunk before are done
+            wait_for_products<1>();
+            if (threadIdx.x % 32 == 0) arrive(m.freed + 8 * ((before + chunk - 2) % STAGES));
+        }
+    }
+    wait_for_products();
+    settle(c);
+    if (TILES > 1 && threadIdx.x % 32 == 0)
+        arrive(m.freed + 8 * ((before + chunks - 1 - (chunks - 1 - p.group) % 2) % STAGES));
 }
 
 extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
@@ -295,7 +344,8 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
             const Arguments a) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Memory m = memory_of(memory);
-    int first_row = blockIdx.y * ROWS, rank = blockIdx.x % SPLIT;
+    int rank = blockIdx.x % SPLIT, base = blockIdx.y * TILES * ROWS;
+    int tiles = min(TILES, (a.rows - base + ROWS - 1) / ROWS);
     int first_chunk = rank * INNER / SPLIT, chunks = (rank + 1) * INNER / SPLIT - first_chunk;
 
     if (threadIdx.x == MULTIPLIERS) {
@@ -308,7 +358,7 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
         prepared();
         ask_for(a_map);
 #if KIND == PROJECT
-        expect(m.met, (SPLIT - 1) * owned_by(rank, min(a.rows - first_row, ROWS)) * STRIDE * 4);
+        expect(m.met, sent_to(rank, a.rows - base));
 #endif
     }
     __syncthreads();
@@ -318,72 +368,69 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
         if (threadIdx.x == MULTIPLIERS) {
             bring_weights(a, m, w_map, first_chunk, chunks);
             after_previous();
-            bring_activations(m, a_map, first_chunk, chunks, first_row);
         }
-        __syncwarp();
-        if (KIND == PROJECT) cluster_wait(), cluster_arrive(), cluster_wait();
+#pragma unroll 1
+        for (int tile = 0; tile < tiles; ++tile) {
+            if (threadIdx.x == MULTIPLIERS)
+                bring_activations(m, a_map, first_chunk, chunks, base + tile * ROWS, tile);
+            __syncwarp();
+            if (KIND == PROJECT) cluster_wait(), cluster_arrive();
+        }
+        if (KIND == PROJECT) cluster_wait();
         return;
     }
 
     Place place;
 #if KIND == ROTARY_QKV
-    Turn turn = turn_of(a, first_row, place);
+    Turn turn = turn_of(a, base, place);
 #endif
     after_previous();
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; ++tile) {
+        int first_row = base + tile * ROWS;
 #if KIND == PROJECT
-    Quad quads[TIMES];
+        Quad quads[TIMES];
 #pragma unroll
-    for (int time = 0; time < TIMES; ++time)
-        quads[time] = quad_of(a, time * MULTIPLIERS + threadIdx.x, first_row, rank);
+        for (int time = 0; time < TIMES; ++time)
+            quads[time] = quad_of(a, time * MULTIPLIERS + threadIdx.x, first_row, rank);
 #else
-    leave_factors(a, m, first_row);
+        if (TILES > 1) m.factors = m.parts + tile % 2 * FACTORS;  // some may still read those of the tile before
+        leave_factors(a, m, first_row);
 #endif
-    float c[SUMS];
+        float c[SUMS];
+        multiply_tile(m, c, chunks, tile * chunks, tile, place);
+
+        // Each group gives the other the rows that it does not store.
+        multipliers_meet();  // nobody reads activations any more, nor what was given of the tile before
+        float v[SUMS / 2], *given = m.halves + place.group * (SUMS / 2 * 128),
+                           *got = m.halves + (1 - place.group) * (SUMS / 2 * 128);
 #pragma unroll
-    for (int i = 0; i < SUMS; ++i) c[i] = 0.0f;
-    u64 left = tile_at(shared(m.activations)), right = tile_at(shared(m.weights));
-#pragma unroll
-    for (int chunk = place.group, time = 0; time < (CHUNKS + 1) / 2; chunk += 2, ++time) {
-        if (chunk >= chunks) break;
-        await(m.brought + 8 * chunk);
-        begin_products();
-        u64 from = left + chunk % STAGES * (A_BYTES / 16), by = right + chunk * (W_BYTES / 16);
-#pragma unroll
-        for (int k = 0; k < 4; ++k) multiply(c, from + 2 * k, by + 2 * k);
-        commit_products();
-        if (STAGES < CHUNKS && time) {  // those of the chunk before are done
-            wait_for_products<1>();
-            if (chunk - 2 + STAGES < chunks && threadIdx.x % 32 == 0) arrive(m.freed + 8 * (chunk - 2));
+        for (int i = 0; i < SUMS / 2; ++i) {
+            float own = c[i / 2 * 4 + i % 2], other = c[i / 2 * 4 + 2 + i % 2];
+            v[i] = place.group ? other : own;
+            given[i * 128 + place.thread] = place.group ? own : other;
         }
-    }
-    wait_for_products();
-    settle(c);
-
-    // Each group gives the other the rows that it does not store.
-    multipliers_meet();  // nobody reads activations any more
-    float v[SUMS / 2], *given = m.halves + place.group * (SUMS / 2 * 128),
-                       *got = m.halves + (1 - place.group) * (SUMS / 2 * 128);
+        multipliers_meet();
 #pragma unroll
-    for (int i = 0; i < SUMS / 2; ++i) {
-        float own = c[i / 2 * 4 + i % 2], other = c[i / 2 * 4 + 2 + i % 2];
-        v[i] = place.group ? other : own;
-        given[i * 128 + place.thread] = place.group ? own : other;
-    }
-    multipliers_meet();
-#pragma unroll
-    for (int i = 0; i < SUMS / 2; ++i) v[i] += got[i * 128 + place.thread];
+        for (int i = 0; i < SUMS / 2; ++i) v[i] += got[i * 128 + place.thread];
 
 #if KIND == PROJECT
-    exchange(m, v, rank, place, min(a.rows - first_row, ROWS));
-    await(m.met);
-    __syncwarp();
-    cluster_arrive();
+        exchange(m, v, rank, place, min(a.rows - first_row, ROWS), tile == 0);
+        await(m.met, tile);
+        __syncwarp();
+        bool last = tile + 1 == tiles;
+        if (TILES > 1 && !last && threadIdx.x == 0) expect(m.met, sent_to(rank, a.rows - first_row - ROWS));
+        if (TILES == 1 || last) cluster_arrive();  // all that was sent from here has arrived, and is read yet
 #pragma unroll
-    for (int time = 0; time < TIMES; ++time) store(a, m, quads[time], time * MULTIPLIERS + threadIdx.x, rank);
-    cluster_wait();  // all have what was sent from here
+        for (int time = 0; time < TIMES; ++time)
+            store(a, m, quads[time], time * MULTIPLIERS + threadIdx.x, rank);
+        if (TILES > 1 && !last) __syncwarp(), cluster_arrive();
 #elif KIND == GATED_UP
-    store(a, m, v, first_row, place);
+        store(a, m, v, first_row, place);
 #else
-    store(a, m, v, first_row, place, turn);
+        store(a, m, v, first_row, place, turn);
+        if (TILES > 1 && tile + 1 < tiles) turn = turn_of(a, first_row + ROWS, place);
 #endif
+    }
+    if (KIND == PROJECT) cluster_wait();  // all have what was sent from here
 }

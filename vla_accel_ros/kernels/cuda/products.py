@@ -25,6 +25,8 @@ CHUNK, PAD, THREADS = 64, 8, 288
 LEAST_STAGES = 4
 LEAST_CHUNKS = 4
 """Of a block of `project`, where as much memory is needed again as its weights have."""
+MOST_TILES = 4
+"""Of 64 rows that a block computes with the same weights; the rows beyond them have blocks of their own."""
 
 POINTERS = (
     "squares", "bias", "next_squares", "scale", "scaled", "out", "cos", "sin", "positions", "slots", "starts",
@@ -66,7 +68,7 @@ def takes(kernel: str, x: Tensor, weight: Tensor, *rest: Tensor | Norm | None, c
         and 1 <= config.split <= (min(MOST_BLOCKS, inner // CHUNK) if kind == PROJECT else 1)
         and config.stages >= LEAST_STAGES
         and (kind != PROJECT or _chunks(kind, config, inner) >= LEAST_CHUNKS)
-        and shared_bytes(kind, config, inner, tile_rows(x.shape[0] * x.shape[1])) <= SHARED_BYTES
+        and shared_bytes(kind, config, inner, x.shape[0] * x.shape[1]) <= SHARED_BYTES
     )
 
 
@@ -163,13 +165,14 @@ def _launch(
 ) -> None:
     flat, inner = a.flatten(0, 1), weight.shape[1]
     tall, columns = tile_rows(len(flat)), _columns(kind, config)
-    chosen = tuple(macros(kind, config, inner, tall).items())
-    kernel = _kernel(chosen, a.device, shared_bytes(kind, config, inner, tall))
+    chosen = tuple(macros(kind, config, inner, len(flat)).items())
+    kernel = _kernel(chosen, a.device, shared_bytes(kind, config, inner, len(flat)))
     maps = (
         compiling.tensor_map(flat, (tall, CHUNK)),
         compiling.tensor_map(weight, (columns if kind == PROJECT else columns // 2, CHUNK)),
     )
-    kernel.launch((across, -(-len(flat) // ROWS), 1), (*maps, arguments), pdl, config.split)
+    down = -(-len(flat) // (ROWS * _tiles(len(flat))))
+    kernel.launch((across, down, 1), (*maps, arguments), pdl, config.split)
 
 
 @lru_cache(maxsize=64)
@@ -177,12 +180,25 @@ def _kernel(macros: tuple[tuple[str, int], ...], device: torch.device, shared: i
     return compiling.Kernel("products", "product", dict(macros), device, THREADS, shared)
 
 
-def macros(kind: int, config: Config, inner: int, tall: int) -> dict[str, int]:
-    """What products.cu is compiled with. tall: rows of a tile of activations."""
+def macros(kind: int, config: Config, inner: int, rows: int) -> dict[str, int]:
+    """What products.cu is compiled with, for so many rows of activations."""
     return {
         "KIND": kind, "COLUMNS": _columns(kind, config), "INNER": inner // CHUNK, "SPLIT": config.split,
-        "STAGES": min(_chunks(kind, config, inner), config.stages), "TALL": tall,
+        "STAGES": _stages(kind, config, inner, rows), "TALL": tile_rows(rows), "TILES": _tiles(rows),
     }  # fmt: skip
+
+
+def _tiles(rows: int) -> int:
+    """That a block computes."""
+    return min(MOST_TILES, -(-rows // ROWS))
+
+
+def _stages(kind: int, config: Config, inner: int, rows: int) -> int:
+    """Of activations in flight. Of several tiles not more than every block has chunks, so that a chunk of the
+    next tile comes after this tile's was used."""
+    several = _tiles(rows) > 1 and kind == PROJECT
+    chunks = inner // CHUNK // config.split if several else _chunks(kind, config, inner)
+    return min(chunks, config.stages)
 
 
 def _columns(kind: int, config: Config) -> int:
@@ -195,13 +211,16 @@ def _chunks(kind: int, config: Config, inner: int) -> int:
     return -(-(inner // CHUNK) // (config.split if kind == PROJECT else 1))
 
 
-def shared_bytes(kind: int, config: Config, inner: int, tall: int) -> int:
-    """Of a block."""
+def shared_bytes(kind: int, config: Config, inner: int, rows: int) -> int:
+    """Of a block, for so many rows of activations."""
     columns, chunks = _columns(kind, config), _chunks(kind, config, inner)
-    ring = max(min(chunks, config.stages) * tall * CHUNK * 2, columns * 256)
-    owned = -(-tall // 8 // config.split) * 8
-    met = (config.split - 1) * owned * (columns + PAD) if kind == PROJECT else 4 * ROWS
-    return ring + chunks * columns * CHUNK * 2 + 4 * met + 8 * (2 * chunks + 1)
+    tall, several = tile_rows(rows), _tiles(rows) > 1
+    ring, halves = _stages(kind, config, inner, rows) * tall * CHUNK * 2, columns * 256
+    staged = -(-tall // 8 // config.split) * 8 * (columns + PAD)
+    met, own = ((config.split - 1) * staged, config.split * staged) if kind == PROJECT else 2 * (4 * ROWS,)
+    floats = met + own if several else met
+    ring = ring + halves if several else max(ring, halves)
+    return ring + chunks * columns * CHUNK * 2 + 4 * floats + 8 * (2 * chunks + 1)
 
 
 KINDS = {"gated_up": GATED_UP, "rotary_qkv": ROTARY_QKV, "project": PROJECT}

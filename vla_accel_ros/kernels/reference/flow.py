@@ -31,10 +31,11 @@ class Guide(NamedTuple):
 
 
 class Magnitudes(NamedTuple):
-    """How far each step moved each action: values float32 [B, S, H], the RMS of its first `dims` numbers."""
+    """How far each step moved each action: values float32 [B, S, H], the RMS of its first numbers, of as many
+    as dims int32 [B] says for its chunk."""
 
     values: Tensor
-    dims: int
+    dims: Tensor
 
 
 def embed_actions(
@@ -102,4 +103,5 @@ def read_out(
     x.add_(update)
     if magnitudes is not None:
         values, dims = magnitudes
-        values[each, at] = update[..., :dims].square().mean(-1).sqrt()
+        counted = torch.arange(x.shape[2], device=x.device) < dims[:, None, None]
+        values[each, at] = (torch.where(counted, update, 0.0).square().sum(-1) / dims[:, None]).sqrt()

@@ -113,8 +113,8 @@ def _mix(
 
 @triton.jit
 def _read_out(
-    hidden, weight, bias, x, update, scale, step, magnitudes, target, weights, gains, reach, committed,
-    tokens, horizon, A, width, steps, dims, PER_SEQUENCE: tl.constexpr, BLOCK_A: tl.constexpr,
+    hidden, weight, bias, x, update, scale, step, magnitudes, dims, target, weights, gains, reach, committed,
+    tokens, horizon, A, width, steps, PER_SEQUENCE: tl.constexpr, BLOCK_A: tl.constexpr,
     BLOCK_K: tl.constexpr, EPS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
@@ -151,9 +151,10 @@ def _read_out(
     tl.store(update + at, moved, mask=a_ok)
     tl.store(x + at, before + moved, mask=a_ok)
     if magnitudes is not None:
-        counted = tl.where(a < dims, moved, 0.0)
+        count = tl.load(dims + sequence)
+        counted = tl.where(a < count, moved, 0.0)
         of = (sequence * steps + now) * horizon + action % horizon
-        tl.store(magnitudes + of, tl.sqrt(tl.sum(counted * counted, axis=0) / dims))
+        tl.store(magnitudes + of, tl.sqrt(tl.sum(counted * counted, axis=0) / count))
 
 
 def embed_actions(
@@ -213,11 +214,11 @@ def read_out(
 ) -> None:
     """See kernels.reference.flow.read_out."""
     (batch, horizon, size), (tokens, width) = x.shape, hidden.shape[1:]
-    values, dims = magnitudes or (None, size)
+    values, dims = magnitudes or (None, None)
     tables = [table for table in (values, None if guide is None else guide.gains) if table is not None]
     _read_out[(batch * horizon,)](
-        hidden, weight, bias, x, update, scale, step, values, *(guide or (None,) * 5), tokens, horizon, size,
-        width, tables[0].shape[1] if tables else 1, dims, PER_SEQUENCE=per_sequence(bias, scale),
+        hidden, weight, bias, x, update, scale, step, values, dims, *(guide or (None,) * 5), tokens, horizon,
+        size, width, tables[0].shape[1] if tables else 1, PER_SEQUENCE=per_sequence(bias, scale),
         BLOCK_A=triton.next_power_of_2(size), BLOCK_K=config.block_k, EPS=NORM_EPS,
         **options(config.warps, config.stages, pdl),
     )  # fmt: skip

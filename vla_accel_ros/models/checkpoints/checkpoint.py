@@ -37,7 +37,8 @@ def load_policy(
 
     dtype: float32 or bfloat16 (some parts stay float32, as whoever trained it left them).
     delta_mask: bool [D], see Policy; by default what the folder says, or else every action is absolute.
-    statistics: whose to use where there are several: openpi's asset id, OpenVLA's name of the data set.
+    statistics: whose to use where there are several: openpi's asset id, OpenVLA's name of the data set; of
+        what lerobot saved, the folder of a data set whose own (meta/stats.json) take the place of the saved.
     normalize: False for a policy without statistics, whose numbers are in the units of its training.
     prompt_state: see Policy; "auto" is what the folder was trained with, as far as it says.
     progress: told after every tensor.
@@ -48,6 +49,41 @@ def load_policy(
     )
     contents = Contents.of(path)
     return find_format(contents).load(contents, options)
+
+
+def with_statistics(
+    policy: AnyPolicy,
+    path: str | Path,
+    delta_mask: np.ndarray | None = None,
+    *,
+    statistics: str | None = None,
+    normalize: bool = True,
+    prompt_state: str = "auto",
+) -> AnyPolicy:
+    """The network of a policy that is loaded, between other statistics: what another robot needs.
+
+    The weights are shared, and none are read: only the small files of the checkpoint folder `path`, the
+    policy's own or another of the same sizes. The other parameters are those of load_policy.
+    Raises ValueError as load_policy does, for sizes that differ, and for a format that shares no weights.
+    """
+    options = Options(
+        policy.device,
+        torch.float32,
+        delta_mask,
+        statistics or None,
+        normalize,
+        prompt_state,
+        model=policy.model,
+    )
+    contents = Contents.of(path)
+    known = find_format(contents)
+    made = known.load(contents, options)
+    if made.model is not policy.model:
+        raise ValueError(
+            f"{path}: the format {known.name} loads a network of its own for every robot; let its `load` "
+            "take the one of Options.network."
+        )
+    return made
 
 
 def describe(path: str | Path, statistics: str | None = None) -> Description:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,8 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Options:
-    """What whoever loads may choose; see checkpoint.load_policy."""
+    """What whoever loads may choose; see checkpoint.load_policy. model: the network that is there already, of
+    which no weight is read; see checkpoint.with_statistics."""
 
     device: torch.device
     dtype: torch.dtype = torch.float32
@@ -25,10 +27,23 @@ class Options:
     normalize: bool = True
     prompt_state: str = "auto"
     progress: Progress | None = None
+    model: Any = None
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype is {self.dtype}; use torch.float32 or torch.bfloat16.")
+
+    def network(self, config: object, where: str, read: Callable[[], Any]) -> Any:
+        """The network of a folder whose sizes are `config`: the one that is there, or what `read` reads.
+
+        Raises ValueError if the one that is there has other sizes.
+        """
+        if self.model is not None and self.model.config != config:
+            raise ValueError(
+                f"{where} is of a network of other sizes or cameras than the policy's; give the folder that "
+                "the policy was loaded from, or a copy of it with other statistics."
+            )
+        return read() if self.model is None else self.model
 
     def actions(self, relative: np.ndarray | None, width: int, where: str) -> np.ndarray:
         """bool [D], which of a policy's actions are relative to the state.

@@ -40,9 +40,13 @@ def load(contents: Contents, options: Options) -> OpenVLAPolicy:
     tokenizer = load_tokenizer(folder, config.vocab)
     stats, pixels = read_action_stats(folder, options.statistics), read_pixel_norm(folder)
     mask = options.actions(None, stats.size, str(folder))
-    model = load_openvla_model(
-        contents.table, config, contents.weights, options.device, options.dtype, options.progress
-    )
+
+    def read_weights() -> OpenVLA:
+        return load_openvla_model(
+            contents.table, config, contents.weights, options.device, options.dtype, options.progress
+        )
+
+    model = options.network(config, str(folder), read_weights)
     return OpenVLAPolicy(model, tokenizer, stats, pixels, mask)
 
 

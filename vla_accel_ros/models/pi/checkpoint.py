@@ -62,7 +62,8 @@ def make_policy(
     mask = options.actions(None, width, str(folder))
     delay = trained_delay(contents, config.horizon)
     prompt_state = "own" if options.prompt_state == "auto" else options.prompt_state
-    return Policy(read_weights(), tokenizer, state, actions, mask, prompt_state, delay, OPENPI)
+    model = options.network(config, str(folder), read_weights)
+    return Policy(model, tokenizer, state, actions, mask, prompt_state, delay, OPENPI)
 
 
 def load(contents: Contents, options: Options) -> Policy:

@@ -108,7 +108,7 @@ def load(contents: Contents, options: Options) -> Policy:
     tokenizer = load_tokenizer(folder, config.vocab)
     state, actions = Normalizer.identity(), Normalizer.identity()
     if options.normalize:
-        state, actions = read_lerobot_normalizers(folder, STEPS)
+        state, actions = read_lerobot_normalizers(folder, STEPS, options.statistics)
     width = action_width(contents, config, actions)
     relative = read_relative(folder, width) if options.normalize else None
     mask = options.actions(relative, width, str(folder))
@@ -116,7 +116,7 @@ def load(contents: Contents, options: Options) -> Policy:
     prompt_state = options.prompt_state
     if prompt_state == "auto":
         prompt_state = trained_prompt_state(relative)
-    model = read_pi(contents, config, options)
+    model = options.network(config, str(folder), lambda: read_pi(contents, config, options))
     return Policy(model, tokenizer, state, actions, mask, prompt_state, delay, LEROBOT)
 
 
@@ -144,7 +144,7 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     """See models.checkpoints.description; there is one set of statistics in such a folder."""
     folder, config, missing = contents.folder, read_config(contents), Missing()
     nothing = (Normalizer.identity(), Normalizer.identity())
-    state, actions = missing.read(read_lerobot_normalizers, folder, STEPS, default=nothing)
+    state, actions = missing.read(read_lerobot_normalizers, folder, STEPS, statistics, default=nothing)
     width = action_width(contents, config, actions)
     relative = missing.read(read_relative, folder, width)
     missing.read(load_tokenizer, folder, config.vocab)

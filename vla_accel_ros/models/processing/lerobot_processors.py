@@ -24,6 +24,8 @@ TRANSPORT = frozenset(
     {"rename_observations_processor", "to_batch_processor", "device_processor", "tokenizer_processor"}
 )
 """Steps that leave every number as it is; the tokeniser's file lies in the folder."""
+DATASET_STATISTICS = Path("meta", "stats.json")
+"""In the folder of a data set."""
 EPS = 1e-8
 STATISTICS = {
     "MEAN_STD": ("mean", "std"),
@@ -42,10 +44,13 @@ class Step:
     state_file: Path | None
 
 
-def read_lerobot_normalizers(folder: Path, known: Collection[str] = ()) -> tuple[Normalizer, Normalizer]:
+def read_lerobot_normalizers(
+    folder: Path, known: Collection[str] = (), dataset: str | None = None
+) -> tuple[Normalizer, Normalizer]:
     """(state, actions) of a folder that lerobot saved.
 
-    known: names of further steps, of which the caller takes care.
+    known: names of further steps, of which the caller takes care. dataset: the folder of a data set in
+    lerobot's layout whose statistics take the place of those that were saved, in the same modes.
     Raises ValueError if a file, a step or a number is missing, malformed or unknown.
     """
     before, after = _steps(folder / BEFORE), _steps(folder / AFTER)
@@ -58,9 +63,10 @@ def read_lerobot_normalizers(folder: Path, known: Collection[str] = ()) -> tuple
                 f"{folder / file} has the steps {unknown}, which are not known here; only policies without "
                 "them can be run."
             )
+    other = None if dataset is None else _read_dataset(dataset)
     return (
-        _normalizer(folder / BEFORE, before, NORMALIZER, "STATE", "observation.state"),
-        _normalizer(folder / AFTER, after, UNNORMALIZER, "ACTION", "action"),
+        _normalizer(folder / BEFORE, before, NORMALIZER, "STATE", "observation.state", other),
+        _normalizer(folder / AFTER, after, UNNORMALIZER, "ACTION", "action", other),
     )
 
 
@@ -138,7 +144,32 @@ def _step(file: Path, index: int, data: Any) -> Step:
     return Step(name, config, file.parent / state)
 
 
-def _normalizer(file: Path, steps: list[Step], name: str, kind: str, key: str) -> Normalizer:
+@dataclass(frozen=True)
+class _Dataset:
+    """The statistics of a data set: key -> name -> numbers."""
+
+    file: Path
+    data: dict[str, Any]
+
+    def numbers(self, key: str, which: str) -> np.ndarray:
+        entry = self.data.get(key)
+        value = entry.get(which) if isinstance(entry, dict) else None
+        return finite_numbers(value, f"{self.file}: {key}.{which}")
+
+
+def _read_dataset(dataset: str) -> _Dataset:
+    file = Path(dataset) / DATASET_STATISTICS
+    if not file.is_file():
+        raise ValueError(
+            f"statistics is '{dataset}', but {file} is not there; a policy that lerobot saved has one set, "
+            "so give nothing, or the folder of a data set in lerobot's layout."
+        )
+    return _Dataset(file, read_json(file))
+
+
+def _normalizer(
+    file: Path, steps: list[Step], name: str, kind: str, key: str, other: _Dataset | None
+) -> Normalizer:
     found = [step for step in steps if step.name == name]
     if len(found) != 1:
         raise ValueError(f"{file} has {len(found)} steps {name}; it must have one.")
@@ -153,11 +184,13 @@ def _normalizer(file: Path, steps: list[Step], name: str, kind: str, key: str) -
         raise ValueError(
             f"{file}, {name}.norm_map.{kind} is {mode!r}; use one of {['IDENTITY', *STATISTICS]}."
         )
-    first, second = (_numbers(file, found[0], f"{key}.{which}") for which in STATISTICS[mode])
+    if other is None:
+        first, second = (_numbers(file, found[0], f"{key}.{which}") for which in STATISTICS[mode])
+    else:
+        first, second = (other.numbers(key, which) for which in STATISTICS[mode])
     if len(first) != len(second):
-        raise ValueError(
-            f"{found[0].state_file}: {key} has {len(first)} and {len(second)} numbers; copy it again."
-        )
+        where = found[0].state_file if other is None else other.file
+        raise ValueError(f"{where}: {key} has {len(first)} and {len(second)} numbers; copy it again.")
     return make_normalizer(mode, first, second, _epsilon(file, found[0]))
 
 

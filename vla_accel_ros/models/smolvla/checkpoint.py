@@ -44,13 +44,17 @@ def load(contents: Contents, options: Options) -> SmolVLAPolicy:
     tokenizer = _tokenizer(contents, config)
     state, actions = Normalizer.identity(), Normalizer.identity()
     if options.normalize:
-        state, actions = read_smolvla_normalizers(folder)
+        state, actions = read_smolvla_normalizers(folder, options.statistics)
     width = min(actions.size, config.action_dim) or config.action_dim
     mask = options.actions(None, width, str(folder))
     delay = trained_delay(contents, config.horizon)
-    model = load_smolvla_model(
-        contents.table, config, contents.weights, options.device, options.dtype, options.progress
-    )
+
+    def read_weights() -> SmolVLA:
+        return load_smolvla_model(
+            contents.table, config, contents.weights, options.device, options.dtype, options.progress
+        )
+
+    model = options.network(config, str(folder), read_weights)
     return SmolVLAPolicy(model, tokenizer, state, actions, mask, trained_delay=delay, conventions=LEROBOT)
 
 
@@ -63,9 +67,9 @@ def _tokenizer(contents: Contents, config: SmolVLAConfig) -> Tokenizer:
     return load_tokenizer(contents.folder, config.vocab)
 
 
-def read_smolvla_normalizers(folder: Path) -> tuple[Normalizer, Normalizer]:
+def read_smolvla_normalizers(folder: Path, dataset: str | None = None) -> tuple[Normalizer, Normalizer]:
     """(state, actions) of the folder, see read_lerobot_normalizers."""
-    return read_lerobot_normalizers(folder, known=(NEW_LINE,))
+    return read_lerobot_normalizers(folder, (NEW_LINE,), dataset)
 
 
 def load_smolvla_model(
@@ -106,7 +110,7 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     """See models.checkpoints.description; there is one set of statistics in such a folder."""
     folder, config, missing = contents.folder, read_smolvla_config(contents), Missing()
     nothing = (Normalizer.identity(), Normalizer.identity())
-    state, actions = missing.read(read_smolvla_normalizers, folder, default=nothing)
+    state, actions = missing.read(read_smolvla_normalizers, folder, statistics, default=nothing)
     missing.read(_tokenizer, contents, config)
     missing.read(lambda: check_smolvla(contents.table, config, contents.weights))
     notes = ["it writes no text: the layers that did were cut off"]

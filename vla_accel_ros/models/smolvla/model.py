@@ -114,7 +114,7 @@ class SmolVLA(nn.Module):
         """images float [N, 3, S, S] in [-1, 1] -> image tokens [N, tokens, W], multiplied by sqrt(W)."""
         model = self.vlm_with_expert.vlm.model
         tokens = model.connector(model.vision_model(images.to(self.language_model.dtype)))
-        return tokens * torch.tensor(self.config.prefix.width**0.5, dtype=tokens.dtype, device=tokens.device)
+        return tokens * tokens.new_full((), self.config.prefix.width**0.5)
 
     def embed_tokens(self, tokens: Tensor) -> Tensor:
         """tokens int64 [...] -> [..., W], multiplied by sqrt(W)."""

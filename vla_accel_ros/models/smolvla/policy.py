@@ -7,21 +7,19 @@ prompt, and that the state is part of the prefix. It writes no text: the layers 
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.models.policy import Policy, PolicyInputs, Upload
+from vla_accel_ros.models.policy import Policy, PolicyInputs
 from vla_accel_ros.models.processing.pixels import PixelRule
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import SmolVLA
 from vla_accel_ros.models.smolvla.processing import PIXELS, resize_to_corner, smolvla_prompt
-
-if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its boundary type
-    from vla_accel_ros.types import Observation
 
 
 @dataclass(frozen=True)
@@ -32,6 +30,7 @@ class SmolVLAPolicy(Policy):
 
     decodes: ClassVar[bool] = False
     speaks: ClassVar[bool] = False
+    capturable: ClassVar[bool] = True
 
     @property
     def config(self) -> SmolVLAConfig:  # type: ignore[override]
@@ -48,21 +47,10 @@ class SmolVLAPolicy(Policy):
         """How the network's pixels are made of a camera's."""
         return PIXELS
 
-    def inputs(self, observation: Observation, upload: Upload | None = None) -> PolicyInputs:
-        """Everything the network needs of an observation: images float32 [V, 3, S, S].
-
-        upload: brings an image, uint8 [H, W, 3], to the device; None copies it there.
-        Raises ValueError naming the field if a camera is unknown or misshapen, no camera is there, the state
-        has the wrong size or is not finite, or the prompt is longer than max_prompt.
-        """
-        host = self.host_inputs(observation)
-        pixels, size = map(upload or self._copied, host.images), self.config.vision.image_size
-        return PolicyInputs(
-            images=torch.stack([resize_to_corner(image, size) for image in pixels]),
-            image_names=host.image_names,
-            tokens=torch.tensor(host.tokens, device=self.device),
-            state=self.normalized_state(observation.state).to(self.device),
-        )
+    def resized(self, images: Sequence[Tensor]) -> Tensor:
+        """The network's pixels float32 [V, 3, S, S] in [-1, 1] of images uint8 [H, W, 3] of any sizes on its
+        device."""
+        return torch.stack([resize_to_corner(image, self.image_size) for image in images])
 
     def embed(self, inputs: PolicyInputs) -> Tensor:
         """The prefix of one observation, [1, T, W]: images, prompt, state."""

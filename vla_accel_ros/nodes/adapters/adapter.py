@@ -54,7 +54,7 @@ class Adapter(ABC):
     def send(self, trajectory: Trajectory, now_ns: int) -> None:
         """Follow this one from now on; it may have other joints too."""
 
-    def felt(self, positions: Mapping[str, float]) -> None:
+    def measured(self, positions: Mapping[str, float]) -> None:
         """Measured joint positions by name, as they come."""
 
     def begin(self) -> None:

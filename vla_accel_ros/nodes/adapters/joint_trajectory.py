@@ -1,14 +1,18 @@
 """joint_trajectory_controller, by its topic: the default.
 
-The controller interpolates, and holds the end by itself; a trajectory is sent when there is another one. How
-long it takes until it is executed is measured (control/delivery.py). Both sources are polled: rclpy holds the
-interpreter while it waits for acknowledgements, so it is only ever asked.
+The controller interpolates, and holds the end by itself; a trajectory is sent when there is another one. Its
+message is kept and refilled: building one of 50 x 7 anew takes five times as long. How long it takes until it
+is executed is measured (control/delivery.py). Both sources are polled: rclpy holds the interpreter while it
+waits for acknowledgements, so it is only ever asked.
 """
 
 from __future__ import annotations
 
+from array import array
+
+import numpy as np
 from rclpy.duration import Duration
-from trajectory_msgs.msg import JointTrajectory
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from vla_accel_ros.contract.contract import Controller
 from vla_accel_ros.control.delivery import Delivery
@@ -19,6 +23,9 @@ from vla_accel_ros.nodes.controllers.state import ControllerState
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 
+# Longer than any message should take.
+KEEP_S = 1.0
+
 
 class JointTrajectoryAdapter(Adapter):
     """stamp: "now" or "zero", see the parameter of the trajectory node."""
@@ -27,7 +34,7 @@ class JointTrajectoryAdapter(Adapter):
         super().__init__(controller)
         self._node, self._delivery = node, delivery
         self._publisher = node.output(JointTrajectory, controller.topic, qos.COMMAND)
-        self._message = convert.TrajectoryMessage(controller.joints, stamp)
+        self._message = TrajectoryMessage(controller.joints, stamp)
         # A controller with another clock, for which stamp is zero, says nothing about ours.
         self._state = ControllerState(node, controller) if stamp == "now" else None
 
@@ -78,3 +85,57 @@ class JointTrajectoryAdapter(Adapter):
             "deliveries": delivery.count,
             "never executed": delivery.lost,
         }
+
+
+class TrajectoryMessage:
+    """One controller's JointTrajectory, refilled for every trajectory sent to it.
+
+    joints: the controller's joints, in its order. stamp: "now" or "zero", see the parameter of the
+    trajectory node.
+    """
+
+    def __init__(self, joints: tuple[str, ...], stamp: str = "now") -> None:
+        self._joints = joints
+        self._stamped = stamp == "now"
+        self._message = JointTrajectory(joint_names=list(joints))
+        self._points: list[JointTrajectoryPoint] = []
+
+    def fill(
+        self, trajectory: Trajectory, on_arrival_ns: int | None = None, now_ns: int | None = None
+    ) -> JointTrajectory:
+        """The message for this controller's share of the motion; valid until the next call.
+
+        Its first point is at time_from_start 0: the motion begins on what is commanded already, so a
+        controller joins it in the middle when the message arrives. A motion that is over sooner than
+        KEEP_S holds its end until then: a controller refuses what has ended, and a stop is short.
+
+        on_arrival_ns: the present that becomes the controller's own when the message arrives, whatever its
+        clock says by then; what comes later is approached from the state it has. now_ns: the present, from
+        which a motion that begins later is approached.
+        """
+        share = self._kept(trajectory.select(self._joints))
+        start_ns = share.start_ns if now_ns is None else min(share.start_ns, now_ns)
+        start_ns = start_ns if on_arrival_ns is None else on_arrival_ns
+        while len(self._points) < len(share):
+            self._points.append(JointTrajectoryPoint())
+        for i, point in enumerate(self._points[: len(share)]):
+            point.positions = array("d", share.positions[i].tobytes())
+            point.velocities = array("d", b"" if share.velocities is None else share.velocities[i].tobytes())
+            convert.set_stamp(point.time_from_start, int(share.times_ns[i]) - start_ns)
+        self._message.points = self._points[: len(share)]
+        convert.set_stamp(
+            self._message.header.stamp, start_ns if self._stamped and on_arrival_ns is None else 0
+        )
+        return self._message
+
+    def _kept(self, share: Trajectory) -> Trajectory:
+        until_ns = share.start_ns + round(KEEP_S * 1e9)
+        velocities = share.velocities
+        if share.end_ns >= until_ns or (velocities is not None and velocities[-1].any()):
+            return share
+        return Trajectory(
+            share.joints,
+            np.append(share.times_ns, until_ns),
+            np.concatenate([share.positions, share.positions[-1:]]),
+            None if velocities is None else np.concatenate([velocities, velocities[-1:]]),
+        )

@@ -51,11 +51,11 @@ class Outputs:
             for adapter in self.adapters:
                 adapter.send(trajectory, now_ns)
 
-    def felt(self, positions: np.ndarray) -> None:
+    def measured(self, positions: np.ndarray) -> None:
         """Measured joints, float64 [D] in the contract's order."""
         by_name = positions_of(self._names, positions)
         for adapter in self.adapters:
-            adapter.felt(by_name)
+            adapter.measured(by_name)
 
     def begin(self) -> None:
         """Send nothing until the next trajectory."""

@@ -22,14 +22,14 @@ from std_srvs.srv import SetBool
 from vla_accel_ros.contract.contract import Controller
 from vla_accel_ros.contract.controller_check import node_of
 from vla_accel_ros.control.chunking.twist import TwistBuffer
-from vla_accel_ros.control.jog import JogStream
+from vla_accel_ros.control.command_stream import JogStream
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, steady_ns
 from vla_accel_ros.nodes.declare import value
+from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.lifecycle import ManagedNode
-from vla_accel_ros.nodes.optional import interface
 from vla_accel_ros.nodes.service_calls import ServiceCalls
 
 # Zeros that are sent before the pause, so that one that gets lost does not matter.
@@ -82,7 +82,7 @@ class ServoAdapter(Adapter):
                     f"{self._pause_name} does not answer, so that Servo is not paused while we hold"
                 )
             try:
-                kind = interface("moveit_msgs", "srv", "ServoCommandType", "switch_command_type")
+                kind = interface("moveit_msgs/srv/ServoCommandType", "switch_command_type")
             except ValueError as problem:
                 return [*missing, f"{problem}; or switch Servo to {self._command_type} yourself"]
             request = kind.Request(command_type=getattr(kind.Request, self._command_type))
@@ -120,11 +120,11 @@ class ServoAdapter(Adapter):
 
 
 class ServoJointAdapter(ServoAdapter):
-    """limits: of the controller's joints, in its order. gain: see control/jog.py. Raises ValueError when
+    """limits: of the controller's joints, in its order. gain: see JogStream. Raises ValueError when
     control_msgs is not installed."""
 
     def __init__(self, node: ManagedNode, controller: Controller, limits: JointLimits, gain: float) -> None:
-        kind = interface("control_msgs", "msg", "JointJog", f"servo_joint of {controller.topic}")
+        kind = interface("control_msgs/msg/JointJog", f"servo_joint of {controller.topic}")
         super().__init__(node, controller, kind, "JOINT_JOG")
         self._message.joint_names = list(controller.joints)
         self._jog = JogStream(controller.joints, limits, 1.0 / controller.rate_hz, gain)
@@ -137,9 +137,9 @@ class ServoJointAdapter(ServoAdapter):
         self._resting = False
         self._jog.follow(trajectory, now_ns)
 
-    def felt(self, positions: Mapping[str, float]) -> None:
+    def measured(self, positions: Mapping[str, float]) -> None:
         here = np.array([positions[name] for name in self.controller.joints])
-        self._jog.felt(here, self._node.now_ns())
+        self._jog.measured(here, self._node.now_ns())
 
     def stop(self, braking: Trajectory | None, now_ns: int) -> None:
         self._jog.stop(now_ns, steady_ns(self._node))

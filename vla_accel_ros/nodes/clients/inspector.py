@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 import rclpy
@@ -32,14 +31,13 @@ from vla_accel_ros.contract.findings import Finding
 from vla_accel_ros.contract.graph_check import Wanted
 from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
-from vla_accel_ros.nodes.graph import look
-from vla_accel_ros.nodes.motion import execution
+from vla_accel_ros.nodes.diagnostics import of_robot
+from vla_accel_ros.nodes.graph import look, name_of
 from vla_accel_ros.nodes.qos import LATCHED, REPORT
 from vla_accel_ros.nodes.service_calls import ask_again, spinning
-from vla_accel_ros.sensing.arrivals import Arrival, Watched
-from vla_accel_ros.sensing.cameras.cdr import compressed_view, image_view
+from vla_accel_ros.sensing.arrivals import Arrival, Inputs, Watched
+from vla_accel_ros.sensing.cameras.image import compressed_view, image_view
 from vla_accel_ros.sensing.ingest import Ingest
-from vla_accel_ros.sensing.inputs import Inputs
 
 ANSWER_S = 2.0
 DISCOVERY_S = 5.0
@@ -70,9 +68,7 @@ class Inspector:
     def __enter__(self) -> Inspector:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._executor.shutdown()
         self.node.destroy_node()
         self._context.try_shutdown()
@@ -117,7 +113,7 @@ class Inspector:
     def publishers(self, topic: str) -> list[str]:
         """Full names of the nodes that publish a topic, one for every publisher."""
         there = self.node.get_publishers_info_by_topic(self.node.resolve_topic_name(topic))
-        return sorted(f"{end.node_namespace.rstrip('/')}/{end.node_name}" for end in there)
+        return sorted(map(name_of, there))
 
     def subscriptions(self, topic: str) -> int:
         """How many listen to a topic."""
@@ -135,13 +131,7 @@ class Inspector:
 
     def diagnostics(self) -> dict[str, DiagnosticStatus]:
         """The newest diagnostics of this robot's nodes by "<node>: <item>", as heard so far."""
-        prefix = self.node.get_namespace().strip("/")
-        prefix = f"{prefix}/" if prefix else ""
-        return {
-            name[len(prefix) :]: line
-            for name, line in self._diagnostics.items()
-            if name.startswith(prefix) and "/" not in name[len(prefix) :].partition(":")[0]
-        }
+        return dict(self._diagnostics)
 
     def watch(self, contract: Contract, seconds: float) -> Watched:
         """Listen to every stream of the contract for so long."""
@@ -223,10 +213,10 @@ class Inspector:
         return self.node.create_subscription(kind, topic, callback, _SENSOR, raw=raw)
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
-        self._diagnostics.update({line.name: line for line in message.status})
+        self._diagnostics |= of_robot(self.node.get_namespace(), message.status)
 
     def _on_motion(self, message: Motion) -> None:
-        self.motion = execution(message).state, tuple(message.reasons)
+        self.motion = convert.execution_from_message(message).state, tuple(message.reasons)
 
     def _on_inputs(self, message: InputsMessage) -> None:
         with suppress(ValueError):

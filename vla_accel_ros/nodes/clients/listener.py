@@ -26,6 +26,7 @@ from vla_accel_msgs.msg import ActionChunk, GroundTruth, LanguageOutput, LoopSta
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes.diagnostics import of_robot
 from vla_accel_ros.types import Chunk
 
 T = TypeVar("T")
@@ -57,12 +58,37 @@ class Received:
     inference_s: float
 
 
+def _all(name: str) -> Any:
+    return property(lambda listener: listener._snapshot(name))
+
+
+def _newest(name: str) -> Any:
+    return property(lambda listener: listener._last(name))
+
+
 class Listener:
     """Subscribes with a node to the topics of one robot; somebody else spins the node, in one thread.
 
     contract: names the joints and topics. memory: entries kept of each record. on_image: called with (camera
     name, message) in the spinning thread for every image of a raw camera; None subscribes to none.
+
+    Attributes, oldest first: `chunks`; `answers`, each with the whole text so far; `truths` of the simulator;
+    measured `joints`; trajectories `sent` to the controllers; `motions`, what the trajectory node told of
+    itself; `reports`, statistics of all loops as they came; `refused`, sentences about chunks and
+    trajectories that were no valid ones. The newest of some: `answer`, `truth`, `measured`.
     """
+
+    chunks: list[Received] = _all("chunks")
+    answers: list[LanguageOutput] = _all("answers")
+    truths: list[GroundTruth] = _all("truths")
+    joints: list[Joints] = _all("joints")
+    sent: list[Sent] = _all("sent")
+    motions: list[Motion] = _all("motions")
+    reports: list[LoopStats] = _all("reports")
+    refused: list[str] = _all("refused")
+    answer: LanguageOutput | None = _newest("answers")
+    truth: GroundTruth | None = _newest("truths")
+    measured: Joints | None = _newest("joints")
 
     def __init__(
         self, node: Node, contract: Contract, memory: int, on_image: Callable[[str, Image], None] | None
@@ -84,65 +110,10 @@ class Listener:
         return self.node.get_clock().now().nanoseconds
 
     @property
-    def chunks(self) -> list[Received]:
-        """Chunks, oldest first."""
-        return self._snapshot("chunks")
-
-    @property
-    def answers(self) -> list[LanguageOutput]:
-        """Language output, oldest first; each message has the whole text so far."""
-        return self._snapshot("answers")
-
-    @property
-    def answer(self) -> LanguageOutput | None:
-        """The newest language output."""
-        return self._newest("answers")
-
-    @property
-    def truths(self) -> list[GroundTruth]:
-        """Ground truth of the simulator, oldest first."""
-        return self._snapshot("truths")
-
-    @property
-    def truth(self) -> GroundTruth | None:
-        """The newest ground truth."""
-        return self._newest("truths")
-
-    @property
-    def measured(self) -> Joints | None:
-        """The newest joint state."""
-        return self._newest("joints")
-
-    @property
-    def joints(self) -> list[Joints]:
-        """Measured joint states, oldest first."""
-        return self._snapshot("joints")
-
-    @property
-    def sent(self) -> list[Sent]:
-        """Trajectories sent to the controllers, oldest first."""
-        return self._snapshot("sent")
-
-    @property
-    def motions(self) -> list[Motion]:
-        """What the trajectory node told of itself, oldest first."""
-        return self._snapshot("motions")
-
-    @property
-    def refused(self) -> list[str]:
-        """Sentences about chunks and trajectories that were no valid ones, oldest first."""
-        return self._snapshot("refused")
-
-    @property
     def loops(self) -> dict[str, LoopStats]:
         """Newest statistics of each loop by name; "image_to_trajectory" holds the ages of what was sent."""
         with self._changed:
             return dict(self._loops)
-
-    @property
-    def reports(self) -> list[LoopStats]:
-        """Statistics of all loops as they came, oldest first."""
-        return self._snapshot("reports")
 
     @property
     def diagnostics(self) -> dict[str, DiagnosticStatus]:
@@ -237,13 +208,8 @@ class Listener:
         self._record("reports", message)
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
-        namespace = self.node.get_namespace().strip("/")
-        prefix = f"{namespace}/" if namespace else ""
         with self._changed:
-            for line in message.status:
-                name = line.name[len(prefix) :]
-                if line.name.startswith(prefix) and "/" not in name.partition(":")[0]:
-                    self._diagnostics[name] = line
+            self._diagnostics |= of_robot(self.node.get_namespace(), message.status)
         self.changed()
 
     def _record(self, name: str, entry: object) -> None:
@@ -255,6 +221,6 @@ class Listener:
         with self._changed:
             return list(self._records[name])
 
-    def _newest(self, name: str) -> Any:
+    def _last(self, name: str) -> Any:
         with self._changed:
             return self._records[name][-1] if self._records[name] else None

@@ -13,7 +13,6 @@ import re
 import time
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 
 import rclpy
 from lifecycle_msgs.srv import GetState
@@ -58,9 +57,7 @@ class Messenger:
     def __enter__(self) -> Messenger:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._executor.shutdown()
         self._node.destroy_node()
         self._context.try_shutdown()

@@ -15,16 +15,14 @@ from vla_accel_ros.contract.controller_check import node_of
 from vla_accel_ros.contract.parts import Controller
 from vla_accel_ros.control.trajectory import MotionState
 from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.lifecycle import ManagedNode
-from vla_accel_ros.nodes.optional import interface
-
-_S = 1_000_000_000
 
 
 def state_type() -> Any | None:
     """control_msgs/msg/JointTrajectoryControllerState; None where it is not installed."""
     try:
-        return interface("control_msgs", "msg", "JointTrajectoryControllerState", "controller_state")
+        return interface("control_msgs/msg/JointTrajectoryControllerState", "controller_state")
     except ValueError:
         return None
 
@@ -52,8 +50,7 @@ class ControllerState:
         if taken is None:
             return None
         stamp_ns = convert.stamp_ns(taken[0].header.stamp)
-        passed = taken[0].feedback.time_from_start
-        return stamp_ns - (passed.sec * _S + passed.nanosec), stamp_ns
+        return stamp_ns - convert.stamp_ns(taken[0].feedback.time_from_start), stamp_ns
 
 
 def fill(message: Any, began_ns: int, desired: MotionState, measured: MotionState) -> None:
@@ -67,8 +64,7 @@ def fill(message: Any, began_ns: int, desired: MotionState, measured: MotionStat
         point.positions = state.position.tolist()
         point.velocities = [] if state.velocity is None else state.velocity.tolist()
     for point in (message.reference, message.feedback):
-        passed = point.time_from_start
-        passed.sec, passed.nanosec = divmod(desired.stamp_ns - began_ns, _S)
+        convert.set_stamp(point.time_from_start, desired.stamp_ns - began_ns)
     message.error.positions = (desired.position - measured.position).tolist()
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +23,10 @@ from vla_accel_ros.contract.findings import WARNING, refuse
 from vla_accel_ros.contract.model_check import ModelFacts, judge
 from vla_accel_ros.engine.config import EXACT, EngineConfig
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.runner import has_stages
 from vla_accel_ros.engine.stages.stages import Progress as Preparing
-from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy, with_statistics
 from vla_accel_ros.models.checkpoints.options import Progress, find_device
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.types import Observation
@@ -53,6 +55,7 @@ class Load:
     fast: bool | str = AUTO
     precision: str = EngineConfig.precision
     scheduling: str = EngineConfig.scheduling
+    lanes: str = EngineConfig.lanes
     token_mode: str = EngineConfig.token_mode
     token_prefer: str = EngineConfig.token_prefer
     camera_hz: float = EngineConfig.camera_hz
@@ -82,7 +85,7 @@ class Load:
         if fast and policy.device.type != "cuda":
             warn(
                 f"fast is true, but the model runs on {policy.device}: captured stages need a GPU; "
-                "without one their plain twins run, which are not faster"
+                "without one their reference in plain torch runs, which is not faster"
             )
         if self.precision != EXACT:
             warn(
@@ -93,6 +96,29 @@ class Load:
         warm(warm_up(engine, contract))
         return engine
 
+    def embodiment(
+        self, policy: AnyPolicy, contract: Contract, warn: Callable[[str], object] = lambda _: None
+    ) -> Embodiment:
+        """A further robot, of this contract and these statistics, for the engine of a policy that is loaded
+        already; no weight is read. Raises ValueError, in one sentence, for what does not fit. warn: as above.
+        """
+        self._compare(contract, warn)
+        own = with_statistics(
+            policy,
+            self.model,
+            contract.delta_mask,
+            statistics=self.statistics,
+            prompt_state=self.prompt_state,
+        )
+        return Embodiment(own, contract.chunk.step_dt_s)
+
+    def _compare(self, contract: Contract, warn: Callable[[str], object]) -> None:
+        found = judge(ModelFacts.read(self.model, self.statistics or None), contract)
+        refuse(found)
+        for finding in found:
+            if finding.level == WARNING:
+                warn(str(finding))
+
     def _policy(
         self, contract: Contract, warn: Callable[[str], object], progress: Progress | None
     ) -> AnyPolicy:
@@ -102,11 +128,7 @@ class Load:
         target, dtype = find_device(device), self.dtype
         if dtype == AUTO:
             dtype = "bfloat16" if target.type == "cuda" else "float32"
-        found = judge(ModelFacts.read(self.model, self.statistics or None), contract)
-        refuse(found)
-        for finding in found:
-            if finding.level == WARNING:
-                warn(str(finding))
+        self._compare(contract, warn)
         return load_policy(
             self.model,
             target,
@@ -119,23 +141,10 @@ class Load:
 
     def _config(self, contract: Contract, fast: bool, speaks: bool) -> EngineConfig:
         more = (self.answers - 1 if speaks else 0) + self.staggered
-        return EngineConfig(
-            slots=self.kv_slots + more,
-            steps=self.denoise_steps,
-            time_rule=self.time_rule,
-            seed=self.seed,
-            noise=self.noise,
-            step_dt_s=contract.chunk.step_dt_s,
-            answers=self.answers,
-            answer_tokens=self.answer_tokens,
-            fast=fast,
-            precision=self.precision,
-            scheduling=self.scheduling,
-            token_mode=self.token_mode,
-            token_prefer=self.token_prefer,
-            camera_hz=self.camera_hz,
-            staggered=self.staggered,
-        )
+        alike = vars(EngineConfig()).keys() & vars(self).keys() - {"fast"}
+        options: dict[str, Any] = {name: getattr(self, name) for name in alike}
+        options |= {"slots": self.kv_slots + more, "steps": self.denoise_steps}
+        return EngineConfig(**options, fast=fast, step_dt_s=contract.chunk.step_dt_s)
 
 
 def choices(engine: Engine) -> str:

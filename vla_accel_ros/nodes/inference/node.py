@@ -5,12 +5,12 @@ Images arrive by the transport that the contract gives each camera (nodes/infere
 actions and text stream through one engine at their own rates (engine/streaming.py); this node only opens
 topics, hands over what comes in, and reports: `session` and `observed`, from which every chunk can be
 computed again; LoopStats once a second for vision, action and language; `inputs`, what comes of every stream
-and how fast chunks are made (nodes/inference/inputs.py); and in /diagnostics the rate, age and drops of every
-stream, times and misses of vision, action and language, and what chunks wait for. Loading, comparing with the
-contract and warming up happen in configure; a changed instruction takes effect with the next frame. Each
-chunk is guided to continue the one before while the trajectory node tells, on `motion`, that it runs in mode
-`rtc`. A `question` is answered beside acting, several at once, in the time that is left; `~/cancel_answers`
-breaks them off.
+and how fast chunks are made (reports.py); and in /diagnostics the rate, age and drops of every stream, times
+and misses of vision, action and language, and what chunks wait for. Loading, comparing with the contract and
+warming up happen in configure; a changed instruction takes effect with the next frame. Each chunk is guided
+to continue the one before while the trajectory node tells, on `motion`, that it runs in mode `rtc`. A
+`question` is answered beside acting, several at once, in the time that is left; `~/cancel_answers` breaks
+them off.
 """
 
 from __future__ import annotations
@@ -43,19 +43,22 @@ from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.environment import demo_contract, demo_model, lacks_profile
 from vla_accel_ros.nodes.graph import GraphCheck
-from vla_accel_ros.nodes.inference import status as inference_status
-from vla_accel_ros.nodes.inference.inputs import InputsTopic
 from vla_accel_ros.nodes.inference.instruction import Instruction
 from vla_accel_ros.nodes.inference.loading import Load, choices
-from vla_accel_ros.nodes.inference.session import SessionTopic
+from vla_accel_ros.nodes.inference.reports import (
+    InputsTopic,
+    SessionTopic,
+    of_chunking,
+    of_loops,
+    of_observations,
+)
 from vla_accel_ros.nodes.inference.streams import Streams
 from vla_accel_ros.nodes.lifecycle import ManagedNode
-from vla_accel_ros.nodes.motion import execution
 from vla_accel_ros.nodes.params.inference import INFERENCE
 from vla_accel_ros.nodes.process import run
 from vla_accel_ros.nodes.shutdown import fatal
+from vla_accel_ros.sensing.arrivals import IMAGE_HINT, PROFILED_HINT
 from vla_accel_ros.sensing.ingest import Ingest
-from vla_accel_ros.sensing.rates import IMAGE_HINT, PROFILED_HINT
 from vla_accel_ros.types import Chunk, Observation
 
 
@@ -91,7 +94,7 @@ class InferenceNode(ManagedNode):
         ports = Ports(
             self._observe,
             self._ingest.observed,
-            self._ingest.feel,
+            self._ingest.newest_state,
             self._on_chunk,
             self._on_text,
             self._on_error,
@@ -244,7 +247,7 @@ class InferenceNode(ManagedNode):
         return response
 
     def _on_motion(self, message: Motion) -> None:
-        if self._guiding.told(execution(message)) and self._stream is not None:
+        if self._guiding.told(convert.execution_from_message(message)) and self._stream is not None:
             self._stream.forget()
         if self._guiding.conflict:
             self.get_logger().warning(self._guiding.conflict, throttle_duration_sec=10.0)
@@ -295,13 +298,13 @@ class InferenceNode(ManagedNode):
         assert self._contract is not None
         now_ns = self.now_ns()
         return [
-            inference_status.of_observations(
+            of_observations(
                 self._inputs.now(), self._ingest.instruction, self._newest_chunk_ns, self._errors
             ),
             self._graph.status(),
-            inference_status.of_chunking(self._guiding, self._contract.chunk.step_dt_s),
+            of_chunking(self._guiding, self._contract.chunk.step_dt_s),
             *self._streams.statuses(now_ns),
-            *inference_status.of_loops(self._stream.stats()),
+            *of_loops(self._stream.stats()),
         ]
 
 

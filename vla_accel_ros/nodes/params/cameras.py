@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vla_accel_ros.nodes.params.parameter import Parameter
+from vla_accel_ros.nodes.params.parameter import Parameter, read_once
 
 RING = Parameter(
-    "ring",
-    False,
-    "Write each frame once into shared memory and send its handle on camera/<name>/frame.",
-    read_only=True,
+    "ring", False, "Write each frame once into shared memory and send its handle on camera/<name>/frame."
 )
 RING_SLOTS = Parameter(
     "ring_slots",
@@ -18,7 +15,6 @@ RING_SLOTS = Parameter(
     "Frames in the ring; one stays whole for (ring_slots - 1) periods of the camera.",
     minimum=2,
     maximum=64,
-    read_only=True,
 )
 IMAGE_HZ = Parameter(
     "image_hz",
@@ -26,17 +22,14 @@ IMAGE_HZ = Parameter(
     "Rate of camera/<name>/image_raw, sent while somebody listens [Hz]; 0 sends none, -1 every frame.",
     minimum=-1.0,
     maximum=240.0,
-    read_only=True,
 )
 
-SIM_ROBOT = (
-    Parameter(
-        "task", "reach", "Task of the first scene.", choices=("reach", "place", "follow"), read_only=True
-    ),
-    Parameter("seed", 0, "Seed of the first scene.", minimum=0, read_only=True),
-    Parameter("image_width", 224, "Width of both cameras [px].", minimum=16, maximum=1920, read_only=True),
-    Parameter("image_height", 224, "Height of both cameras [px].", minimum=16, maximum=1080, read_only=True),
-    Parameter("camera_hz", 30.0, "Rate of both cameras [Hz].", minimum=1.0, maximum=120.0, read_only=True),
+SIM_ROBOT = read_once(
+    Parameter("task", "reach", "Task of the first scene.", choices=("reach", "place", "follow")),
+    Parameter("seed", 0, "Seed of the first scene.", minimum=0),
+    Parameter("image_width", 224, "Width of both cameras [px].", minimum=16, maximum=1920),
+    Parameter("image_height", 224, "Height of both cameras [px].", minimum=16, maximum=1080),
+    Parameter("camera_hz", 30.0, "Rate of both cameras [Hz].", minimum=1.0, maximum=120.0),
     RING,
     RING_SLOTS,
     IMAGE_HZ,
@@ -46,11 +39,8 @@ SIM_ROBOT = (
         "Rate of joint_states [Hz]; rendering delays some, and at least 100 a second should arrive.",
         minimum=10.0,
         maximum=500.0,
-        read_only=True,
     ),
-    Parameter(
-        "ground_truth_hz", 10.0, "Rate of ground_truth [Hz].", minimum=0.5, maximum=100.0, read_only=True
-    ),
+    Parameter("ground_truth_hz", 10.0, "Rate of ground_truth [Hz].", minimum=0.5, maximum=100.0),
     Parameter(
         "stopped_cameras",
         "",
@@ -67,29 +57,19 @@ SIM_ROBOT = (
     ),
 )
 
-CAMERA = (
-    Parameter("camera", "front", "Name of the camera; its topics are camera/<name>/...", read_only=True),
+CAMERA = read_once(
+    Parameter("camera", "front", "Name of the camera; its topics are camera/<name>/..."),
     Parameter(
         "source",
         "/dev/video0",
         "A V4L2 device or its number, a GStreamer pipeline, a URL, a video file, or a folder of pictures.",
-        read_only=True,
     ),
-    Parameter("width", 0, "Width asked of a device [px]; 0 leaves its own.", 0, 8192, read_only=True),
-    Parameter("height", 0, "Height asked of a device [px]; 0 leaves its own.", 0, 8192, read_only=True),
-    Parameter(
-        "fps",
-        0.0,
-        "Rate asked of a device or a recording [Hz]; 0 leaves its own.",
-        0.0,
-        1000.0,
-        read_only=True,
-    ),
-    Parameter(
-        "fourcc", "", "Format asked of a device, such as MJPG or YUYV; empty: its own.", read_only=True
-    ),
-    Parameter("loop", True, "Play a file or folder over and over; false plays it once.", read_only=True),
-    Parameter("camera_info", "", "Calibration (YAML of camera_calibration); empty for none.", read_only=True),
+    Parameter("width", 0, "Width asked of a device [px]; 0 leaves its own.", 0, 8192),
+    Parameter("height", 0, "Height asked of a device [px]; 0 leaves its own.", 0, 8192),
+    Parameter("fps", 0.0, "Rate asked of a device or a recording [Hz]; 0 leaves its own.", 0.0, 1000.0),
+    Parameter("fourcc", "", "Format asked of a device, such as MJPG or YUYV; empty: its own."),
+    Parameter("loop", True, "Play a file or folder over and over; false plays it once."),
+    Parameter("camera_info", "", "Calibration (YAML of camera_calibration); empty for none."),
     replace(RING, default=True),
     RING_SLOTS,
     IMAGE_HZ,
@@ -99,7 +79,6 @@ CAMERA = (
         "Rate of camera/<name>/image_raw/compressed, sent while somebody listens [Hz]; 0 sends none, -1 all.",
         minimum=-1.0,
         maximum=240.0,
-        read_only=True,
     ),
-    Parameter("jpeg_quality", 90, "Quality of the JPEG.", minimum=1, maximum=100, read_only=True),
+    Parameter("jpeg_quality", 90, "Quality of the JPEG.", minimum=1, maximum=100),
 )

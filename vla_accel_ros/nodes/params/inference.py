@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vla_accel_ros.engine.config import EngineConfig
+from vla_accel_ros.engine.config import LANES, EngineConfig
 from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter
 
 INFERENCE = (
@@ -24,7 +24,8 @@ INFERENCE = (
     Parameter(
         "statistics",
         "",
-        "Whose statistics, where the checkpoint has several: openpi's asset id, OpenVLA's data set.",
+        "Whose statistics, where the checkpoint has several: openpi's asset id, OpenVLA's data set; for one "
+        "that lerobot saved, the folder of a data set whose meta/stats.json takes the place of its own.",
     ),
     Parameter(
         "prompt_state",
@@ -48,8 +49,9 @@ INFERENCE = (
     Parameter(
         "fast",
         "auto",
-        "Compute by captured stages and fused kernels, which are made while the node configures; false is "
-        "plain torch. auto: on CUDA with triton, where the family has them (pi0, pi0.5, OpenVLA).",
+        "Compute by captured stages, which are made while the node configures; false is plain torch. auto: "
+        "on CUDA, for pi0, pi0.5 and OpenVLA (fused kernels, which need triton), SmolVLA, and policies of "
+        "other packages that say that they can be captured.",
         choices=("auto", "true", "false"),
     ),
     Parameter(
@@ -70,8 +72,8 @@ INFERENCE = (
     Parameter(
         "kv_slots",
         EngineConfig.slots,
-        "Frames whose KV cache fits at once: one being written, the newest, one acted on, one that is spoken "
-        "of; those of further answers (language_answers) come on top.",
+        "Frames whose KV cache fits at once: one being written, the newest, one acted on, one asked "
+        "about; those of further answers (language_answers) come on top.",
         minimum=4,
         maximum=64,
     ),
@@ -113,6 +115,14 @@ INFERENCE = (
         "another package (entry points vla_accel_ros.policies); auto is what the other parameters ask for.",
     ),
     Parameter(
+        "lanes",
+        EngineConfig.lanes,
+        "What runs at once: one: nothing, each after the other; two: actions beside frames and text; three: "
+        "frames, actions and text, each in a thread and on a CUDA stream of its own. Chunks have the same "
+        "bits.",
+        choices=LANES,
+    ),
+    Parameter(
         "token_mode",
         EngineConfig.token_mode,
         "How frames of a model that acts by tokens (OpenVLA) share forwards: not at all; pipelined, later "
@@ -136,7 +146,7 @@ INFERENCE = (
     Parameter(
         "language_answers",
         EngineConfig.answers,
-        "Answers under way at once; more wait.",
+        "Answers written at once; more wait.",
         minimum=1,
         maximum=32,
     ),

@@ -8,7 +8,7 @@ those of other nodes cannot change at all, unless they are live.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Value = bool | int | float | str
 
@@ -54,6 +54,11 @@ class Parameter:
             (low is None or value >= low) and (high is None or value <= high)
         ):
             raise ValueError(f"parameter {self.name!r} is {value!r}: give a value from {low} to {high}")
+
+
+def read_once(*table: Parameter) -> tuple[Parameter, ...]:
+    """The table of a node that reads its parameters when it starts: none changes, but the live ones."""
+    return tuple(replace(parameter, read_only=not parameter.live) for parameter in table)
 
 
 AUTOSTART = Parameter(

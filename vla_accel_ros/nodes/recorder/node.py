@@ -25,16 +25,16 @@ from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, Reporter, status
 from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.interfaces import definition, digest
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.nodes.params.recorder import RECORDER
 from vla_accel_ros.nodes.process import run
-from vla_accel_ros.nodes.recorder.message_definitions import definition, digest
 from vla_accel_ros.nodes.recorder.rosbag2_writer import open_bag
 from vla_accel_ros.nodes.recorder.topics import Recorded, recorded
 from vla_accel_ros.recording.background_writer import Recording
 from vla_accel_ros.recording.topic import Topic
-from vla_accel_ros.sensing.cameras.cdr import image_message
 from vla_accel_ros.sensing.cameras.frames import NotReady
+from vla_accel_ros.sensing.cameras.image import image_message
 from vla_accel_ros.sensing.cameras.ring_reader import RingReader
 
 _LOOK_S = 0.1

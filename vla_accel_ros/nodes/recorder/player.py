@@ -11,12 +11,10 @@ when /clock says the time of their recording, so that nodes with use_sim_time se
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any
 from uuid import uuid4
 
 import rclpy
@@ -29,6 +27,8 @@ from rosgraph_msgs.msg import Clock
 
 from vla_accel_ros.contract import bounded_yaml
 from vla_accel_ros.nodes import convert
+from vla_accel_ros.nodes.graph import name_of
+from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.recording.reader import Bag, Entry
 from vla_accel_ros.recording.roles import Role, role
 
@@ -114,8 +114,7 @@ def refuse_alive(node: Node, bag: Bag, topics: Collection[str]) -> None:
 
 
 def _others(node: Node, there: Collection[TopicEndpointInfo]) -> str:
-    names = {f"{end.node_namespace.rstrip('/')}/{end.node_name}" for end in there}
-    return ", ".join(sorted(names - {node.get_fully_qualified_name()}))
+    return ", ".join(sorted(set(map(name_of, there)) - {node.get_fully_qualified_name()}))
 
 
 class Player:
@@ -139,12 +138,10 @@ class Player:
         self._bag, self._rate, self._look = bag, rate, look
         self._now_s, self._wait, self._say = clock, wait, say
         self.clock = node.create_publisher(Clock, CLOCK, 10)
-        self.publishers = {
-            topic: node.create_publisher(
-                _class_of(bag.topics[topic]), topic, profile(bag.offered.get(topic, ""))
-            )
-            for topic in sorted(topics)
-        }
+        self.publishers = {}
+        for topic in sorted(topics):
+            kind = interface(bag.topics[topic], f"playing {topic}")
+            self.publishers[topic] = node.create_publisher(kind, topic, profile(bag.offered.get(topic, "")))
         self._begun: tuple[float, int] | None = None
         self._told_ns = 0
         self._looked_s = self._said_s = 0.0
@@ -198,11 +195,3 @@ def profile(offered: str) -> QoSProfile:
         reliability=ReliabilityPolicy.BEST_EFFORT if best_effort else ReliabilityPolicy.RELIABLE,
         durability=DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE,
     )
-
-
-def _class_of(kind: str) -> Any:
-    package, _, name = kind.split("/")
-    try:
-        return getattr(importlib.import_module(f"{package}.msg"), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"{kind} cannot be imported ({error}): install {package}") from error

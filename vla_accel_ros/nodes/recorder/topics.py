@@ -26,8 +26,7 @@ from vla_accel_msgs.msg import (
 )
 from vla_accel_ros.contract.contract import Contract, Controller
 from vla_accel_ros.extensions import controller_kind
-from vla_accel_ros.nodes.optional import interface
-from vla_accel_ros.nodes.recorder.message_definitions import type_name
+from vla_accel_ros.nodes.interfaces import interface, type_name
 
 # Best-effort images of a second: the writer may have to wait for the disk, the executor never does.
 _IMAGES, _MESSAGES = 30, 200
@@ -85,5 +84,6 @@ def recorded(contract: Contract) -> list[Recorded]:
 
 def _command(controller: Controller) -> Any:
     """The type of a controller's commands."""
-    package, kind, name = controller_kind(controller.kind).message.split("/")
-    return interface(package, kind, name, f"recording a controller of kind {controller.kind}")
+    return interface(
+        controller_kind(controller.kind).message, f"recording a controller of kind {controller.kind}"
+    )

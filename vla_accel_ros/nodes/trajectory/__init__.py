@@ -2,5 +2,5 @@
 
 node: the lifecycle node; hold: brings the robot to rest for a reason and keeps it there; home and moves:
 discrete moves; release: the robot in other hands and back; publishers: others that publish what only one
-should; status: its diagnostics.
+should; reports: its topic `motion` and its diagnostics.
 """

@@ -24,7 +24,7 @@ from vla_accel_ros.control.state_file import StateFile
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes.adapters.outputs import Outputs
 from vla_accel_ros.nodes.lifecycle import ManagedNode
-from vla_accel_ros.nodes.motion import MotionTopic
+from vla_accel_ros.nodes.trajectory.reports import MotionTopic
 from vla_accel_ros.sensing.joints import JointHistory
 
 __all__ = ["HOMING", "OPERATOR", "RELEASED", "Hold"]
@@ -44,12 +44,13 @@ _LATE = f"the disk did not take it within {_WRITTEN_S:g} s"
 class Hold:
     """The holds of a trajectory node. state: where they survive a restart; None: nowhere.
 
-    holds: their reasons, oldest first. switched: what the controller manager was told when the robot was
-    released, empty for nothing; see Release.
+    holds: their reasons, oldest first. faults: those of them that nobody asked for, and a person must take
+    back. switched: what the controller manager was told when the robot was released, empty for nothing; see
+    Release.
     """
 
     def __init__(self, node: ManagedNode, state: StateFile | None = None) -> None:
-        self.node, self.holds = node, dict[str, None]()
+        self.node, self.holds, self.faults = node, dict[str, None](), dict[str, None]()
         self.switched: dict[str, Any] = {}
         self._passing: set[str] = set()
         self._state, self._restored = state, state is None
@@ -128,7 +129,7 @@ class Hold:
 
     def approach_ns(self) -> int:
         """How long a controller takes at most to where the joints are, from wherever it holds them."""
-        return self._follower.approach_ns()
+        return self._follower.joining.approach_ns
 
     def late(self, name: str) -> str:
         """What is late of this input, a sentence; empty when it is not."""
@@ -146,6 +147,13 @@ class Hold:
         else:
             self._keep()
 
+    def fault(self, sentence: str) -> None:
+        """Stop for what went wrong, until a person resumes."""
+        if sentence not in self.holds:
+            self.node.get_logger().error(sentence)
+        self.faults[sentence] = None
+        self.hold(sentence)
+
     def resume(self, reason: str = OPERATOR) -> None:
         """Take a reason back; motion goes on where it was commanded to."""
         if reason in self.holds:
@@ -159,6 +167,13 @@ class Hold:
         """Take back all that a person may: not what passes by itself, nor the release to others."""
         for reason in [h for h in self.holds if h not in self._passing and h != RELEASED]:
             self.resume(reason)
+        self._follower.resume()
+        self.faults.clear()
+
+    def resume_passing(self) -> None:
+        """Take back what passes by itself, but for a move."""
+        for reason in self._passing - {HOMING}:
+            self.resume(reason)
 
     def switch(self, on: list[str], off: list[str], sure: bool = True) -> None:
         """The controller manager was told to activate and deactivate these; not sure: or is about to be."""
@@ -170,15 +185,15 @@ class Hold:
         self._outputs.open()
 
     async def kept(self) -> str:
-        """Return when what holds the robot is on the disk, or a sentence when it is not for now."""
+        """Return when what holds the robot is on the disk; words for an answer when it is not for now."""
         if self._written is None:
             return ""
         with suppress(concurrent.futures.TimeoutError):  # mostly at once: who asked need not wait a turn
-            return self._written.result(_AT_ONCE_S)
+            return _unwritten(self._written.result(_AT_ONCE_S))
         answer: Future = Future()
         self._answering.append((answer, time.monotonic() + _WRITTEN_S))
         self._written.add_done_callback(partial(self._is_written, answer))
-        return await answer
+        return _unwritten(await answer)
 
     async def stand(self, reason: str) -> bool:
         """Hold, and return when the robot stands and nothing is sent; False when the node is not active."""
@@ -218,7 +233,7 @@ class Hold:
         """
         self._follower.begin_anew(self.node.now_ns())
         for last in sent:
-            self._follower.begin_after(last)
+            self._follower.joining.begin_after(last)
         if reason == HOMING:  # what was commanded last is known
             self._outputs.rest()
         else:
@@ -243,9 +258,9 @@ class Hold:
         now_ns = self.node.now_ns()
         if self._follower.safety.state is not Motion.HOLDING or now_ns < self._brakes_until_ns:
             return False
-        if self._follower.joins(now_ns):
+        if self._follower.joining.lasts(now_ns):
             return False
-        return now_ns >= self._settles_until_ns or self._follower.joints_stand
+        return now_ns >= self._settles_until_ns or self._follower.joining.stand
 
     def _answer(self, stands: bool) -> None:
         waiting, self._waiting = self._waiting, []
@@ -265,6 +280,10 @@ class Hold:
         executor = self.node.executor
         if executor is not None:
             executor.wake()
+
+
+def _unwritten(why: str) -> str:
+    return f"; a restart would forget it, because {why}" if why else ""
 
 
 def _result(written: concurrent.futures.Future[str]) -> str:

@@ -16,8 +16,7 @@ from rclpy.task import Future
 from std_srvs.srv import Trigger
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.control.limits.braking import brake, brake_on_arrival, cut
-from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.limits.joint_limits import JointLimits, brake, brake_on_arrival, cut
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
 from vla_accel_ros.nodes.adapters.adapter import Adapter
@@ -93,7 +92,7 @@ class Home:
         return say(response, not problem, problem or AT_HOME)
 
     def cancel(self, why: str, jumped: bool = False) -> None:
-        """Stop a move that is under way, within limits; one that still waits for the stand never begins.
+        """Stop a move that has begun, within limits; one that still waits for the stand never begins.
 
         jumped: the clock was set since the last poll.
         """

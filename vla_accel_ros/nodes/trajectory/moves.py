@@ -19,7 +19,8 @@ from rclpy.task import Future
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.nodes.optional import interface
+from vla_accel_ros.nodes import convert
+from vla_accel_ros.nodes.interfaces import interface
 
 # What each error_code of the action means, and what to do about it.
 ERRORS = {
@@ -68,8 +69,8 @@ class JointMove:
     def __init__(
         self, node: Node, action: str, tolerances: Tolerances = Tolerances(), grace_s: float = 5.0
     ) -> None:
-        kind = interface("control_msgs", "action", "FollowJointTrajectory", f"the action {action}")
-        self._tolerance = interface("control_msgs", "msg", "JointTolerance", f"the action {action}")
+        kind = interface("control_msgs/action/FollowJointTrajectory", f"the action {action}")
+        self._tolerance = interface("control_msgs/msg/JointTolerance", f"the action {action}")
         self._kind, self._tolerances, self.action = kind, tolerances, action
         self._grace_s = grace_s
         self._client = ActionClient(node, kind, action)
@@ -80,7 +81,7 @@ class JointMove:
         return self._client.server_is_ready()
 
     def start(self, trajectory: Trajectory) -> Future:
-        """Go; the future's result is an Outcome. A goal that is under way is replaced by this one.
+        """Go; the future's result is an Outcome. A goal that is unfinished is replaced by this one.
 
         The trajectory begins when it arrives, whatever its times; the controller goes to its second point
         from where it is then.
@@ -100,7 +101,7 @@ class JointMove:
         return goal.outcome
 
     def cancel(self, why: str) -> bool:
-        """Stop where it is; why: the sentence of the outcome. Whether a goal was under way, whose controller
+        """Stop where it is; why: the sentence of the outcome. Whether a goal was unfinished, whose controller
         now brakes in its own way."""
         goal, self._goal = self._goal, None
         return goal is not None and goal.cancel(f"{self.action}: {why}")
@@ -121,14 +122,14 @@ class JointMove:
             point = JointTrajectoryPoint(positions=trajectory.positions[i].tolist())
             if trajectory.velocities is not None:
                 point.velocities = trajectory.velocities[i].tolist()
-            _set_duration(point.time_from_start, int(trajectory.times_ns[i]) - trajectory.start_ns)
+            convert.set_stamp(point.time_from_start, int(trajectory.times_ns[i]) - trajectory.start_ns)
             message.points.append(point)
         goal, allowed = self._kind.Goal(trajectory=message), self._tolerances
         if allowed.path:
             goal.path_tolerance = [self._tolerance(name=n, position=allowed.path) for n in trajectory.joints]
         if allowed.goal:
             goal.goal_tolerance = [self._tolerance(name=n, position=allowed.goal) for n in trajectory.joints]
-        _set_duration(goal.goal_time_tolerance, round(allowed.time_s * 1e9))
+        convert.set_stamp(goal.goal_time_tolerance, round(allowed.time_s * 1e9))
         return goal
 
 
@@ -184,7 +185,3 @@ class _Goal:
 
 def _length_s(trajectory: Trajectory) -> float:
     return (trajectory.end_ns - trajectory.start_ns) * 1e-9
-
-
-def _set_duration(duration: Any, ns: int) -> None:
-    duration.sec, duration.nanosec = divmod(ns, 1_000_000_000)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -30,7 +31,7 @@ from vla_accel_ros.contract.controller_check import Sender
 from vla_accel_ros.contract.graph_check import chunks, outputs, states
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.following.follower import ChunkFollower
-from vla_accel_ros.control.following.following_error import FollowingError
+from vla_accel_ros.control.following.joint_faults import FollowingError
 from vla_accel_ros.control.following.watchdog import Change, Motion, Safety, Watchdog
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.state_file import StateFile
@@ -42,7 +43,6 @@ from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.graph import GraphCheck
 from vla_accel_ros.nodes.lifecycle import ManagedNode
-from vla_accel_ros.nodes.motion import MotionTopic
 from vla_accel_ros.nodes.params.trajectory import TRAJECTORY
 from vla_accel_ros.nodes.process import run
 from vla_accel_ros.nodes.trajectory.hold import OPERATOR, RELEASED, Hold
@@ -50,7 +50,7 @@ from vla_accel_ros.nodes.trajectory.home import Home
 from vla_accel_ros.nodes.trajectory.moves import Tolerances
 from vla_accel_ros.nodes.trajectory.publishers import LOOKS_HZ, Publishers
 from vla_accel_ros.nodes.trajectory.release import Release, say
-from vla_accel_ros.nodes.trajectory.status import controller_lines, motion_line
+from vla_accel_ros.nodes.trajectory.reports import MotionTopic, controller_lines, motion_line
 from vla_accel_ros.sensing.joints import JointHistory
 
 # After a chunk that took longer to follow than this, others have their turn for as long.
@@ -65,11 +65,8 @@ class TrajectoryNode(ManagedNode):
         self._contract: Contract | None = None
         state = StateFile(self.get_fully_qualified_name(), self.context.get_domain_id())
         self._hold = Hold(self, state)
-        self._wrong: list[str] = []  # controllers
-        self._beside: tuple[str, ...] = ()  # publishers beside us, while they are there
         self._next: ActionChunk | None = None
         self._free_s = 0.0  # before then no chunk is followed
-        self._faults: dict[str, None] = {}  # what ~/resume takes back, beside a hold
         self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
@@ -82,9 +79,8 @@ class TrajectoryNode(ManagedNode):
         self._outputs = Outputs(self, contract)
         self._begin(contract)
         manager = value(self, "controller_manager")
-        speeds = {joint.name: joint.velocity for joint in contract.joints}
-        sender = Sender(value(self, "stamp"), speeds)
-        self._check = ControllerCheck(self, contract.controllers, sender, manager, self._on_wrong_controller)
+        hold, sender = partial(self._hold.hold, passing=True), Sender.of(contract, value(self, "stamp"))
+        self._check = ControllerCheck(self, contract.controllers, sender, manager, hold)
         self.on_release(self._check.close)
         self._configure_moves(contract, manager)
         self.listen(ActionChunk, "action_chunk", self._on_chunk, qos.COMMAND)
@@ -96,10 +92,9 @@ class TrajectoryNode(ManagedNode):
         self.every(1.0 / value(self, "watchdog_hz"), self._watch)
         self._graph = GraphCheck(self, [states(contract), *outputs(contract)], [chunks(ours=False)])
         self._graph.refuse_wrong()
-        self._neighbours = Publishers(
-            self, contract.joint_states.topic, "action_chunk", [c.topic for c in contract.controllers]
-        )
-        self.every(1.0 / LOOKS_HZ, self._look_beside)
+        commands = [controller.topic for controller in contract.controllers]
+        self._neighbours = Publishers(self._hold, contract.joint_states.topic, "action_chunk", commands)
+        self.every(1.0 / LOOKS_HZ, self._neighbours.look)
         self.every(1.0, self._report)
 
     def _configure_moves(self, contract: Contract, manager: str) -> None:
@@ -114,10 +109,7 @@ class TrajectoryNode(ManagedNode):
 
     def activate(self) -> None:
         assert self._contract is not None
-        for sentence in (*self._wrong, *self._beside):
-            self._hold.resume(sentence)
-        self._wrong.clear()
-        self._beside = ()
+        self._hold.resume_passing()
         if value(self, "check_controllers"):
             self._check.refuse_wrong()
         self._begin(self._contract)
@@ -142,12 +134,12 @@ class TrajectoryNode(ManagedNode):
     def clock_jumped(self) -> None:
         if self._contract is not None:
             braking = self._follower.stop_in_new_time(self.now_ns(), self.now_ns() - self.jumped_ns)
-            setpoint = self._follower.setpoint
+            setpoint = self._follower.joining.setpoint
             self._begin(self._contract)
-            self._follower.begin_at(setpoint)
+            self._follower.joining.begin_at(setpoint)
             self._outputs.stop(braking)
             if braking is not None:
-                self._follower.begin_after(braking)
+                self._follower.joining.begin_after(braking)
                 self._hold.braking(braking.end_ns)
             self._home.cancel("ROS time has jumped", jumped=True)
 
@@ -166,15 +158,14 @@ class TrajectoryNode(ManagedNode):
             max_age_s=contract.chunk.max_age_s,
         )
         safety = Safety(Watchdog(contract.max_ages_s))
-        cameras = tuple(f"camera/{camera.name}" for camera in contract.cameras)
         following = FollowingError(
             *np.array([(f.rad, f.s) for f in (j.following for j in joints)]).reshape(-1, 2).T
         )
         self._follower = ChunkFollower(
-            buffer, safety, cameras, contract.chunk.max_age_s, self._outputs.twist, following
+            buffer, safety, contract.chunk.max_age_s, self._outputs.twist, following
         )
         self._columns = [contract.joint_names.index(name) for name in buffer.joints]
-        self._joints, self._felt_ns, self._rests = JointHistory(contract.joint_names), 0, False
+        self._joints, self._joints_ns, self._rests = JointHistory(contract.joint_names), 0, False
         self._hold.over(self._follower, self._joints, self._outputs, self._motion)
 
     def _on_chunk(self, message: ActionChunk) -> None:
@@ -209,7 +200,9 @@ class TrajectoryNode(ManagedNode):
             except ValueError as refusal:
                 self.get_logger().error(f"inputs refused: {refusal}", throttle_duration_sec=1.0)
                 return
-            self._follower.told(told.stamps_ns, self.now_ns(), told.problems, told.waiting_for, told.slow)
+            self._follower.safety.watchdog.told(
+                told.stamps_ns, self.now_ns(), told.problems, told.waiting_for, told.slow
+            )
 
     def _on_joints(self, message: JointState) -> None:
         if not self.active:
@@ -222,24 +215,17 @@ class TrajectoryNode(ManagedNode):
             self.get_logger().error(f"joint_states refused: {refusal}", throttle_duration_sec=1.0)
             return
         newest_ns = self._joints.newest_ns
-        if newest_ns is None or newest_ns == self._felt_ns:
+        if newest_ns is None or newest_ns == self._joints_ns:
             return  # nothing of ours is new
-        self._felt_ns = newest_ns
+        self._joints_ns = newest_ns
         newest, now_ns = self._joints.newest(), self.now_ns()
-        self._outputs.felt(newest)
-        fault = self._follower.felt(newest[self._columns], newest_ns, now_ns)
+        self._outputs.measured(newest)
+        fault = self._follower.measured(newest[self._columns], newest_ns, now_ns)
         if fault and self._hold.lent:
             self._follower.resume()  # others move it; where it is then is found out when it comes back
         elif fault:
-            self._fault(fault)
+            self._hold.fault(fault)
             self._watch()
-
-    def _fault(self, sentence: str) -> None:
-        """Hold until somebody resumes."""
-        if sentence not in self._hold.holds:
-            self.get_logger().error(sentence)
-        self._faults[sentence] = None
-        self._hold.hold(sentence)
 
     def _watch(self) -> None:
         if self._next is not None:
@@ -253,7 +239,7 @@ class TrajectoryNode(ManagedNode):
         self._hold.poll()
         self._home.poll()
         safety = self._follower.safety
-        joins = self._follower.joins(self.now_ns())
+        joins = self._follower.joining.lasts(self.now_ns())
         rests = safety.state is Motion.HOLDING and not joins and bool(self._hold.holds)
         if rests and not self._rests:
             self._outputs.rest()
@@ -288,14 +274,10 @@ class TrajectoryNode(ManagedNode):
     async def _on_hold(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         self._hold.hold()
         self._home.cancel(OPERATOR)
-        unwritten = await self._hold.kept()
-        words = f"; a restart would forget it, because {unwritten}" if unwritten else ""
-        return say(response, True, f"stopping; ~/resume goes on{words}")
+        return say(response, True, f"stopping; ~/resume goes on{await self._hold.kept()}")
 
     async def _on_resume(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         self._hold.resume_all()
-        self._follower.resume()
-        self._faults.clear()
         await self._hold.kept()
         late = [str(late) for late in self._follower.safety.watchdog.late(self.now_ns())]
         held = "; ".join(self._hold.holds)
@@ -315,23 +297,6 @@ class TrajectoryNode(ManagedNode):
         self._home.cancel("the controllers are released to others")
         return await self._release.release(request, response)
 
-    def _on_wrong_controller(self, sentence: str) -> None:
-        self._wrong.append(sentence)
-        self._hold.hold(sentence, passing=True)
-
-    def _look_beside(self) -> None:
-        """Whether somebody else publishes what only one should."""
-        found = self._neighbours.look(self._hold.lent)
-        for sentence in found.lasting:
-            self._fault(sentence)
-        for sentence in set(self._beside) - set(found.passing):
-            self._hold.resume(sentence)
-        for sentence in found.passing:
-            if sentence not in self._beside:
-                self.get_logger().error(sentence)
-            self._hold.hold(sentence, passing=True)
-        self._beside = found.passing
-
     def _report(self) -> None:
         self._graph.poll()
         if value(self, "check_controllers"):
@@ -344,7 +309,7 @@ class TrajectoryNode(ManagedNode):
             return [status("motion", ERROR if self.trouble else OK, self.trouble or "not configured")]
         if not self.active:
             return [status("motion", ERROR if self.trouble else OK, self.trouble or "not active")]
-        faults = [*self._faults, *self._beside]
+        faults = [*self._hold.faults, *self._neighbours.beside]
         motion = motion_line(self._follower, self._contract, faults, self.now_ns())
         return [
             motion,

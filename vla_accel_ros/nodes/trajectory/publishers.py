@@ -13,9 +13,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
 
-from rclpy.node import Node
+from vla_accel_ros.nodes.graph import name_of
+from vla_accel_ros.nodes.trajectory.hold import Hold
 
 Gid = tuple[int, ...]
 LOOKS_HZ = 5.0
@@ -27,26 +27,20 @@ _UNNAMED, _UNNAMED_LOOKS = "_NODE_NAME_UNKNOWN_", 5
 _SILENCE_S = 1.0
 
 
-@dataclass(frozen=True)
-class Found:
-    """lasting: sentences that need a person. passing: of what is there now, and goes by itself."""
-
-    lasting: tuple[str, ...] = ()
-    passing: tuple[str, ...] = ()
-
-
 class Publishers:
     """Looks at the publishers of a node's topics, LOOKS_HZ times a second.
 
-    states, chunks: topics it listens to. commands: topics on which it has one publisher itself.
+    hold: holds the robot for what is found. states, chunks: topics its node listens to. commands: topics on
+    which it has one publisher itself. Attribute `beside`: sentences of what is there now, and goes by itself.
     """
 
-    def __init__(self, node: Node, states: str, chunks: str, commands: Collection[str]) -> None:
-        self._node, self._states, self._chunks, self._commands = node, states, chunks, commands
+    def __init__(self, hold: Hold, states: str, chunks: str, commands: Collection[str]) -> None:
+        self._hold, self._states, self._chunks, self._commands = hold, states, chunks, commands
         self.begin()
 
     def begin(self) -> None:
         """Those of the next looks were there before: at activation, and when we command again."""
+        self.beside: tuple[str, ...] = ()
         self._looks, self._began_s = 0, time.monotonic()
         self._silent_s: dict[str, float] = {}  # when a topic was silent last
         self._unnamed = Counter[Gid]()  # looks at a publisher whose node is not known
@@ -57,8 +51,21 @@ class Publishers:
         """Nothing comes on a topic now."""
         self._silent_s[topic] = time.monotonic()
 
-    def look(self, lent: bool) -> Found:
-        """lent: others may command now."""
+    def look(self) -> None:
+        """Look, and hold the robot while it must not move."""
+        lasting, passing = self._found(self._hold.lent)
+        for sentence in lasting:
+            self._hold.fault(sentence)
+        for sentence in set(self.beside) - set(passing):
+            self._hold.resume(sentence)
+        for sentence in passing:
+            if sentence not in self.beside:
+                self._hold.node.get_logger().error(sentence)
+            self._hold.hold(sentence, passing=True)
+        self.beside = tuple(passing)
+
+    def _found(self, lent: bool) -> tuple[list[str], list[str]]:
+        """Sentences of what needs a person, and of what goes by itself. lent: others may command now."""
         now_s = time.monotonic()
         silent = {topic for topic, last_s in self._silent_s.items() if now_s <= last_s + _SILENCE_S}
         if lent:
@@ -82,15 +89,14 @@ class Publishers:
                 names = [others[gid] for gid in doubtful]
                 passing.append(_sentence(topic, names, "is there", ours))
             self._known[topic] = set(others)
-        return Found(tuple(lasting), tuple(passing))
+        return lasting, passing
 
     def _others(self, topic: str) -> dict[Gid, str]:
         """Publishers of a topic that are not ours: id -> node. Of those of our name one is ours."""
-        node = self._node
+        node = self._hold.node
         own, found, named = node.get_fully_qualified_name(), dict[Gid, str](), list[Gid]()
         for info in node.get_publishers_info_by_topic(node.resolve_topic_name(topic)):
-            name = f"{info.node_namespace.rstrip('/')}/{info.node_name}"
-            gid = tuple(info.endpoint_gid)
+            name, gid = name_of(info), tuple(info.endpoint_gid)
             if info.node_name == _UNNAMED:
                 self._unnamed[gid] += 1
                 if self._unnamed[gid] <= _UNNAMED_LOOKS:

@@ -17,7 +17,7 @@ from std_srvs.srv import Trigger
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.controller_check import node_of
 from vla_accel_ros.contract.parts import SERVO
-from vla_accel_ros.nodes.optional import interface
+from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.service_calls import ServiceCalls
 from vla_accel_ros.nodes.trajectory.hold import RELEASED, Hold
 
@@ -67,8 +67,7 @@ class Release:
             self._hold.switch(list(self._theirs), list(self._ours))
         self._state = "released"
         unwritten = await self._hold.kept()
-        words = f"; a restart would forget it, because {unwritten}" if unwritten else ""
-        return say(response, True, f"released; ~/reclaim takes the controllers back{words}")
+        return say(response, True, f"released; ~/reclaim takes the controllers back{unwritten}")
 
     async def reclaim(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """Take the controllers back and go on from where the joints are."""
@@ -116,7 +115,7 @@ class Release:
 
 
 def _switch_kind() -> Any:
-    return interface("controller_manager_msgs", "srv", "SwitchController", "release_by: switch")
+    return interface("controller_manager_msgs/srv/SwitchController", "release_by: switch")
 
 
 def say(response: Trigger.Response, success: bool, message: str) -> Trigger.Response:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from vla_accel_ros.sensing.cameras.cdr import CompressedView
+from vla_accel_ros.sensing.cameras.image import CompressedView
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8"

@@ -4,7 +4,9 @@ Every camera has a few slots that are allocated once and, where there is a GPU, 
 upload is one DMA without a staging copy. A writer fills a slot nobody reads and then publishes it; readers
 lease the newest frame and the writer leaves a leased slot alone, so no reader ever sees half of two frames.
 When all slots are leased the frame is dropped and counted: the camera never waits. A shared-memory ring is
-the same `FrameSource`.
+the same `FrameSource`, and so are cameras of several kinds together: where all that is asked for lies in one
+source, that source chooses; across sources the rule is the same, the newest of each, or else what was taken
+nearest to the slowest camera's newest.
 """
 
 from __future__ import annotations
@@ -201,6 +203,63 @@ class FramePool:
         return Lease(frames, list(chosen.values()), self._lock)
 
 
+class JoinedLease(Lease):
+    """Leases of several cameras as one."""
+
+    def __init__(self, leases: Sequence[Lease]):
+        self.frames = {camera: frame for lease in leases for camera, frame in lease.frames.items()}
+        self._leases = tuple(leases)
+
+    def intact(self) -> bool:
+        """Whether all of them are; each is asked, because each counts its own losses."""
+        answers = [lease.intact() for lease in self._leases]
+        return all(answers)
+
+    def release(self) -> None:
+        """Release all of them."""
+        for lease in self._leases:
+            lease.release()
+
+
+class Sources:
+    """A FrameSource of others. source_of: camera -> where its frames are."""
+
+    def __init__(self, source_of: Mapping[str, FrameSource]):
+        self._of = dict(source_of)
+
+    def newest(self, camera: str) -> Lease | None:
+        """The newest frame of one camera, None when there is none."""
+        return self._of[camera].newest(camera)
+
+    def nearest(self, camera: str, stamp_ns: int) -> Lease | None:
+        """One camera's frame taken nearest to that time, None when there is none."""
+        return self._of[camera].nearest(camera, stamp_ns)
+
+    def newest_set(self, cameras: Sequence[str], max_skew_s: float) -> Lease | NotReady:
+        """The newest frames of all the cameras whose stamps are at most max_skew_s apart, or why not."""
+        first = self._of[cameras[0]]
+        if all(self._of[camera] is first for camera in cameras):
+            return first.newest_set(cameras, max_skew_s)
+        leases: dict[str, Lease] = {}
+        for camera in cameras:
+            newest = self._of[camera].newest_set((camera,), max_skew_s)
+            if isinstance(newest, NotReady):
+                JoinedLease(list(leases.values())).release()
+                return newest
+            leases[camera] = newest
+        if isinstance(_chosen(leases, max_skew_s), NotReady):
+            slowest_ns = min(lease.frames[camera].stamp_ns for camera, lease in leases.items())
+            for camera, newest in leases.items():
+                leases[camera] = self.nearest(camera, slowest_ns) or newest
+                if leases[camera] is not newest:
+                    newest.release()
+        joined, chosen = JoinedLease(list(leases.values())), _chosen(leases, max_skew_s)
+        if isinstance(chosen, NotReady):
+            joined.release()
+            return chosen
+        return joined
+
+
 def together(published: Mapping[str, Sequence[S]], max_skew_s: float) -> dict[str, S] | NotReady:
     """One of each camera's frames, at most max_skew_s apart. published: camera -> frames, newest first."""
     missing = [camera for camera, frames in published.items() if not frames]
@@ -218,6 +277,10 @@ def together(published: Mapping[str, Sequence[S]], max_skew_s: float) -> dict[st
             f"camera {first} is {skew_s:.3f} s behind camera {last}, max_skew_s allows {max_skew_s:g}"
         )
     return chosen
+
+
+def _chosen(leases: Mapping[str, Lease], max_skew_s: float) -> dict[str, Frame] | NotReady:
+    return together({camera: (lease.frames[camera],) for camera, lease in leases.items()}, max_skew_s)
 
 
 def nearest_of(frames: Sequence[S], stamp_ns: int) -> S:

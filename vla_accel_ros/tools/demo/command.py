@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vla_accel_ros.control.chunking.buffer import MODES
 from vla_accel_ros.nodes.environment import demo_contract
-from vla_accel_ros.tools.demo.options import DEMO_S, Options
+from vla_accel_ros.tools.demo.plan import DEMO_S, Options
 from vla_accel_ros.tools.options import subcommand
 
 

@@ -12,19 +12,20 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import yaml
 from rich.console import Console
 from rich.live import Live
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.environment import demo_model
-from vla_accel_ros.tools.demo import graph, picture, rings, summary
+from vla_accel_ros.tools.demo import graph, picture, summary
 from vla_accel_ros.tools.demo.film import Film
 from vla_accel_ros.tools.demo.live import REFRESH_HZ, LiveView
-from vla_accel_ros.tools.demo.options import Options
-from vla_accel_ros.tools.demo.plan import episodes
+from vla_accel_ros.tools.demo.plan import Options, episodes
 from vla_accel_ros.tools.demo.play import Board, Player
 from vla_accel_ros.tools.demo.stack import Stack
 from vla_accel_ros.tools.provenance import provenance
@@ -79,7 +80,7 @@ class Demo:
         graph.enter(environment)
         contract = options.contract
         if options.ring:
-            contract = rings.contract_of(options.contract, options.out / "contract.yaml")
+            contract = with_rings(options.contract, options.out / "contract.yaml")
         shared = {"autostart": True, "contract": str(contract.resolve())}
         model = str((options.model or demo_model()).resolve())
         parameters: dict[str, dict[str, object]] = {
@@ -172,3 +173,17 @@ def ended_by_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def with_rings(contract: Path, file: Path) -> Path:
+    """Write to `file` the same contract with every camera as a ring, `camera/<name>/frame`; returns it.
+
+    The demo itself goes on watching the image topics, which the robot also has: only the nodes under test
+    read the rings. The file lies beside the results, so that what ran can be read afterwards.
+    """
+    data = yaml.safe_load(contract.read_text())
+    for name, camera in data["cameras"].items():
+        camera |= {"topic": f"camera/{name}/frame", "transport": "ring"}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(yaml.safe_dump(data, sort_keys=False))
+    return file

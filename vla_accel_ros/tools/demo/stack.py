@@ -11,7 +11,6 @@ import contextlib
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from vla_accel_ros.contract.contract import Contract
@@ -74,9 +73,7 @@ class Stack:
             undo.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.processes.end()
         self.operator.close()
         self.processes.sweep()

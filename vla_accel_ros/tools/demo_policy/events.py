@@ -63,6 +63,11 @@ class MovedTarget:
         return task
 
 
+def other_blocks(task: Task) -> list[Task]:
+    """The tasks of the same family and pad, with each of the other blocks."""
+    return [other for other in tasks(task.family) if other.block != task.block and other.pad == task.pad]
+
+
 @dataclass(frozen=True)
 class SwitchedTarget:
     """Another block of the same family is asked for at `at_s` [s]; the scene stays as it is."""
@@ -73,8 +78,7 @@ class SwitchedTarget:
         return round(self.at_s / STEP_DT_S)
 
     def happen(self, robot: SimRobot, seed: int) -> Task:
-        now = robot.task
-        others = [t for t in tasks(now.family) if t.block != now.block and t.pad == now.pad]
+        others = other_blocks(robot.task)
         task = others[int(np.random.default_rng((seed, 3)).integers(len(others)))]
         robot.set_task(task)
         return task

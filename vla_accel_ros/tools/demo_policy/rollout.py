@@ -4,7 +4,7 @@ Observations are taken at a fixed period and their chunks take effect a fixed la
 depends on its seed and the weights alone, not on how fast this machine is. Both default to what the demo
 shows on two processor cores. In mode `block` the next observation waits until the arm is at rest. The control
 conditions withhold what the policy should need: the right instruction, the images, or all motion; an event
-changes the scene or the instruction under way.
+changes the scene or the instruction on the way.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from vla_accel_ros.engine.request import ACT, Request
 from vla_accel_ros.models.flow.noise import COHERENT, KINDS, coherent, fresh
 from vla_accel_ros.sim.controller import ArmControllers
 from vla_accel_ros.sim.robot import SimRobot
-from vla_accel_ros.sim.tasks import Task, tasks
-from vla_accel_ros.tools.demo_policy.events import Event
+from vla_accel_ros.sim.tasks import Task
+from vla_accel_ros.tools.demo_policy.events import Event, other_blocks
 from vla_accel_ros.tools.demo_policy.recipe import CAMERAS
 from vla_accel_ros.types import Chunk, Observation
 
@@ -262,9 +262,7 @@ def told(task: Task, seed: int, condition: str) -> str:
     """The instruction given: the task's own, or under `shuffled` one of the same family for another block."""
     if condition != "shuffled":
         return task.instruction
-    others = [
-        other for other in tasks(task.family) if other.block != task.block and other.pad in (None, task.pad)
-    ]
+    others = other_blocks(task)
     return others[np.random.default_rng(seed).integers(len(others))].instruction
 
 

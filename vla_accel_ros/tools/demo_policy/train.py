@@ -18,16 +18,24 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
+from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.tools.demo_policy import data, samples, vocabulary
-from vla_accel_ros.tools.demo_policy.export import export
 from vla_accel_ros.tools.demo_policy.objective import Objective
 from vla_accel_ros.tools.demo_policy.recipe import Recipe, policy_config
 
 LOG_EVERY = 50
+PANELS = {
+    "flow": "flow matching loss",
+    "text": "answer cross-entropy",
+    "place": "localisation loss",
+    "uv_error": "localisation error [image widths]",
+}
+"""Of the loss plot."""
 
 
 @dataclass
@@ -96,6 +104,24 @@ def save(run: Run) -> None:
     partial.rename(run.state_file)
     export(run.folder / "policy", run.average, run.objective.model.config, run.statistics, run.recipe)
     (run.folder / "loss.json").write_text(json.dumps(run.log))
+
+
+def export(
+    folder: Path, weights: dict[str, Tensor], config: PiConfig, statistics: samples.Statistics, recipe: Recipe
+) -> None:
+    """Write a checkpoint folder that is loaded like any other: model.safetensors (openpi keys), config.json,
+    assets/demo/norm_stats.json, tokenizer.json."""
+    (folder / "assets" / "demo").mkdir(parents=True, exist_ok=True)
+    tensors = {name: weight.detach().float().cpu().contiguous().clone() for name, weight in weights.items()}
+    partial = folder / "model.safetensors.partial"
+    save_file(tensors, partial)
+    partial.rename(folder / "model.safetensors")
+    (folder / "config.json").write_text(
+        json.dumps({"vla_accel_ros": config.to_json(), "training": recipe.as_dict()}, indent=1) + "\n"
+    )
+    stats = {"norm_stats": {"state": statistics.state, "actions": statistics.actions}}
+    (folder / "assets" / "demo" / "norm_stats.json").write_text(json.dumps(stats, indent=1) + "\n")
+    vocabulary.save(folder)
 
 
 def learning_rate(step: int, total: int, recipe: Recipe) -> float:
@@ -167,3 +193,26 @@ def _average(run: Run) -> None:
     keep = min(run.recipe.ema, (run.step + 1) / (run.step + 10))
     current = run.objective.model.state_dict()
     torch._foreach_lerp_(list(run.average.values()), [current[name] for name in run.average], 1 - keep)
+
+
+def plot_loss(log: Path, picture: Path) -> None:
+    """Reads the run's `loss.json` and writes a PNG: one panel a term, one colour a round, log scale."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    entries = json.loads(log.read_text())
+    figure, axes = plt.subplots(1, len(PANELS), figsize=(4 * len(PANELS), 3.2), constrained_layout=True)
+    rounds = sorted({entry["round"] for entry in entries})
+    for axis, (name, title) in zip(axes, PANELS.items()):
+        for number in rounds:
+            points = [(entry["step"], entry[name]) for entry in entries if entry["round"] == number]
+            step, value = np.array(points).T
+            axis.semilogy(step, value, linewidth=1, label=f"round {number:.0f}")
+        axis.set(title=title, xlabel="step")
+        axis.grid(True, which="both", alpha=0.25)
+    if rounds:
+        axes[0].legend()
+    figure.savefig(picture, dpi=110)
+    plt.close(figure)

@@ -19,51 +19,15 @@ PAD, EOS, BOS, UNK = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<eos>", "<bos>", "<unk>")
 STATE_BINS = 256
 WORDS = (
-    *("Task", "State", "Action", ":", ",", ";", ".", "?", "\n"),
-    *("reach", "put", "follow", "the", "on", "block", "pad", "to", "a", "an", "and", "of", "is", "it"),
-    *(
-        "red",
-        "green",
-        "blue",
-        "yellow",
-        "white",
-        "black",
-        "orange",
-        "purple",
-        "cyan",
-        "grey",
-        "magenta",
-        "pink",
-    ),
-    *(
-        "moving",
-        "holding",
-        "following",
-        "done",
-        "reaching",
-        "placing",
-        "releasing",
-        "waiting",
-        "not",
-        "nothing",
-    ),
-    *(
-        "at",
-        "above",
-        "over",
-        "with",
-        "in",
-        "from",
-        "up",
-        "down",
-        "left",
-        "right",
-        "hold",
-        "stop",
-        "home",
-        "what",
-    ),
-)
+    "Task", "State", "Action", ":", ",", ";", ".", "?", "\n",
+    "reach", "put", "follow", "the", "on", "block", "pad", "to", "a", "an", "and", "of", "is", "it",
+    "red", "green", "blue", "yellow", "white", "black", "orange", "purple", "cyan", "grey",
+    "magenta", "pink",
+    "moving", "holding", "following", "done", "reaching", "placing", "releasing", "waiting", "not",
+    "nothing",
+    "at", "above", "over", "with", "in", "from", "up", "down", "left", "right", "hold", "stop",
+    "home", "what",
+)  # fmt: skip
 FIRST_BIN = len(SPECIALS) + len(WORDS)
 
 

@@ -215,8 +215,7 @@ def _contract(question: Question, asked: dict[str, dict[str, Any]]) -> tuple[Con
 
 
 def _controllers(visitor: Inspector, contract: Contract, trajectory: dict[str, Any]) -> list[Finding]:
-    speeds = {joint.name: joint.velocity for joint in contract.joints}
-    sender = Sender(trajectory.get("stamp", "now"), speeds)
+    sender = Sender.of(contract, trajectory.get("stamp", "now"))
     found = []
     for topic, findings in visitor.controllers(contract, sender).items():
         if findings is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vla_accel_ros.contract.findings import Finding, error, ok, warning
 
@@ -44,17 +44,15 @@ def look() -> Gpu:
     if not torch.cuda.is_available():
         return seen
     free, total = torch.cuda.mem_get_info()
-    return Gpu(
-        seen.torch,
-        seen.built,
-        seen.driver,
-        torch.cuda.get_device_name(),
-        torch.cuda.get_device_capability(),
-        free,
-        total,
-        torch.cuda.is_bf16_supported(),
-        importlib.util.find_spec("triton") is not None,
-        compiling.available(),
+    return replace(
+        seen,
+        name=torch.cuda.get_device_name(),
+        capability=torch.cuda.get_device_capability(),
+        free=free,
+        total=total,
+        bfloat16=torch.cuda.is_bf16_supported(),
+        triton=importlib.util.find_spec("triton") is not None,
+        bindings=compiling.available(),
     )
 
 

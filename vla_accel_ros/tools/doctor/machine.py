@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vla_accel_ros.contract.findings import Finding, error, ok, warning
-from vla_accel_ros.nodes.environment import MALLOC, PROFILES
+from vla_accel_ros.nodes.environment import MALLOC, PROFILES, lost_ports
 from vla_accel_ros.nodes.params.tables import NODES
 
 STOCK_SEGMENT = 1 << 20
@@ -41,11 +41,13 @@ class Process:
 
 @dataclass(frozen=True)
 class Memory:
-    """Shared memory. size, free: of /dev/shm in bytes. small: living Fast DDS segments of the stock size."""
+    """Shared memory. size, free: of /dev/shm in bytes. small: living Fast DDS segments of the stock size.
+    lost: processes of this user, of any program, that Fast DDS cannot reach any more (lost_ports)."""
 
     size: int
     free: int
     small: int
+    lost: tuple[str, ...] = ()
 
 
 def processes(proc: Path = Path("/proc")) -> list[Process]:
@@ -66,14 +68,15 @@ def processes(proc: Path = Path("/proc")) -> list[Process]:
     return found
 
 
-def shared_memory(folder: Path = Path("/dev/shm")) -> Memory:
-    """What is in /dev/shm, and how much room is left."""
+def shared_memory(folder: Path = Path("/dev/shm"), proc: Path = Path("/proc")) -> Memory:
+    """What is in /dev/shm, how much room is left, and whose part of it is gone."""
     status = os.statvfs(folder)
     small = 0
     for path in folder.glob("fastdds_*"):
         if re.fullmatch(r"fastdds_[0-9a-f]{16}", path.name) and path.stat().st_size < STOCK_SEGMENT:
             small += _is_locked(path.with_name(f"{path.name}_el"))
-    return Memory(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize, small)
+    lost = tuple(_named(process) for process in proc.glob("[0-9]*") if lost_ports(process))
+    return Memory(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize, small, lost)
 
 
 def judge(
@@ -146,7 +149,8 @@ def _profile(process: Process, image_bytes: int) -> list[Finding]:
 
 
 def _memory(memory: Memory, image_bytes: int) -> list[Finding]:
-    found = []
+    what = "receives nothing of this machine: Fast DDS has lost its shared memory after another was killed"
+    found = [error(process, what, "start it again") for process in memory.lost]
     if memory.small and image_bytes > STOCK_SEGMENT // 2:
         what = f"{memory.small} living processes have Fast DDS's stock segment of 549 KB"
         mend = "start camera drivers with config/fastdds.xml, too: a segment belongs to the sender"
@@ -157,6 +161,13 @@ def _memory(memory: Memory, image_bytes: int) -> list[Finding]:
         found.append(warning("shared memory", what, mend))
     left, size = memory.free / 1e6, memory.size / 1e6
     return found or [ok("shared memory", f"/dev/shm has {left:.0f} MB left of {size:.0f} MB")]
+
+
+def _named(process: Path) -> str:
+    try:
+        return f"{(process / 'comm').read_text().strip()} (process {process.name})"
+    except OSError:
+        return f"process {process.name}"
 
 
 def _about(process: Process) -> str:

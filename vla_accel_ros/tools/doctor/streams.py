@@ -14,8 +14,7 @@ import numpy as np
 
 from vla_accel_ros.contract.contract import Contract, Stream
 from vla_accel_ros.contract.findings import Finding, error, ok, warning
-from vla_accel_ros.sensing.arrivals import Arrival, Watched
-from vla_accel_ros.sensing.rates import IMAGE_HINT, PROFILED_HINT, RING_HINT
+from vla_accel_ros.sensing.arrivals import IMAGE_HINT, PROFILED_HINT, RING_HINT, Arrival, Watched
 
 SLOW, FAST = 0.8, 1.5
 AHEAD_S = 0.02

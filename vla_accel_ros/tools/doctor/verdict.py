@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vla_accel_ros.contract.findings import Finding, error
-from vla_accel_ros.sensing.inputs import Inputs
+from vla_accel_ros.sensing.arrivals import Inputs
 
 BUSY = 0.2
 """Share of a core from which on a process that does not answer is at work."""

@@ -73,7 +73,7 @@ def _fill(dataset: Dataset, streams: Streams, found: list[Episode]) -> None:
         while ended < len(found):
             for camera, line in lines.items():
                 for image in line.of(ended):
-                    dataset.see(camera, image)
+                    dataset.add_image(camera, image)
             if not all(line.past(ended) for line in lines.values()):
                 break
             dataset.add(found[ended])

@@ -1,4 +1,4 @@
-"""Episodes of a bag: at a fixed rate, what was seen, felt, told and done.
+"""Episodes of a bag: at a fixed rate, what was seen, measured, told and done.
 
 Frames lie on a grid that begins with the first camera's first image. A frame has of each camera the image
 taken nearest to it, the joints at that time, and as its action what the joints were commanded to be one step
@@ -55,7 +55,7 @@ def episodes(streams: Streams, fps: int, actions: str = "commanded", split: bool
         stamps = np.array(streams.images[camera.name], np.int64)
         stamps_ns[camera.name] = stamps[nearest(stamps, times_ns)]
         whole &= distance_s(stamps, times_ns) <= camera.max_age_s
-    felt, gap_s = streams.joints(times_ns)
+    measured, gap_s = streams.joints(times_ns)
     next_ns = times_ns + round(period_ns)
     done = streams.commanded(next_ns) if actions == "commanded" else streams.joints(next_ns)[0]
     whole &= (gap_s <= contract.joint_states.max_age_s) & np.isfinite(done).all(axis=1)
@@ -65,7 +65,7 @@ def episodes(streams: Streams, fps: int, actions: str = "commanded", split: bool
     whole &= np.array([bool(task.strip()) for task in tasks])
     found = [
         Episode(
-            contract.to_policy(felt[rows]).astype(np.float32),
+            contract.to_policy(measured[rows]).astype(np.float32),
             contract.to_policy(done[rows]).astype(np.float32),
             {camera: stamps[rows] for camera, stamps in stamps_ns.items()},
             tasks[rows],

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from vla_accel_ros.tools.export.packages import av
-from vla_accel_ros.tools.export.scheduling import as_before
-
+_THREADS = Path("/proc/self/task")
 _CODECS: dict[str, dict[str, str]] = {
     "libsvtav1": {"g": "2", "crf": "30", "preset": "8"},
     "libx264": {"g": "2", "crf": "20", "preset": "fast"},
@@ -28,7 +29,7 @@ class Film:
     def __init__(self, path: Path, fps: int, height: int, width: int) -> None:
         if height % 2 or width % 2 or min(height, width) < 16:
             raise ValueError(f"images are {height} x {width}: a video needs even sizes of at least 16")
-        module = av()
+        module = needed("av")
         os.environ.setdefault("SVT_LOG", "1")  # its errors; otherwise it tells its life for every film
         logging.getLogger("libav").setLevel(logging.ERROR)
         codec = next(name for name in _CODECS if name in module.codecs_available)
@@ -62,3 +63,31 @@ class Film:
             "video.channels": 3,
             "has_audio": False,
         }
+
+
+@contextmanager
+def as_before() -> Iterator[None]:
+    """After the block the caller's thread, and all that begin in it, are scheduled as the caller was before.
+
+    SVT-AV1 makes its threads and its caller real-time tasks of the highest priority where it may, as root in
+    a container: above the control loops of a robot beside it, and inherited by every process begun later.
+    Does nothing where threads are not listed in /proc.
+    """
+    if not _THREADS.is_dir():
+        yield
+        return
+    threads, policy, parameters = set(os.listdir(_THREADS)), os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        for thread in (0, *map(int, set(os.listdir(_THREADS)) - threads)):
+            with suppress(ProcessLookupError):
+                os.sched_setscheduler(thread, policy, parameters)
+
+
+def needed(name: str) -> Any:
+    """A package that only export needs, imported when it runs. Raises RuntimeError where it is not there."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise RuntimeError(f"export needs pyarrow and av ({error}): pip install pyarrow av") from error

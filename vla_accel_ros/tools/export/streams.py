@@ -15,11 +15,11 @@ import numpy as np
 from vla_accel_ros.contract.contract import Contract, Controller
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.recording.reader import Bag, Entry
-from vla_accel_ros.tools.replay.contracts import contract_of
 from vla_accel_ros.tools.replay.moments import (
     COMPRESSED,
     IMAGE,
     SESSION,
+    contract_of,
     image_stamp_ns,
     session_of,
     stamp_ns,

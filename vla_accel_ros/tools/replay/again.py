@@ -1,7 +1,9 @@
-"""The recorded moments through an engine of our own, and how what it makes differs from what was made.
+"""The recorded moments through an engine of our own, how what it makes differs from what was made, and the
+report of it.
 
-The engine is made by the session, with whatever the caller wants otherwise. Equal means equal to the bit:
-actions as they were sent and the sizes of their last denoising updates, and answers letter by letter.
+The engine is made by the session, with whatever the caller wants otherwise; sessions of robots that shared an
+engine share one here. Equal means equal to the bit: actions as they were sent and the sizes of their last
+denoising updates, and answers letter by letter.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -21,12 +24,12 @@ from vla_accel_ros.engine.session import Session, session_of
 from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.models.flow.noise import FRESH
 from vla_accel_ros.nodes.inference.loading import Load
-from vla_accel_ros.tools.replay.contracts import contract_file
-from vla_accel_ros.tools.replay.moments import Moment, Moments, RecordedChunk
-from vla_accel_ros.tools.replay.progress import Progress
+from vla_accel_ros.recording.reader import Bag
+from vla_accel_ros.tools.replay.moments import Moment, Moments, RecordedChunk, contract_file
 from vla_accel_ros.types import Observation
 
-__all__ = ["Difference", "Otherwise", "Result", "replay"]
+EVERY_S = 5.0
+"""Between two lines of progress: there may be no terminal to draw a bar on."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +81,18 @@ def replay(
     """
     result = Result()
     progress = Progress("replayed", moments.worth_replaying, say)
-    stage: _Stage | None = None
+    stages: dict[str, _Stage] = {}
     for moment in moments:
         if not (moment.chunks or moment.texts):
             continue
-        if stage is None or stage.session is not moment.session:
-            stage = _Stage(moment.session, otherwise, say)
-            result.notes += [note for note in stage.notes if note not in result.notes]
+        session = moment.session
+        if session.id not in stages:
+            beside = next(iter(stages.values()), None)
+            if beside is None or not beside.session.shares_engine(session):
+                beside, stages = None, {}  # what was loaded goes before another comes
+            stages[session.id] = _Stage(session, otherwise, say, beside)
+            result.notes += [note for note in stages[session.id].notes if note not in result.notes]
+        stage = stages[session.id]
         started = time.perf_counter()
         stage.play(moment, result)
         result.seconds += time.perf_counter() - started
@@ -94,18 +102,26 @@ def replay(
 
 
 class _Stage:
-    """An engine as a session's, and its contract."""
+    """An engine as a session's, and its contract. beside: of a robot that shares its engine."""
 
-    def __init__(self, session: Session, otherwise: Otherwise, say: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        otherwise: Otherwise,
+        say: Callable[[str], object],
+        beside: _Stage | None = None,
+    ) -> None:
         self.session = session
         model = otherwise.model or Path(session.model)
         if not model.is_dir():
             raise ValueError(
                 f"{model}, which made the chunks of the bag, is not there: give --model DIR, a copy of it"
             )
-        say(f"session {session.id[:8]}: checking {model}")
-        found = checksum(model)
-        if session.checksum and found != session.checksum:
+        if beside is None:
+            say(f"session {session.id[:8]}: checking {model}")
+        self._found: str
+        self._found = found = checksum(model) if beside is None else beside._found
+        if beside is None and session.checksum and found != session.checksum:
             say(
                 f"{model} is another model than the one that was recorded (SHA-256 {found[:12]}, recorded "
                 f"{session.checksum[:12]}): give --model DIR, a copy of that"
@@ -114,7 +130,11 @@ class _Stage:
             file = contract_file(session, Path(folder))
             self.contract = Contract.load(file)
             load = _load(session, model, otherwise)
-            self._engine = load.engine(self.contract, say)
+            self._robot = "" if beside is None else session.id
+            if beside is None or not beside.takes(self._robot, load, self.contract):
+                self._engine, self._robot = load.engine(self.contract, say), ""
+            else:
+                self._engine = beside._engine
             here = session_of(
                 self._engine,
                 {name: choice for name, choice in vars(load).items() if name != "model"},
@@ -123,15 +143,26 @@ class _Stage:
                 urdf=None,
                 topics={},
                 checksum=found,
+                robot=self._robot,
             )
         self.notes = session.differences(here)
         self._answer_tokens = load.answer_tokens
         say(f"on {here.device}, {load.dtype}")
 
+    def takes(self, robot: str, load: Load, contract: Contract) -> bool:
+        """Have the engine serve a further robot, if it has room for its actions."""
+        embodiment = load.embodiment(self._engine.policy, contract)
+        robots = self._engine.runner.robots
+        if robots.has_room(embodiment.policy):
+            robots.add(robot, embodiment)
+        return robot in robots.names
+
     def play(self, moment: Moment, result: Result) -> None:
         """Run one moment, and note what differs."""
         images = {camera.image: moment.images[camera.name] for camera in self._seen(moment)}
-        observation = Observation(images, moment.state, moment.instruction, moment.stamp_ns)
+        observation = Observation(
+            images, moment.state, moment.instruction, moment.stamp_ns, robot=self._robot
+        )
         with self._engine.observe(observation) as prefix:
             for chunk in moment.chunks:
                 again = self._engine.act(prefix, chunk.state, chunk.request_id, agreement=chunk.agreement)
@@ -149,6 +180,8 @@ class _Stage:
                             f"at {moment.stamp_ns * 1e-9:.3f} s: {text!r} recorded, {said!r} here", np.nan
                         )
                     )
+
+        self._engine.runner.prefixes.remove(self._robot)
 
     def _said(self, prefix: Prefix, prompt: str) -> str:
         """A whole answer: to the prefix's own prompt, or to a question about its frame."""
@@ -191,3 +224,62 @@ def _load(session: Session, model: Path, otherwise: Otherwise) -> Load:
     settings = {name: choice for name, choice in json.loads(session.settings).items() if name in known}
     wanted = {"device": otherwise.device, "dtype": otherwise.dtype}
     return Load(**{"noise": FRESH, **settings, **{n: w for n, w in wanted.items() if w}, "model": model})
+
+
+class Progress:
+    """Says "what n of total" at most every EVERY_S, and nothing of what takes less.
+
+    total: 0 where it is not known. clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        total: int,
+        say: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._what, self._total, self._say, self._clock = what, total, say, clock
+        self._told_s = clock()
+
+    def at(self, done: int) -> None:
+        """So many are done."""
+        if self._clock() - self._told_s < EVERY_S:
+            return
+        self._told_s = self._clock()
+        share = f" of {self._total} ({100 * done // self._total} %)" if self._total else ""
+        self._say(f"{self._what} {done}{share}")
+
+
+def report(bag: Bag, counts: Counter[str], result: Result) -> list[str]:
+    """The report. counts: of Moments."""
+    rate = (
+        f" in {result.seconds:.1f} s: {result.frames / result.seconds:.1f} frames/s" if result.frames else ""
+    )
+    unfinished = "" if bag.finished else ", which was not finished: read up to where it breaks off"
+    found = [
+        f"bag     {bag.path}{unfinished}",
+        f"frames  {result.frames} replayed of {counts['observations']} observed{rate}",
+    ]
+    if counts["incomplete"]:
+        found.append(f"        {counts['incomplete']} observations have images that are not in the bag")
+    if counts["of no session"]:
+        found.append(f"        {counts['of no session']} observations are of no session in the bag")
+    if counts["chunks of no observation"]:
+        found.append(f"        {counts['chunks of no observation']} chunks have no observation in the bag")
+    found += _compared("chunks", result.chunks, result.different_chunks)
+    if result.texts:
+        found += _compared("texts", result.texts, result.different_texts)
+    if not result.equal and result.notes:
+        found.append("why     it may be " + "; ".join(result.notes))
+    return found
+
+
+def _compared(what: str, total: int, different: list[Difference]) -> list[str]:
+    found = [f"{what:<8}{total - len(different)} of {total} equal"]
+    if different:
+        found.append(f"        the first that differs: {different[0].what}")
+        largest = max(different, key=lambda one: one.size)
+        if len(different) > 1 and largest.size > different[0].size:
+            found.append(f"        the largest difference: {largest.what}")
+    return found

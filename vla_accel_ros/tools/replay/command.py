@@ -47,14 +47,13 @@ def run(arguments: argparse.Namespace) -> int:
 
         return play(bag, arguments.rate, arguments.commands, _say)
 
-    from vla_accel_ros.tools.replay.again import Otherwise, replay
+    from vla_accel_ros.tools.replay.again import Otherwise, replay, report
     from vla_accel_ros.tools.replay.moments import Moments
-    from vla_accel_ros.tools.replay.report import lines
 
     moments = Moments(bag)
     otherwise = Otherwise(arguments.model, arguments.device or "", arguments.dtype or "")
     result = replay(moments, otherwise, _say)
-    print("\n".join(lines(bag, moments.counts, result)))
+    print("\n".join(report(bag, moments.counts, result)))
     if not result.chunks:
         raise ValueError(f"{bag.path} has no chunk that can be computed again")
     return 0 if result.equal else 1

@@ -3,24 +3,28 @@
 Read twice. First everything small: which observations there were, by which engine, which chunks and finished
 answers came of each. Then the images, of which only those are kept that an observation waits for, so that a
 bag may be longer than memory. What cannot be put together again is counted, because a recorder may drop
-images, and a bag may begin or end in the middle.
+images, and a bag may begin or end in the middle. Messages of a bag have the fields of ROS's, but are decoded
+by classes of their own; here they become the package's types, the contract of a session included.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
-from vla_accel_ros.control.chunking.agreement import agreement_from_message
+from vla_accel_ros.contract import bounded_yaml
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.recording.reader import Bag, Entry
-from vla_accel_ros.sensing.cameras.cdr import compressed_view, image_view
 from vla_accel_ros.sensing.cameras.compressed import decode, write_bgr
-from vla_accel_ros.sensing.cameras.image import write_rgb
+from vla_accel_ros.sensing.cameras.image import compressed_view, image_view, write_rgb
 from vla_accel_ros.types import Agreement
 
 SESSION, OBSERVED = "vla_accel_msgs/msg/Session", "vla_accel_msgs/msg/Observed"
@@ -43,7 +47,7 @@ class RecordedChunk:
 
 @dataclass(frozen=True)
 class Moment:
-    """One observation: its engine, what was seen and felt, and what came of it.
+    """One observation: its engine, its images and joints, and what came of it.
 
     images: the contract's camera name -> uint8 [H, W, 3], RGB. state: float32 [D], the policy's units.
     texts: finished answers, each as (its prompt, text).
@@ -210,3 +214,49 @@ def _chunk(message: Any) -> RecordedChunk:
         state=np.array(message.state, np.float32) if len(message.state) else None,
         agreement=agreement_from_message(message),
     )
+
+
+def agreement_from_message(message: Any) -> Agreement | None:
+    """What a chunk was made to agree with, as its engine had it; None when it is free.
+
+    message: an ActionChunk, or one decoded from a bag.
+    Raises ValueError, in one sentence, when its numbers are no whole rows.
+    """
+    if not message.agreement:
+        return None
+    if not message.action_dim or len(message.agreed_actions) % message.action_dim:
+        raise ValueError(
+            f"action_chunk {message.request_id} agrees with {len(message.agreed_actions)} numbers, which are "
+            f"no rows of {message.action_dim}"
+        )
+    return Agreement(
+        method=message.agreement,
+        actions=np.array(message.agreed_actions, np.float32).reshape(-1, message.action_dim),
+        delay=message.agreed_delay,
+        end=message.agreed_end,
+        schedule=message.agreed_schedule,
+        jacobian=message.agreed_jacobian,
+        max_weight=message.agreed_max_weight,
+        previous=message.agreed_previous,
+    )
+
+
+def contract_of(session: Session) -> Contract:
+    """Load it from the session's texts. Raises ValueError for one that this version refuses."""
+    with tempfile.TemporaryDirectory() as folder:
+        return Contract.load(contract_file(session, Path(folder)))
+
+
+def contract_file(session: Session, folder: Path) -> Path:
+    """The session's contract as a file, beside its URDF."""
+    file = folder / "contract.yaml"
+    file.write_text(session.contract)
+    if session.urdf:
+        (folder / "robot.urdf").write_text(session.urdf)
+        try:
+            document = bounded_yaml.load(session.contract)
+        except (yaml.YAMLError, RecursionError):
+            return file  # who loads it says what is wrong
+        if isinstance(document, dict):
+            file.write_text(yaml.safe_dump({**document, "urdf": "robot.urdf"}, sort_keys=False))
+    return file

@@ -1,6 +1,6 @@
 """Each kernel of a denoising step by itself, at the shapes of the published models: its error and its time.
 
-Error: against the twin in float32 on the same rounded inputs, by the norm of the difference. Time: as a
+Error: against the reference in float32 on the same rounded inputs, by the norm of the difference. Time: as a
 captured chain over as many different weights as the model has layers, which no cache holds, divided by their
 number; so it includes the gap between dependent launches.
 """
@@ -14,16 +14,43 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.kernels.ops import Ops, TritonOps
 from vla_accel_ros.kernels.reference.linear import Norm
 from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.layers.quantized import Weight, quantized
-from vla_accel_ros.tools.tune.timing import Body, times_ms
 
+WARM_UP = 10
 LAYERS = 18
 NEAR = 1.2e-2
 """bfloat16 products are this near to float32 at most."""
+
+
+class Body(Stage):
+    """Any function as a stage, captured at once."""
+
+    def __init__(self, function: Callable[[], object], device: torch.device, capture: bool = True) -> None:
+        super().__init__(device)
+        self._function = function
+        if capture:
+            self.capture()
+
+    def body(self) -> None:
+        self._function()
+
+
+def times_ms(run: Callable[[], object], runs: int) -> np.ndarray:
+    """float64 [runs]: between device events around each call, after a warm-up."""
+    for _ in range(WARM_UP):
+        run()
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(runs)]
+    for begin, end in events:
+        begin.record()
+        run()
+        end.record()
+    torch.cuda.synchronize()
+    return np.array([begin.elapsed_time(end) for begin, end in events])
 
 
 class Piece(NamedTuple):
@@ -138,7 +165,7 @@ def errors(
     dtype: torch.dtype = torch.bfloat16,
     weights: str | None = None,
 ) -> Iterator[tuple[str, float]]:
-    """Name and relative error of each kernel, whose twin has the same weights."""
+    """Name and relative error of each kernel, whose reference has the same weights."""
     for piece in pieces(config, keys, device, batch, dtype, weights):
         yield piece.name, error(piece, ops)
 

@@ -9,8 +9,7 @@ from torch import Tensor
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.linear import product_in_parts
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.tools.tune.pieces import LAYERS, Piece
-from vla_accel_ros.tools.tune.timing import Body, times_ms
+from vla_accel_ros.tools.tune.pieces import LAYERS, Body, Piece, times_ms
 
 
 def prefix_attention(config: PiConfig, tokens: int, device: torch.device) -> Piece:

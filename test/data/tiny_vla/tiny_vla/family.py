@@ -41,16 +41,22 @@ def checked(contents: Contents) -> dict[str, str]:
 
 def load(contents: Contents, options: Options) -> Policy:
     """See models.checkpoints.checkpoint.load_policy."""
-    config, names = sizes(contents), checked(contents)
+    config, where = sizes(contents), str(contents.folder)
+    mask = options.actions(np.zeros(config.action_dim, np.bool_), config.action_dim, where)
+    tokenizer = load_tokenizer(contents.folder, config.vocab)
+    model = options.network(config, where, lambda: read_model(contents, options))
+    return Policy(model, tokenizer, Normalizer.identity(), Normalizer.identity(), mask)
+
+
+def read_model(contents: Contents, options: Options) -> Pi:
+    """The network with the folder's weights."""
+    names = checked(contents)
     with on_meta():
-        model = Pi(config)
+        model = Pi(sizes(contents))
     values = ((names[name], value) for name, value in read(contents.table, names))
     total = sum(contents.table[name].bytes for name in names)
     fill(model, values, options.device, total, str(contents.folder), options.progress)
-    mask = options.actions(np.zeros(config.action_dim, np.bool_), config.action_dim, str(contents.folder))
-    tokenizer = load_tokenizer(contents.folder, config.vocab)
-    model.requires_grad_(False).eval()
-    return Policy(model, tokenizer, Normalizer.identity(), Normalizer.identity(), mask)
+    return model.requires_grad_(False).eval()
 
 
 def describe(contents: Contents, statistics: str | None) -> Description:

@@ -1,0 +1,59 @@
+"""A process whose port of Fast DDS's shared memory was deleted ends, to be started again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from builders import make_checkpoint
+from running import LOST
+from test_instruction import acts, say
+
+from vla_accel_ros.nodes.environment import lost_ports
+
+SHARED = Path("/dev/shm")
+
+
+def test_it_ends_and_the_next_one_knows_what_it_was_told(start, operator, tmp_path):
+    start("sim_robot")
+    model = make_checkpoint(tmp_path / "model")
+    node = start("inference", autostart=True, model=str(model), denoise_steps=1, language_hz=0.0)
+    say(operator, "reach the red block", node)
+    acts(operator)
+    assert node.lose_ports() == 1
+    assert LOST in node.log
+    node.start()
+    acts(operator)
+    assert "instruction: 'reach the red block', kept over a crash" in node.log
+
+
+def test_a_port_that_is_deleted_while_nobody_reads_it_is_nothing(tmp_path):
+    process = proc(tmp_path, ["fastdds_port7411 (deleted)", "fastdds_port7413"], ["fastdds_port7413_el"])
+    assert lost_ports(process) == frozenset()
+
+
+def test_a_port_that_was_made_again_is_heard(tmp_path):
+    process = proc(tmp_path, ["fastdds_port7413 (deleted)", "fastdds_port7413"], ["fastdds_port7413_el"])
+    assert lost_ports(process) == frozenset()
+
+
+@pytest.mark.parametrize("lock", ["fastdds_port7413_el", "fastdds_port7413_el (deleted)"])
+def test_a_port_that_is_read_and_deleted_is_lost(tmp_path, lock):
+    process = proc(
+        tmp_path, ["fastdds_port7413 (deleted)", "fastdds_port7415"], [lock, "fastdds_port7415_el"]
+    )
+    assert lost_ports(process) == {7413}
+
+
+def test_without_proc_nothing_is_known(tmp_path):
+    assert lost_ports(tmp_path / "none") == frozenset()
+
+
+def proc(folder: Path, mapped: list[str], opened: list[str]) -> Path:
+    """What the kernel says of a process."""
+    (folder / "fd").mkdir()
+    lines = [f"7f00-7f01 rw-s 00000000 00:1b 77 {SHARED / name}" for name in mapped]
+    (folder / "maps").write_text("\n".join(["7e00-7e01 r-xp 00000000 00:00 0", *lines]) + "\n")
+    for number, name in enumerate(opened):
+        (folder / "fd" / str(number)).symlink_to(SHARED / name)
+    return folder

@@ -1,0 +1,145 @@
+"""A process of the fork server is as one that is started from nothing: in what it finds, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fork_server import Forked, ForkServer
+from running import ROOT, node_environment, until
+
+TELL = """\
+import atexit, json, os, signal, sys, threading
+
+if __name__ == "__main__":
+    atexit.register(print, "the end")
+    print(json.dumps({
+        "arguments": sys.argv,
+        "path": sys.path,
+        "environment": dict(os.environ),
+        "folder": os.getcwd(),
+        "descriptors": sorted(os.listdir("/proc/self/fd")),
+        "threads": threading.active_count(),
+        "ignored": [n for n in range(1, 32) if signal.getsignal(n) is signal.SIG_IGN],
+        "default": [n for n in range(1, 32) if signal.getsignal(n) is signal.SIG_DFL],
+        "interrupt": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+        "rclpy": "rclpy" in sys.modules,
+    }))
+    how = sys.argv[1]
+    if how == "fails":
+        raise OSError("it fails")
+    if how == "waits":
+        while True:
+            signal.pause()
+    raise SystemExit(int(how))
+"""
+
+
+class Start:
+    """start(what, *arguments): by the fork server if `forks`, with its log in `log`."""
+
+    def __init__(self, server: ForkServer, folder: Path, forks: bool) -> None:
+        self.server, self.folder, self.forks = server, folder, forks
+        self.log = folder / f"{forks}.log"
+        self.environment = {**node_environment(folder), "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
+
+    def __call__(self, what: str, *arguments: str) -> subprocess.Popen[bytes] | Forked:
+        given = list(arguments)
+        with self.log.open("ab") as log:
+            if self.forks:
+                return self.server.start(what, given, self.log, self.folder, self.environment)
+            module = [] if what.endswith(".py") else ["-m"]
+            command = [sys.executable, *module, what, *given]
+            return subprocess.Popen(
+                command,
+                env=self.environment,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def has_told(self) -> bool:
+        return "\n" in self.log.read_text()
+
+    def told(self) -> dict[str, Any]:
+        return json.loads(self.log.read_text().splitlines()[0])
+
+
+@pytest.fixture
+def ways(fork_server: ForkServer, tmp_path: Path) -> tuple[Start, Start]:
+    """Of starting: from nothing, and by the fork server."""
+    (tmp_path / "tell.py").write_text(TELL)
+    return Start(fork_server, tmp_path, False), Start(fork_server, tmp_path, True)
+
+
+@pytest.mark.parametrize("module", [True, False])
+def test_it_finds_what_a_process_from_nothing_finds(ways: tuple[Start, Start], module: bool) -> None:
+    for start in ways:
+        what = "tell" if module else str(start.folder / "tell.py")
+        assert start(what, "0", "--ros-args").wait(30.0) == 0
+        assert start.log.read_text().endswith("the end\n")
+    plain, forked = (start.told() for start in ways)
+    assert plain["environment"].pop("VLA_LAUNCHER") == forked["environment"].pop("VLA_LAUNCHER")
+    if module:  # the name of the module, or the file that it was found in
+        assert Path(plain["arguments"].pop(0)).stem == Path(forked["arguments"].pop(0)).stem
+    assert forked == plain
+    assert forked["threads"] == 1 and not forked["rclpy"]
+
+
+@pytest.mark.parametrize(("how", "status"), [("0", 0), ("3", 3), ("fails", 1)])
+def test_it_ends_as_a_process_from_nothing_ends(ways: tuple[Start, Start], how: str, status: int) -> None:
+    for start in ways:
+        process = start("tell", how)
+        assert process.wait(30.0) == process.poll() == process.returncode == status
+        assert start.log.read_text().endswith("the end\n")
+        assert ("OSError: it fails" in start.log.read_text()) == (how == "fails")
+        process.kill()  # which is nobody now
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_signals_reach_it(ways: tuple[Start, Start], number: int) -> None:
+    for start in ways:
+        process = start("tell", "waits")
+        until(start.has_told, 30.0, "running process")
+        assert process.poll() is process.returncode is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.01)
+        assert Path(f"/proc/{process.pid}/stat").exists()
+        process.send_signal(number)
+        assert process.wait(30.0) == -number
+        assert not Path(f"/proc/{process.pid}").exists(), "nobody has asked how it ended"
+
+
+def test_two_that_end_in_another_order(ways: tuple[Start, Start]) -> None:
+    start = ways[True]
+    first, second = start("tell", "waits"), start("tell", "7")
+    assert second.wait(30.0) == 7 and first.poll() is None
+    first.kill()
+    assert first.wait(30.0) == -signal.SIGKILL and second.poll() == 7
+
+
+def test_what_a_process_changes_is_not_there_for_the_next(ways: tuple[Start, Start]) -> None:
+    start = ways[True]
+    (start.folder / "change.py").write_text(
+        "import os, sys, torch\nos.environ['MARK'] = '1'\nsys.path.clear()\ntorch.mark = 1\n"
+    )
+    assert start("change").wait(30.0) == 0
+    (start.folder / "look.py").write_text(
+        "import os, torch\nassert 'MARK' not in os.environ and not hasattr(torch, 'mark')\n"
+    )
+    assert start("look").wait(30.0) == 0, start.log.read_text()
+
+
+def test_when_the_server_has_ended_a_start_says_so(tmp_path: Path) -> None:
+    (tmp_path / "cv2.py").write_text("raise ImportError('libGL.so.1')")
+    server = ForkServer({**node_environment(tmp_path), "PYTHONPATH": str(tmp_path)})
+    with pytest.raises(RuntimeError, match="the fork server ended with status 1"):
+        server.start("tell", [], tmp_path / "log", tmp_path, {})
+    server.close()

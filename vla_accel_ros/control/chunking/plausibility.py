@@ -1,0 +1,75 @@
+"""Chunks that nobody should follow: too much motion, or motion that makes no sense.
+
+Blending, limiting and sending take time in proportion to the number of actions, and a chunk is somebody
+else's message: one of 48 kB that asks for hours of motion must not keep a robot from being stopped. Whatever
+takes chunks in asks `check_chunk_size` first, before it looks at a single number of them.
+
+Limiting a chunk of nonsense would drive the robot to the ends of its joints, smoothly. What is only beyond a
+limit is ordinary and limited: policies overshoot, ask for a bit more than the motors give, and begin where
+they believe the robot to be. What is refused is beyond that by a factor: a checkpoint of another robot, wrong
+units, a broken publisher.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vla_accel_ros.control.limits.joint_limits import JointLimits
+
+MOST_ACTIONS = 256
+MOST_JOINTS = 256
+LONGEST_S = 60.0
+SHORTEST_STEP_S = 1e-3
+LONGEST_STEP_S = 1.0
+BEYOND = 0.25
+"""How far outside its range a target may be, as a share of the range."""
+TOO_FAST = 5.0
+"""How much faster than its motor a joint may be asked to go from action to action."""
+_LEAST_STEP = 0.1
+
+
+def check_chunk_size(what: str, actions: int, joints: int, step_dt_s: float) -> None:
+    """Refuse a chunk of `actions` rows and `joints` columns, `step_dt_s` seconds apart, that is too much:
+    ValueError, in one sentence that begins with `what`."""
+    if actions > MOST_ACTIONS:
+        raise ValueError(f"{what} has {actions} actions: send at most {MOST_ACTIONS}")
+    if joints > MOST_JOINTS:
+        raise ValueError(f"{what} has {joints} joints: send at most {MOST_JOINTS}")
+    if not SHORTEST_STEP_S <= step_dt_s <= LONGEST_STEP_S:
+        raise ValueError(
+            f"{what} has step_dt_s {step_dt_s}: it must be at least {SHORTEST_STEP_S:g} s and at most "
+            f"{LONGEST_STEP_S:g} s"
+        )
+    if actions * step_dt_s > LONGEST_S:
+        raise ValueError(f"{what} asks for {actions * step_dt_s:g} s of motion: send at most {LONGEST_S:g} s")
+
+
+def nonsense(
+    actions: np.ndarray, step_dt_s: float, joints: tuple[str, ...], limits: JointLimits, flips: np.ndarray
+) -> str:
+    """Why a chunk's targets, float [H, D] in ROS units, are refused, a sentence; empty when they are not.
+
+    flips: bool [D], joints that may be asked to go from end to end at once, as grippers are.
+    """
+    actions = np.asarray(actions, dtype=np.float64)
+    span = limits.upper - limits.lower
+    out = np.maximum(actions - limits.upper, limits.lower - actions)
+    far = np.argwhere(out > BEYOND * span)
+    if len(far):
+        row, column = far[0]
+        return (
+            f"action {row} sends {joints[column]} to {actions[row, column]:.3f}, and it goes from "
+            f"{limits.lower[column]:g} to {limits.upper[column]:g}: are the policy and the contract's units "
+            "of this robot?"
+        )
+    steps = np.abs(np.diff(actions, axis=0))
+    most = np.maximum(TOO_FAST * limits.velocity * step_dt_s, _LEAST_STEP * span)
+    fast = np.argwhere((steps > most) & ~flips)
+    if len(fast):
+        row, column = fast[0]
+        return (
+            f"action {row + 1} has {joints[column]} {steps[row, column]:.3f} from the action {step_dt_s:g} s "
+            f"before, {steps[row, column] / (limits.velocity[column] * step_dt_s):.0f} times what it can go: "
+            "are the policy and the contract's units of this robot?"
+        )
+    return ""

@@ -1,0 +1,200 @@
+"""Where motion goes on from: where the joints are, where they were left, and the way from one to the other.
+
+Motion goes on from where it was commanded to be, unless the joints are elsewhere: at the beginning, after a
+fault, and where others moved them during a hold. Then the robot waits until they stand and *joins*: one slow
+segment to where they are, from rest to rest and within limits wherever the controller's setpoint is, which is
+where it was commanded to be or reset to the measured joints (by drives that were off and on). Nothing of a
+chunk is followed before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
+from vla_accel_ros.control.following.joint_faults import usual
+from vla_accel_ros.control.following.watchdog import JOINT_STATES, Motion, Safety
+from vla_accel_ros.control.trajectory import Trajectory
+
+MOVING = "the joints are moving, and not by this node"
+BEGINNING = "beginning anew from where the joints are"
+JOINING = "going to where the joints are"
+_MOVED_OF_RANGE = 0.05
+_STILL_OF_RANGE = 0.01
+_LEFT_NS = 50_000_000
+_STAND_NS = 200_000_000
+# Of what joints may be off while they follow: what they are off as they stand.
+_SAG = 0.2
+
+
+class Joining:
+    """The joints of a trajectory buffer, and the join before motion goes on. Time is given.
+
+    counts: joins are counted there.
+
+    Attributes: `measured`, the newest joints that are believed, float64 [D], None before the first, and
+    `stamp_ns`, of the newest sample; `begun`, whether anything was commanded from here, and `rest_ns`, when
+    it ends at rest; `ready`, whether anything can be; `until_ns`, when the last join ends.
+    """
+
+    def __init__(self, buffer: TrajectoryBuffer, safety: Safety, counts: Counter[str]) -> None:
+        self._buffer, self._safety, self._counts = buffer, safety, counts
+        self._range = buffer.limits.upper - buffer.limits.lower
+        self.usual = usual(buffer.limits.velocity)
+        self.forget()
+
+    def forget(self) -> None:
+        """Start over from the next joint state."""
+        self.measured: np.ndarray | None = None
+        self.stamp_ns = 0
+        self.begun = self.ready = self._joined = False
+        self.rest_ns = self.until_ns = self._others_until_ns = 0
+        self._spot: tuple[np.ndarray, int, int] | None = None  # where the joints stand; since: stamp, present
+        self._came_ns = 0  # when the newest joints came
+        self._left: np.ndarray | None = None  # where the joints were when the hold began
+        self._elsewhere = np.zeros(len(self._range), bool)  # joints that are to be joined whatever they say
+        self._stayed = _MOVED_OF_RANGE
+        # Where controllers come to rest by what they were sent before; NaN where that is not known.
+        self._setpoint = np.full(len(self._range), np.nan)
+        self._setpoint_if: np.ndarray | None = None  # only while the joints are measured here
+
+    def begin_after(self, last: Trajectory) -> None:
+        """Controllers execute this, of all joints or some: begin when it has ended, from there."""
+        self._others_until_ns, self._setpoint_if = max(self._others_until_ns, last.end_ns), None
+        for name, position in zip(last.joints, last.positions[-1]):
+            if name in self._buffer.joints:
+                self._setpoint[self._buffer.joints.index(name)] = position
+
+    def begin_at(self, setpoint: np.ndarray) -> None:
+        """Controllers rest here, float64 [D], NaN where that is not known."""
+        self._setpoint[:] = setpoint
+
+    def begin_anew(self) -> None:
+        """Start over from the next joint state, where others may have moved the robot."""
+        setpoint, measured = self.setpoint, self.measured
+        self.forget()
+        if measured is not None:
+            self._setpoint[:], self._setpoint_if = setpoint, measured
+
+    @property
+    def setpoint(self) -> np.ndarray:
+        """Where controllers rest or come to rest by what they were sent, float64 [D]; NaN where that is not
+        known."""
+        if self.begun:
+            return self._buffer.reference(self.rest_ns)[0]
+        if self._setpoint_if is None or self.measured is None:
+            return self._setpoint.copy()
+        moved = np.abs(self.measured - self._setpoint_if) > _STILL_OF_RANGE * self._range
+        return np.where(moved, np.nan, self._setpoint)
+
+    @property
+    def stand(self) -> bool:
+        """Whether the measured joints have stood for a moment."""
+        if self._spot is None:
+            return False
+        # By their stamps, which may be wrong, and by when they came, which may be all at once.
+        _, stamp_ns, came_ns = self._spot
+        return min(self.stamp_ns - stamp_ns, self._came_ns - came_ns) >= _STAND_NS
+
+    @property
+    def approach_ns(self) -> int:
+        """How long a join takes to where the joints are measured, from where they were commanded to be, at
+        least as far off as is usual."""
+        away = self.usual
+        if self.measured is not None:
+            away = np.fmax(away, np.abs(self.measured - self.setpoint) + _SAG * self.usual)
+        return self._buffer.rest_to_rest_ns(away)
+
+    def came(self, position: np.ndarray, stamp_ns: int, now_ns: int) -> None:
+        """Joints were measured, believed or not."""
+        self._came_ns = now_ns
+        if self._spot is None or (np.abs(position - self._spot[0]) > _STILL_OF_RANGE * self._range).any():
+            self._spot = (position, stamp_ns, now_ns)
+
+    def settle(self, position: np.ndarray, stamp_ns: int) -> None:
+        """Begin with these joints; where something was commanded before, only look at them."""
+        self.measured, self.stamp_ns = position, stamp_ns
+        if not self.begun:
+            self._buffer.reset(position)
+            # What was sent before is executed until a stop, or the next trajectory, comes in its place.
+            self.rest_ns, self.ready = max(self.rest_ns, stamp_ns), True
+
+    def leave(self) -> None:
+        """A hold begins. Of joints that fell silent before they were to be at rest nobody knows where they
+        stopped."""
+        known = self.stamp_ns >= self.rest_ns - _LEFT_NS
+        self._left, self._stayed = self.measured if known else None, _MOVED_OF_RANGE
+        self._joined = False
+
+    def unwatched(self) -> None:
+        """The joints are silent: nobody saw what became of them meanwhile."""
+        self._stayed = _STILL_OF_RANGE
+
+    def mistrust(self, joint: int) -> None:
+        """This one is elsewhere, wherever it says that it is."""
+        self._elsewhere[joint] = True
+
+    def lasts(self, now_ns: int) -> bool:
+        """Whether it is on the way to where the joints are."""
+        return now_ns < self.until_ns
+
+    def step(self, now_ns: int, leaping: bool) -> Trajectory | None:
+        """The join to send now, if any; holds the robot, or has it pause, while one is needed.
+
+        leaping: whether the joints are not believed at present.
+        """
+        for reason in (BEGINNING, MOVING):
+            self._safety.resume(reason)
+        if self.lasts(now_ns):
+            self._safety.pause = JOINING
+            return None
+        self._safety.pause = ""
+        if now_ns < self._others_until_ns:
+            self._safety.hold(MOVING)
+            return None
+        if self._safety.state is not Motion.HOLDING or not self.ready or self.measured is None:
+            if not self.begun:
+                self._safety.hold(BEGINNING)
+            return None
+        moved = self._moved(self.measured)
+        if self._joined and not moved.any():
+            return None
+        self._safety.pause = JOINING
+        if self._safety.watchdog.is_late(JOINT_STATES, now_ns):
+            return None
+        if leaping or (moved.any() and not self.stand):
+            self._safety.hold(MOVING)
+            return None
+        return self._join(self.measured, moved, now_ns) if self._safety.clear(now_ns) else None
+
+    def _join(self, measured: np.ndarray, moved: np.ndarray, now_ns: int) -> Trajectory | None:
+        commanded, _ = self._buffer.reference(self.rest_ns)
+        limits = self._buffer.limits
+        goal = np.clip(np.where(moved, measured, commanded), limits.lower, limits.upper)
+        away = np.maximum(np.abs(goal - commanded), np.abs(goal - measured))
+        if not self.begun:
+            away = np.fmax(away, np.abs(goal - self.setpoint))
+        away += np.minimum(_SAG * self.usual, away / 10.0)
+        join = self._buffer.go_to(goal, np.where(moved, np.maximum(away, self.usual), away), now_ns)
+        self._counts["joins"] += bool(moved.any())
+        self.rest_ns = self.until_ns = join.end_ns
+        self.begun = self._joined = True
+        self._setpoint[:] = np.nan
+        left = measured if self._left is None else self._left
+        self._left, self._stayed = np.where(moved, measured, left), _MOVED_OF_RANGE
+        self._elsewhere[:] = False
+        return join if len(goal) else None
+
+    def _moved(self, measured: np.ndarray) -> np.ndarray:
+        """Which joints are not where they were left, bool [D]: all at the beginning, and when nobody saw
+        where they came to rest.
+
+        What counts is the difference to the measured position when the hold began: a gripper around a block
+        never is where it is commanded to be, and must not be opened for that. When joints were silent while
+        the hold lasted, less counts as moved.
+        """
+        if not self.begun or self._left is None:
+            return np.ones(len(self._range), bool)
+        return self._elsewhere | (np.abs(measured - self._left) > self._stayed * self._range)

@@ -1,0 +1,123 @@
+"""Measured joints that cannot be right: where no motor could have driven them, or not where they should be.
+
+*Leaps*: an encoder or its driver that glitches tells a position at which the joint is not. Each sample is
+therefore compared with where the joint can have come since the last good one. A sample out of reach begins a
+leap; it is over when a sample is within reach again, and it trips when it has lasted LEAP_S and two samples.
+What a leap means nobody can tell from the samples: it is never taken for a new position here.
+
+*Following errors*: joints that are not where they are commanded to be, for longer than delays explain. A
+drive that is off, an emergency stop, a collision, joint states that are frozen but freshly stamped: the
+commanded path would run ahead by any distance, and a drive that comes back would step there. Each joint has a
+distance and a time; what is meant to be held back, as a gripper is by what it grips, has none.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from vla_accel_ros.control.limits.joint_limits import JointLimits
+
+LEAP_S = 0.02
+_OF_RANGE = 0.02
+_SHORTEST_S = 1e-3
+DELAY_S = 0.15
+"""Command to measurement, at most: transport, the servo's lag, the way back."""
+LEAST = 0.05
+LASTING_S = 0.2
+
+
+class Leap(NamedTuple):
+    """joint: its column. by: how far it is from where it was before."""
+
+    joint: int
+    by: float
+
+
+class LeapWatch:
+    """Looks for leaps in the samples of D joints. Time is given.
+
+    Attributes: `good`, the last position within reach, float64 [D], None before the first; `lasting`, whether
+    a leap lasts; `short`, how many ended before they tripped.
+    """
+
+    def __init__(self, limits: JointLimits) -> None:
+        self._speed, self._slack = limits.velocity, _OF_RANGE * (limits.upper - limits.lower)
+        self.short = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """The next sample is good."""
+        self.good: np.ndarray | None = None
+        self._good_ns = self._since_ns = 0
+        self.lasting = self._tripped = False
+
+    def begin(self, position: np.ndarray, stamp_ns: int) -> None:
+        """This sample is good, whatever was before."""
+        self.good, self._good_ns = position, stamp_ns
+        self.lasting = self._tripped = False
+
+    def take(self, position: np.ndarray, stamp_ns: int) -> Leap | None:
+        """The next sample, float64 [D]; the greatest leap, once, when it trips."""
+        if self.good is None:
+            self.begin(position, stamp_ns)
+            return None
+        # Less is believed of a motor while a leap lasts: the reach would grow over the leap.
+        elapsed_s = max((stamp_ns - self._good_ns) * 1e-9, _SHORTEST_S)
+        factor = 1.0 if self.lasting else 2.0
+        away = position - self.good
+        beyond = np.abs(away) - (factor * self._speed * elapsed_s + self._slack)
+        if (beyond <= 0.0).all():
+            self.short += self.lasting and not self._tripped
+            self.begin(position, stamp_ns)
+            return None
+        if not self.lasting:
+            self.lasting, self._since_ns = True, stamp_ns
+            return None
+        if self._tripped or stamp_ns - self._since_ns < LEAP_S * 1e9:
+            return None
+        self._tripped = True
+        joint = int(np.argmax(beyond))
+        return Leap(joint, float(away[joint]))
+
+
+def usual(velocity: np.ndarray) -> np.ndarray:
+    """The distance [D] that a joint of this greatest speed [D] may lag, where nobody says otherwise."""
+    return np.maximum(DELAY_S * velocity, LEAST)
+
+
+class FollowingError:
+    """Watches D joints. rad: greatest distance (m for prismatic joints), infinite for a joint that is not
+    watched; s: for how long more is borne. Both float64 [D]. Time is given."""
+
+    def __init__(self, rad: np.ndarray, s: np.ndarray) -> None:
+        self.rad, self.s = np.asarray(rad, dtype=np.float64), np.asarray(s, dtype=np.float64)
+        self.forget()
+
+    @classmethod
+    def of(cls, limits: JointLimits) -> FollowingError:
+        """What is usual for joints of these limits."""
+        rad = usual(limits.velocity)
+        return cls(rad, np.full(rad.shape, LASTING_S))
+
+    def forget(self) -> None:
+        """Nobody commands the joints, or from now on others."""
+        self._since_ns: list[int | None] = [None] * len(self.rad)
+
+    def take(self, commanded: np.ndarray, measured: np.ndarray, stamp_ns: int) -> int | None:
+        """Where the joints were commanded to be at the stamp of a sample, and were, float64 [D] each; the
+        column of a joint that has been too far off for too long, else None."""
+        over = np.abs(commanded - measured) > self.rad
+        if not over.any():
+            self.forget()
+            return None
+        for joint, is_over in enumerate(over):
+            since_ns = self._since_ns[joint]
+            if not is_over:
+                self._since_ns[joint] = None
+            elif since_ns is None or since_ns > stamp_ns:
+                self._since_ns[joint] = stamp_ns
+            elif stamp_ns - since_ns >= self.s[joint] * 1e9:
+                return joint
+        return None

@@ -1,0 +1,81 @@
+"""`vla inspect PATH` and `vla convert PATH OUT`: what a checkpoint folder is, and one folder of ours from it.
+
+Inspecting loads nothing: sizes, cameras, normalisation and what is missing come from the small files and the
+headers of the weights. The skeleton of a contract has everything the model determines filled in; what only
+the robot knows is a placeholder that says so.
+
+Converting keeps numbers as they are stored, with checksums and where they came from: a policy loaded from OUT
+is the same to the bit. They lie as the engine reads them, and what it computes ahead lies beside them, for
+the steps and dtype that are named; --plain leaves both out, for other tools, and makes a plain folder of a
+converted one.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from vla_accel_ros.tools.options import subcommand
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add both subcommands."""
+    parser = subcommand(subparsers, "inspect", "say what a checkpoint folder is and what it needs", inspect)
+    add = parser.add_argument
+    add("path", type=Path, help="folder of a checkpoint, of any known format")
+    add("--statistics", help="whose, where there are several: asset id or data set")
+    add("--verify", action="store_true", help="compare a converted folder's files with their SHA-256")
+    add("--contract", action="store_true", help="print the skeleton of a contract alone, to be saved as YAML")
+
+    parser = subcommand(
+        subparsers, "convert", "write a checkpoint in our own layout, with a checksum", convert
+    )
+    add = parser.add_argument
+    add("path", type=Path, help="folder of a checkpoint, of any known format")
+    add("out", type=Path, help="folder to write; must not be there")
+    add("--plain", action="store_true", help="one tensor for each parameter, nothing folded")
+    add("--steps", type=int, default=10, help="denoise_steps that constants are folded for (default: 10)")
+    add(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        default="bfloat16",
+        help="dtype that they are folded for (default: bfloat16); the weights stay as they are stored",
+    )
+
+
+def inspect(arguments: argparse.Namespace) -> int:
+    """Print; status 1 if something keeps the folder from being loaded."""
+    from vla_accel_ros.models.checkpoints.checkpoint import describe
+    from vla_accel_ros.models.checkpoints.conversion import verify
+    from vla_accel_ros.tools.skeleton import summary, write_skeleton
+
+    told = describe(arguments.path, arguments.statistics)
+    skeleton = write_skeleton(told)
+    if arguments.contract:
+        print(skeleton, end="")
+        return 0
+    print(summary(told))
+    if arguments.verify:
+        print()
+        for name, digest in verify(arguments.path).items():
+            print(f"{name} is what was converted, SHA-256 {digest}")
+    for sentence in told.missing:
+        print(f"\ncannot be loaded: {sentence}")
+    print(f"\nwhat the robot's contract must provide (--contract prints it alone):\n\n{skeleton}", end="")
+    return 1 if told.missing else 0
+
+
+def convert(arguments: argparse.Namespace) -> int:
+    """Convert, and say what was written."""
+    from vla_accel_ros.models.checkpoints import conversion
+    from vla_accel_ros.models.checkpoints.checkpoint import describe
+    from vla_accel_ros.models.checkpoints.progress import Meter
+    from vla_accel_ros.tools.skeleton import prepared
+
+    target = conversion.Target(arguments.plain, arguments.steps, arguments.dtype)
+    with Meter(f"converting {arguments.path.name}") as meter:
+        out = conversion.convert(arguments.path, arguments.out, meter, target)
+    print(f"{out}: {meter}; `vla inspect --verify {out}` compares it with its checksums")
+    for name, text in prepared(describe(out)):
+        print(f"  {name:<16}{text}")
+    return 0

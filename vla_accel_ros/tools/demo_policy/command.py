@@ -1,0 +1,86 @@
+"""`vla train-demo` and `vla eval-demo`: train the bundled demo policy from seeds, and measure its success.
+
+Training takes under half an hour on a GPU; interrupted, it continues where its last finished round ended. The
+result is a checkpoint folder, a loss plot and the log. Success is measured in closed loop, through the engine
+in process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+from vla_accel_ros.tools.options import (
+    chosen_contract,
+    chosen_model,
+    contract_option,
+    model_option,
+    subcommand,
+)
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add both subcommands."""
+    parser = subcommand(subparsers, "train-demo", "train the bundled demo policy", train)
+    add = parser.add_argument
+    add("--out", type=Path, default=Path("out/demo_policy"), help="folder of the run (default: %(default)s)")
+    add("--device", default="auto", help="cuda, cpu or auto (default)")
+    add("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 1), help="that record data")
+    add("--quick", action="store_true", help="a tiny run that only shows that everything works")
+    contract_option(parser)
+
+    parser = subcommand(subparsers, "eval-demo", "measure the demo policy's success", evaluate)
+    add = parser.add_argument
+    add("--episodes", type=int, default=200, help="per task family and condition (default: %(default)s)")
+    add("--conditions", default="normal,shuffled,blank,still", help="comma-separated (default: %(default)s)")
+    add("--families", default="reach,place,follow", help="comma-separated (default: %(default)s)")
+    add("--precision", help="of the fast stages: exact, fp8, int8 or int4 (default: the plain network)")
+    add("--processes", type=int, default=os.cpu_count() or 1, help="that play episodes")
+    add("--json", type=Path, help="write the summary and every episode here")
+    model_option(parser)
+    contract_option(parser)
+
+
+def train(arguments: argparse.Namespace) -> int:
+    """Train, plot, say where the result is."""
+    import torch
+
+    from vla_accel_ros.contract.contract import Contract
+    from vla_accel_ros.tools.demo_policy import train as training
+    from vla_accel_ros.tools.demo_policy.recipe import QUICK, Recipe
+
+    chosen = arguments.device
+    if chosen == "auto":
+        chosen = "cuda" if torch.cuda.is_available() else "cpu"
+    contract = Contract.load(chosen_contract(arguments))
+    recipe = QUICK if arguments.quick else Recipe()
+    out, device = arguments.out, torch.device(chosen)
+    policy = training.train(out, recipe, contract.delta_mask, device, arguments.processes)
+    training.plot_loss(out / "loss.json", out / "loss.png")
+    print(f"policy: {policy}\nloss plot: {out / 'loss.png'}")
+    return 0
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    """Play, summarise, write."""
+    from vla_accel_ros.tools.demo_policy import evaluate as evaluation
+    from vla_accel_ros.tools.provenance import provenance
+
+    plan = evaluation.Plan(
+        policy=chosen_model(arguments),
+        contract=chosen_contract(arguments),
+        episodes=arguments.episodes,
+        conditions=tuple(arguments.conditions.split(",")),
+        families=tuple(arguments.families.split(",")),
+        precision=arguments.precision,
+    )
+    episodes = evaluation.evaluate(plan, arguments.processes)
+    table = evaluation.summary(episodes)
+    print("\n".join(evaluation.lines(table)))
+    if arguments.json is not None:
+        every = evaluation.as_json(episodes)
+        document = {"summary": table, "plan": plan.as_dict(), **provenance(), "episodes": every}
+        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
+    return 0
