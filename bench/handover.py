@@ -1,16 +1,19 @@
-"""How chunks are handed over: styles on a reference, late messages, modes and masks on the bundled policy.
+"""How chunks are handed over: styles on a reference, late messages, and on the bundled policy modes, masks,
+noises and staggered chunks.
 
-    python bench/handover.py [--seeds N] [--family reach|place|follow] [--processes N] [--styles-only]
+    python bench/handover.py [--parts styles policy noise staggered] [--seeds N] [--family reach|place|follow]
+                             [--processes N]
 
 Tables in simulation time: they depend on the weights, the seeds and the code, not on the speed of the
-machine. Prints them as Markdown and writes bench/results/handover.json, where `parts` says of each part where
-and when it was measured.
+machine. Prints them as Markdown and writes each part to bench/results/handover.json, where `parts` says where
+and when it was measured. `noise` and `staggered` keep each episode as it comes in out/, and go on from there.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,9 @@ from handovers import delays, scene
 from vla_accel_ros.tools.options import chosen_contract, chosen_model, contract_option, model_option
 from vla_accel_ros.tools.provenance import provenance
 
-RESULT = Path(__file__).parent / "results" / "handover.json"
+ROOT = Path(__file__).parents[1]
+RESULT = ROOT / "bench" / "results" / "handover.json"
+SEEDS = {"policy": 20, "noise": 40, "staggered": 20}
 
 
 def main() -> None:
@@ -27,21 +32,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=20, help="episodes a cell (default: %(default)s)")
-    parser.add_argument("--family", default="reach", help="of tasks (default: %(default)s)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="(default: all)")
+    parser.add_argument("--seeds", type=int, help="episodes a cell (default: 20, of noise 40)")
+    parser.add_argument("--family", default="reach", help="of tasks, of modes (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=1, help="that play episodes (default: %(default)s)")
-    parser.add_argument(
-        "--styles-only", action="store_true", help="leave the policy out, and what was written of it as it is"
-    )
     model_option(parser)
     contract_option(parser)
     arguments = parser.parse_args()
-    write("styles", styles())
-    if not arguments.styles_only:
-        write("policy", on_policy(arguments))
+    for part in arguments.parts:
+        write(part, PARTS[part](arguments))
 
 
-def styles() -> dict[str, Any]:
+def styles(arguments: argparse.Namespace) -> dict[str, Any]:
     """What needs no policy."""
     print("peak acceleration etc. with interpolate_from_desired_state true / false\n")
     rows = {
@@ -59,18 +61,41 @@ def styles() -> dict[str, Any]:
 
 
 def on_policy(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What is played with the bundled policy."""
+    """Modes and masks."""
     from handovers import masks, modes
+    from handovers.episodes import open_policy
 
-    plan = modes.Plan(
-        chosen_model(arguments), chosen_contract(arguments), arguments.seeds, family=arguments.family
-    )
-    kept = masks.table(*modes.open_policy(plan), seeds=arguments.seeds)
+    model, contract = chosen_model(arguments), chosen_contract(arguments)
+    seeds = arguments.seeds or SEEDS["policy"]
+    plan = modes.Plan(model, contract, seeds, family=arguments.family)
+    kept = masks.table(*open_policy(model, contract), seeds=seeds)
     print("\n" + "\n".join(masks.lines(kept)), flush=True)
     cells = modes.play(plan, arguments.processes)
     rows = modes.summary(cells)
     print("\n" + "\n".join(modes.lines(rows)))
     return {"modes": rows, "masks": kept, "plan": plan.as_dict(), "episodes": modes.as_json(cells)}
+
+
+def compared(part: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Two ways, scene by scene."""
+    from handovers import comparisons
+
+    cases = {"noise": comparisons.noises, "staggered": comparisons.staggered}[part]()
+    model, contract = chosen_model(arguments), chosen_contract(arguments)
+    plan = comparisons.Plan(model, contract, cases, arguments.seeds or SEEDS[part])
+    played = comparisons.play(plan, arguments.processes, ROOT / "out" / f"handover_{part}.jsonl")
+    rows, pooled = comparisons.summary(played), comparisons.pooled(played)
+    print("\n" + "\n".join([*comparisons.lines(rows), "", *comparisons.pooled_lines(pooled)]), flush=True)
+    episodes = comparisons.as_json(played)
+    return {part: {"pooled": pooled, "cases": rows, "plan": plan.as_dict(), "episodes": episodes}}
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "styles": styles,
+    "policy": on_policy,
+    "noise": lambda arguments: compared("noise", arguments),
+    "staggered": lambda arguments: compared("staggered", arguments),
+}
 
 
 def write(part: str, measured: dict[str, Any]) -> None:

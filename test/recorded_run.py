@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,9 +85,10 @@ class Run:
             self._one()
         return self
 
-    def tell(self, **changes: Any) -> Run:
-        """Write the session, with changes."""
+    def tell(self, without: Sequence[str] = (), **changes: Any) -> Run:
+        """Write the session, with changes; without: settings that its version did not have."""
         settings = {**json.loads(self.session.settings), **changes.pop("settings", {})}
+        settings = {name: choice for name, choice in settings.items() if name not in without}
         session = replace(self.session, settings=json.dumps(settings), **changes)
         self.write("/session", convert.session_to_message(session, START_NS))
         return self

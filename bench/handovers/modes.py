@@ -10,26 +10,19 @@ Wilson's for success, bootstrap for medians.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
-from vla_accel_ros.contract.contract import Contract
+from handovers.episodes import CONDITIONS, Job, played
+from handovers.paired import median, shown
 from vla_accel_ros.control.chunking.rtc import RtcSettings
-from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.models.checkpoints.checkpoint import load_policy
-from vla_accel_ros.sim.robot import SimRobot
-from vla_accel_ros.sim.tasks import FAMILIES, tasks
-from vla_accel_ros.tools.demo_policy.data import one_thread_each
+from vla_accel_ros.sim.tasks import FAMILIES
 from vla_accel_ros.tools.demo_policy.evaluate import wilson
-from vla_accel_ros.tools.demo_policy.events import Event, MovedTarget, SwitchedTarget
 from vla_accel_ros.tools.demo_policy.recipe import DENOISE_STEPS, HORIZON
-from vla_accel_ros.tools.demo_policy.rollout import Episode, Handover, Session, Timing
+from vla_accel_ros.tools.demo_policy.rollout import Episode, Handover, Timing
 
 MODES: dict[str, Handover] = {
     "block": Handover("block", execution_horizon=HORIZON // 2),
@@ -40,7 +33,6 @@ MODES: dict[str, Handover] = {
     "rtc, whole overlap": Handover("rtc", rtc=RtcSettings(mask_horizon=HORIZON)),
 }
 REFERENCE = "blend"
-CONDITIONS: dict[str, Event | None] = {"static": None, "moved": MovedTarget(), "switched": SwitchedTarget()}
 SHORTEST_PERIOD = 3  # frames: the node's 10 Hz vision loop
 
 
@@ -91,46 +83,16 @@ class Cell:
     episodes: list[Episode]
 
 
-_open: tuple[Engine, SimRobot, Contract] | None = None
-
-
-def open_policy(plan: Plan) -> tuple[Engine, SimRobot, Contract]:
-    """The engine, the robot and its contract."""
-    one_thread_each()
-    contract = Contract.load(plan.contract)
-    policy = load_policy(plan.policy, delta_mask=contract.delta_mask)
-    return Engine(policy, steps=DENOISE_STEPS), SimRobot(), contract
-
-
-def _open_worker(plan: Plan) -> None:
-    global _open
-    _open = open_policy(plan)
-
-
-def _play(job: tuple[str, str, int, str, int]) -> Episode:
-    assert _open is not None
-    family, condition, delay, mode, seed = job
-    session = Session(*_open, Timing(max(SHORTEST_PERIOD, delay), delay), MODES[mode])
-    choices = tasks(family)
-    event = CONDITIONS[condition]
-    return session.play(choices[seed % len(choices)], seed, ask_every=None, event=event)
-
-
 def play(plan: Plan, processes: int = 1) -> list[Cell]:
     """Everything in the plan; the result does not depend on the processes."""
-    jobs = [(plan.family, *cell, seed) for cell in plan.cells for seed in range(plan.seeds)]
-    context = get_context("spawn")
-    with ProcessPoolExecutor(processes, context, _open_worker, (plan,)) as pool:
-        episodes = list(tqdm(pool.map(_play, jobs, chunksize=2), total=len(jobs), mininterval=5))
+    jobs = [
+        Job(plan.family, condition, Timing(max(SHORTEST_PERIOD, delay), delay), MODES[mode], seed)
+        for condition, delay, mode in plan.cells
+        for seed in range(plan.seeds)
+    ]
+    episodes = list(tqdm(played(jobs, plan.policy, plan.contract, processes), total=len(jobs), mininterval=5))
     groups = [episodes[i : i + plan.seeds] for i in range(0, len(episodes), plan.seeds)]
     return [Cell(*cell, group) for cell, group in zip(plan.cells, groups)]
-
-
-def bootstrap(values: Sequence[float], resamples: int = 4000) -> tuple[float, float]:
-    """95 % interval of the median of values [n], n >= 1."""
-    drawn = np.random.default_rng(0).choice(np.asarray(values), (resamples, len(values)))
-    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
-    return float(low), float(high)
 
 
 def summary(cells: Sequence[Cell]) -> list[dict[str, Any]]:
@@ -150,26 +112,20 @@ def summary(cells: Sequence[Cell]) -> list[dict[str, Any]]:
             "n": len(cell.episodes),
             "success": won / len(cell.episodes),
             "success_interval_95": wilson(won, len(cell.episodes)),
-            "time_s": _median([e.time_s for e in cell.episodes if e.success]),
-            "jerk": _median([e.jerk for e in cell.episodes]),
-            "tracking_rad": _median([e.tracking for e in cell.episodes]),
-            "seam_rad": _median([e.seam for e in cell.episodes]),
+            "time_s": median([e.time_s for e in cell.episodes if e.success]),
+            "jerk": median([e.jerk for e in cell.episodes]),
+            "tracking_rad": median([e.tracking for e in cell.episodes]),
+            "seam_rad": median([e.seam for e in cell.episodes]),
         }
         pairs = list(zip(cell.episodes, reference[cell.condition, cell.delay]))
         row["against_blend"] = {
             "won_only_here": sum(a.success and not b.success for a, b in pairs),
             "won_only_there": sum(b.success and not a.success for a, b in pairs),
-            "time_s": _median([a.time_s - b.time_s for a, b in pairs if a.success and b.success]),
-            "jerk": _median([a.jerk - b.jerk for a, b in pairs]),
+            "time_s": median([a.time_s - b.time_s for a, b in pairs if a.success and b.success]),
+            "jerk": median([a.jerk - b.jerk for a, b in pairs]),
         }
         rows.append(row)
     return rows
-
-
-def _median(values: Sequence[float]) -> dict[str, Any]:
-    if not values:
-        return {"n": 0, "median": None, "interval_95": None}
-    return {"n": len(values), "median": float(np.median(values)), "interval_95": bootstrap(values)}
 
 
 def lines(rows: Iterable[dict[str, Any]]) -> Iterable[str]:
@@ -184,17 +140,10 @@ def lines(rows: Iterable[dict[str, Any]]) -> Iterable[str]:
         yield (
             f"| {row['condition']} | {row['delay']} | {row['mode']} | {row['n']} | "
             f"{100 * row['success']:.0f} ({100 * low:.0f}-{100 * high:.0f}) | "
-            f"{_text(row['time_s'], '{:.2f}')} | {_text(row['against_blend']['time_s'], '{:+.2f}')} | "
-            f"{_text(row['jerk'], '{:.0f}')} | {_text(row['tracking_rad'], '{:.1f}', 1e3)} | "
-            f"{_text(row['seam_rad'], '{:.0f}', 1e3)} |"
+            f"{shown(row['time_s'], '{:.2f}')} | {shown(row['against_blend']['time_s'], '{:+.2f}')} | "
+            f"{shown(row['jerk'], '{:.0f}')} | {shown(row['tracking_rad'], '{:.1f}', 1e3)} | "
+            f"{shown(row['seam_rad'], '{:.0f}', 1e3)} |"
         )
-
-
-def _text(figure: dict[str, Any], form: str, scale: float = 1.0) -> str:
-    if figure["median"] is None:
-        return "-"
-    median, low, high = (form.format(scale * v) for v in (figure["median"], *figure["interval_95"]))
-    return f"{median} ({low} to {high})"
 
 
 def as_json(cells: Iterable[Cell]) -> list[dict[str, Any]]:

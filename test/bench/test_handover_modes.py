@@ -9,7 +9,8 @@ import pytest
 from builders import make_policy
 
 from handovers import masks, modes
-from handovers.modes import Cell, Plan, bootstrap, summary
+from handovers.modes import Cell, Plan, summary
+from handovers.paired import bootstrap
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.nodes.environment import demo_contract

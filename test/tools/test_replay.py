@@ -41,9 +41,19 @@ def again(path: Path, otherwise: Otherwise = AS_RECORDED) -> tuple[Result, Momen
         {"kind": "pi0"},
         {"kind": "pi05", "rtc": RtcSettings()},
         {"kind": "pi0", "rtc": RtcSettings(mask="linear", mask_horizon=3), "seed": 5},
+        {"kind": "pi05", "noise": "coherent"},
+        {"kind": "pi0", "noise": "coherent", "rtc": RtcSettings()},
         {"kind": "pi05", "jpeg": lambda picture: cv2.imencode(".jpg", picture)[1].tobytes()},
     ],
-    ids=["pi05", "pi0 with a state token", "guided", "guided pi0 of another seed", "jpeg"],
+    ids=[
+        "pi05",
+        "pi0 with a state token",
+        "guided",
+        "guided pi0 of another seed",
+        "coherent",
+        "guided coherent",
+        "jpeg",
+    ],
 )
 def test_every_chunk_and_text_is_computed_again_to_the_bit(tmp_path, settings):
     path = Run(tmp_path, **settings).frames(FRAMES).tell().end()
@@ -87,6 +97,16 @@ def test_another_seed_is_another_noise_for_every_chunk(tmp_path):
     result, _ = again(Run(tmp_path).frames(FRAMES).tell(settings={"seed": 1}).end())
     assert len(result.different_chunks) == FRAMES and not result.different_texts
     assert max(found.size for found in result.different_chunks) > 0.01
+
+
+def test_another_kind_of_noise_is_other_chunks(tmp_path):
+    result, _ = again(Run(tmp_path, noise="coherent").frames(3).tell(settings={"noise": "fresh"}).end())
+    assert len(result.different_chunks) == 3 and not result.different_texts
+
+
+def test_a_recording_from_before_there_were_kinds_of_noise_is_replayed_with_fresh_noise(tmp_path):
+    result, _ = again(Run(tmp_path, noise="fresh").frames(3).tell(without=("noise",)).end())
+    assert result.equal and result.chunks == 3
 
 
 def test_another_number_format_differs_and_is_named_as_a_reason(tmp_path):

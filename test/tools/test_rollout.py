@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import get_args
 
 import numpy as np
@@ -13,8 +14,12 @@ from builders import make_policy
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.buffer import Mode
+from vla_accel_ros.control.chunking.rtc import RealTimeChunking
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.request import Request
+from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+from vla_accel_ros.models.flow.noise import fresh as noise_of_request
 from vla_accel_ros.nodes.environment import demo_contract, demo_model
 from vla_accel_ros.sim import layout
 from vla_accel_ros.sim.robot import SimRobot
@@ -117,6 +122,55 @@ def test_guided_chunks_of_the_demo_policy_continue_what_is_commanded(demo: tuple
     guided, free = episodes("rtc"), episodes("async")
     assert all(episode.success for episode in guided + free)
     assert np.mean([e.seam for e in guided]) < 0.6 * np.mean([e.seam for e in free])
+
+
+def test_chunks_begin_with_the_noise_of_their_handover(
+    engine: Engine, robot: SimRobot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[np.ndarray] = []
+    submit = Scheduler.submit
+
+    def noting(self: Scheduler, request: Request) -> Request:
+        begun.extend([] if request.noise is None else [request.noise])
+        return submit(self, request)
+
+    monkeypatch.setattr(Scheduler, "submit", noting)
+    noises = {}
+    for noise in ("fresh", "coherent"):
+        session = Session(engine, robot, CONTRACT, Timing(4, 4), Handover(noise=noise))
+        session.play(REACH[0], 3, ask_every=None)
+        noises[noise], begun = begun, []
+    fresh, coherent = noises.values()
+    assert len(fresh) == len(coherent) > 10
+    for number in range(len(fresh)):
+        np.testing.assert_array_equal(fresh[number], noise_of_request(3, number, fresh[0].shape))
+    for first, then in pairwise(coherent):
+        np.testing.assert_array_equal(first[4:], then[:-4])
+
+
+def test_a_noise_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ValueError, match="noise is 'pink'; use one of"):
+        Handover(noise="pink")
+
+
+def test_a_staggered_chunk_continues_the_last_that_was_finished_when_it_began(
+    demo: tuple[Engine, SimRobot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One begun in every frame, each done four frames later."""
+    told: list[tuple[int, int | None]] = []
+    made = RealTimeChunking.made
+
+    def noting(self: RealTimeChunking, request: Request) -> None:
+        previous = None if request.agreement is None else request.agreement.previous
+        told.append((request.number, previous))
+        made(self, request)
+
+    monkeypatch.setattr(RealTimeChunking, "made", noting)
+    session = Session(*demo, CONTRACT, Timing(period=1, latency=4), Handover("rtc"))
+    assert session.play(REACH[0], 0, ask_every=None).success
+    first = told[0][0]
+    assert [(number - first, previous) for number, previous in told[:4]] == [(n, None) for n in range(4)]
+    assert all(previous == number - 4 for number, previous in told[4:]) and len(told) > 8
 
 
 def test_tasks_of_other_families_have_their_events_too(robot: SimRobot) -> None:

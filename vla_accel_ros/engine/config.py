@@ -29,7 +29,7 @@ class EngineConfig:
     steps, time_rule: flow sampling, see models.flow.sampling; "auto" is the rule of whoever trained the
         policy.
     seed, noise: what chunks begin with, see models.flow.noise: "fresh", a function of (seed, request) alone,
-        or "coherent", of (seed, time of each action).
+        or "coherent", of (seed, time of each action): smaller seams, but no less jerk (docs/performance.md).
     step_dt_s: seconds between two actions of a chunk, of robots that have none of their own.
     answers, answer_tokens: most answers written at once, and most tokens in one.
     fast: compute by captured stages and, where the family has them, fused kernels.

@@ -2,8 +2,9 @@
 
 fresh: of (seed, number of the request), so every chunk begins with other noise. coherent: of (seed, time at
 which each action is due), so chunks that overlap begin alike where they speak of the same time, and their
-seam is smaller. Either way the noise of one chunk is independent and normal, so every chunk is an exact
-sample.
+seam is smaller. Times are rounded to whole steps: two chunks share whole rows, each due at most a step apart,
+also where frames do not come at multiples of the step. Either way the numbers of one chunk are independent
+and normal, so every chunk is an exact sample; but two chunks of coherent noise depend on each other.
 """
 
 from __future__ import annotations

@@ -172,14 +172,15 @@ INFERENCE = (
     Parameter(
         "seed",
         EngineConfig.seed,
-        "Seed of the denoising noise; noise is a function of (seed, request).",
+        "Seed of the denoising noise, which is a function of it and of what `noise` says.",
         minimum=0,
     ),
     Parameter(
         "noise",
         EngineConfig.noise,
         "What denoising begins with: fresh noise for each chunk, or coherent noise, of the time of each "
-        "action, so that chunks that overlap begin alike.",
+        "action, so that chunks that overlap begin alike: smaller seams, as much success, and no smoother "
+        "motion (docs/performance.md).",
         choices=("fresh", "coherent"),
     ),
     Parameter(

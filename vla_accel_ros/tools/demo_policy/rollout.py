@@ -10,6 +10,7 @@ changes the scene or the instruction on the way.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
@@ -18,8 +19,11 @@ from vla_accel_ros.control.chunking.buffer import Mode, TrajectoryBuffer
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
+from vla_accel_ros.engine.request import ACT, Request
+from vla_accel_ros.models.flow.noise import COHERENT, KINDS, coherent, fresh
 from vla_accel_ros.sim.controller import ArmControllers
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import Task
@@ -43,12 +47,18 @@ class Timing:
 class Handover:
     """How one chunk follows another: the trajectory buffer's mode, and for `rtc` what guides a chunk.
 
-    execution_horizon: actions of a chunk that `block` executes; all when None.
+    execution_horizon: actions of a chunk that `block` executes; all when None. noise: what chunks begin with,
+    see models.flow.noise; of the episode's seed.
     """
 
     mode: Mode = "blend"
     execution_horizon: int | None = None
     rtc: RtcSettings = field(default_factory=RtcSettings)
+    noise: str = EngineConfig.noise
+
+    def __post_init__(self) -> None:
+        if self.noise not in KINDS:
+            raise ValueError(f"noise is '{self.noise}'; use one of {KINDS}.")
 
 
 @dataclass(frozen=True)
@@ -113,6 +123,8 @@ class Session:
             if event is not None and frame == event_frame:
                 task = event.happen(robot, seed)
                 instruction = told(task, seed, condition)
+            for chunk in thinker.done(frame):
+                arm.follow(chunk, now_ns)
             if condition != "still" and thinker.ready(frame, arm.rest_ns):
                 observation = self.observe(instruction, now_ns, blank=condition == "blank")
                 with self.engine.observe(observation) as prefix:
@@ -120,8 +132,6 @@ class Session:
                     if ask_every is not None and frame >= asked * ask_every:
                         asked += 1
                         right += "".join(self.engine.ask(prefix)).strip() == robot.truth().answer
-            for chunk in thinker.done(frame):
-                arm.follow(chunk, now_ns)
             arm.move(frame)
             if robot.truth().success and task.family != "follow" and frame >= event_frame:
                 break
@@ -149,14 +159,18 @@ class Session:
 
 
 class _Thinker:
-    """Chunks that come `latency` frames after their observation, from noise that only the seed decides."""
+    """Chunks that come `latency` frames after their observation, from noise that only the seed decides.
+
+    With a period below the latency several are under way at once, as staggered chunks are.
+    """
 
     def __init__(self, session: Session, seed: int) -> None:
         self._session, self._seed = session, seed
-        self._next, self._made, self._done_ns = 0, 0, 0
-        self._pending: list[tuple[int, Chunk]] = []
-        rtc = RealTimeChunking(session.engine, lambda: self._done_ns, session.handover.rtc)
-        self._act = rtc.act if session.handover.mode == "rtc" else session.engine.act
+        self._next, self._made, self._now_ns = 0, 0, 0
+        self._pending: list[tuple[int, Request]] = []
+        guided = session.handover.mode == "rtc"
+        chunking = RealTimeChunking(session.engine, lambda: self._now_ns, session.handover.rtc)
+        self._chunking = chunking if guided else None
 
     def ready(self, frame: int, rest_ns: int) -> bool:
         """Whether the next observation is due; rest_ns: when the arm comes to rest."""
@@ -166,21 +180,30 @@ class _Thinker:
 
     def think(self, prefix: Prefix, frame: int) -> None:
         """Compute a chunk."""
-        timing, config = self._session.timing, self._session.engine.policy.config
-        rng = np.random.default_rng((self._seed, self._made))
-        self._next, self._made, self._done_ns = (
-            frame + timing.period,
-            self._made + 1,
-            _ns(frame + timing.latency),
-        )
-        noise = rng.standard_normal((config.horizon, config.action_dim), dtype=np.float32)
-        self._pending.append((frame + timing.latency, self._act(prefix, noise=noise)))
+        timing, scheduler = self._session.timing, self._session.engine.scheduler
+        request = Request(ACT, prefix.robot, prefix=prefix, noise=self._noise(prefix.stamp_ns))
+        request.on_begin = None if self._chunking is None else self._chunking.begin
+        scheduler.wait(scheduler.submit(request))
+        self._next, self._made = frame + timing.period, self._made + 1
+        self._pending.append((frame + timing.latency, request))
 
     def done(self, frame: int) -> list[Chunk]:
         """The chunks that are finished by now, each once."""
-        done = [chunk for due, chunk in self._pending if due <= frame]
+        self._now_ns = _ns(frame)
+        done = [request for due, request in self._pending if due <= frame]
         self._pending = self._pending[len(done) :]
-        return done
+        if self._chunking is not None:
+            for request in done:
+                self._chunking.made(request)
+        return [cast(Chunk, request.result) for request in done]
+
+    def _noise(self, stamp_ns: int) -> np.ndarray:
+        """What the next chunk begins with, float32 [H, A]."""
+        engine, config = self._session.engine, self._session.engine.policy.config
+        shape = (config.horizon, config.action_dim)
+        if self._session.handover.noise == COHERENT:
+            return coherent(self._seed, stamp_ns, engine.config.step_dt_s, shape)
+        return fresh(self._seed, self._made, shape)
 
 
 class _Arm:

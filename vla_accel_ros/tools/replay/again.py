@@ -22,6 +22,7 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.session import Session, session_of
 from vla_accel_ros.models.checkpoints.checksum import checksum
+from vla_accel_ros.models.flow.noise import FRESH
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.tools.replay.moments import Moment, Moments, RecordedChunk, contract_file
@@ -215,11 +216,14 @@ def difference(chunk: RecordedChunk, actions: np.ndarray, magnitudes: np.ndarray
 
 
 def _load(session: Session, model: Path, otherwise: Otherwise) -> Load:
-    """How the session's engine was made, as far as this version knows of it, and what is wanted otherwise."""
+    """How the session's engine was made, as far as this version knows of it, and what is wanted otherwise.
+
+    Sessions that name no noise are from before there was a choice: theirs was fresh.
+    """
     known = {field.name for field in fields(Load)}
     settings = {name: choice for name, choice in json.loads(session.settings).items() if name in known}
     wanted = {"device": otherwise.device, "dtype": otherwise.dtype}
-    return Load(**{**settings, **{n: w for n, w in wanted.items() if w}, "model": model})
+    return Load(**{"noise": FRESH, **settings, **{n: w for n, w in wanted.items() if w}, "model": model})
 
 
 class Progress:
