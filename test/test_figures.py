@@ -93,6 +93,33 @@ def control() -> Iterator[Claim]:
     yield README, "| peak acceleration where", [row["acceleration"] for row in styles]
 
 
+def noise() -> Iterator[Claim]:
+    found = result("handover")["noise"]
+
+    def rounded(figure: dict[str, Any], scale: float) -> list[float]:
+        return [abs(scale * value) for value in (figure["median"], *figure["interval_95"])]
+
+    plan, scenes = found["plan"], found["plan"]["seeds"][1] + 1
+    situations = {(case["family"], case["condition"], case["delay"]) for case in found["cases"]}
+    named = [plan["episodes"], scenes, len(situations), 4, 8, 4]
+    yield PERFORMANCE, "Chunks that overlap may begin", [None, None, None, *named]
+    for row in found["pooled"]:
+        gain = row["success"]
+        figures = [row["without"]["won"], row["with"]["won"], row["with"]["n"]]
+        figures += [abs(100 * value) for value in (gain["difference"], *gain["interval_95"])]
+        measures = [row[name] for name in ("seam", "jerk", "time_s") if row[name]["n"]]
+        shares = [share for measure in measures for share in rounded(measure, 100)]
+        yield PERFORMANCE, f"| {row['title']} |", [*figures, *shares]
+    switched = one(found["cases"], title="blend", family="reach", condition="switched", delay=4)
+    seams = [1e3 * switched[way]["seam"]["median"] for way in ("with", "without")]
+    figures = [None, 4, *seams, None]
+    for title in ("blend", "rtc"):
+        case = one(found["cases"], title=title, family="follow")
+        jerks = [case[way]["jerk"]["median"] for way in ("with", "without")]
+        figures += [*jerks, *rounded(case["jerk"], 1)]
+    yield PERFORMANCE, "- Success is no worse in any mode", figures
+
+
 def cameras() -> Iterator[Claim]:
     for label, transport in (("ring", "ring"), ("raw images", "raw"), ("JPEG", "compressed")):
         figures = []
@@ -215,7 +242,7 @@ def own_path() -> Iterator[Claim]:
         yield PERFORMANCE, begins, [*figures, case["difference_ms"], case["observe"]["p50_ms"]]
 
 
-PARTS = (demo, control, cameras, engine, own_path, pipelines, loading_and_precision)
+PARTS = (demo, control, noise, cameras, engine, own_path, pipelines, loading_and_precision)
 CLAIMS = [claim for part in PARTS for claim in part()]
 
 

@@ -23,7 +23,8 @@ from vla_accel_ros.models.flow.noise import COHERENT, FRESH
 from vla_accel_ros.tools.demo_policy.recipe import DENOISE_STEPS
 from vla_accel_ros.tools.demo_policy.rollout import Episode, Handover, Timing
 
-MEASURES = ("time_s", "jerk", "seam")
+UNITS = {"time_s": "s", "jerk": "rad/s^3", "seam": "rad"}
+MEASURES = tuple(UNITS)
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class Plan:
             "seeds": [0, self.seeds - 1],
             "denoise_steps": DENOISE_STEPS,
             "episodes": len(self.jobs),
+            "units": UNITS,
             "cases": [asdict(case) for case in self.cases],
         }
 

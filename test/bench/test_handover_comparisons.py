@@ -16,6 +16,7 @@ from handovers.paired import gain
 from vla_accel_ros.tools.demo_policy.evaluate import wilson
 from vla_accel_ros.tools.demo_policy.rollout import Episode, Handover, Timing
 
+ROOT = Path(__file__).parents[2]
 FREE, COHERENT = Handover("blend", noise="fresh"), Handover("blend", noise="coherent")
 CASE = Case("blend", "reach", "static", Timing(4, 4), FREE, COHERENT)
 
@@ -107,6 +108,13 @@ def test_measures_are_differences_of_pairs_and_shares_of_scenes() -> None:
     assert body.startswith("| blend | 4, 6 of 6 | +33.3 (")
     (kept,) = comparisons.as_json([Played(CASE, without, with_)])
     assert kept["with success"] == [1.0, 1.0, 1.0] and kept["without jerk"] == [100.0, 200.0, 300.0]
+
+
+def test_the_published_table_is_that_of_the_results() -> None:
+    """Signs, too, which test_figures.py does not compare."""
+    rows = json.loads((ROOT / "bench" / "results" / "handover.json").read_text())["noise"]["pooled"]
+    page = (ROOT / "docs" / "performance.md").read_text()
+    assert "\n".join(comparisons.pooled_lines(rows)) in page
 
 
 def test_what_was_played_before_a_kill_is_not_played_again(

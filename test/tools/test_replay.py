@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,16 @@ def test_another_kind_of_noise_is_other_chunks(tmp_path):
     assert len(result.different_chunks) == 3 and not result.different_texts
 
 
-def test_a_recording_from_before_there_were_kinds_of_noise_is_replayed_with_fresh_noise(tmp_path):
+def test_a_recording_from_before_there_were_kinds_of_noise_is_replayed_with_fresh_noise(
+    tmp_path, monkeypatch
+):
+    @dataclass(frozen=True)
+    class OfLater(Load):
+        """Of a version with another default."""
+
+        noise: str = "coherent"
+
+    monkeypatch.setattr("vla_accel_ros.tools.replay.again.Load", OfLater)
     result, _ = again(Run(tmp_path, noise="fresh").frames(3).tell(without=("noise",)).end())
     assert result.equal and result.chunks == 3
 

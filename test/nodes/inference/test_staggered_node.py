@@ -35,14 +35,16 @@ def chunking(operator: Operator) -> str:
 
 
 @pytest.mark.parametrize(
-    ("kind", "fast", "staggered"), [("pi0", False, STEPS), ("pi05", True, 3)], ids=["plain pi0", "fast pi05"]
+    ("kind", "fast", "staggered", "noise"),
+    [("pi0", False, STEPS, "fresh"), ("pi05", True, 3, "coherent")],
+    ids=["plain pi0", "fast pi05, coherent"],
 )
 def test_every_chunk_is_computed_again_to_the_bit(
-    start: Start, operator: Operator, tmp_path: Path, kind: str, fast: bool, staggered: int
+    start: Start, operator: Operator, tmp_path: Path, kind: str, fast: bool, staggered: int, noise: str
 ) -> None:
     start("sim_robot")
     recorder = start("recorder", autostart=True, record_dir=str(tmp_path / "bags"))
-    start_inference(start, tmp_path, kind, fast=fast, staggered=staggered)
+    start_inference(start, tmp_path, kind, fast=fast, staggered=staggered, noise=noise)
     wait_for_recorder(operator)
     operator.instruct("reach the red block")
     operator.wait(lambda: len(operator.chunks) >= CHUNKS, 60.0, f"{CHUNKS} chunks")
