@@ -70,4 +70,4 @@ class Recipe:
 
 
 QUICK = Recipe(expert_episodes=4, dagger_episodes=2, dagger_rounds=1, steps=3, batch=4, warmup=2)
-"""A run of a minute on a processor, for the test that the recipe still runs from end to end."""
+"""A run of half a minute on a processor, for the test that the recipe still runs from end to end."""
