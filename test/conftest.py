@@ -64,13 +64,11 @@ PROCESSES = ("nodes", "launch", "tools")
 
 
 def group(path: Path) -> str:
-    """What is run by one worker, one after another: either half of the tests that start nodes, or a file.
+    """What is run by one worker, one after another: all tests that start nodes, or a file of others.
 
-    path: of a file of tests, below this folder. More than two robots at once are too many for two cores.
+    path: of a file of tests, below this folder. Two robots at once are too many for two cores.
     """
-    if path.parts[0] not in PROCESSES:
-        return str(path)
-    return "nodes of one kind" if path.parts[0] == "nodes" and len(path.parts) > 2 else "several nodes"
+    return "processes" if path.parts[0] in PROCESSES else str(path)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist, in its workers, reads the groups
