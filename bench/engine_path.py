@@ -185,7 +185,7 @@ def stages_of(engine: Engine, observation: Observation, prompt: int) -> Callable
     if isinstance(stages, PlainStages):
         resize = stages.resize(list(observation.images.values()))
         stages.prefix.variant = seen = views, prompt
-        step = stages.prefix.length, Form.FREE
+        step = stages.prefix.length, Form.FREE, stages.policy.joints
         chain = [(resize, None), (stages.prefix, seen), *[(stages.step, step)] * steps]
     else:
         assert stages is not None

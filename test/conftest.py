@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit(lacks, returncode=pytest.ExitCode.USAGE_ERROR)
     for name in CALLERS:
         os.environ.pop(name, None)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it for what runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     domain, lock = claim_domain()
     logs = tempfile.TemporaryDirectory(prefix="vla_accel_ros-log-")
     config.add_cleanup(lock.close)
