@@ -120,6 +120,23 @@ def noise() -> Iterator[Claim]:
     yield PERFORMANCE, "- Success is no worse in any mode", figures
 
 
+def guided_staggered() -> Iterator[Claim]:
+    found = result("handover")["staggered"]
+    steps, scenes = found["cases"][0]["delay"], found["cases"][0]["without"]["n"]
+    date = [None] * 3
+    yield STAGGERED, "Bundled policy in simulation time", [None, None, steps, scenes, scenes, *date, None]
+    for label, title in (
+        ("guided, both with fresh", "guided, not free (fresh)"),
+        ("guided, both with `noise: coherent`", "guided, not free (coherent)"),
+        ("free, with `noise: coherent`", "free and coherent, not fresh"),
+    ):
+        row = one(found["pooled"], title=title)
+        figures = [row["without"]["won"], row["with"]["won"], row["with"]["n"]]
+        for name in ("seam", "jerk"):
+            figures += [abs(100 * v) for v in (row[name]["median"], *row[name]["interval_95"])]
+        yield STAGGERED, f"| {label}", figures
+
+
 def cameras() -> Iterator[Claim]:
     for label, transport in (("ring", "ring"), ("raw images", "raw"), ("JPEG", "compressed")):
         figures = []
@@ -242,7 +259,7 @@ def own_path() -> Iterator[Claim]:
         yield PERFORMANCE, begins, [*figures, case["difference_ms"], case["observe"]["p50_ms"]]
 
 
-PARTS = (demo, control, noise, cameras, engine, own_path, pipelines, loading_and_precision)
+PARTS = (demo, control, noise, guided_staggered, cameras, engine, own_path, pipelines, loading_and_precision)
 CLAIMS = [claim for part in PARTS for claim in part()]
 
 
