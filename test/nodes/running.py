@@ -49,6 +49,7 @@ class NodeProcess:
         self.program, self._remaps, self._server = program, remaps or {}, server
         self.process: subprocess.Popen[bytes] | Forked
         self.left: set[Path] = set()
+        self._again = False
         self._log = folder / f"{namespace.strip('/') or 'root'}-{node}.log"
         self._read_from = 0
         self.start()
@@ -74,10 +75,9 @@ class NodeProcess:
                 self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=ROOT)
             else:
                 self.process = self._server.start(what, arguments, self._log, ROOT, environment)
-        if self.left:
-            threading.Thread(
-                target=self._start_again, args=(self.process, len(self.log)), daemon=True
-            ).start()
+        if self._again:
+            given = self.process, len(self.log)
+            threading.Thread(target=self._start_again, args=given, daemon=True).start()
 
     def _start_again(self, process: subprocess.Popen[bytes] | Forked, written: int) -> None:
         if process.wait() == 1 and LOST in self.log[written:] and process is self.process:
@@ -105,6 +105,7 @@ class NodeProcess:
     def kill(self) -> None:
         """kill -9. What it leaves in shared memory is deleted by `sweep`."""
         self.left |= _shared_memory(self.process.pid)
+        self._again = True
         self.process.kill()
         self.process.wait()
 
@@ -112,6 +113,7 @@ class NodeProcess:
         """Delete what it receives in through shared memory, as who takes it for a dead one's; wait for its
         end, and return its exit status.
         """
+        self._again = True
         links = [link.readlink() for link in Path(f"/proc/{self.process.pid}/fd").iterdir()]
         for lock in (link for link in links if link.match("/dev/shm/fastdds_port*_el")):
             lock.with_name(lock.name.removesuffix("_el")).unlink()
@@ -119,6 +121,10 @@ class NodeProcess:
 
     def end(self, number: int = signal.SIGTERM, timeout_s: float = 15.0) -> int:
         """Ask it to end with a signal; returns its exit status. Killed, and an error, when it does not."""
+        if self._again and self.process.poll() == 1:  # lost again, and about to be started again
+            until(
+                lambda: self.process.poll() is None, 30.0, f"{self.node} after it was lost", lambda: self.log
+            )
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:
