@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from fork_server import Forked, ForkServer
@@ -35,6 +36,9 @@ class NodeProcess:
     program: a file to run instead of the node's module. server: what forks it; None for a process from
     nothing."""
 
+    any_killed = False
+    """Whether this process has killed one: its ports may be another's next, which may be lost by that."""
+
     def __init__(
         self,
         node: str,
@@ -47,12 +51,15 @@ class NodeProcess:
     ) -> None:
         self.node, self.namespace, self.parameters = node, namespace, parameters
         self.program, self._remaps, self._server = program, remaps or {}, server
-        self.process: subprocess.Popen[bytes] | Forked
         self.left: set[Path] = set()
-        self._again = False
         self._log = folder / f"{namespace.strip('/') or 'root'}-{node}.log"
         self._read_from = 0
         self.start()
+
+    @property
+    def process(self) -> subprocess.Popen[bytes] | Forked:
+        """The newest one."""
+        return self._newest[0]
 
     def start(self) -> None:
         """Start it, again after it ended. One that was killed is started again as launch files do it, also
@@ -71,17 +78,26 @@ class NodeProcess:
         environment = node_environment(self._log.parent)
         command = [sys.executable, *(["-m"] if self.program is None else []), what, *arguments]
         with open(self._log, "ab") as log:
+            written = log.tell()
+            process: subprocess.Popen[bytes] | Forked
             if self._server is None:
-                self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=ROOT)
+                process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=ROOT)
             else:
-                self.process = self._server.start(what, arguments, self._log, ROOT, environment)
-        if self._again:
-            given = self.process, len(self.log)
-            threading.Thread(target=self._start_again, args=given, daemon=True).start()
+                process = self._server.start(what, arguments, self._log, ROOT, environment)
+        self._newest = process, written
+        threading.Thread(target=self._start_again, args=self._newest, daemon=True).start()
 
     def _start_again(self, process: subprocess.Popen[bytes] | Forked, written: int) -> None:
-        if process.wait() == 1 and LOST in self.log[written:] and process is self.process:
+        if self._lost(process.wait(), written) and process is self.process:
             self.start()
+
+    def _lost(self, status: int, written: int) -> bool:
+        """Whether a process ended because the middleware could not reach it, after one was killed. written:
+        the length of the log at its start."""
+        return NodeProcess.any_killed and status == 1 and self._says(LOST, written)
+
+    def _says(self, text: str, written: int) -> bool:
+        return text.encode() in self._log.read_bytes()[written:]
 
     @property
     def log(self) -> str:
@@ -105,35 +121,43 @@ class NodeProcess:
     def kill(self) -> None:
         """kill -9. What it leaves in shared memory is deleted by `sweep`."""
         self.left |= _shared_memory(self.process.pid)
-        self._again = True
+        NodeProcess.any_killed = True
         self.process.kill()
         self.process.wait()
 
-    def lose_ports(self, timeout_s: float = 30.0) -> int:
-        """Delete what it receives in through shared memory, as who takes it for a dead one's; wait for its
-        end, and return its exit status.
+    def lose_ports(self, timeout_s: float = 30.0) -> None:
+        """Delete what it receives in through shared memory, as who takes it for dead, and wait for its
+        end with status 1. It is started again then.
         """
-        self._again = True
-        links = [link.readlink() for link in Path(f"/proc/{self.process.pid}/fd").iterdir()]
+        NodeProcess.any_killed = True
+        process, _ = self._newest
+        links = [link.readlink() for link in Path(f"/proc/{process.pid}/fd").iterdir()]
         for lock in (link for link in links if link.match("/dev/shm/fastdds_port*_el")):
             lock.with_name(lock.name.removesuffix("_el")).unlink()
-        return self.process.wait(timeout_s)
+        assert process.wait(timeout_s) == 1
+        until(partial(self._started_after, process), timeout_s, "new process", lambda: self.log)
 
     def end(self, number: int = signal.SIGTERM, timeout_s: float = 15.0) -> int:
         """Ask it to end with a signal; returns its exit status. Killed, and an error, when it does not."""
-        if self._again and self.process.poll() == 1:  # lost again, and about to be started again
-            until(
-                lambda: self.process.poll() is None, 30.0, f"{self.node} after it was lost", lambda: self.log
-            )
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        try:
-            return self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise TimeoutError(
-                f"{self.node} did not end within {timeout_s} s of a signal:\n{self.log}"
-            ) from None
+        while True:
+            process, written = self._newest
+            if process.poll() is None:
+                process.send_signal(number)
+            try:
+                status = process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise TimeoutError(
+                    f"{self.node} did not end within {timeout_s} s of a signal:\n{self.log}"
+                ) from None
+            if not self._lost(status, written):
+                return status
+            until(partial(self._started_after, process), 30.0, "node after it was lost", lambda: self.log)
+
+    def _started_after(self, process: subprocess.Popen[bytes] | Forked) -> bool:
+        """Whether another process than this one is the newest, and has said something."""
+        newest, written = self._newest
+        return newest is not process and self._says(f"{self.node}]:", written)
 
     def cpu_s(self) -> float:
         """Processor time it has used."""

@@ -20,9 +20,8 @@ def test_it_ends_and_the_next_one_knows_what_it_was_told(start, operator, tmp_pa
     node = start("inference", autostart=True, model=str(model), denoise_steps=1, language_hz=0.0)
     say(operator, "reach the red block", node)
     acts(operator)
-    assert node.lose_ports() == 1
+    node.lose_ports()
     assert LOST in node.log
-    node.start()
     acts(operator)
     assert "instruction: 'reach the red block', kept over a crash" in node.log
 
