@@ -46,10 +46,12 @@ def test_an_event_is_told_as_it_was_written(timeline: Timeline, clock: Clock) ->
     timeline.span("lane main", "observe.encode", 10, flows=(7, 8), detail="frame 3")
     timeline.span("lane main", "act.denoise", 12, 20)
     timeline.instant("loop vision", "deadline missed", detail=-5)
+    timeline.instant("lane main", "act.denoise", detail=("", "act", 3, "of frame", 7))
     assert timeline.events() == [
         Event("lane main", "observe.encode", 10, 30, (7, 8), "frame 3"),
         Event("lane main", "act.denoise", 12, 20),
         Event("loop vision", "deadline missed", 30, 30, (), "-5"),
+        Event("lane main", "act.denoise", 30, 30, (), "act 3 of frame 7"),
     ]
 
 

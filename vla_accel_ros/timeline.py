@@ -32,6 +32,8 @@ MOST_SCANNED, MOST_TOLD = 4096, 512
 """Of a page: it takes a node about a millisecond."""
 
 Flows = tuple[int, ...]
+Detail = str | int | tuple[str | int, ...]
+"""Words of a tuple are put together when somebody reads them, without those that are empty."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -77,7 +79,7 @@ class Timeline:
 
     def __init__(self, most: int = MOST, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.now_ns = clock_ns
-        self._ring: deque[tuple[int, int, int, str, str, Flows, str | int]] = deque(maxlen=most)
+        self._ring: deque[tuple[int, int, int, str, str, Flows, Detail]] = deque(maxlen=most)
         self._number = itertools.count().__next__
         self._sources: list[weakref.WeakMethod[Callable[[], Iterable[Event]]]] = []
 
@@ -88,13 +90,13 @@ class Timeline:
         begin_ns: int,
         end_ns: int | None = None,
         flows: Flows = (),
-        detail: str | int = "",
+        detail: Detail = "",
     ) -> None:
         """Something went on from begin_ns to end_ns, None = now."""
         end_ns = self.now_ns() if end_ns is None else end_ns
         self._ring.append((self._number(), begin_ns, end_ns, track, name, flows, detail))
 
-    def instant(self, track: str, name: str, flows: Flows = (), detail: str | int = "") -> None:
+    def instant(self, track: str, name: str, flows: Flows = (), detail: Detail = "") -> None:
         """Something happens now."""
         now_ns = self.now_ns()
         self._ring.append((self._number(), now_ns, now_ns, track, name, flows, detail))
@@ -126,7 +128,7 @@ class Timeline:
         wanted = [entry for entry in scanned if entry[2] >= since_ns]
         told = wanted[:MOST_TOLD]
         last = told[-1] if len(wanted) > len(told) else scanned[-1] if scanned else kept[-1]
-        events = tuple(Event(e[3], e[4], e[1], e[2], e[5], str(e[6])) for e in told)
+        events = tuple(Event(e[3], e[4], e[1], e[2], e[5], _words(e[6])) for e in told)
         return Page(events, kept[0][2], last[0] + 1, last[0] < kept[-1][0])
 
     def clear(self) -> None:
@@ -146,6 +148,10 @@ class Timeline:
                 continue
             for event in found:
                 self.span(event.track, event.name, event.begin_ns, event.end_ns, event.flows, event.detail)
+
+
+def _words(detail: Detail) -> str:
+    return " ".join(str(word) for word in detail if word != "") if isinstance(detail, tuple) else str(detail)
 
 
 TIMELINE = Timeline()

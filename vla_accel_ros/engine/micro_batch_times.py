@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from vla_accel_ros.engine.request import OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.request import OBSERVE, MicroBatch
 from vla_accel_ros.timeline import TIMELINE, Event, Flows, flow
 
 PAIRS = 1024
@@ -23,31 +23,27 @@ PAIRS = 1024
 
 def note(lane: str, batch: MicroBatch, began_s: float, ended_s: float) -> None:
     """A micro-batch ran in a lane. Times: seconds of the monotonic clock."""
-    detail = ", ".join(map(_words, batch.requests))
-    TIMELINE.span(
-        f"lane {lane}", batch.kind, round(began_s * 1e9), round(ended_s * 1e9), flows_of(batch), detail
-    )
+    begin_ns, end_ns = round(began_s * 1e9), round(ended_s * 1e9)
+    detail: tuple[str | int, ...] = ()
+    for request in batch.requests:
+        frame = request.result if request.want == OBSERVE else request.prefix
+        version = getattr(frame, "version", "unknown")
+        number = "" if request.number < 0 else request.number
+        detail += (request.robot, request.want, number, "of frame", version)
+    TIMELINE.span(f"lane {lane}", batch.kind, begin_ns, end_ns, flows_of(batch), detail)
 
 
 def flows_of(batch: MicroBatch) -> Flows:
     """The frames that its requests are about, and of one that is observed all its images."""
-    found: list[int] = []
+    found: Flows = ()
     for request in batch.requests:
-        if request.want == OBSERVE:
-            seen = request.observation
-            stamps = () if seen is None else (seen.stamp_ns, *seen.stamps_ns.values())
-            found += (flow(stamp_ns, request.robot) for stamp_ns in stamps)
-        elif request.prefix is not None:
-            found.append(flow(request.prefix.stamp_ns, request.robot))
-    return tuple(dict.fromkeys(found))
-
-
-def _words(request: Request) -> str:
-    whose = request.robot and f"{request.robot} "
-    frame = request.result if request.want == OBSERVE else request.prefix
-    version = getattr(frame, "version", None)
-    of = "" if version is None else f" of frame {version}"
-    return f"{whose}{request.want}{'' if request.number < 0 else f' {request.number}'}{of}"
+        if request.want != OBSERVE:
+            if request.prefix is not None:
+                found += (flow(request.prefix.stamp_ns, request.robot),)
+        elif (seen := request.observation) is not None:
+            stamps_ns = (seen.stamp_ns, *seen.stamps_ns.values())
+            found += tuple(flow(stamp_ns, request.robot) for stamp_ns in stamps_ns)
+    return found if len(found) < 2 else tuple(dict.fromkeys(found))
 
 
 @dataclass
