@@ -19,6 +19,7 @@ from vla_accel_ros.engine.request import OBSERVE, MicroBatch, Request
 from vla_accel_ros.timeline import TIMELINE, Event, flow
 
 STAMP_NS = 1_000_000_000_000
+NOW_NS = 77_000_000_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +114,89 @@ def test_without_a_gpu_nothing_is_timed_in_the_lane() -> None:
     batch = MicroBatch("encode", (Request(OBSERVE),))
     with Lane().timing(batch) as nothing:
         assert nothing is batch
+
+
+class Gpu:
+    """A GPU of a test: events are recorded when it comes to them, at its own time in ms."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_ms, self.behind, self.gone = 1000.0, False, False
+        gpu = self
+
+        class Recorded:
+            """A torch.cuda.Event."""
+
+            def __init__(self, enable_timing: bool = False) -> None:
+                self.at_ms, self.done = 0.0, False
+
+            def record(self, stream: object) -> None:
+                if gpu.gone:
+                    raise RuntimeError("CUDA error: unspecified launch failure")
+                self.at_ms, self.done = gpu.now_ms, not gpu.behind or stream == "idle"
+
+            def synchronize(self) -> None:
+                assert self.done, "somebody waits for a lane"
+
+            def query(self) -> bool:
+                return self.done
+
+            def elapsed_time(self, other: Recorded) -> float:
+                return other.at_ms - self.at_ms
+
+        monkeypatch.setattr(TIMELINE, "now_ns", lambda: NOW_NS)
+        monkeypatch.setattr(torch.cuda, "Event", Recorded)
+        monkeypatch.setattr(torch.cuda, "Stream", lambda device: "idle")
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "lane")
+        self.times = GpuTimes("test", torch.device("cuda"), pairs=4)
+
+    def run(self, stamp_ns: int, ms: float) -> None:
+        observation = make_observation(stamp_ns=stamp_ns)
+        with self.times(MicroBatch("encode", (Request(OBSERVE, observation=observation),))):
+            self.now_ms += ms
+
+    def told(self) -> list[tuple[int, float, float]]:
+        """Frames, and how long before now in ms they began and ended."""
+        return [
+            (event.flows[0], (NOW_NS - event.begin_ns) * 1e-6, (NOW_NS - event.end_ns) * 1e-6)
+            for event in self.times.spans()
+        ]
+
+
+def test_gpu_times_are_put_on_the_hosts_clock_when_they_are_read_and_told_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu = Gpu(monkeypatch)
+    gpu.run(1, 5000.0)
+    gpu.now_ms += 1000.0
+    gpu.run(2, 2000.0)
+    assert gpu.told() == [(1, 8000.0, 3000.0), (2, 2000.0, 0.0)]
+    assert gpu.told() == []
+
+
+def test_gpu_times_that_are_not_known_are_left_for_the_next_time_and_overwritten_ones_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu = Gpu(monkeypatch)
+    gpu.run(1, 1000.0)
+    gpu.behind = True
+    gpu.run(2, 1000.0)
+    assert gpu.told() == [(1, 2000.0, 1000.0)]
+    gpu.behind = False
+    for stamp_ns in range(3, 9):
+        gpu.run(stamp_ns, 1000.0)
+    assert [stamp_ns for stamp_ns, _, _ in gpu.told()] == [5, 6, 7, 8]
+
+
+def test_a_gpu_that_is_gone_hides_no_error_and_loses_no_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu(monkeypatch)
+    gpu.gone = True
+    with pytest.raises(ValueError, match="its own"), gpu.times(MicroBatch("encode", (Request(OBSERVE),))):
+        raise ValueError("its own")
+    gpu.run(1, 10.0)
+    assert gpu.told() == []
+    gpu.gone = False
+    gpu.run(2, 10.0)
+    assert [stamp_ns for stamp_ns, _, _ in gpu.told()] == [2]
 
 
 @pytest.mark.gpu

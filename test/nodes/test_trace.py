@@ -64,7 +64,7 @@ def test_a_frame_is_followed_from_its_image_to_the_command(
 
     file = tmp_path / "robot.pftrace"
     capsys.readouterr()
-    assert main(["trace", "--seconds", "20", "-o", str(file)]) == 0
+    assert main(["trace", "--seconds", "20", "--timeout", "30", "-o", str(file)]) == 0
     out, err = capsys.readouterr()
     assert "open it in https://ui.perfetto.dev" in err and "not known" not in out
     assert all(what in out for _, _, what in latency.LIVE)

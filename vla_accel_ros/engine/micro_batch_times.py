@@ -72,14 +72,21 @@ class GpuTimes:
         """Around what launches a micro-batch into the current stream; by the lane's thread."""
         pair = self._pairs[self._count % len(self._pairs)]
         pair.recorded, pair.name, pair.flows = 0, batch.kind, flows_of(batch)
-        stream = torch.cuda.current_stream(self._device)
-        pair.begin.record(stream)
+        begun = self._record(pair.begin)
         try:
             yield
         finally:
-            pair.end.record(stream)
-            self._count += 1
-            pair.recorded = self._count
+            if begun and self._record(pair.end):
+                self._count += 1
+                pair.recorded = self._count
+
+    def _record(self, event: torch.cuda.Event) -> bool:
+        """Whether it could be. A device that is gone is for those to tell who compute on it."""
+        try:
+            event.record(torch.cuda.current_stream(self._device))
+        except RuntimeError:
+            return False
+        return True
 
     def spans(self) -> list[Event]:
         """Those that the GPU has computed since the last call, in order. Waits for nothing but an event of a

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,6 @@ from vla_accel_ros.nodes.timeline import events_from_response
 from vla_accel_ros.timeline import Event, Recorded
 
 EXPECTED = ("inference", "trajectory")
-ANSWER_S = 2.0
 _TYPE = "vla_accel_msgs/srv/GetTimeline"
 _LATER_NS = (1 << 63) - 1
 
@@ -47,16 +47,18 @@ class Timelines:
         self._node.destroy_node()
         self._context.try_shutdown()
 
-    def read(self, seconds: float, timeout_s: float) -> tuple[list[Recorded], list[str]]:
+    def read(
+        self, seconds: float, timeout_s: float, expected: Sequence[str] = EXPECTED
+    ) -> tuple[list[Recorded], list[str]]:
         """What each node of the robot did in the last seconds, and the names of expected nodes that did not
-        tell.
+        tell. timeout_s: for those to be found, and for each answer.
 
         Raises TimeoutError, one sentence, where none tells, ValueError for an answer that is none.
         """
         end = time.monotonic() + timeout_s
-        while not set(EXPECTED) <= set(services := self._services()) and time.monotonic() < end:
+        while not set(expected) <= set(services := self._services()) and time.monotonic() < end:
             self._executor.spin_once(timeout_sec=0.05)
-        found = [self._read(name, service, seconds) for name, service in sorted(services.items())]
+        found = [self._read(name, service, seconds, timeout_s) for name, service in sorted(services.items())]
         records = [record for record in found if record is not None]
         if not records:
             where = self._node.get_namespace()
@@ -65,7 +67,7 @@ class Timelines:
                 "running in this namespace and ROS domain?"
             )
         told = {node.rpartition("/")[2] for record in records for node in record.nodes}
-        return records, [name for name in EXPECTED if name not in told]
+        return records, [name for name in expected if name not in told]
 
     def _services(self) -> dict[str, str]:
         """Of the robot's nodes, by their names."""
@@ -77,16 +79,16 @@ class Timelines:
                 found[node] = service
         return {node: service for node, service in found.items() if "/" not in node}
 
-    def _read(self, node: str, service: str, seconds: float) -> Recorded | None:
+    def _read(self, node: str, service: str, seconds: float, timeout_s: float) -> Recorded | None:
         client = self._node.create_client(GetTimeline, service)
         try:
             # Its clock first: it may run on another machine.
-            now = self._ask(client, GetTimeline.Request(since_ns=_LATER_NS))
+            now = self._ask(client, timeout_s, since_ns=_LATER_NS)
             if now is None:
                 return None
             since_ns, position, events = now.monotonic_ns - round(seconds * 1e9), 0, list[Event]()
             while True:
-                page = self._ask(client, GetTimeline.Request(since_ns=since_ns, position=position))
+                page = self._ask(client, timeout_s, since_ns=since_ns, position=position)
                 if page is None:
                     raise TimeoutError(f"{service} answered, and then no more: is {node} still alive?")
                 events += events_from_response(page)
@@ -104,5 +106,5 @@ class Timelines:
         oldest_ns = max(since_ns, now.oldest_ns)
         return Recorded(now.process, (name,), tuple(events), now.monotonic_ns, now.ros_ns, oldest_ns)
 
-    def _ask(self, client: Client, request: GetTimeline.Request) -> Any:
-        return ask_again(partial(client.call_async, request), ANSWER_S, self._wait)
+    def _ask(self, client: Client, timeout_s: float, **fields: int) -> Any:
+        return ask_again(partial(client.call_async, GetTimeline.Request(**fields)), timeout_s, self._wait)
