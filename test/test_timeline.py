@@ -6,6 +6,7 @@ import gc
 import os
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -166,6 +167,15 @@ def test_another_machine_is_put_beside_the_first_by_ros_time() -> None:
     assert first.events[0].begin_ns == 20  # its clock is the trace's
     assert (second.events[0].begin_ns, second.events[0].end_ns) == (320, 321)
     assert (second.monotonic_ns, second.oldest_ns) == (1300, 310)
+
+
+def test_what_was_told_later_than_the_first_was_asked_is_left_out() -> None:
+    first, later = (
+        record("boot 7 a", "/inference", (20, 990)),
+        record("boot 8 a", "/trajectory", (1000, 1005)),
+    )
+    told = merged([first, replace(later, monotonic_ns=1010)])
+    assert [[event.begin_ns for event in one.events] for one in told] == [[20, 990], [1000]]
 
 
 def test_a_process_has_a_name_of_its_own() -> None:

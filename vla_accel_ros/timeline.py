@@ -21,7 +21,7 @@ import weakref
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -190,7 +190,7 @@ def process_name() -> str:
 
 
 def merged(records: Sequence[Recorded]) -> list[Recorded]:
-    """Each process once, with all its nodes, in the clock of the first record's machine.
+    """Each process once, with all its nodes, until the first was asked, in the clock of its machine.
 
     Clocks of other machines are put beside it by ROS time, which is as good as their ROS times agree.
     """
@@ -202,14 +202,16 @@ def merged(records: Sequence[Recorded]) -> list[Recorded]:
         elif before is not None:
             record = _with_nodes(record, before)
         found[record.process] = record
-    return [_shifted(record, records[0]) for record in found.values()]
+    shifted = [_shifted(record, records[0]) for record in found.values()]
+    end_ns = min((record.monotonic_ns for record in shifted), default=0)
+    return [
+        replace(record, events=tuple(event for event in record.events if event.begin_ns <= end_ns))
+        for record in shifted
+    ]
 
 
 def _with_nodes(record: Recorded, other: Recorded) -> Recorded:
-    nodes = tuple(dict.fromkeys((*record.nodes, *other.nodes)))
-    return Recorded(
-        record.process, nodes, record.events, record.monotonic_ns, record.ros_ns, record.oldest_ns
-    )
+    return replace(record, nodes=tuple(dict.fromkeys((*record.nodes, *other.nodes))))
 
 
 def _shifted(record: Recorded, reference: Recorded) -> Recorded:
@@ -218,4 +220,4 @@ def _shifted(record: Recorded, reference: Recorded) -> Recorded:
     by_ns = (record.ros_ns - record.monotonic_ns) - (reference.ros_ns - reference.monotonic_ns)
     events = tuple(e._replace(begin_ns=e.begin_ns + by_ns, end_ns=e.end_ns + by_ns) for e in record.events)
     monotonic_ns, oldest_ns = record.monotonic_ns + by_ns, record.oldest_ns + by_ns
-    return Recorded(record.process, record.nodes, events, monotonic_ns, record.ros_ns, oldest_ns)
+    return replace(record, events=events, monotonic_ns=monotonic_ns, oldest_ns=oldest_ns)

@@ -12,6 +12,7 @@ from stack import Stack, wait_for_motion
 
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.clients.timelines import Timelines
+from vla_accel_ros.timeline import merged
 from vla_accel_ros.tools.cli import main
 from vla_accel_ros.tools.trace import latency
 
@@ -53,12 +54,13 @@ def test_a_frame_is_followed_from_its_image_to_the_command(
     with Timelines() as timelines:
         records, missing = timelines.read(20.0, 30.0)
     assert not missing and [record.nodes for record in records] == [("/inference",), ("/trajectory",)]
-    moments = latency.frames(records)
+    moments = latency.frames(merged(records))
     whole = {stamp_ns: at for stamp_ns, at in moments.items() if {"captured", "commanded"} <= at.keys()}
-    assert len(whole) >= 3
     order = [latency.LIVE[0][0], *(end for _, end, _ in latency.LIVE)]
-    for at in whole.values():
-        assert list(at) and [at[moment] for moment in order] == sorted(at[moment] for moment in order)
+    complete = [[at[moment] for moment in order] for at in whole.values() if set(order) <= at.keys()]
+    # Of one that was published as inference was asked, that may not be written yet.
+    assert len(complete) >= max(3, len(whole) - 1)
+    assert all(times == sorted(times) for times in complete)
     sent = {received.chunk.stamp_ns for received in operator.chunks}
     assert whole.keys() <= sent  # the flow is the stamp of the image
 
