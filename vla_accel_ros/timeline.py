@@ -102,7 +102,7 @@ class Timeline:
         self._ring.append((self._number(), now_ns, now_ns, track, name, flows, detail))
 
     def add_source(self, source: Callable[[], Iterable[Event]]) -> None:
-        """A method that tells, when events are read, those that were not known before: of a GPU. It is
+        """A method that tells, as a page is read, some events that were not known before: of a GPU. It is
         forgotten with its object."""
         self._sources.append(weakref.WeakMethod(source))
 
@@ -118,8 +118,7 @@ class Timeline:
 
     def page(self, since_ns: int = 0, position: int = 0) -> Page:
         """The next events from a position on that ended at since_ns or later; position 0 = the oldest."""
-        if not position:
-            self._ask_sources()
+        grown = self._ask_sources()
         kept = list(self._ring)  # one operation of the interpreter: no other thread appends meanwhile
         if not kept:
             return Page((), 0, position, False)
@@ -129,13 +128,15 @@ class Timeline:
         told = wanted[:MOST_TOLD]
         last = told[-1] if len(wanted) > len(told) else scanned[-1] if scanned else kept[-1]
         events = tuple(Event(e[3], e[4], e[1], e[2], e[5], _words(e[6])) for e in told)
-        return Page(events, kept[0][2], last[0] + 1, last[0] < kept[-1][0])
+        return Page(events, kept[0][2], last[0] + 1, grown or last[0] < kept[-1][0])
 
     def clear(self) -> None:
         """Forget all."""
         self._ring.clear()
 
-    def _ask_sources(self) -> None:
+    def _ask_sources(self) -> bool:
+        """Whether they told something, and so may have more."""
+        grown = False
         for reference in tuple(self._sources):
             source = reference()
             if source is None:
@@ -148,6 +149,8 @@ class Timeline:
                 continue
             for event in found:
                 self.span(event.track, event.name, event.begin_ns, event.end_ns, event.flows, event.detail)
+            grown |= bool(found)
+        return grown
 
 
 def _words(detail: Detail) -> str:

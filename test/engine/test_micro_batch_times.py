@@ -14,7 +14,7 @@ from simulated_loop import Clock, drive, make_loop
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.lanes import Lane
 from vla_accel_ros.engine.loop import LoopRecord
-from vla_accel_ros.engine.micro_batch_times import GpuTimes
+from vla_accel_ros.engine.micro_batch_times import MOST_READ, GpuTimes
 from vla_accel_ros.engine.request import OBSERVE, MicroBatch, Request
 from vla_accel_ros.timeline import TIMELINE, Event, flow
 
@@ -119,7 +119,7 @@ def test_without_a_gpu_nothing_is_timed_in_the_lane() -> None:
 class Gpu:
     """A GPU of a test: events are recorded when it comes to them, at its own time in ms."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, pairs: int = 4) -> None:
         self.now_ms, self.behind, self.gone = 1000.0, False, False
         gpu = self
 
@@ -147,7 +147,7 @@ class Gpu:
         monkeypatch.setattr(torch.cuda, "Event", Recorded)
         monkeypatch.setattr(torch.cuda, "Stream", lambda device: "idle")
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "lane")
-        self.times = GpuTimes("test", torch.device("cuda"), pairs=4)
+        self.times = GpuTimes("test", torch.device("cuda"), pairs=pairs)
 
     def run(self, stamp_ns: int, ms: float) -> None:
         observation = make_observation(stamp_ns=stamp_ns)
@@ -185,6 +185,16 @@ def test_gpu_times_that_are_not_known_are_left_for_the_next_time_and_overwritten
     for stamp_ns in range(3, 9):
         gpu.run(stamp_ns, 1000.0)
     assert [stamp_ns for stamp_ns, _, _ in gpu.told()] == [5, 6, 7, 8]
+
+
+def test_many_gpu_times_are_read_some_at_a_time_and_are_all_in_the_pages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu, total = Gpu(monkeypatch, pairs=3 * MOST_READ), 2 * MOST_READ + 10
+    for stamp_ns in range(total):
+        gpu.run(stamp_ns, 1.0)
+    assert len(gpu.times.spans()) == MOST_READ
+    assert [event.flows[0] for event in on("GPU, lane test")] == list(range(MOST_READ, total))
 
 
 def test_a_gpu_that_is_gone_hides_no_error_and_loses_no_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:

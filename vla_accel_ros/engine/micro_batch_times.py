@@ -17,8 +17,10 @@ import torch
 from vla_accel_ros.engine.request import OBSERVE, MicroBatch
 from vla_accel_ros.timeline import TIMELINE, Event, Flows, flow
 
-PAIRS = 1024
+PAIRS = 4096
 """Micro-batches whose GPU times are kept, if nobody reads them."""
+MOST_READ = 256
+"""At once: it takes a few milliseconds."""
 
 
 def note(lane: str, batch: MicroBatch, began_s: float, ended_s: float) -> None:
@@ -89,8 +91,8 @@ class GpuTimes:
         return True
 
     def spans(self) -> list[Event]:
-        """Those that the GPU has computed since the last call, in order. Waits for nothing but an event of a
-        stream in which nothing else is."""
+        """The next that the GPU has computed and nobody was told of, in order, MOST_READ at most. Waits for
+        nothing but an event of a stream in which nothing else is."""
         with self._reading:
             first = max(self._read, self._count - len(self._pairs))
             if first == self._count:
@@ -98,7 +100,7 @@ class GpuTimes:
             self._anchor.record(self._beside)
             self._anchor.synchronize()
             anchor_ns, found = TIMELINE.now_ns(), list[Event]()
-            for number in range(first + 1, self._count + 1):
+            for number in range(first + 1, min(first + MOST_READ, self._count) + 1):
                 pair = self._pairs[(number - 1) % len(self._pairs)]
                 if pair.recorded == number:
                     if not pair.end.query():

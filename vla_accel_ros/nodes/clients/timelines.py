@@ -92,12 +92,7 @@ class Timelines:
                 if page is None:
                     raise TimeoutError(f"{service} answered, and then no more: is {node} still alive?")
                 events += events_from_response(page)
-                # What is written meanwhile makes further pages, for ever if it is much.
-                if (
-                    not page.more
-                    or page.next <= position
-                    or (events and events[-1].end_ns > now.monotonic_ns)
-                ):
+                if not page.more or page.next <= position:
                     break
                 position = page.next
         finally:
