@@ -40,6 +40,9 @@ class ManagedNode(LifecycleNode):
         super().__init__(name)
         declare(self, table, lambda: self._state_machine.current_state[1] == "unconfigured")
         self.active, self._clean = False, True
+        # Called when it has been configured, and cleaned up: whose process it is sets them.
+        self.on_configured: Callable[[], object] = _nothing
+        self.on_cleaned_up: Callable[[], object] = _nothing
         self.jumped_ns = 0  # by how much ROS time was set last
         self._closing: list[Callable[[], object]] = []
         self.trouble = ""  # the sentence of the last refused or failed transition, for diagnostics
@@ -129,6 +132,7 @@ class ManagedNode(LifecycleNode):
             self.configure,
             self._tell_parameters,
             lambda: super(ManagedNode, self).on_configure(state),
+            self.on_configured,
         )
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -144,7 +148,12 @@ class ManagedNode(LifecycleNode):
         return self._attempt("deactivate", lambda: self._rest(state))
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        return self._attempt("clean up", self._close, lambda: super(ManagedNode, self).on_cleanup(state))
+        return self._attempt(
+            "clean up",
+            self._close,
+            lambda: super(ManagedNode, self).on_cleanup(state),
+            self.on_cleaned_up,
+        )
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
         return self._attempt("shut down", lambda: self._rest(state), self._close, self._finish)
@@ -223,6 +232,10 @@ class ManagedNode(LifecycleNode):
         self.get_logger().warning(f"ROS time jumped by {by_ns * 1e-9:.3f} s: starting afresh")
         self.jumped_ns = by_ns
         self.clock_jumped()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _steady() -> Clock:
