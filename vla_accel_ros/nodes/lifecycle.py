@@ -43,6 +43,9 @@ class ManagedNode(LifecycleNode):
         declare(self, table, lambda: self._state_machine.current_state[1] == "unconfigured")
         self.active, self._clean = False, True
         self.timeline = NodeTimeline(self)
+        # Called when it has been configured, and cleaned up: whose process it is sets them.
+        self.on_configured: Callable[[], object] = _nothing
+        self.on_cleaned_up: Callable[[], object] = _nothing
         self.jumped_ns = 0  # by how much ROS time was set last
         self._closing: list[Callable[[], object]] = []
         self.trouble = ""  # the sentence of the last refused or failed transition, for diagnostics
@@ -136,6 +139,7 @@ class ManagedNode(LifecycleNode):
             self.configure,
             self._tell_parameters,
             lambda: super(ManagedNode, self).on_configure(state),
+            self.on_configured,
         )
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -151,7 +155,12 @@ class ManagedNode(LifecycleNode):
         return self._attempt("deactivate", lambda: self._rest(state))
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        return self._attempt("clean up", self._close, lambda: super(ManagedNode, self).on_cleanup(state))
+        return self._attempt(
+            "clean up",
+            self._close,
+            lambda: super(ManagedNode, self).on_cleanup(state),
+            self.on_cleaned_up,
+        )
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
         return self._attempt("shut down", lambda: self._rest(state), self._close, self._finish)
@@ -231,6 +240,10 @@ class ManagedNode(LifecycleNode):
         self.jumped_ns = by_ns
         TIMELINE.instant("clock", f"ROS time jumped by {by_ns * 1e-9:.3f} s")
         self.clock_jumped()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _steady() -> Clock:
