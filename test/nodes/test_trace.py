@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 from running import NodeProcess
-from stack import Stack, wait_for_motion
+from stack import Stack, wait_for_motion, wait_for_recorder
 
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.clients.timelines import Timelines
@@ -46,14 +46,17 @@ def test_a_frame_is_followed_from_its_image_to_the_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     Stack(start, tmp_path)
+    recorder = start("recorder", autostart=True, record_dir=str(tmp_path / "bags"))  # hears chunks, too
+    wait_for_recorder(operator, "arm_controller/joint_trajectory")
     operator.wait(lambda: operator.measured, 30.0, "joint state")
     operator.instruct(operator.reset("reach", 1))
     wait_for_motion(operator)
     before = len(operator.chunks)
     operator.wait(lambda: len(operator.chunks) >= before + 20, 30.0, "twenty chunks in motion")
     with Timelines() as timelines:
-        records, missing = timelines.read(20.0, 30.0)
-    assert not missing and [record.nodes for record in records] == [("/inference",), ("/trajectory",)]
+        records, missing = timelines.read(20.0, 30.0, ["inference", "recorder", "trajectory"])
+    nodes = [("/inference",), ("/recorder",), ("/trajectory",)]
+    assert not missing and [record.nodes for record in records] == nodes
     moments = latency.frames(merged(records))
     whole = {stamp_ns: at for stamp_ns, at in moments.items() if {"captured", "commanded"} <= at.keys()}
     order = [latency.LIVE[0][0], *(end for _, end, _ in latency.LIVE)]
@@ -71,7 +74,7 @@ def test_a_frame_is_followed_from_its_image_to_the_command(
     assert "open it in https://ui.perfetto.dev" in err and "not known" not in out
     assert all(what in out for _, _, what in latency.LIVE)
     tracks = Tracks(file)
-    assert set(tracks.processes.values()) == {"/inference", "/trajectory"}
+    assert {"/inference", "/trajectory"} <= set(tracks.processes.values())
     assert {
         ("/inference", "lane main"),
         ("/inference", "loop vision"),
@@ -94,6 +97,15 @@ def test_a_frame_is_followed_from_its_image_to_the_command(
     ]
     flows = [tracks.of_flow(stamp_ns) for stamp_ns in whole]
     assert any([step for step in flow if step in way] == way for flow in flows if set(way) <= set(flow))
+
+    assert recorder.end() == 0
+    (folder,) = (tmp_path / "bags").iterdir()
+    assert main(["trace", str(folder), "-o", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert all(what in out for _, _, what in latency.RECORDED) and "not known" not in out
+    recorded = [{step[1:] for step in Tracks(file).of_flow(stamp_ns)} for stamp_ns in whole]
+    command = ("topic /arm_controller/joint_trajectory", "command recorded")
+    assert any({command, ("topic /action_chunk", "recorded")} <= steps for steps in recorded)
 
 
 def test_where_nobody_is_it_says_so(ros_domain: int, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,15 @@ def test_every_step_is_between_the_moments_it_is_named_after() -> None:
     assert [row.ms for row in rows[:-1]] == [(float(step),) for step in range(1, 11)]
     assert rows[-1].ms == (55.0,)
     assert [(row.what, row.ms) for row in latency.gpu_steps(robot())] == [("on the GPU: act.denoise", (3.0,))]
+
+
+def test_an_image_that_another_frame_used_as_its_later_one_is_observed_in_its_own() -> None:
+    records, before_ns = robot(), 50_000 * MS - 3 * MS
+    earlier = Event("lane main", "observe.encode", before_ns, before_ns + MS, (IMAGE - 33 * MS, IMAGE))
+    records[0] = replace(records[0], events=(earlier, *records[0].events))
+    moments = latency.frames(records)
+    assert moments[IMAGE]["observed"] == 50_003 * MS
+    assert moments[IMAGE - 33 * MS] == {"observed": before_ns, "prefix": before_ns + MS}
 
 
 def test_what_nobody_told_is_said_to_be_unknown_and_the_rest_is_counted() -> None:

@@ -37,6 +37,7 @@ RECORDED = (
 """Of a bag, which knows when messages came to the recorder and nothing of what was between."""
 
 CHUNKS = "/action_chunk"
+OBSERVED = "observe."
 FOLLOWED = ("trajectory", "follow")
 """Track and name of what becomes of a chunk in the trajectory node."""
 
@@ -61,7 +62,8 @@ def frames(records: Sequence[Recorded]) -> dict[int, dict[str, int]]:
     for each, (captured_ns, arrived_ns) in _arrivals(events).items():
         found[each] = {"captured": captured_ns, "arrived": arrived_ns}
     for place, event in events:
-        for each in event.flows:
+        # The first is the frame's; the others of an `observe` are its later images, and frames of their own.
+        for each in event.flows[:1] if event.name.startswith(OBSERVED) else event.flows:
             _note(found.setdefault(each, {}), event, place in following)
     return found
 
@@ -69,7 +71,7 @@ def frames(records: Sequence[Recorded]) -> dict[int, dict[str, int]]:
 def _note(at: dict[str, int], event: Event, follows: bool) -> None:
     """follows: it is of the process that follows chunks; others may hear them too."""
     track, name = event.track, event.name
-    if track.startswith("lane ") and name.startswith("observe."):
+    if track.startswith("lane ") and name.startswith(OBSERVED):
         at.setdefault("observed", event.begin_ns)
         at.setdefault("prefix", event.end_ns)
     elif track.startswith("lane ") and name.startswith("act.") and "published" not in at:
