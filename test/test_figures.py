@@ -17,7 +17,12 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-README, PERFORMANCE, STAGGERED = "README.md", "docs/performance.md", "docs/staggered.md"
+README, PERFORMANCE, STAGGERED, TRACE = (
+    "README.md",
+    "docs/performance.md",
+    "docs/staggered.md",
+    "docs/trace.md",
+)
 Claim = tuple[str, str, list[float | None]]
 
 
@@ -250,6 +255,14 @@ def loading_and_precision() -> Iterator[Claim]:
         yield PERFORMANCE, f"| {precision} |", [*times, *errors, policy["max_mrad"]]
 
 
+def timeline() -> Iterator[Claim]:
+    found = result("timeline")
+    hooks, named = found["hooks"], ("callback of an image", "micro-batch")
+    figures = [found["events"]["span"]["p50"], found["threads"]["cpu_us"], *(hooks[n]["p50"] for n in named)]
+    yield TRACE, "An event takes", [*figures, found["memory_mb"], found["page_ms"]["p50"]]
+    yield TRACE, "Every process of a robot", [found["kept"], None]
+
+
 def own_path() -> Iterator[Claim]:
     for case in result("engine_path")["cases"]:
         name = {"pi0": "pi0", "pi05": "pi0.5", "smolvla": "SmolVLA"}[case["kind"]]
@@ -259,7 +272,18 @@ def own_path() -> Iterator[Claim]:
         yield PERFORMANCE, begins, [*figures, case["difference_ms"], case["observe"]["p50_ms"]]
 
 
-PARTS = (demo, control, noise, guided_staggered, cameras, engine, own_path, pipelines, loading_and_precision)
+PARTS = (
+    demo,
+    control,
+    noise,
+    guided_staggered,
+    cameras,
+    engine,
+    own_path,
+    pipelines,
+    loading_and_precision,
+    timeline,
+)
 CLAIMS = [claim for part in PARTS for claim in part()]
 
 

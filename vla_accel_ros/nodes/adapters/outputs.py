@@ -22,6 +22,7 @@ from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, positions_of
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.timeline import Flows
 
 # A process that was asked to end is broken off after PATIENCE_S of nodes/shutdown.py.
 _LONGEST_STOP_S = 1.2
@@ -35,7 +36,7 @@ class Outputs:
 
     def __init__(self, node: ManagedNode, contract: Contract) -> None:
         self._node, self._names = node, contract.joint_names
-        self._least_s = value(node, "lead_s")
+        self._least_s, self._flows = value(node, "lead_s"), dict[Adapter, Flows]()
         self.twist = _twist(node, contract)
         self.adapters = [
             _adapter(node, contract, controller, self.twist) for controller in contract.controllers
@@ -47,7 +48,8 @@ class Outputs:
     def send(self, trajectory: Trajectory | None) -> None:
         """Follow this one from now on; None changes nothing."""
         if trajectory is not None:
-            now_ns = self._node.now_ns()
+            now_ns, flows = self._node.now_ns(), self._node.timeline.flows
+            self._flows = {adapter: flows for adapter in self.adapters if adapter.controller.rate_hz}
             for adapter in self.adapters:
                 adapter.send(trajectory, now_ns)
 
@@ -115,7 +117,10 @@ class Outputs:
         return lines
 
     def _tick(self, adapter: Adapter) -> None:
+        timeline = self._node.timeline
+        timeline.flows = self._flows.pop(adapter, ())  # the first command of a trajectory is its frame's
         adapter.tick(self._node.now_ns())
+        timeline.flows = ()
 
 
 def _twist(node: ManagedNode, contract: Contract) -> TwistBuffer | None:

@@ -189,7 +189,8 @@ class TrajectoryNode(ManagedNode):
             except ValueError as refusal:
                 self._follower.refused(str(refusal))
                 raise
-            self._outputs.send(self._follower.follow(chunk, self.now_ns(), self.now_ns))
+            with self.timeline.following(chunk.stamp_ns):
+                self._outputs.send(self._follower.follow(chunk, self.now_ns(), self.now_ns))
         except ValueError as refusal:
             self.get_logger().error(f"chunk refused: {refusal}", throttle_duration_sec=1.0)
 
