@@ -42,10 +42,10 @@ class ManagedNode(LifecycleNode):
         super().__init__(name)
         declare(self, table, lambda: self._state_machine.current_state[1] == "unconfigured")
         self.active, self._clean = False, True
-        self.timeline = NodeTimeline(self)
         # Called when it has been configured, and cleaned up: whose process it is sets them.
         self.on_configured: Callable[[], object] = _nothing
         self.on_cleaned_up: Callable[[], object] = _nothing
+        self.timeline = NodeTimeline(self)
         self.jumped_ns = 0  # by how much ROS time was set last
         self._closing: list[Callable[[], object]] = []
         self.trouble = ""  # the sentence of the last refused or failed transition, for diagnostics
