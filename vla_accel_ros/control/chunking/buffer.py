@@ -290,9 +290,7 @@ class TrajectoryBuffer:
         """The sent path from now on until commit_ns, and then `after`."""
         old = self._commanded()
         first, end = old.times_ns.searchsorted(now_ns, side="right"), old.times_ns.searchsorted(commit_ns)
-        inner, speeds = slice(first, end), old.speeds[first:end]
-        if end == len(old) and end > first:  # its last knot is where it stands
-            speeds = np.concatenate([speeds[:-1], np.zeros((1, len(self.joints)))])
+        inner = slice(first, end)  # the last of all is at rest
         ends_ns = np.array([now_ns, commit_ns])
         position, velocity = old.sample(ends_ns)
         begin = int(now_ns < commit_ns)  # 0: they are one
@@ -301,7 +299,7 @@ class TrajectoryBuffer:
             self.joints,
             np.concatenate([ends_ns[:begin], old.times_ns[inner], ends_ns[1:last], after.times_ns]),
             np.concatenate([position[:begin], old.positions[inner], position[1:last], after.positions]),
-            np.concatenate([velocity[:begin], speeds, velocity[1:last], after.speeds]),
+            np.concatenate([velocity[:begin], old.speeds[inner], velocity[1:last], after.speeds]),
         )
 
     def _send(self, now_ns: int, commit_ns: int, stamp_ns: int | None) -> Trajectory:
