@@ -12,7 +12,8 @@ Whole, in three processes: one writes 480 chunks a second into the slot, one run
 this one is the controller of all joints, at 500 Hz. "write to follow" is from a chunk's stamp, which is when
 it was written, to when the node follows it (LoopStats image_to_trajectory, the last 512); the command goes
 out as soon as update and stream are done. "interval" is between two commands as they arrive. CPU is the
-node's alone, in % of one core. Prints tables and writes bench/results/chunk_port.json.
+node's alone, in % of one core. Prints tables, and writes them into docs/high_rate.md and
+bench/results/chunk_port.json.
 """
 
 from __future__ import annotations
@@ -52,11 +53,13 @@ from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.types import Chunk
 
 RESULT = Path(__file__).parent / "results" / "chunk_port.json"
+PAGE = Path(__file__).parent.parent / "docs" / "high_rate.md"
+BEGIN, END = "<!-- begin: python bench/chunk_port.py -->", "<!-- end -->"
 TOPIC = "all_positions/commands"
 CHUNKS_HZ, COMMANDS_HZ, HORIZON, STEP_S = 480, 500.0, 50, 1 / 30
 LEAD_S, MAX_AGE_S, AGE_NS, NOISE_RAD = 0.005, 0.5, 30_000_000, 0.01
 BEGIN_NS = 1_000_000_000_000
-KINDS = ("smooth", "noisy", "wild")
+KINDS, PARTS = ("smooth", "noisy", "wild"), ("write", "read", "update", "stream")
 
 
 def make_chunk(kind: str, rng: np.random.Generator, request: int, stamp_ns: int, joints: int) -> Chunk:
@@ -200,11 +203,40 @@ def number(slot: SlotReader) -> int:
     return entry.number
 
 
-def table(rows: list[dict[str, Any]]) -> None:
-    """Print rows."""
-    print("| " + " | ".join(rows[0]) + " |\n|" + "---|" * len(rows[0]))
-    for row in rows:
-        print("| " + " | ".join(str(value) for value in row.values()) + " |")
+def page(document: dict[str, Any]) -> str:
+    """The tables of docs/high_rate.md."""
+    lines = [
+        "| 50 actions, 480 chunks a second | write | read | update | to the stream | sum | sum p99 [ms] |",
+        "|" + "---|" * 7,
+    ]
+    for row in document["parts"]:
+        times = [row[part]["p50_ms"] for part in (*PARTS, "sum")] + [row["sum"]["p99_ms"]]
+        cells = " | ".join(f"{time_ms:.3f}" for time_ms in times)
+        lines.append(f"| {row['kind']}, {row['joints']} joints | {cells} |")
+    lines += [
+        "",
+        "| three processes | chunks/s written | followed | commands/s | from write to follow p50, p99 [ms] "
+        "| between commands p50, p99, max [ms] | CPU of `trajectory` |",
+        "|" + "---|" * 7,
+    ]
+    for row in document["whole"]:
+        ages = f"{row['write_to_follow_p50_ms']}, {row['write_to_follow_p99_ms']}"
+        gaps = ", ".join(str(row[f"interval_{name}_ms"]) for name in ("p50", "p99", "max"))
+        rates = " | ".join(str(row[name]) for name in ("chunks_hz", "followed_hz", "commands_hz"))
+        lines.append(
+            f"| whole, {row['joints']} joints | {rates} | {ages} | {gaps} | {row['cpu_percent']} % |"
+        )
+    before, after = (document[f"load_{when}"][0] for when in ("before", "after"))
+    busy = f"Load {before:.2f} before and {after:.2f} after, on {document['machine']['cores']} cores"
+    lines += ["", f"{busy} ({document['machine']['cpu']}, {document['date'][:10]})."]
+    return "\n".join(lines)
+
+
+def write(document: dict[str, Any]) -> None:
+    """The results, and the page that shows them."""
+    RESULT.write_text(json.dumps(document, indent=1) + "\n")
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{page(document)}\n{END}{rest.partition(END)[2]}")
 
 
 def main() -> None:
@@ -215,6 +247,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="of the whole (default: %(default)s)")
     parser.add_argument("--chunks", type=int, default=2000, help="of each part (default: %(default)s)")
     parser.add_argument("--joints", type=int, nargs="+", default=[7, 14])
+    parser.add_argument("--print-only", action="store_true", help="write nothing")
     parser.add_argument("--engine", metavar="SLOT", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.engine:
@@ -222,21 +255,15 @@ def main() -> None:
         return
     load = os.getloadavg()
     pieces = [parts(kind, joints, arguments.chunks) for kind in KINDS for joints in arguments.joints]
-    print(
-        "| chunks | joints | limited | write p50 | read | update | stream | sum | update p99 | sum p99 [ms] |"
-    )
-    print("|" + "---|" * 10)
-    for row in pieces:
-        medians = " | ".join(f"{row[p]['p50_ms']:.3f}" for p in ("write", "read", "update", "stream", "sum"))
-        late = f"{row['update']['p99_ms']:.3f} | {row['sum']['p99_ms']:.3f}"
-        print(f"| {row['kind']} | {row['joints']} | {row['limited']} | {medians} | {late} |")
     domain, lock = graph.claim_domain()
     graph.enter(graph.graph_environment(domain))
     with lock, tempfile.TemporaryDirectory() as folder:
         rows = [whole(joints, arguments.seconds, Path(folder)) for joints in arguments.joints]
-    table(rows)
     document = {"parts": pieces, "whole": rows, "load_before": load, "load_after": os.getloadavg()}
-    RESULT.write_text(json.dumps({**document, **provenance()}, indent=1) + "\n")
+    document |= provenance()
+    print(page(document))
+    if not arguments.print_only:
+        write(document)
 
 
 if __name__ == "__main__":
