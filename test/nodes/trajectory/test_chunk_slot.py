@@ -23,7 +23,7 @@ from vla_accel_ros.nodes.chunk_topic import slot_name
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.sensing.segment import segment_path
 
-RATE_HZ, CHUNKS_HZ = 250.0, 480
+RATE_HZ, CHUNKS_HZ = 100.0, 480
 INFERENCE = "/inference"
 NEAR = np.array([0.5, 0.3, 1.2, 0.1, -0.4, 0.7])
 FAR = np.array([-0.6, -0.3, 0.6, 0.5, 0.6, 0.2])
@@ -119,7 +119,7 @@ def assert_no_leap(arm: Arm, joints: list[str], begin: np.ndarray, contract: Con
     assert (steps <= top * 2 / RATE_HZ * 1.001).all()
 
 
-def wait_until_still(operator: Operator, arm: Arm, joints: list[str], count: int = 60) -> None:
+def wait_until_still(operator: Operator, arm: Arm, joints: list[str], count: int = 30) -> None:
     """Until that many commands are one and the same."""
     operator.wait(
         lambda: len(arm.commands) > count and not np.ptp(sent(arm, joints)[-count:], axis=0).any(),
