@@ -8,6 +8,7 @@ to its end, all controllers in step, before it returns.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -31,7 +32,8 @@ _LONGEST_STOP_S = 1.2
 class Outputs:
     """The adapters of a contract's controllers. Lives from configure to cleanup of its node.
 
-    twist: what the hand is moved by, None where no servo_twist moves it.
+    twist: what the hand is moved by, None where no servo_twist moves it. fastest_hz: of those that are sent
+    commands at a rate; 0 where there is none. before_commands: called before each of the fastest's.
     """
 
     def __init__(self, node: ManagedNode, contract: Contract) -> None:
@@ -41,9 +43,13 @@ class Outputs:
         self.adapters = [
             _adapter(node, contract, controller, self.twist) for controller in contract.controllers
         ]
-        for adapter in self.adapters:
-            if adapter.controller.rate_hz:
-                node.every(1.0 / adapter.controller.rate_hz, partial(self._tick, adapter))
+        streams = [adapter for adapter in self.adapters if adapter.controller.rate_hz]
+        fastest = max(streams, key=lambda adapter: adapter.controller.rate_hz, default=None)
+        self.fastest_hz = 0.0 if fastest is None else fastest.controller.rate_hz
+        self.before_commands: Callable[[], None] | None = None
+        for adapter in streams:
+            tick = self._first_tick if adapter is fastest else self._tick
+            node.every(1.0 / adapter.controller.rate_hz, partial(tick, adapter))
 
     def send(self, trajectory: Trajectory | None) -> None:
         """Follow this one from now on; None changes nothing."""
@@ -115,6 +121,11 @@ class Outputs:
                 level, what = (WARN, adapter.trouble) if adapter.trouble else (OK, adapter.controller.kind)
                 lines.append(status(f"{adapter.controller.topic} stream", level, what, values))
         return lines
+
+    def _first_tick(self, adapter: Adapter) -> None:
+        if self.before_commands is not None:
+            self.before_commands()
+        self._tick(adapter)
 
     def _tick(self, adapter: Adapter) -> None:
         timeline = self._node.timeline
