@@ -49,6 +49,8 @@ class Request:
 
     Of ACT. state float [D]: the newest joints, for a policy with a state token. sense: gives them when the
     request begins, (state, stamp_ns) or None. noise float [H, A], steps, guidance, committed: see Engine.act.
+    commits: of a guided stream, given a frame's stamp_ns, how many leading actions of a chunk of it are
+    committed by now, None while nothing is; more of them are something new to act on.
     agreement: what the chunk is made to agree with, recorded in it. on_begin: called with the request, whose
     prefix and state are known then, before its first micro-batch.
     Of ASK and REWORD. question: other words than the prefix's; None: its own. max_tokens, sampling, seed,
@@ -74,6 +76,7 @@ class Request:
     waits: bool = False
     state: np.ndarray | None = None
     sense: Callable[[], tuple[np.ndarray, int] | None] | None = None
+    commits: Callable[[int], int | None] | None = None
     noise: Any = None
     steps: int | None = None
     guidance: Guidance | None = None

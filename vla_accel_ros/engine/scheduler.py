@@ -357,7 +357,7 @@ class Scheduler:
             request.error, request.finished = Cancelled(f"a request to {request.want}: {error!r}"), True
             raise
         if request.want == ACT and request.stream and held is not None:
-            self._readiness.begun(request, held.version)
+            self._readiness.begun(request, held)
 
     def _hold(self, prefix: Prefix | None, robot: str) -> Prefix:
         prefixes = self._runner.prefixes

@@ -2,7 +2,8 @@
 
 Nothing is decided here: every frame, every wish for a chunk and every question is a request, and the
 scheduler's lane runs them. Vision submits the newest observation at its rate. One action request always waits
-for something new to act on: a frame, or newer joints for a model with a state token. Questions wait for room,
+for something new to act on: a frame, newer joints for a model with a state token, or where chunks are guided
+newly committed points (engine.readiness). Questions wait for room,
 and the model continues its own prompt when nobody asks. Results are handed over in a thread of their own, so
 that a slow receiver never delays the lane; nothing piles up before it (`_give`).
 """
@@ -92,12 +93,17 @@ class Chunking(Protocol):
 
     def begin(self, request: Request) -> None: ...
     def made(self, request: Request) -> None: ...
+    def committed(self, stamp_ns: int) -> int | None:
+        """Of a further chunk from the frame of that stamp, if it began now: leading actions that are
+        committed; None while nothing is guided."""
+        ...
 
 
 class Streaming:
     """One robot's stream over an engine; start() and stop() may be called again and again.
 
-    action: how often chunks are made from one frame, for newer joints; of a new frame one is made at once.
+    action: how often at most chunks are made from one frame, for newer joints or newly committed points; of
+    a new frame one is made at once.
     language: how often the model continues its own prompt; None: it answers only questions. max_tokens:
     of the longest answer. A prefix that was there before (a warm-up, or the last one before a pause) is never
     acted on.
@@ -214,6 +220,7 @@ class Streaming:
             waits=True,
             not_before_s=not_before_s,
             sense=self._ports.newest_state if self._engine.policy.takes_state else None,
+            commits=None if self._chunking is None else self._chunking.committed,
             on_begin=None if self._chunking is None else self._chunking.begin,
             on_progress=self._acted,
         )
