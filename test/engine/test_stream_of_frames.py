@@ -73,7 +73,7 @@ class Stepped:
         self.ran: list[str] = []
         self.scheduler.streams[""] = Stream(on_ran=self.note)
         self.stream._running = True
-        self.stream._want_chunk()
+        self.stream._want_chunks()
 
     def note(self, batch: MicroBatch, began_s: float) -> None:
         self.ran.append(batch.requests[-1].want)
@@ -144,7 +144,7 @@ def test_of_frames_that_came_before_anybody_acted_the_newest_is_acted_on():
     for stamp_ns in (100, 200, 300):  # seen while no chunk was wanted
         stepped.stream._engine.observe(make_observation(stamp_ns=stamp_ns)).release()
     stepped.stream._running = True
-    stepped.stream._want_chunk()
+    stepped.stream._want_chunks()
     assert stepped.step() == [ACT] and stepped.step() == []
     assert [chunk.stamp_ns for chunk in world.chunks] == [300]
 

@@ -81,6 +81,8 @@ class Readiness:
         if newest <= robot.skipped or request.want != ACT:
             return newest > robot.skipped
         request.fresh = newest != robot.acted
+        if request.first is not None and request.first != request.fresh:
+            return False
         if request.fresh or now_s < request.not_before_s:
             return request.fresh
         try:

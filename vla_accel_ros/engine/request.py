@@ -24,6 +24,8 @@ if TYPE_CHECKING:  # policies plan with requests where there is no torch
     from vla_accel_ros.models.text.decoding import Sampling
 
 OBSERVE, ACT, ASK, REWORD = "observe", "act", "ask", "reword"
+WHOLE = "whole"
+"""Kind of action requests that are denoised whole where others are in seats; see `Request.kind`."""
 ENCODE, PREFILL, DENOISE, DECODE = "encode", "prefill", "denoise", "decode"
 
 _FIRST_STAGE = {OBSERVE: ENCODE, REWORD: PREFILL, ASK: PREFILL, ACT: DENOISE}
@@ -47,6 +49,9 @@ class Request:
         the forwards of later frames. False: it is finished as soon as possible.
     waits: whether it waits for room (a slot, a seat, a place for an answer) or fails without it.
 
+    first: of a stream of actions: True: only the first chunk of a frame, denoised whole; False: only further
+        ones; None: either.
+
     Of ACT. state float [D]: the newest joints, for a policy with a state token. sense: gives them when the
     request begins, (state, stamp_ns) or None. noise float [H, A], steps, guidance, committed: see Engine.act.
     commits: of a guided stream, given a frame's stamp_ns, how many leading actions of a chunk of it are
@@ -58,10 +63,11 @@ class Request:
     on_progress: called in the lane after each micro-batch that advanced it, the last one included, and once
     when it is cancelled. It may submit and cancel, but not wait.
 
-    stage: what is next. number: in order of beginning. instruction: that of the frame. fresh: the frame
-    was not acted on before. finished: nothing more is computed of it. cancelled: before it was finished, its
-    result is None. released: nothing is held for it any longer, but its result. done: micro-batches so far.
-    lane: where it ran last.
+    stage: what is next. kind: what of the runner computes it, one of OBSERVE, ACT, WHOLE and ASK, to which
+    REWORD belongs; two micro-batches of a kind never run at once. number: in order of beginning.
+    instruction: that of the frame. fresh: the frame was not acted on before. finished: nothing more is
+    computed of it. cancelled: before it was finished, its result is None. released: nothing is held for it
+    any longer, but its result. done: micro-batches so far. lane: where it ran last.
     tokens: ids so far. pieces: text that nobody has read. result: Prefix, Chunk, or the whole text.
     """
 
@@ -74,6 +80,7 @@ class Request:
     not_before_s: float = -math.inf
     stream: bool = False
     waits: bool = False
+    first: bool | None = None
     state: np.ndarray | None = None
     sense: Callable[[], tuple[np.ndarray, int] | None] | None = None
     commits: Callable[[int], int | None] | None = None
@@ -91,6 +98,7 @@ class Request:
     on_progress: Callable[[Request], None] | None = None
 
     stage: str = field(default="", init=False)
+    kind: str = field(default="", init=False)
     number: int = field(default=-1, init=False)
     instruction: str = field(default="", init=False)
     fresh: bool = field(default=False, init=False)
@@ -112,13 +120,13 @@ class Request:
     def __post_init__(self) -> None:
         if self.want not in _FIRST_STAGE:
             raise ValueError(f"want is '{self.want}'; use one of {tuple(_FIRST_STAGE)}.")
-        self.stage = _FIRST_STAGE[self.want]
+        self.stage, self.kind = _FIRST_STAGE[self.want], ASK if self.want == REWORD else self.want
 
     @property
     def whole(self) -> bool:
         """Whether an action request cannot share denoising steps with others."""
         exact = self.guidance is not None and self.guidance.jacobian != "identity"
-        return exact or self.steps is not None
+        return exact or self.steps is not None or self.first is True
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
+from vla_accel_ros.engine.config import FRESH_FIRST
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.loop import Awaited, Loop, LoopRecord, LoopStats
@@ -130,9 +131,12 @@ class Streaming:
         self._records = {"action": LoopRecord("action", action.rate_hz)}
         if engine.policy.answers:
             self._records["language"] = LoopRecord("language", language.rate_hz if language else 0.0)
-        self._next: Request | None = None  # the action request that waits
+        # The action requests that wait: one for frames and all else, or one for each.
+        self._next: dict[bool | None, Request] = {}
+        self._firsts = (True, False) if engine.config.staggering == FRESH_FIRST else (None,)
         self._narrated, self._narrate_s = -1, -math.inf
         self._running = False
+        self._given = -1  # the newest chunk that was handed over, by its request
         self._results: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
         self._come = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -146,7 +150,7 @@ class Streaming:
         self._running = True
         self._thread = threading.Thread(target=self._hand_over, name="results", daemon=True)
         self._thread.start()
-        self._want_chunk()
+        self._want_chunks()
         self._vision.start()
 
     def stop(self) -> None:
@@ -156,7 +160,7 @@ class Streaming:
             self._come.notify_all()
         self._vision.stop()
         self._scheduler.leave(self._robot)
-        self._next = None
+        self._next = {}
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         self._results.clear()
@@ -211,24 +215,30 @@ class Streaming:
                 self._ports.observed()
         return True
 
-    def _want_chunk(self, not_before_s: float = -math.inf) -> None:
-        """Have the next chunk made when there is something new to act on."""
-        self._next = Request(
+    def _want_chunks(self) -> None:
+        for first in self._firsts:
+            self._want_chunk(first)
+
+    def _want_chunk(self, first: bool | None = None, not_before_s: float = -math.inf) -> None:
+        """Have the next chunk made when there is something new to act on; see Request.first."""
+        self._next[first] = request = Request(
             ACT,
             self._robot,
+            priority=int(first is True),
             stream=True,
             waits=True,
+            first=first,
             not_before_s=not_before_s,
             sense=self._ports.newest_state if self._engine.policy.takes_state else None,
             commits=None if self._chunking is None else self._chunking.committed,
             on_begin=None if self._chunking is None else self._chunking.begin,
             on_progress=self._acted,
         )
-        self._scheduler.submit(self._next)
+        self._scheduler.submit(request)
 
     def _acted(self, request: Request) -> None:
-        if request is self._next and self._running:
-            self._want_chunk(request.begun_s + self._action.period_s)
+        if request is self._next.get(request.first) and self._running:
+            self._want_chunk(request.first, request.begun_s + self._action.period_s)
         if not request.finished or request.cancelled:
             return
         if request.error is not None:
@@ -289,8 +299,14 @@ class Streaming:
 
     def _give(self, port: Callable[..., None], *what: object) -> None:
         """Have a result handed over. Of an answer only the newest state waits, as it has all the text so far;
-        of chunks that wait too long the oldest comes to nothing, which is a miss."""
+        of chunks that wait too long the oldest comes to nothing, which is a miss. So does one that another
+        lane's newer chunk was faster than."""
         with self._come:
+            if isinstance(what[0], Chunk):
+                if what[0].request_id < self._given:
+                    self._records["action"].note_miss()
+                    return
+                self._given = what[0].request_id
             same = [one for one in self._results if one[0] == port]
             if isinstance(text := what[0], Text):
                 old = [one for one in same if cast(Text, one[1][0]).request_id == text.request_id]
