@@ -213,7 +213,9 @@ def test_a_chunk_that_is_told_after_a_newer_one_is_not_handed_over() -> None:
     def nothing(*what: object) -> Any:
         return None
 
-    stream = Streaming(engine, Ports(*[nothing] * 6), Pace(100.0), Pace(200.0))
+    stream = Streaming(
+        engine, Ports(nothing, nothing, nothing, nothing, nothing, nothing), Pace(100.0), Pace(200.0)
+    )
     chunks = [
         Chunk(np.zeros((2, JOINTS)), 1, 0.1, 0, number, np.zeros(2, np.float32)) for number in (3, 2, 4)
     ]

@@ -237,6 +237,20 @@ def test_a_slow_receiver_gets_the_newest_chunks_and_what_came_to_nothing_is_a_mi
     handing.join(20.0)
 
 
+def test_answers_do_not_pile_up_before_a_slow_receiver_either():
+    """Each is finished, and nobody takes one."""
+    world = World()
+    stream = make_stream(world)
+    prefix = stream._engine.observe(make_observation(0))
+    for number in range(3 * MOST_UNDELIVERED):
+        stream._give(stream._ports.on_text, Text(prefix, number, f"{number}", True))
+        assert len(stream._results) <= MOST_UNDELIVERED
+    waiting = [what[0].text for _, what in stream._results]
+    assert waiting == [f"{number}" for number in range(2 * MOST_UNDELIVERED, 3 * MOST_UNDELIVERED)]
+    (language,) = (stats for stats in stream.stats() if stats.name == "language")
+    assert language.misses == 2 * MOST_UNDELIVERED
+
+
 def test_a_frame_from_before_the_start_is_not_acted_on():
     world = World()
     stream = make_stream(world)

@@ -45,6 +45,8 @@ class Request:
         if there is nothing new, which ends the request without a result.
     prefix: what the others read; None: the robot's newest when they begin.
     priority: higher goes first among equals. not_before_s: not acted on the same frame again earlier.
+    within_s: a frame that is finished later after its submission, or an action after its beginning, is late.
+    period_s: how often at most the like of it is wanted; 0 = not known.
     stream: it belongs to a stream of frames: it waits until there is something new to act on, and may ride in
         the forwards of later frames. False: it is finished as soon as possible.
     waits: whether it waits for room (a slot, a seat, a place for an answer) or fails without it.
@@ -78,6 +80,8 @@ class Request:
     prefix: Prefix | None = None
     priority: int = 0
     not_before_s: float = -math.inf
+    within_s: float = math.inf
+    period_s: float = 0.0
     stream: bool = False
     waits: bool = False
     first: bool | None = None

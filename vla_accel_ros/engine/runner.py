@@ -21,6 +21,7 @@ from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.lanes import Lane
 from vla_accel_ros.engine.policies.lanes import in_lanes, lanes_of
+from vla_accel_ros.engine.policies.overload import Degrading
 from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
 from vla_accel_ros.engine.policies.policy import Setup
 from vla_accel_ros.engine.policies.text import TextInSlack
@@ -152,7 +153,7 @@ class ModelRunner:
         make = find(POLICIES, name if config.scheduling == AUTO else config.scheduling)
         first: SchedulingPolicy = make(Setup(config, profile, tokens, times))
         with_text = first if self.text is None else TextInSlack(first, profile)
-        return in_lanes(lanes_of(config), first, with_text)
+        return Degrading(in_lanes(lanes_of(config), first, with_text))
 
     def _make_lanes(self) -> tuple[Lane, ...]:
         names, device = tuple(lanes_of(self.config)), self.policy.device

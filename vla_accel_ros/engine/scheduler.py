@@ -24,15 +24,22 @@ from typing import Protocol
 
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.lanes import Lane, sleep_s
+from vla_accel_ros.engine.policies.overload import Degradation, Degrading
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.readiness import Readiness
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, MicroBatch, Request
 
+MOST_QUEUED = 256
+"""Requests that are not finished. Streams have a few each: more are somebody's who waits for none."""
 FAILED_AGAIN_S = 0.1
 """How soon a lane's thread goes on after a step that failed."""
 
 _LOG = logging.getLogger(__name__)
+
+
+class QueueFull(RuntimeError):
+    """A request was not taken: too many wait."""
 
 
 class Runner(Protocol):
@@ -110,6 +117,11 @@ class Scheduler:
         with self._changed:
             return tuple(self._queue)
 
+    @property
+    def degradation(self) -> Degradation:
+        """What is given up for overload, and what was so far."""
+        return self.policy.degradation if isinstance(self.policy, Degrading) else Degradation()
+
     def now_s(self) -> float:
         """By the clock."""
         return self._clock()
@@ -119,10 +131,16 @@ class Scheduler:
         return self._runner.prefixes.newest(robot)
 
     def submit(self, request: Request) -> Request:
-        """Queue a request; returns it. Raises ValueError for one that this engine cannot compute."""
+        """Queue a request; returns it. Raises ValueError for one that this engine cannot compute, QueueFull
+        for one of no stream if MOST_QUEUED are not finished."""
         request.stage = self._runner.first_stage(request)
         request.kind = self._runner.kind(request)
         with self._changed:
+            if len(self._queue) >= MOST_QUEUED and not request.stream:
+                raise QueueFull(
+                    f"{len(self._queue)} requests of this engine are not finished, so the one to "
+                    f"{request.want} is not taken; wait for some of them."
+                )
             request.submitted_s = self._clock()
             self._queue.append(request)
             self.wake()

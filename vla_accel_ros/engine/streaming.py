@@ -15,7 +15,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
 import numpy as np
@@ -24,6 +24,7 @@ from vla_accel_ros.engine.config import FRESH_FIRST
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.loop import Awaited, Loop, LoopRecord, LoopStats
+from vla_accel_ros.engine.policies.overload import Degradation
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.types import Chunk, Observation, Torn
@@ -34,7 +35,7 @@ MOST_WAITING = 16
 """Questions that wait for room."""
 
 MOST_UNDELIVERED = 8
-"""Chunks, and errors, that wait for their receiver."""
+"""Chunks, and errors, that wait for their receiver; as many answers do, each in its newest state."""
 
 
 @dataclass(frozen=True)
@@ -170,8 +171,17 @@ class Streaming:
         self._scheduler.forget(self._robot)
 
     def stats(self) -> list[LoopStats]:
-        """How often each is done, and how long it takes; of language, forwards."""
-        return [self._vision.stats(), *(record.stats() for record in self._records.values())]
+        """How often each is done, and how long it takes; of language, forwards. What was given up is counted
+        since the engine was made."""
+        now = self.degradation
+        given_up = {"vision": now.frames.get(self._robot, 0), "action": now.chunks.get(self._robot, 0)}
+        stats = [self._vision.stats(), *(record.stats() for record in self._records.values())]
+        return [replace(one, given_up=given_up.get(one.name, 0)) for one in stats]
+
+    @property
+    def degradation(self) -> Degradation:
+        """What the engine gives up for overload, and what it gave up so far."""
+        return self._scheduler.degradation
 
     def ask(self, question: str) -> None:
         """Have a question answered, about the frame that is the newest when there is room for it.
@@ -201,6 +211,7 @@ class Streaming:
         """
         scheduler = self._scheduler
         request = Request(OBSERVE, self._robot, observe=self._ports.observe)
+        request.within_s, request.period_s = self._vision.deadline_s, 1.0 / self._vision.rate_hz
         try:
             prefix = cast(Prefix | None, scheduler.wait(scheduler.submit(request)).result)
             if prefix is None or request.observation is None:
@@ -225,6 +236,8 @@ class Streaming:
             ACT,
             self._robot,
             priority=int(first is True),
+            within_s=self._action.most_s,
+            period_s=self._action.period_s,
             stream=True,
             waits=True,
             first=first,
@@ -299,8 +312,8 @@ class Streaming:
 
     def _give(self, port: Callable[..., None], *what: object) -> None:
         """Have a result handed over. Of an answer only the newest state waits, as it has all the text so far;
-        of chunks that wait too long the oldest comes to nothing, which is a miss. So does one that another
-        lane's newer chunk was faster than."""
+        of chunks and answers that wait too long the oldest comes to nothing, which is a miss. So does a chunk
+        that another lane's newer one was faster than."""
         with self._come:
             if isinstance(what[0], Chunk):
                 if what[0].request_id < self._given:
@@ -310,13 +323,14 @@ class Streaming:
             same = [one for one in self._results if one[0] == port]
             if isinstance(text := what[0], Text):
                 old = [one for one in same if cast(Text, one[1][0]).request_id == text.request_id]
+                lost = [] if old else same[: max(0, len(same) + 1 - MOST_UNDELIVERED)]
             else:
-                old = same[: max(0, len(same) + 1 - MOST_UNDELIVERED)]
-            kept = [one for one in self._results if not any(one is other for other in old)]
+                old, lost = [], same[: max(0, len(same) + 1 - MOST_UNDELIVERED)]
+            kept = [one for one in self._results if not any(one is other for other in (*old, *lost))]
             self._results = deque([*kept, (port, what)])
             self._come.notify_all()
-        if old and isinstance(what[0], Chunk):
-            self._records["action"].note_miss()
+        if lost and isinstance(what[0], Chunk | Text):
+            self._records["action" if isinstance(what[0], Chunk) else "language"].note_miss()
 
     def _hand_over(self) -> None:
         while True:
