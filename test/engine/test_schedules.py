@@ -31,7 +31,7 @@ from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, WHOLE, Request
 from vla_accel_ros.types import Observation
 
 SCHEDULES = 100_000
-EVENTS = 3
+EVENTS, TOGETHER = 5, 4
 SEATS, STEPS = 2, 3
 WITHIN_S = 0.03
 SETTINGS = [
@@ -53,56 +53,58 @@ class Random(Overlapping):
         self.names, self.kinds = list(self.lanes), kinds
         self.felt, self.rungs = 0, [0]
         self.told: list[Request] = []
+        self.waits: dict[tuple[str, bool | None], Request] = {}
+        # Of each robot a frame, a text and what waits; chunks in seats, and one that is whole.
+        self.most = 2 * (2 + (2 if fresh else 1)) + max(seats, 1) + 1
         self.submitted: list[Request] = []
         self.newest: dict[str, tuple[int, int]] = {}
         self.begun: dict[tuple[str, int], list[Request]] = {}
         self.late = {OBSERVE: 0, ACT: 0}
         self.wrote_s = -1.0
+        self.wrong: list[str] = []
         self.counts = Counter[str]()
 
     def schedule(self) -> None:
-        """One, to its end."""
+        """One. After TOGETHER of them all ends."""
         draw, clock = self.draw, self.clock
-        self.told.clear()
-        self.submitted.clear()
-        slow = self.counts["schedules"] // 200 % 2
+        slow = self.counts["schedules"] // 400 % 2
         self.counts["schedules"] += 1
-        clock.now_s += 0.0 if slow else 0.2
         for _ in range(EVENTS):
             clock.now_s += draw.random() * (0.1 if slow else 0.004)
             what = draw.random()
-            if what < 0.45:
+            if what < 0.35:
                 self.come(draw)
-            elif what < 0.49 and self.submitted:
+            elif what < 0.37 and self.submitted:
                 self.scheduler.cancel(draw.choice(self.submitted))
-            elif what < 0.50:
+            elif what < 0.38:
                 self.scheduler.forget(draw.choice("ab"))
-            elif self.running or self.submitted:
+            else:
                 self.turn(draw.choice(self.names))
-        self.finish()
+        if not self.counts["schedules"] % TOGETHER:
+            self.finish()
+            clock.now_s += 0.0 if slow else 0.3
 
     def come(self, draw: random.Random) -> None:
         """A frame, newer joints, or a question; an action request waits for either, as a stream's does."""
         robot, what = draw.choice("ab"), draw.random()
         self.felt += 1
-        self.want(robot)
-        if what < 0.6:
-            words = "put" if draw.random() < 0.05 else "reach"
-            made = self.frame(robot, words, within_s=WITHIN_S, period_s=0.03, on_progress=self.saw)
-            self.submitted.append(made)
-        elif what > 0.9:
-            made = self.submit(ASK, robot=robot, stream=True, waits=True, on_progress=self.tell)
-            self.submitted.append(made)
-
-    def want(self, robot: str) -> None:
-        waiting = {r.first for r in self.submitted if r.want == ACT and r.robot == robot and not r.begun}
         for first in (True, False) if self.fresh else (None,):
-            if first not in waiting:
-                made = self.acting(
+            before = self.waits.get((robot, first))
+            if before is None or before.begun or before.released:
+                self.waits[robot, first] = made = self.acting(
                     robot, first=first, sense=self.sense, within_s=WITHIN_S, period_s=0.01,
                     on_progress=self.acted,
                 )  # fmt: skip
                 self.submitted.append(made)
+        want = OBSERVE if what < 0.6 else ASK
+        if 0.6 <= what < 0.9 or any(r.want == want and r.robot == robot for r in self.scheduler.requests):
+            return  # vision has one frame at a time, and the model one text of its own
+        if want == OBSERVE:
+            words = "put" if draw.random() < 0.05 else "reach"
+            made = self.frame(robot, words, within_s=WITHIN_S, period_s=0.03, on_progress=self.saw)
+        else:
+            made = self.submit(ASK, robot=robot, stream=True, waits=True, on_progress=self.tell)
+        self.submitted.append(made)
 
     def turn(self, lane: str) -> None:
         """A lane's micro-batch begins, or ends."""
@@ -131,6 +133,8 @@ class Random(Overlapping):
         ended = Counter(map(id, self.told))
         for request in self.submitted:
             assert request.released and request.finished and ended[id(request)] == 1, "it is told so once"
+        self.told.clear()
+        self.submitted.clear()
 
     def step(self) -> bool:
         """A micro-batch in each lane that has something to do; whether any ran."""
@@ -176,9 +180,9 @@ class Random(Overlapping):
         """Nothing is torn."""
         running = [request for batch, _ in self.running.values() for request in batch.requests]
         assert len(running) == len(set(running)) and not any(request.released for request in running)
-        assert len(self.scheduler.requests) <= len(self.submitted)
+        assert len(self.scheduler.requests) <= self.most, "nothing queues without bound"
         now, rung = self.degrading.degradation, LADDER.index(self.degrading.rung)
-        assert now.level == LADDER[rung].level
+        assert now.level == LADDER[rung].level and not self.wrong
         if rung != self.rungs[-1]:
             assert abs(rung - self.rungs[-1]) == 1, "one rung at a time"
             self.rungs.append(rung)
@@ -201,9 +205,10 @@ class Random(Overlapping):
         self.tell(request)
         if request.result is None:
             return
-        assert not request.cancelled and request.prefix is not None
+        assert request.prefix is not None
         this = request.prefix.version, request.number
-        assert this > self.newest.get(request.robot, (-1, -1))
+        if request.cancelled or this <= self.newest.get(request.robot, (-1, -1)):
+            self.wrong.append(f"{this} after {self.newest}")  # the scheduler logs what is raised here
         self.newest[request.robot] = this
         self.late[ACT] += self.clock.now_s - request.begun_s > WITHIN_S
         self.counts["chunks"] += 1
