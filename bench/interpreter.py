@@ -72,6 +72,10 @@ class Sleeping:
         """DENOISE, always."""
         return DENOISE
 
+    def kind(self, request: Request) -> str:
+        """What it wants."""
+        return request.kind
+
     def room(self, request: Request) -> bool:
         """Always."""
         return True

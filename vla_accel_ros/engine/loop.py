@@ -55,7 +55,8 @@ class LoopStats:
     """How a loop did. Rates and quantiles are of the last WINDOW_S seconds, counts since the start.
 
     measured_hz: runs per second, idle ones left out; p50_s, p99_s: duration of a run, 0 if there was none;
-    runs: bodies that did something; idle: bodies that had nothing to do; misses: runs that ended too late.
+    runs: bodies that did something; idle: bodies that had nothing to do; misses: runs that ended too late;
+    given_up: runs that were left out for overload (engine.policies.overload).
     """
 
     name: str
@@ -66,6 +67,7 @@ class LoopStats:
     runs: int
     idle: int
     misses: int
+    given_up: int = 0
 
 
 class LoopRecord:

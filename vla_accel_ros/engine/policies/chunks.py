@@ -1,7 +1,8 @@
 """Flow chunks: whole, one after another, or staggered, several at their own noise levels in one batch.
 
 Staggered: a chunk needs as many steps as ever, but each step advances all that have begun and finishes the
-oldest, so chunks leave at the rate of steps. Whatever is ready to begin joins the next step.
+oldest, so chunks leave at the rate of steps. Whatever is ready to begin joins the next step. What is whole
+(`Request.whole`, as the first chunk of a frame with staggering "fresh") goes before all steps.
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ actions and text stream through one engine at their own rates (engine/streaming.
 topics, hands over what comes in, and reports: `session` and `observed`, from which every chunk can be
 computed again; LoopStats once a second for vision, action and language; `inputs`, what comes of every stream
 and how fast chunks are made (reports.py); and in /diagnostics the rate, age and drops of every stream, times
-and misses of vision, action and language, and what chunks wait for. Loading, comparing with the contract and
-warming up happen in configure; a changed instruction takes effect with the next frame. Each chunk is guided
-to continue the one before while the trajectory node tells, on `motion`, that it runs in mode `rtc`. A
+and misses of vision, action and language, what is given up for overload, and what chunks wait for. Loading,
+comparing with the contract and warming up happen in configure; a changed instruction takes effect with the
+next frame. Each chunk is guided to continue the one before while the trajectory node tells, on `motion`, that
+it runs in mode `rtc`. A
 `question` is answered beside acting, several at once, in the time that is left; `~/cancel_answers` breaks
 them off.
 """
@@ -52,6 +53,7 @@ from vla_accel_ros.nodes.inference.reports import (
     of_chunking,
     of_loops,
     of_observations,
+    of_overload,
 )
 from vla_accel_ros.nodes.inference.streams import Streams
 from vla_accel_ros.nodes.lifecycle import ManagedNode
@@ -307,6 +309,7 @@ class InferenceNode(ManagedNode):
             self._graph.status(),
             of_chunking(self._guiding, self._contract.chunk.step_dt_s),
             *self._streams.statuses(now_ns),
+            of_overload(self._stream.degradation),
             *of_loops(self._stream.stats()),
         ]
 
