@@ -2,11 +2,14 @@
 
 Each adapter that sends at a rate has a timer. When the node is deactivated or ends, timers no longer fire,
 and a robot that is told where to be at a rate would stop dead in its motion; so `close` sees the last stop
-to its end, all controllers in step, before it returns.
+to its end, all controllers in step, before it returns. With a force sensor a thread of its own makes the ticks
+and may send something else at any time (nodes/trajectory/force.py): then every call of an adapter is made under
+one lock, and what the node sends is asked of the guard.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from functools import partial
 
@@ -15,10 +18,12 @@ from diagnostic_msgs.msg import DiagnosticStatus
 
 from vla_accel_ros.contract.contract import Contract, Controller
 from vla_accel_ros.control.chunking.twist import TwistBuffer
+from vla_accel_ros.control.force.guard import ForceGuard, Reaction
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.extensions import controller_kind, load
 from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, positions_of
+from vla_accel_ros.nodes.adapters.locked import LockedAdapter
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.lifecycle import ManagedNode
@@ -30,26 +35,42 @@ _LONGEST_STOP_S = 1.2
 class Outputs:
     """The adapters of a contract's controllers. Lives from configure to cleanup of its node.
 
-    twist: what the hand is moved by, None where no servo_twist moves it.
+    twist: what the hand is moved by, None where no servo_twist moves it. lock: of all adapters, where
+    `guard` is not None.
     """
 
     def __init__(self, node: ManagedNode, contract: Contract) -> None:
         self._node, self._names = node, contract.joint_names
+        self.lock, self.guard = threading.RLock(), make_guard(contract)
         self._least_s = value(node, "lead_s")
         self.twist = _twist(node, contract)
         self.adapters = [
             _adapter(node, contract, controller, self.twist) for controller in contract.controllers
         ]
+        if self.guard is not None:
+            self.adapters = [LockedAdapter(adapter, self.lock) for adapter in self.adapters]
         for adapter in self.adapters:
-            if adapter.controller.rate_hz:
+            if adapter.controller.rate_hz and self.guard is None:
                 node.every(1.0 / adapter.controller.rate_hz, partial(self._tick, adapter))
 
     def send(self, trajectory: Trajectory | None) -> None:
         """Follow this one from now on; None changes nothing."""
-        if trajectory is not None:
+        if trajectory is None:
+            return
+        with self.lock:
+            if self.guard is not None and not self.guard.follow(trajectory):
+                return  # decided before the arm was stopped by a contact
             now_ns = self._node.now_ns()
             for adapter in self.adapters:
                 adapter.send(trajectory, now_ns)
+
+    def react(self, reaction: Reaction) -> None:
+        """Follow this one from now on, because of a contact."""
+        with self.lock:
+            now_ns = self._node.now_ns()
+            for adapter in self.adapters:
+                streamed = adapter.controller.rate_hz > 0.0
+                adapter.send(reaction.streamed if streamed else reaction.sent, now_ns)
 
     def measured(self, positions: np.ndarray) -> None:
         """Measured joints, float64 [D] in the contract's order."""
@@ -116,6 +137,17 @@ class Outputs:
 
     def _tick(self, adapter: Adapter) -> None:
         adapter.tick(self._node.now_ns())
+
+
+def make_guard(contract: Contract) -> ForceGuard | None:
+    """The guard of a contract's arm; None without a force sensor."""
+    if contract.force is None:
+        return None
+    joints = contract.action_joints
+    names = tuple(joint.name for joint in joints)
+    told = {name for one in contract.controllers if one.rate_hz for name in one.joints}
+    streamed = np.array([name in told for name in names], dtype=bool)
+    return ForceGuard(contract.force, names, JointLimits.of(joints), streamed)
 
 
 def _twist(node: ManagedNode, contract: Contract) -> TwistBuffer | None:
