@@ -47,8 +47,8 @@ def read_force(fields: Fields) -> Force:
 
 
 def check_force(file: Fields, force: Force, joints: tuple[Joint, ...], twist: bool) -> Force:
-    """What needs the joints: names that there are. Joints that are held back on purpose (following_error: off)
-    stay, too."""
+    """What needs the joints: names that there are. Joints that are held back on purpose (following_error:
+    off) stay, too."""
     if twist:
         mend = "remove it, or let the policy's actions be joints"
         file.refuse("force", "...", "cannot go back along twists, which MoveIt Servo executes", mend)

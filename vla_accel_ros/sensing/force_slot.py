@@ -2,16 +2,16 @@
 
 A value is its numbers, little-endian float64, one after another: of a wrench fx, fy, fz [N], tx, ty, tz [Nm],
 48 bytes; of efforts one for each joint, in the contract's order of `force.effort.joints`. Its stamp is the
-time of the measurement on the clock of ROS (nanoseconds since the epoch). A slot has room for at least 64 bytes
-a value.
+time of the measurement on the clock of ROS (nanoseconds since the epoch). A slot has room for at least 64
+bytes a value.
 
 A driver in another language writes the same (native byte order, here little-endian). The file is
 /dev/shm/vla_accel_ros.ring.NAME, mode 0600, made whole before it has its name, and locked (flock, exclusive)
-as long as its writer lives. Bytes 0 to 31: "VLASLOT\\n", uint32 version 1, uint32 places, uint32 most bytes of a
-value, uint64 process (packed), and uint32 crc32 of these 28 bytes.
-Byte 64: uint64, the newest value's number. From byte 128 on the places, each ceil((24 + most) / 64) * 64 bytes
-long; the value n is in place n % places: uint64 n, int64 stamp, uint32 bytes, uint32 crc32 of these 20 bytes and
-the value, and the value. A value first, its number after it; numbers go up by one, from the time in nanoseconds.
+as long as its writer lives. Bytes 0 to 31: "VLASLOT\\n", uint32 version 1, uint32 places, uint32 most bytes
+of a value, uint64 process (packed), and uint32 crc32 of these 28 bytes. Byte 64: uint64, the newest value's
+number. From byte 128 on the places, each ceil((24 + most) / 64) * 64 bytes long; the value n is in place n %
+places: uint64 n, int64 stamp, uint32 bytes, uint32 crc32 of these 20 bytes and the value, and the value. A
+value first, its number after it; numbers go up by one, from the time in nanoseconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _LEAST_BYTES = 64
 
 
 class ForceWriter:
-    """The one writer of a force sensor's slot; see SlotWriter for what is refused. width: numbers in a sample."""
+    """The one writer of a force sensor's slot; see SlotWriter for what is refused. width: numbers in a
+    sample."""
 
     def __init__(self, name: str, width: int = WRENCH) -> None:
         self._format = struct.Struct(f"<{width}d")

@@ -22,8 +22,8 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Retreat:
-    """How far and how fast to go back. rad: of the joint that goes furthest (m where that is prismatic). s: at
-    most. speed: share of the speed at which it came. rest_s: for how long the contact must be over before
+    """How far and how fast to go back. rad: of the joint that goes furthest (m where that is prismatic). s:
+    at most. speed: share of the speed at which it came. rest_s: for how long the contact must be over before
     motion goes on. most: retreats within WITHIN_S after which a person is asked."""
 
     rad: float = 0.2
@@ -73,6 +73,10 @@ class ExecutedPath:
     def at_rest(self, now_ns: int) -> bool:
         """Whether nothing is commanded to move, now or later."""
         return self._path is None or now_ns >= self._path.end_ns
+
+    def stands(self, now_ns: int) -> bool:
+        """Whether nothing is commanded to move now."""
+        return self._path is None or not self._path.sample(now_ns)[1].any()
 
     def begun(self, now_ns: int) -> bool:
         """Whether it is known where the joints are commanded to be now."""

@@ -4,7 +4,8 @@ Beyond `yields` it brakes and goes back along the path it came (executed.py) unt
 `stops`, or when a sensor cannot be believed, it brakes and stays. It never goes on blind. A reaction is a
 trajectory like any other: within limits, and on what is commanded already. Until the node has taken it over
 (`reactions`), nothing is sent that was decided without knowing of it. An arm that stands in a contact beyond
-`stops`, because somebody resumed, goes back, too: a stop would change nothing.
+`stops`, because somebody resumed, goes back, too: a stop would change nothing. So does one that comes into such a
+contact while it brakes to go back; it needs a person then.
 
 Two threads use it, under one lock of theirs: one for samples and `step`, the node's for everything else.
 """
@@ -30,6 +31,10 @@ class Force:
     sensors: tuple[ForceSensor, ...]
     retreat: Retreat = field(default_factory=Retreat)
     stay: tuple[str, ...] = ()
+
+
+_TURNING_NS = 50_000_000
+"""For so long after it began to go back a contact may still grow."""
 
 
 class Phase(Enum):
@@ -68,7 +73,8 @@ class ForceGuard:
     """The reactions of one arm. streamed: bool [D], joints whose controllers are told at a rate.
 
     Attributes: `watches`, of the sensors; `phase`; `armed`, whether the arm is moved by paths that were told
-    by `follow` at present; `yields`, how often it went back.
+    by `follow` at present; `yields`, how often it went back; `collided`, the contact beyond `stops` that it came
+    into before it went back, empty for none.
     """
 
     def __init__(
@@ -82,7 +88,8 @@ class ForceGuard:
         self.phase, self.armed, self.yields = Phase.WATCHING, False, 0
         self._number, self._pending = 0, list[Reaction]()
         self._back_ns = 0  # from when on it goes back
-        self._worst = Level.FREE  # when it began to go back
+        self._worst = Level.FREE  # since it began to go back
+        self.collided = ""
 
     def forget(self) -> None:
         """Motion begins anew: nothing is known of the path, nor of samples; the bias stays."""
@@ -120,7 +127,7 @@ class ForceGuard:
             if blind:
                 return self._react(Why.BLIND, blind, now_ns, lead_ns)
             level, sentence = self.contact
-            if level is Level.STOP and not self._executed.at_rest(now_ns):
+            if level is Level.STOP and not self._executed.stands(now_ns):
                 return self._react(Why.COLLISION, sentence, now_ns, lead_ns)
             self._worst = level
             return None if level is Level.FREE else self._react(Why.CONTACT, sentence, now_ns, lead_ns)
@@ -136,7 +143,9 @@ class ForceGuard:
         if blind:
             return self._react(Why.BLIND, blind, now_ns, lead_ns)
         level, sentence = self.contact
-        if level > self._worst:
+        if level > self._worst and now_ns < self._back_ns + _TURNING_NS:
+            self._worst, self.collided = level, sentence  # to go back is the best it can do
+        elif level > self._worst:
             return self._react(Why.COLLISION, sentence, now_ns, lead_ns)
         if level is Level.FREE and now_ns >= self._back_ns:
             return self._react(Why.OVER, "", now_ns, lead_ns)
@@ -163,6 +172,7 @@ class ForceGuard:
         sent = path(0 if all_streamed or not moves else lead_ns)
         streamed = sent if all_streamed or none else path(0)
         whole = sent if streamed is sent else merged(sent, streamed, self._streamed)
+        self.collided = ""
         self.phase = Phase.RETREATING if why is Why.CONTACT else Phase.STOPPED
         self._back_ns = max(begins, default=now_ns)
         self.yields += why is Why.CONTACT

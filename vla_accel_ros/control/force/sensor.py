@@ -1,10 +1,10 @@
 """What a force sensor tells: how large a contact is, and whether the sensor can be believed.
 
-A sample passes a median of three, so that one wrong sample is nothing, and is compared with two limits: `stops`
-at once, `yields` behind a low-pass filter, whose delay is 1 / (2 pi lowpass_hz). A contact is over when the
-filtered value has stayed below the release level for RELEASE_S, so that noise at a limit is one contact.
-What is late (silent, old stamps, stamps that stand still, not a number) passes by itself when it is fresh
-again. What is wrong (saturated, the same numbers again and again, spikes) needs a person.
+A sample passes a median of three, so that one wrong sample is nothing, and is compared with two limits:
+`stops` at once, `yields` behind a low-pass filter, whose delay is 1 / (2 pi lowpass_hz). A contact is over
+when the filtered value has stayed below the release level for RELEASE_S, so that noise at a limit is one
+contact. What is late (silent, old stamps, stamps that stand still, not a number) passes by itself when it is
+fresh again. What is wrong (saturated, the same numbers again and again, spikes) needs a person.
 
 Sensors drift, so what they tell while the arm stands is their bias, and is taken off (`tare`): a mean over
 TARE_S that is small and still. What is larger than the sensor's `bias` is a contact or a load, and refused.
@@ -40,8 +40,8 @@ class Quantity:
     """What is compared with a limit: the length of the vector of some axes, or one joint's effort.
 
     name, unit: as sentences say them. axes: names, one for each number. yields, stops: limits. most: of one
-    axis, from where on the sensor is saturated, inf where that is not known. bias: the longest vector that may
-    be tared; 0.0: it is absolute, and never tared.
+    axis, from where on the sensor is saturated, inf where that is not known. bias: the longest vector that
+    may be tared; 0.0: it is absolute, and never tared.
     """
 
     name: str
@@ -57,9 +57,9 @@ class Quantity:
 class ForceSensor:
     """Where samples come from, and their limits. Their numbers are those of all axes, one after another.
 
-    slot: of shared memory (sensing/force_slot.py); else topic and its type. rate_hz: expected. max_age_s: older
-    is too old. release: share of `yields` below which a contact is over. frozen_s: for how long it may tell
-    the same numbers, inf for ever.
+    slot: of shared memory (sensing/force_slot.py); else topic and its type. rate_hz: expected. max_age_s:
+    older is too old. release: share of `yields` below which a contact is over. frozen_s: for how long it may
+    tell the same numbers, inf for ever.
     """
 
     name: str
@@ -93,8 +93,9 @@ class SensorWatch:
     """Judges one sensor's samples. One thread at a time.
 
     Attributes: `level`, of the newest samples, and `sentence`, what it is (kept when the level falls);
-    `wrong`, why the sensor is not believed until `forgive`, empty if it is; `values`, the newest, filtered and
-    without bias, one for each axis; `bias`, taken off; `is_tared`; `stamp_ns` of the newest sample; `count`.
+    `wrong`, why the sensor is not believed until `forgive`, empty if it is; `values`, the newest, filtered
+    and without bias, one for each axis; `bias`, taken off; `is_tared`; `stamp_ns` of the newest sample;
+    `count`.
     """
 
     def __init__(self, sensor: ForceSensor) -> None:
@@ -114,6 +115,7 @@ class SensorWatch:
         self.level, self.sentence, self.wrong, self.note = Level.FREE, "", "", ""
         self.values = [0.0] * self.sensor.width
         self.stamp_ns: int | None = None
+        self._came_ns = 0
         self._last: deque[list[float]] = deque(maxlen=3)
         self._below_since_ns: int | None = None
         self._same_since_ns = 0
@@ -136,7 +138,7 @@ class SensorWatch:
         self.note = self._refusal(sample, stamp_ns, now_ns)
         if self.note:
             return False
-        before_ns, self.stamp_ns = self.stamp_ns, stamp_ns
+        before_ns, self.stamp_ns, self._came_ns = self.stamp_ns, stamp_ns, now_ns
         self.count += 1
         raw = [value - bias for value, bias in zip(sample, self.bias)]
         self._look_for_faults(raw, sample, stamp_ns)
@@ -158,8 +160,11 @@ class SensorWatch:
             return f"force sensor {sensor.name} ({sensor.source}) has told nothing yet: {what}"
         if abs(now_ns - self.stamp_ns) <= sensor.max_age_s * 1e9:
             return ""
-        what = self.note or "is its driver running?"
-        return f"force sensor {sensor.name} ({sensor.source}) has told nothing for {sensor.max_age_s:g} s: {what}"
+        older = "what comes is older: look at its clock, and at the load"
+        comes = now_ns - self._came_ns <= sensor.max_age_s * 1e9
+        what = self.note or (older if comes else "is its driver running?")
+        who = f"force sensor {sensor.name} ({sensor.source})"
+        return f"{who} has told nothing of the last {sensor.max_age_s:g} s: {what}"
 
     def begin_tare(self) -> None:
         """Take a bias, from samples that come from now on, while the arm stands."""

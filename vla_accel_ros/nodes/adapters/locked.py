@@ -9,8 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-import numpy as np
-
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup
 

@@ -1,10 +1,10 @@
 """All controllers of a robot together: what the trajectory node sends to.
 
 Each adapter that sends at a rate has a timer. When the node is deactivated or ends, timers no longer fire,
-and a robot that is told where to be at a rate would stop dead in its motion; so `close` sees the last stop
-to its end, all controllers in step, before it returns. With a force sensor a thread of its own makes the ticks
-and may send something else at any time (nodes/trajectory/force.py): then every call of an adapter is made under
-one lock, and what the node sends is asked of the guard.
+and a robot that is told where to be at a rate would stop dead in its motion; so `close` sees the last stop to
+its end, all controllers in step, before it returns. With a force sensor a thread of its own makes the ticks
+and may send something else at any time (nodes/trajectory/force.py): then every call of an adapter is made
+under one lock, and what the node sends is asked of the guard.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """The thread of the force sensors: from a sample to a command without the node's executor.
 
-It looks for samples at twice their rate, 1000 to 2000 times a second, has the guard (control/force) judge them,
-sends what that reacts with, and makes the ticks of controllers that are told where to be at a rate: a tick waits
-for the sample that is about to come, so that its command is as fresh as can be. Everything it shares with the
-node is behind the lock of the adapters, which each side holds for microseconds. The node takes a reaction over
-afterwards (`adopt`, `watch`): its buffer goes on from there, the reason is told, and motion goes on when it may.
+It looks for samples at twice their rate, 1000 to 2000 times a second, has the guard (control/force) judge
+them, sends what that reacts with, and makes the ticks of controllers that are told where to be at a rate: a
+tick waits for the sample that is about to come, so that its command is as fresh as can be. Everything it
+shares with the node is behind the lock of the adapters, which each side holds for microseconds. The node
+takes a reaction over afterwards (control/force/taking_over.py).
 
-A late sample (a driver that died) passes by itself, a wrong one and a collision need ~/resume. A contact
-that the arm gave way to passes by itself when it is over, unless that happens again and again.
-The interpreter is asked to switch threads every 0.5 ms, and what is there when the node is configured is taken
-out of garbage collection; both are of the process, and done only for a contract with a force sensor.
+The interpreter is asked to switch threads every 0.5 ms, and what is there when the node is configured is
+taken out of garbage collection; both are of the process, and done only for a contract with a force sensor.
 """
 
 from __future__ import annotations
@@ -28,15 +26,15 @@ from std_srvs.srv import Trigger
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.watchdog import ClockWatch, Motion
-from vla_accel_ros.control.force.guard import ForceGuard, Phase, Reaction, Why
+from vla_accel_ros.control.force.guard import ForceGuard
 from vla_accel_ros.control.force.sensor import Level
+from vla_accel_ros.control.force.taking_over import TakingOver
 from vla_accel_ros.nodes.adapters.outputs import Outputs
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, status
 from vla_accel_ros.nodes.trajectory.force_sources import open_source
 from vla_accel_ros.nodes.trajectory.hold import HOMING, Hold
 from vla_accel_ros.nodes.trajectory.release import say
 
-_WITHIN_S = 10.0
 _SWITCH_S = 5e-4
 _LATENCIES = 4096
 _IDLE_S = 0.01
@@ -47,8 +45,8 @@ class ForceLoop:
     """The force sensors of a trajectory node, from configure to cleanup. Without a contract's section `force`
     nothing is done.
 
-    cancel_move: ends a discrete move for a reason. latencies_ns: from the stamp of a sample to the command that
-    was made with it; reactions_ns: of those, to a stop or a retreat; the newest of each.
+    cancel_move: ends a discrete move for a reason. latencies_ns: from the stamp of a sample to the command
+    that was made with it; reactions_ns: of those, to a stop or a retreat; the newest of each.
     """
 
     def __init__(self, hold: Hold, outputs: Outputs, contract: Contract) -> None:
@@ -56,14 +54,12 @@ class ForceLoop:
         self.cancel_move: Callable[[str], object] = lambda why: None
         self.latencies_ns: deque[int] = deque(maxlen=_LATENCIES)
         self.reactions_ns: deque[int] = deque(maxlen=_LATENCIES)
-        self._blind = self._yielded = ""
-        self._free_since_ns: int | None = None
-        self._rested_ns: int | None = None
-        self._yields_ns: deque[int] = deque()
         self._over = threading.Event()
         self.guard = outputs.guard
+        self._taking_over: TakingOver | None = None
         if self.guard is None or contract.force is None:
             return
+        self._taking_over = TakingOver(self.guard, hold, outputs.lock, outputs.react)
         self._sources = [open_source(self._node, sensor) for sensor in contract.force.sensors]
         fastest_hz = max(sensor.rate_hz for sensor in contract.force.sensors)
         self._period_s = 1.0 / min(max(2.0 * fastest_hz, 1000.0), 2000.0)
@@ -91,47 +87,27 @@ class ForceLoop:
     def begin(self, follower: ChunkFollower) -> None:
         """Motion begins anew with this follower."""
         self._follower = follower
-        if self.guard is not None:
-            with self._outputs.lock:
-                self.guard.forget()
-            self._clear()
+        if self._taking_over is not None:
+            self._taking_over.begin(follower)
 
     def adopt(self) -> None:
         """Take over what was reacted with since the last call; before anything is decided about motion."""
-        if self.guard is None:
-            return
-        with self._outputs.lock:
-            reactions = self.guard.reactions()
-        for reaction in reactions:
-            self._follower.yields(reaction.path, self._node.now_ns(), reaction.commit_ns)
-            self._tell(reaction)
+        if self._taking_over is not None:
+            self._taking_over.adopt(self._node.now_ns())
 
     def watch(self) -> None:
         """Hold, and let go, by what the sensors tell; at the watchdog's rate, after the follower's step."""
-        guard = self.guard
-        if guard is None:
+        if self._taking_over is None:
             return
-        now_ns, state = self._node.now_ns(), self._follower.safety.state
-        with self._outputs.lock:
-            problem, wrong = guard.problem(now_ns), guard.wrong
-            level, contact = guard.contact
-            guard.armed = state is not Motion.HOLDING and not self._hold.lent
-            if guard.armed and state is Motion.RUNNING:
-                guard.go_on()
-        if self._hold.lent:
-            self._while_lent(level, problem or contact)
-            return
-        if wrong and wrong not in self._hold.holds:
-            self._hold.fault(wrong)
-        self._hold_blind("" if wrong else problem)
-        self._look_whether_over(guard, level, contact, now_ns)
+        sentence = self._taking_over.watch(self._node.now_ns())
+        if sentence and HOMING in self._hold.holds and sentence not in self._hold.holds:
+            self._hold.fault(sentence)
+            self.cancel_move(sentence)
 
     def forgive(self) -> None:
         """A person has resumed."""
-        if self.guard is not None:
-            with self._outputs.lock:
-                self.guard.forgive()
-            self._yields_ns.clear()
+        if self._taking_over is not None:
+            self._taking_over.forgive()
 
     def tare(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """~/tare: take the bias anew, while the arm stands."""
@@ -167,85 +143,6 @@ class ForceLoop:
                 status(f"force {sensor.name}", severity, wrong or late or contact or "free", numbers)
             )
         return lines
-
-    def _tell(self, reaction: Reaction) -> None:
-        if reaction.why is Why.COLLISION:
-            self._hold.fault(f"{reaction.sentence}: free the arm; ~/resume goes on")
-        elif reaction.why is Why.BLIND:
-            self._hold_blind(reaction.sentence)
-        elif reaction.why is Why.CONTACT:
-            self._give_way(reaction.sentence)
-
-    def _give_way(self, sentence: str) -> None:
-        assert self.guard is not None
-        now_ns = self._node.now_ns()
-        if self._yielded:
-            self._hold.resume(self._yielded)
-        self._yielded, self._free_since_ns, self._rested_ns = f"gives way: {sentence}", None, None
-        self._node.get_logger().warning(self._yielded)
-        self._hold.hold(self._yielded, passing=True)
-        self._yields_ns.append(now_ns)
-        while self._yields_ns and now_ns - self._yields_ns[0] > _WITHIN_S * 1e9:
-            self._yields_ns.popleft()
-        if len(self._yields_ns) > self.guard.force.retreat.most:
-            self._yields_ns.clear()
-            self._hold.fault(f"gave way again and again, at last because {sentence}; ~/resume goes on")
-
-    def _hold_blind(self, sentence: str) -> None:
-        if sentence == self._blind:
-            return
-        if self._blind:
-            self._hold.resume(self._blind)
-        self._blind = sentence
-        if sentence:
-            self._hold.hold(sentence, passing=True)
-
-    def _look_whether_over(self, guard: ForceGuard, level: Level, contact: str, now_ns: int) -> None:
-        """Whether motion goes on after the arm gave way."""
-        if not self._yielded:
-            return
-        own = {self._yielded, self._blind}
-        if guard.phase is Phase.RETREATING:
-            if set(self._hold.holds) - own:
-                self._end_retreat(guard)
-            return
-        if level is Level.FREE:
-            self._free_since_ns = now_ns if self._free_since_ns is None else self._free_since_ns
-        else:
-            self._free_since_ns = None
-        if self._follower.safety.state is not Motion.HOLDING:
-            return
-        rest_ns = guard.force.retreat.rest_s * 1e9
-        self._rested_ns = now_ns if self._rested_ns is None else self._rested_ns
-        if self._free_since_ns is not None and now_ns - self._free_since_ns >= rest_ns:
-            self._hold.resume(self._yielded)
-            self._yielded = ""
-        elif level is not Level.FREE and now_ns - self._rested_ns >= rest_ns:
-            self._hold.resume(self._yielded)
-            self._yielded = ""
-            self._hold.fault(
-                f"gave way as far as it may, and still {contact}: free the arm; ~/resume goes on"
-            )
-
-    def _end_retreat(self, guard: ForceGuard) -> None:
-        with self._outputs.lock:
-            reaction = guard.end_retreat(self._node.now_ns(), self._lead_ns)
-            if reaction is not None:
-                self._outputs.react(reaction)
-        self.adopt()
-
-    def _while_lent(self, level: Level, sentence: str) -> None:
-        self._clear()
-        if HOMING in self._hold.holds and sentence and sentence not in self._hold.holds:
-            self._hold.fault(sentence)
-            self.cancel_move(sentence)
-
-    def _clear(self) -> None:
-        for one in (self._blind, self._yielded):
-            if one:
-                self._hold.resume(one)
-        self._blind = self._yielded = ""
-        self._free_since_ns = self._rested_ns = None
 
     @property
     def _lead_ns(self) -> int:

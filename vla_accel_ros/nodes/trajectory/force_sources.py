@@ -1,4 +1,5 @@
-"""Where samples of a force sensor come from: a slot of shared memory, or a topic heard in a thread of its own.
+"""Where samples of a force sensor come from: a slot of shared memory, or a topic heard in a thread of its
+own.
 
 A topic of a sensor has a node and an executor of its own, because the trajectory node's executor may be busy
 with a chunk for milliseconds. At 1 kHz a WrenchStamped is read in place instead of being made into a message.
