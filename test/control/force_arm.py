@@ -1,5 +1,5 @@
-"""An arm with a force sensor, as the trajectory node composes it, with time, samples and chunks as a test tells
-them. A step is 1 ms; both kinds of controllers, and what they execute."""
+"""An arm with a force sensor, as the trajectory node composes it, with time, samples and chunks as a test
+tells them. A step is 1 ms; both kinds of controllers, and what they execute."""
 
 from __future__ import annotations
 
@@ -190,7 +190,12 @@ class ForceArm:
         steps = np.arange(1, 33)[:, None] / 30.0 * self.speed
         actions = begin + np.clip(way, -steps, steps)
         one = Chunk(
-            actions.astype(np.float32), stamp_ns, 1 / 30, self._request, self._request, np.zeros(32, np.float32)
+            actions.astype(np.float32),
+            stamp_ns,
+            1 / 30,
+            self._request,
+            self._request,
+            np.zeros(32, np.float32),
         )
         self.send(self.follower.follow(one, self.now))
 

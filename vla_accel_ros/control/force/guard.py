@@ -4,8 +4,8 @@ Beyond `yields` it brakes and goes back along the path it came (executed.py) unt
 `stops`, or when a sensor cannot be believed, it brakes and stays. It never goes on blind. A reaction is a
 trajectory like any other: within limits, and on what is commanded already. Until the node has taken it over
 (`reactions`), nothing is sent that was decided without knowing of it. An arm that stands in a contact beyond
-`stops`, because somebody resumed, goes back, too: a stop would change nothing. So does one that comes into such a
-contact while it brakes to go back; it needs a person then.
+`stops`, because somebody resumed, goes back, too: a stop would change nothing. So does one that comes into
+such a contact while it brakes to go back; it needs a person then.
 
 Two threads use it, under one lock of theirs: one for samples and `step`, the node's for everything else.
 """
@@ -73,8 +73,8 @@ class ForceGuard:
     """The reactions of one arm. streamed: bool [D], joints whose controllers are told at a rate.
 
     Attributes: `watches`, of the sensors; `phase`; `armed`, whether the arm is moved by paths that were told
-    by `follow` at present; `yields`, how often it went back; `collided`, the contact beyond `stops` that it came
-    into before it went back, empty for none.
+    by `follow` at present; `yields`, how often it went back; `collided`, the contact beyond `stops` that it
+    came into before it went back, empty for none.
     """
 
     def __init__(

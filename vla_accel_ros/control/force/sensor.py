@@ -161,7 +161,7 @@ class SensorWatch:
         if abs(now_ns - self.stamp_ns) <= sensor.max_age_s * 1e9:
             return ""
         older = "what comes is older: look at its clock, and at the load"
-        comes = now_ns - self._came_ns <= sensor.max_age_s * 1e9
+        comes = now_ns - self._came_ns < sensor.max_age_s * 0.5e9
         what = self.note or (older if comes else "is its driver running?")
         who = f"force sensor {sensor.name} ({sensor.source})"
         return f"{who} has told nothing of the last {sensor.max_age_s:g} s: {what}"

@@ -159,8 +159,9 @@ class ForceLoop:
             with self._outputs.lock:
                 if self._node.active:
                     self._step(self.guard)
-            due_s = max(due_s + self._period_s, time.monotonic() + _LEAST_SLEEP_S)
-            time.sleep(due_s - time.monotonic())
+            now_s = time.monotonic()
+            due_s = max(due_s + self._period_s, now_s + _LEAST_SLEEP_S)
+            time.sleep(due_s - now_s)
 
     def _step(self, guard: ForceGuard) -> None:
         now_ns = self._node.now_ns()

@@ -1,13 +1,11 @@
-"""The simulated arm is driven into a plate by chunks: with the force loop it gives way and goes on, without it
-presses several times as hard."""
+"""The simulated arm is driven into a plate by chunks: with the force loop it gives way and goes on, without
+it presses several times as hard."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from force_arm import START, ForceArm, S, Sample, make_sensor
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.force.executed import Retreat
@@ -17,9 +15,6 @@ from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.sim.kinematics import JOINTS, Pose, inverse
 from vla_accel_ros.sim.robot import STEP_S, SimRobot
 from vla_accel_ros.sim.tasks import tasks
-
-sys.path.append(str(Path(__file__).parents[1] / "control"))
-from force_arm import START, ForceArm, Sample, S, make_sensor
 
 PLATE_M, BOUND_N = 0.06, 30.0
 ABOVE, INSIDE = Pose(0.2, 0.0, 0.12, 0.0, 0.0), Pose(0.2, 0.0, 0.02, 0.0, 0.0)
@@ -31,8 +26,8 @@ class Plate:
     its weight."""
 
     def __init__(self, arm: ForceArm) -> None:
-        self.robot = SimRobot(plate_m=PLATE_M)
-        self.robot.reset(tasks()[0], 0, start=arm.position)
+        self._arm, self.robot = arm, SimRobot(plate_m=PLATE_M)
+        self.robot.reset(tasks()[0], 0, start=arm.position.tolist())
         self._rng = np.random.default_rng(0)
         self._commanded = arm.position
         self.peak_n = 0.0
@@ -56,6 +51,11 @@ class Plate:
         at_s, wrench = told[-1]
         return tuple(wrench + self._rng.normal(0.0, 0.02, 6)), START + round(at_s * 1e9)
 
+    def measured(self, commanded: np.ndarray) -> np.ndarray:
+        """The joints, of an arm without a force loop, which is asked every 10 ms."""
+        self.sample(self._arm.now, commanded)
+        return self.robot.state().astype(float)
+
 
 def make(streamed: bool, guarded: bool, **sensor: float) -> tuple[ForceArm, Plate]:
     arm = ForceArm(
@@ -70,7 +70,9 @@ def make(streamed: bool, guarded: bool, **sensor: float) -> tuple[ForceArm, Plat
     arm.speed, arm.goal = 0.15, np.array((*inverse(INSIDE), 0.3))
     plate = Plate(arm)
     if not guarded:
-        arm.measure = lambda commanded: (plate.sample(arm.now, commanded), plate.robot.state().astype(float))[1]
+        arm.measure = lambda commanded: (plate.sample(arm.now, commanded), plate.robot.state().astype(float))[
+            1
+        ]
     return arm, plate
 
 
@@ -98,7 +100,7 @@ def test_without_the_force_loop_it_presses_beyond_the_bound():
 
 
 def test_a_hard_hit_stops_it_and_holds():
-    arm, plate = make(True, guarded=True)
+    arm, _ = make(True, guarded=True)
     arm.speed = 2.0
     arm.until(lambda: bool(arm.held.faults), 6.0)
     arm.run(1.0)
