@@ -50,7 +50,7 @@ def test_an_arm_that_touches_a_wall_goes_back_the_way_it_came_and_goes_on_when_t
         if arm.running:
             break
     assert 0.4 < furthest < 0.7
-    assert [r.why for r in arm.reactions] == [Why.CONTACT, Why.OVER]
+    assert [r.why for r in arm.reactions] == [Why.CONTACT, Why.RETREAT, Why.OVER]
     assert arm.commanded[0] < 0.4 + 0.5 * 10 / 400
     assert not arm.held.faults
     assert arm.broken() == []
@@ -108,7 +108,7 @@ def test_one_that_comes_into_a_collision_while_it_brakes_goes_back_all_the_same_
     arm.go(GOAL)
     arm.until(lambda: bool(arm.held.faults))
     arm.run(2.0)
-    assert [r.why for r in arm.reactions] == [Why.CONTACT, Why.OVER]
+    assert [r.why for r in arm.reactions] == [Why.CONTACT, Why.RETREAT, Why.OVER]
     assert any("the limit is 30 N: it went back; ~/resume goes on" in fault for fault in arm.held.faults)
     assert not arm.running and arm.commanded[0] < 0.41
     arm.resume()
@@ -125,7 +125,7 @@ def test_a_contact_that_grows_on_the_way_back_stops_it(streamed_or_not):
     arm.run(0.4)
     arm.sample = lambda now, _: ((-45.0, *FREE[1:]), now)
     arm.run(0.3)
-    assert [r.why for r in arm.reactions] == [Why.CONTACT, Why.COLLISION]
+    assert [r.why for r in arm.reactions] == [Why.CONTACT, Why.RETREAT, Why.COLLISION]
     rest = arm.commanded.copy()
     arm.run(1.0)
     np.testing.assert_array_equal(arm.commanded, rest)
@@ -242,7 +242,7 @@ def test_noise_at_the_limit_is_one_contact():
     arm.run(0.3)
     arm.sample = lambda now, _: ((10.5 + rng.normal(0.0, 1.5), *FREE[1:]), now)
     arm.run(2.0)
-    assert [r.why for r in arm.reactions] == [Why.CONTACT]
+    assert [r.why for r in arm.reactions] == [Why.CONTACT, Why.RETREAT]
 
 
 def test_who_pecks_again_and_again_is_stopped():
@@ -319,8 +319,8 @@ def test_a_controller_never_holds_more_than_the_retreat_and_its_brakes(streamed_
     arm.go(GOAL)
     arm.run(0.9)
     arm.sample = lambda now, _: ((15.0, *FREE[1:]), now)
-    arm.until(lambda: bool(arm.reactions))
-    lasts_s = (arm.reactions[0].path.end_ns - arm.now) * 1e-9
+    arm.until(lambda: len(arm.reactions) == 2)
+    lasts_s = (arm.reactions[1].path.end_ns - arm.now) * 1e-9
     assert 0.3 < lasts_s < 0.4 + 2 * 0.15 + 0.06 + 0.01
 
 

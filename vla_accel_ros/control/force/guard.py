@@ -1,11 +1,12 @@
 """What the arm does about a contact: it goes on, goes back, or stops; by samples alone, and at once.
 
-Beyond `yields` it brakes and goes back along the path it came (executed.py) until the contact is over; beyond
-`stops`, or when a sensor cannot be believed, it brakes and stays. It never goes on blind. A reaction is a
-trajectory like any other: within limits, and on what is commanded already. Until the node has taken it over
-(`reactions`), nothing is sent that was decided without knowing of it. An arm that stands in a contact beyond
-`stops`, because somebody resumed, goes back, too: a stop would change nothing. So does one that comes into
-such a contact while it brakes to go back; it needs a person then.
+Beyond `yields` it brakes, at once, and a step later the way back along the path it came (executed.py) is
+added, which it goes until the contact is over; beyond `stops`, or when a sensor cannot be believed, it brakes
+and stays. It never goes on blind. A reaction is a trajectory like any other: within limits, and on what is
+commanded already. Until the node has taken it over (`reactions`), nothing is sent that was decided without
+knowing of it. An arm that stands in a contact beyond `stops`, because somebody resumed, goes back, too: a
+stop would change nothing. So does one that comes into such a contact while it brakes to go back; it needs a
+person then.
 
 Two threads use it, under one lock of theirs: one for samples and `step`, the node's for everything else.
 """
@@ -49,6 +50,7 @@ class Why(Enum):
     """Of a reaction."""
 
     CONTACT = "contact"
+    RETREAT = "retreat"
     COLLISION = "collision"
     BLIND = "blind"
     OVER = "over"
@@ -88,6 +90,7 @@ class ForceGuard:
         self.phase, self.armed, self.yields = Phase.WATCHING, False, 0
         self._number, self._pending = 0, list[Reaction]()
         self._back_ns = 0  # from when on it goes back
+        self._way_back_due = False
         self._worst = Level.FREE  # since it began to go back
         self.collided = ""
 
@@ -97,6 +100,7 @@ class ForceGuard:
         for watch in self.watches:
             watch.forget()
         self.phase, self.armed = Phase.WATCHING, False
+        self._way_back_due, self.collided = False, ""
         self._pending.clear()
 
     def lost(self) -> None:
@@ -136,10 +140,12 @@ class ForceGuard:
         return None
 
     def _while_retreating(self, now_ns: int, lead_ns: int) -> Reaction | None:
+        blind = self.problem(now_ns)
+        if not blind and self._way_back_due:
+            return self._react(Why.RETREAT, "", now_ns, lead_ns)
         if self._executed.at_rest(now_ns):
             self.phase = Phase.STOPPED
             return None
-        blind = self.problem(now_ns)
         if blind:
             return self._react(Why.BLIND, blind, now_ns, lead_ns)
         level, sentence = self.contact
@@ -163,7 +169,7 @@ class ForceGuard:
         begins = []
 
         def path(lead_ns: int) -> Trajectory:
-            if why is not Why.CONTACT:
+            if why is not Why.RETREAT:
                 return self._executed.stop(now_ns, now_ns + lead_ns)
             trajectory, back_ns = self._executed.retreat(now_ns, now_ns + lead_ns)
             begins.append(back_ns)
@@ -172,11 +178,12 @@ class ForceGuard:
         sent = path(0 if all_streamed or not moves else lead_ns)
         streamed = sent if all_streamed or none else path(0)
         whole = sent if streamed is sent else merged(sent, streamed, self._streamed)
-        self.collided = ""
-        self.phase = Phase.RETREATING if why is Why.CONTACT else Phase.STOPPED
+        self.collided = "" if why is Why.CONTACT else self.collided
+        self.phase = Phase.RETREATING if why in (Why.CONTACT, Why.RETREAT) else Phase.STOPPED
+        self._way_back_due = why is Why.CONTACT
         self._back_ns = max(begins, default=now_ns)
         self.yields += why is Why.CONTACT
-        self._executed.follow(whole, reacts=why in (Why.CONTACT, Why.OVER))
+        self._executed.follow(whole, reacts=why in (Why.RETREAT, Why.OVER))
         self._number += 1
         commit_ns = now_ns if all_streamed else now_ns + lead_ns
         reaction = Reaction(self._number, why, sentence, streamed, sent, whole, commit_ns)

@@ -13,6 +13,7 @@ taken out of garbage collection; both are of the process, and done only for a co
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 import time
@@ -30,6 +31,7 @@ from vla_accel_ros.control.force.guard import ForceGuard
 from vla_accel_ros.control.force.sensor import Level
 from vla_accel_ros.control.force.taking_over import TakingOver
 from vla_accel_ros.nodes.adapters.outputs import Outputs
+from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, status
 from vla_accel_ros.nodes.trajectory.force_sources import open_source
 from vla_accel_ros.nodes.trajectory.hold import HOMING, Hold
@@ -148,8 +150,20 @@ class ForceLoop:
     def _lead_ns(self) -> int:
         return round(self._follower.buffer.kept_s * 1e9)
 
+    def _prioritise(self) -> None:
+        priority = value(self._node, "force_priority")
+        if priority:
+            try:
+                os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
+            except OSError as error:
+                self._node.get_logger().warning(
+                    f"force_priority = {priority} is not granted ({error.strerror}): give this user rtprio in "
+                    "/etc/security/limits.conf"
+                )
+
     def _run(self) -> None:
         assert self.guard is not None
+        self._prioritise()
         due_s = time.monotonic()
         while not self._over.is_set():
             if not self._node.active:
