@@ -51,8 +51,8 @@ def reference(t_s: np.ndarray | float) -> np.ndarray:
 
 
 class Robot:
-    """A policy and a controller, in the operator's thread. depth: commands that may wait for it. scale: of the
-    reference's swing."""
+    """A policy and a controller, in the operator's thread. depth: commands that may wait for it. scale: of
+    the reference's swing."""
 
     def __init__(
         self, operator: Operator, joints: tuple[str, ...], depth: int = 100, scale: float = 1.0

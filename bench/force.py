@@ -65,10 +65,15 @@ def write_contract(folder: Path, rate_hz: float, slot: str) -> Path:
     return path
 
 
+def _wait_for_end(over: threading.Event) -> None:
+    sys.stdin.read()
+    over.set()
+
+
 def run_sensor(rate_hz: float, slot: str, out: Path) -> None:
     """The sensor's process, until its standard input ends; writes when contacts began."""
     over, began, k = threading.Event(), list[int](), 0
-    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+    threading.Thread(target=_wait_for_end, args=(over,), daemon=True).start()
     if slot:
         writer = ForceWriter(slot)
     else:
@@ -99,7 +104,7 @@ def run_sensor(rate_hz: float, slot: str, out: Path) -> None:
 def run_node(out: Path) -> None:
     """The trajectory node with its load, until its standard input ends; writes the latencies."""
     over = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+    threading.Thread(target=_wait_for_end, args=(over,), daemon=True).start()
     kept = [{"k": [k]} for k in range(KEPT // 2)]
     rclpy.init(args=sys.argv, signal_handler_options=SignalHandlerOptions.NO)
     node, reacted_ns = TrajectoryNode(), list[int]()

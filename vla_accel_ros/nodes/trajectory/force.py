@@ -157,8 +157,8 @@ class ForceLoop:
                 os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
             except OSError as error:
                 self._node.get_logger().warning(
-                    f"force_priority = {priority} is not granted ({error.strerror}): give this user rtprio in "
-                    "/etc/security/limits.conf"
+                    f"force_priority = {priority} is not granted ({error.strerror}): give this user "
+                    "rtprio in /etc/security/limits.conf"
                 )
 
     def _run(self) -> None:
