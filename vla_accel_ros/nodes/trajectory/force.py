@@ -92,10 +92,13 @@ class ForceLoop:
         if self._taking_over is not None:
             self._taking_over.begin(follower)
 
-    def adopt(self) -> None:
-        """Take over what was reacted with since the last call; before anything is decided about motion."""
+    def adopt(self, set_by_ns: int = 0) -> None:
+        """Take over what was reacted with since the last call; before anything is decided about motion.
+
+        set_by_ns: by how much the clock has been set since then.
+        """
         if self._taking_over is not None:
-            self._taking_over.adopt(self._node.now_ns())
+            self._taking_over.adopt(self._node.now_ns() - set_by_ns)
 
     def watch(self) -> None:
         """Hold, and let go, by what the sensors tell; at the watchdog's rate, after the follower's step."""

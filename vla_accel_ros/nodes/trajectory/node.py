@@ -142,6 +142,7 @@ class TrajectoryNode(ManagedNode):
 
     def clock_jumped(self) -> None:
         if self._contract is not None:
+            self._force.adopt(self.jumped_ns)
             braking = self._follower.stop_in_new_time(self.now_ns(), self.now_ns() - self.jumped_ns)
             setpoint = self._follower.joining.setpoint
             self._begin(self._contract)
