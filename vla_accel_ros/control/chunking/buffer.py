@@ -186,6 +186,13 @@ class TrajectoryBuffer:
         self._plan = self._kept(now_ns, commit_ns, stop)
         return self._send(now_ns, commit_ns, None)
 
+    def adopt(self, path: Trajectory, now_ns: int, commit_ns: int) -> None:
+        """This was sent in place of the path, which it goes on until commit_ns; chunks are joined to it."""
+        self._before, self._path = self._commanded(), path
+        self._plan, self._on_plan_until_ns, self._busy_until_ns = path, path.end_ns, None
+        self._now_ns = now_ns if self._now_ns is None else max(self._now_ns, now_ns)
+        self._committed_ns = max(commit_ns, self._committed_ns or commit_ns)
+
     def go_to(self, position: np.ndarray, away: np.ndarray, now_ns: int) -> Trajectory:
         """Come to rest at float64 [D] positions, and hold there; away [D]: from how far off, at most.
 

@@ -57,6 +57,14 @@ TRAJECTORY = (
     ),
     Parameter("watchdog_hz", 50.0, "Rate of the age checks [Hz].", minimum=5.0, maximum=500.0),
     Parameter(
+        "force_priority",
+        0,
+        "Real-time priority (SCHED_FIFO) of the thread of the force sensors; 0 leaves it as it is. Needs the "
+        "right to it: rtprio in limits.conf, or CAP_SYS_NICE.",
+        0,
+        99,
+    ),
+    Parameter(
         "check_controllers",
         True,
         "Read each controller's parameters on activation, refuse to move where they would move the robot "

@@ -28,7 +28,7 @@ from vla_accel_msgs.msg import ActionChunk, Inputs, LoopStats
 from vla_accel_msgs.msg import Motion as MotionMessage
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.controller_check import Sender
-from vla_accel_ros.contract.graph_check import chunks, outputs, states
+from vla_accel_ros.contract.graph_check import chunks, forces, outputs, states
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.joint_faults import FollowingError
@@ -46,6 +46,7 @@ from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.nodes.params.trajectory import TRAJECTORY
 from vla_accel_ros.nodes.process import run
 from vla_accel_ros.nodes.trajectory.chunk_source import ChunkSource
+from vla_accel_ros.nodes.trajectory.force import ForceLoop
 from vla_accel_ros.nodes.trajectory.hold import OPERATOR, RELEASED, Hold
 from vla_accel_ros.nodes.trajectory.home import Home
 from vla_accel_ros.nodes.trajectory.moves import Tolerances
@@ -81,6 +82,8 @@ class TrajectoryNode(ManagedNode):
         self._outputs = Outputs(self, contract)
         self._source = ChunkSource(self, contract, self._take, self._on_lost_slot)
         self._source.poll_before_commands(self._outputs)
+        self._force = ForceLoop(self._hold, self._outputs, contract)
+        self.on_release(self._force.close)
         self._begin(contract)
         manager = value(self, "controller_manager")
         hold, sender = partial(self._hold.hold, passing=True), Sender.of(contract, value(self, "stamp"))
@@ -95,7 +98,9 @@ class TrajectoryNode(ManagedNode):
         self.serve(Trigger, "~/reset", self._on_reset)
         self.serve(Trigger, "~/resume", self._on_resume)
         self.every(1.0 / value(self, "watchdog_hz"), self._watch)
-        self._graph = GraphCheck(self, [states(contract), *outputs(contract)], [chunks(ours=False)])
+        self._graph = GraphCheck(
+            self, [states(contract), *forces(contract), *outputs(contract)], [chunks(ours=False)]
+        )
         self._graph.refuse_wrong()
         commands = [controller.topic for controller in contract.controllers]
         self._neighbours = Publishers(
@@ -113,6 +118,9 @@ class TrajectoryNode(ManagedNode):
         self.serve(Trigger, "~/release", self._on_release)
         self.serve(Trigger, "~/reclaim", self._release.reclaim)
         self.serve(Trigger, "~/home", self._home.home)
+        if contract.force is not None:
+            self._force.cancel_move = self._home.cancel
+            self.serve(Trigger, "~/tare", self._force.tare)
 
     def activate(self) -> None:
         assert self._contract is not None
@@ -128,6 +136,7 @@ class TrajectoryNode(ManagedNode):
     def deactivate(self) -> None:
         self._home.cancel("the trajectory node was deactivated")
         self._hold.abandon()
+        self._force.adopt()
         self._outputs.send(self._follower.stop(self.now_ns()))
         self._motion.tell("released", ("the trajectory node is not active",), self.now_ns())
         self._outputs.close()
@@ -140,6 +149,7 @@ class TrajectoryNode(ManagedNode):
 
     def clock_jumped(self) -> None:
         if self._contract is not None:
+            self._force.adopt(self.jumped_ns)
             braking = self._follower.stop_in_new_time(self.now_ns(), self.now_ns() - self.jumped_ns)
             setpoint = self._follower.joining.setpoint
             self._begin(self._contract)
@@ -175,6 +185,7 @@ class TrajectoryNode(ManagedNode):
         self._columns = [contract.joint_names.index(name) for name in buffer.joints]
         self._joints, self._joints_ns, self._rests = JointHistory(contract.joint_names), 0, False
         self._hold.over(self._follower, self._joints, self._outputs, self._motion)
+        self._force.begin(self._follower)
 
     def _on_chunk(self, message: ActionChunk) -> None:
         if self.active and self._source.takes(message):
@@ -197,6 +208,7 @@ class TrajectoryNode(ManagedNode):
 
     def _take(self, received: Callable[[], Chunk]) -> bool:
         """Follow a chunk; False when it is refused."""
+        self._force.adopt()
         try:
             try:
                 chunk = received()
@@ -249,8 +261,10 @@ class TrajectoryNode(ManagedNode):
 
     def _watch(self) -> None:
         self._follow_next()
+        self._force.adopt()
         change, stop = self._follower.step(self.now_ns())
         self._outputs.send(stop)
+        self._force.watch()
         self._note_silence()
         self._follower.buffer.lead_s = self._outputs.lead_s()
         if change is not None:
@@ -299,6 +313,7 @@ class TrajectoryNode(ManagedNode):
 
     async def _on_resume(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         self._hold.resume_all()
+        self._force.forgive()
         await self._hold.kept()
         late = [str(late) for late in self._follower.safety.watchdog.late(self.now_ns())]
         held = "; ".join(self._hold.holds)
@@ -337,6 +352,7 @@ class TrajectoryNode(ManagedNode):
             *controller_lines(self._check),
             *self._source.statuses(),
             *self._outputs.statuses(),
+            *self._force.statuses(),
             self._graph.status(),
         ]
 
