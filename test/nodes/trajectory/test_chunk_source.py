@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -17,6 +18,7 @@ from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.trajectory import chunk_source
 from vla_accel_ros.nodes.trajectory.chunk_source import SILENT_S, ChunkSource
 from vla_accel_ros.sensing.slot import SlotWriter
+from vla_accel_ros.timeline import TIMELINE, flow
 from vla_accel_ros.types import Chunk
 
 JOINTS = ("a", "b")
@@ -37,10 +39,11 @@ class Bench:
         self.lost: list[str] = []
         self.node = MagicMock()
         controllers = [SimpleNamespace(rate_hz=rate) for rate in rates]
-        contract = SimpleNamespace(controllers=controllers, action_names=JOINTS)
+        contract: Any = SimpleNamespace(controllers=controllers, action_names=JOINTS)
+        self.contract = contract
         self.writer: SlotWriter | None = None
         self.open()
-        self.source = ChunkSource(self.node, contract, self._take, self.lost.append, lambda: self.s)  # type: ignore[arg-type]
+        self.source = ChunkSource(self.node, contract, self._take, self.lost.append, lambda: self.s)
 
     def open(self) -> None:
         """A writer, the next one."""
@@ -209,3 +212,16 @@ def test_whole_trajectories_are_sent_at_sixty_a_second(make: Make):
         bench.write(request)
         followed += len(bench.polled(1 / 480))
     assert 50 <= followed <= 60
+
+
+def test_what_comes_by_the_slot_is_on_the_timeline(make: Make) -> None:
+    bench = make()
+    bench.node.resolve_topic_name.return_value = "/r/action_chunk"
+    bench.source = ChunkSource(bench.node, bench.contract, bench._take, bench.lost.append, lambda: bench.s)
+    begun_ns = TIMELINE.now_ns()
+    bench.write(3)
+    bench.polled(0.01)
+    bench.polled(0.01)
+    (event,) = [one for one in TIMELINE.events(begun_ns) if one.detail == "slot"]
+    assert (event.track, event.name) == ("topic /r/action_chunk", "callback")
+    assert event.flows == (flow(STAMP + 3),)

@@ -23,6 +23,7 @@ from vla_accel_ros.nodes.chunk_topic import TOPIC, slot_name
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.sensing.slot import SlotWriter
+from vla_accel_ros.timeline import TIMELINE, flow
 from vla_accel_ros.types import Chunk
 
 _LOOK_S = 1.0
@@ -39,6 +40,7 @@ class ChunkOutput:
         self._node, self._contract, self._clock = node, contract, clock
         self._publisher = node.output(ActionChunk, TOPIC, qos.COMMAND)
         self._slot: SlotWriter | None = None
+        self._track = f"topic {node.resolve_topic_name(TOPIC)}"
         rate_hz = value(node, "chunk_messages_hz")
         self._period_s = 1.0 / rate_hz if rate_hz else 0.0
         self._due_s = self._look_s = -float("inf")
@@ -71,7 +73,9 @@ class ChunkOutput:
         if self._slot is not None and len(actions) <= MOST_ACTIONS:
             if now_s >= self._look_s + _LOOK_S:
                 self._mend(now_s)
+            begin_ns = TIMELINE.now_ns()
             self._slot.write(self._records.record(chunk, actions, inference_s), chunk.stamp_ns)
+            TIMELINE.span(self._track, "publish", begin_ns, flows=(flow(chunk.stamp_ns),), detail="slot")
         if now_s >= self._due_s:
             self._due_s = max(self._due_s + self._period_s, now_s + self._period_s / 2)
             self._publisher.publish(convert.chunk_to_message(chunk, self._contract, inference_s, actions))

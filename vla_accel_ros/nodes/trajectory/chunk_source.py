@@ -28,6 +28,7 @@ from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.sensing.slot import SlotReader
+from vla_accel_ros.timeline import TIMELINE, flow
 from vla_accel_ros.types import Chunk
 
 TRAJECTORIES_HZ = 60.0
@@ -56,6 +57,7 @@ class ChunkSource:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._node, self._take, self._lost, self._clock = node, take, lost, clock
+        self._track = f"topic {node.resolve_topic_name(TOPIC)}"
         rates = [controller.rate_hz for controller in contract.controllers]
         wanted = value(node, "chunks_from")
         self._streamed = all(rates)
@@ -108,8 +110,10 @@ class ChunkSource:
             return
         self.counts["overtaken"] += max(0, min(entry.number - self._number, 1000) - 1) if self._number else 0
         self._number = entry.number
-        began_s = self._clock()
-        if self._take(partial(self._read, entry.data)):
+        began_s, begin_ns = self._clock(), TIMELINE.now_ns()
+        taken = self._take(partial(self._read, entry.data))
+        TIMELINE.span(self._track, "callback", begin_ns, flows=(flow(entry.stamp_ns),), detail="slot")
+        if taken:
             self.counts["by slot"] += 1
             self._came_s = began_s
             self._use(SLOT, f"chunks come by the slot of {self.writer}")
