@@ -188,7 +188,7 @@ def test_after_a_token_slower_than_a_frame_there_are_as_many_again() -> None:
     lane, answer = Lane(lambda batch: slow.pop() if slow else 0.002), asked(begun=True)
 
     def second() -> int:
-        """Tokens in thirty frames, in which there is always an answer under way."""
+        """Tokens in thirty frames, in which there is always an open answer."""
         made = 0
         for _ in range(30):
             due_s = lane.now_s + 1 / 30

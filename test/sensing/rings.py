@@ -20,7 +20,7 @@ import numpy as np
 from vla_accel_ros.sensing.cameras.frames import Frame, Lease, NotReady
 from vla_accel_ros.sensing.cameras.ring import Handle, RingWriter
 from vla_accel_ros.sensing.cameras.ring_reader import RingReader
-from vla_accel_ros.sensing.cameras.segment import FOLDER, PREFIX
+from vla_accel_ros.sensing.segment import FOLDER, PREFIX
 
 KNOWN = 13
 H, W = 6, 5

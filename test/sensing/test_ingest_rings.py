@@ -16,8 +16,8 @@ from vla_accel_ros.engine.request import ACT, Request
 from vla_accel_ros.engine.streaming import Pace, Ports, Streaming
 from vla_accel_ros.sensing.cameras.frames import Frame
 from vla_accel_ros.sensing.cameras.ring import Handle, RingWriter, ring_name
-from vla_accel_ros.sensing.cameras.segment import segment_path
 from vla_accel_ros.sensing.ingest import Ingest
+from vla_accel_ros.sensing.segment import segment_path
 from vla_accel_ros.types import Torn
 
 H, W, SLOTS = 20, 30, 3

@@ -20,6 +20,7 @@ from vla_accel_ros.engine.flow_actor import FlowActor
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.lanes import Lane
+from vla_accel_ros.engine.micro_batch_times import GpuTimes
 from vla_accel_ros.engine.policies.lanes import in_lanes, lanes_of
 from vla_accel_ros.engine.policies.overload import Degrading
 from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
@@ -157,13 +158,18 @@ class ModelRunner:
 
     def _make_lanes(self) -> tuple[Lane, ...]:
         names, device = tuple(lanes_of(self.config)), self.policy.device
-        if device.type != "cuda" or len(names) == 1:
+        if device.type != "cuda":
             return tuple(map(Lane, names))
+        if len(names) == 1:
+            return (Lane(*names, timing=GpuTimes(*names, device)),)
         # A lower number is more urgent, and 0 is what streams have otherwise.
         streams = {name: torch.cuda.Stream(device, priority=at - len(names)) for at, name in enumerate(names)}
         if isinstance(self.stages, Stages):
             self.stages.partitions.update(streams)
-        return tuple(Lane(name, partial(torch.cuda.stream, stream)) for name, stream in streams.items())
+        return tuple(
+            Lane(name, partial(torch.cuda.stream, stream), GpuTimes(name, device))
+            for name, stream in streams.items()
+        )
 
     def first_stage(self, request: Request) -> str:
         if request.want == ACT:

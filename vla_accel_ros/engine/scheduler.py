@@ -24,6 +24,7 @@ from typing import Protocol
 
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.lanes import Lane, sleep_s
+from vla_accel_ros.engine.micro_batch_times import note
 from vla_accel_ros.engine.policies.overload import Degradation, Degrading
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.profile import Profile
@@ -270,7 +271,10 @@ class Scheduler:
                     idle = True
                     return ()
                 began_s = self._clock()
-                self._postprocess(batch, began_s, ran=self._run(batch))
+                with lane.timing(batch):
+                    ran = self._run(batch)
+                note(lane.name, batch, began_s, self._clock())
+                self._postprocess(batch, began_s, ran)
                 return batch.requests
         finally:
             try:

@@ -17,7 +17,7 @@ from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.sensing.cameras.frames import Lease
 from vla_accel_ros.sensing.cameras.ring import ring_name
 from vla_accel_ros.sensing.cameras.ring_reader import RingReader
-from vla_accel_ros.sensing.cameras.segment import segment_path
+from vla_accel_ros.sensing.segment import segment_path
 
 H, W = 48, 64
 S = 1_000_000_000

@@ -27,7 +27,7 @@ from vla_accel_ros.nodes.convert import handle_to_message, set_stamp
 from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.sensing.cameras.ring import RingWriter, ring_name
-from vla_accel_ros.sensing.cameras.segment import segment_path
+from vla_accel_ros.sensing.segment import segment_path
 from vla_accel_ros.types import Chunk, Observation
 
 HEIGHT, WIDTH = 30, 42

@@ -236,7 +236,7 @@ def test_on_a_gpu_a_ring_cut_short_under_a_lease_is_torn_and_no_signal(name):
 
     import torch
 
-    from vla_accel_ros.sensing.cameras.segment import segment_path
+    from vla_accel_ros.sensing.segment import segment_path
 
     with RingWriter(name, 480, 640) as writer, RingReader({"front": name}) as reader:
         writer.write(known_image(7, 480, 640), 7)
@@ -255,7 +255,7 @@ def test_on_a_gpu_a_ring_cut_short_under_a_lease_is_torn_and_no_signal(name):
 def test_memory_that_cannot_be_page_locked_is_used_as_it_is(writer, name):
     import torch
 
-    from vla_accel_ros.sensing.cameras.segment import View
+    from vla_accel_ros.sensing.segment import View
 
     mapping = View(name, lambda head, size: None).map()  # read-only, which CUDA refuses by default
     assert not mapping.page_lock().locked

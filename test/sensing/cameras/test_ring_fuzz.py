@@ -27,7 +27,7 @@ from vla_accel_ros.sensing.cameras.ring import (
     read_record,
 )
 from vla_accel_ros.sensing.cameras.ring_reader import RingReader
-from vla_accel_ros.sensing.cameras.segment import segment_path
+from vla_accel_ros.sensing.segment import segment_path
 
 H, W, SLOTS = 6, 5, 3
 CASES = int(os.environ.get("FUZZ_CASES", 100_000))

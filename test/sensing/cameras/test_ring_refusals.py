@@ -14,7 +14,7 @@ from rings import H, W, is_whole, known_image, left_over, make_reader, newest_st
 
 from vla_accel_ros.sensing.cameras.frames import NotReady
 from vla_accel_ros.sensing.cameras.ring import Handle, RingWriter
-from vla_accel_ros.sensing.cameras.segment import segment_path
+from vla_accel_ros.sensing.segment import segment_path
 
 
 def edit(name: str, at: int, data: bytes) -> None:

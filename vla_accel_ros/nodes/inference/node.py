@@ -26,7 +26,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
-from vla_accel_msgs.msg import ActionChunk, LanguageOutput, LoopStats, Motion, Observed
+from vla_accel_msgs.msg import LanguageOutput, LoopStats, Motion, Observed
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.graph_check import chunks, inputs, words
 from vla_accel_ros.control.chunking.guidance import Guiding
@@ -44,6 +44,7 @@ from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.environment import demo_contract, demo_model, lacks_profile
 from vla_accel_ros.nodes.graph import GraphCheck
+from vla_accel_ros.nodes.inference.chunk_output import ChunkOutput
 from vla_accel_ros.nodes.inference.instruction import Instruction
 from vla_accel_ros.nodes.inference.loading import Load, choices
 from vla_accel_ros.nodes.inference.reports import (
@@ -113,7 +114,7 @@ class InferenceNode(ManagedNode):
             value(self, "language_max_tokens"),
             chunking if engine.policy.acts == FLOW else None,
         )
-        self._chunks = self.output(ActionChunk, "action_chunk", qos.COMMAND)
+        self._chunks = ChunkOutput(self, contract)
         self._observed = self.output(Observed, "observed", qos.REPORT)
         self._texts = self.output(LanguageOutput, "language_output", qos.REPORT)
         self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
@@ -135,11 +136,13 @@ class InferenceNode(ManagedNode):
         self._pace.clear()
         self._inputs.promise()
         self._guiding.restart()
+        self._chunks.open()
         self._stream.start()
 
     def deactivate(self) -> None:
         assert self._stream is not None
         self._stream.stop()
+        self._chunks.close()
 
     def release(self) -> None:
         self._contract = self._stream = None
@@ -269,7 +272,7 @@ class InferenceNode(ManagedNode):
         assert self._contract is not None
         self._newest_chunk_ns, self._inputs.failed = chunk.stamp_ns, ""
         self._pace.made(chunk.stamp_ns, self.now_ns())
-        self._chunks.publish(convert.chunk_to_message(chunk, self._contract, inference_s))
+        self._chunks.send(chunk, inference_s)
 
     def _on_text(self, text: Text) -> None:
         self._texts.publish(convert.text_to_message(text))

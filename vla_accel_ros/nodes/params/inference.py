@@ -89,6 +89,22 @@ INFERENCE = (
         maximum=1000.0,
     ),
     Parameter(
+        "chunk_slot",
+        "auto",
+        "Every chunk in shared memory too, for a trajectory node on this machine (docs/high_rate.md): auto "
+        "where no other process has that already, true refuses to be activated there, false is messages "
+        "alone.",
+        choices=("auto", "true", "false"),
+    ),
+    Parameter(
+        "chunk_messages_hz",
+        100.0,
+        "At most so many chunks a second as messages (action_chunk), for bags, viewers and other machines "
+        "[Hz]; 0 is all.",
+        minimum=0.0,
+        maximum=1000.0,
+    ),
+    Parameter(
         "language_hz",
         1.0,
         "Rate at which the model continues its own prompt, unasked [Hz]; 0 is only when it is asked.",

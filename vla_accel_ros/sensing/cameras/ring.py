@@ -24,7 +24,7 @@ from functools import partial
 
 import numpy as np
 
-from vla_accel_ros.sensing.cameras.segment import Segment, View, segment_path
+from vla_accel_ros.sensing.segment import Segment, View, segment_path
 
 ENCODING = "rgb8"
 VERSION = 1

@@ -21,7 +21,7 @@ from vla_accel_ros.engine.stages.host_memory import PageLock
 from vla_accel_ros.sensing.cameras.frames import Frame, FramePool, Lease, NotReady, nearest_of, together
 from vla_accel_ros.sensing.cameras.ring import ENCODING, Handle, Record, fence
 from vla_accel_ros.sensing.cameras.ring_view import OpenRing
-from vla_accel_ros.sensing.cameras.segment import segment_path
+from vla_accel_ros.sensing.segment import segment_path
 
 Choice = Callable[[Mapping[str, Sequence[Record]]], "dict[str, Record] | NotReady"]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from vla_accel_ros.engine.stages.host_memory import PageLock, has_cuda
 from vla_accel_ros.sensing.cameras.ring import RECORD_BYTES, Record, read_header, read_record
-from vla_accel_ros.sensing.cameras.segment import View
+from vla_accel_ros.sensing.segment import View
 
 
 class OpenRing:

@@ -111,19 +111,26 @@ class View(Generic[T]):
 
     accept: gets the first bytes (at most a page) and the size of the file, says what they mean, and raises
     for what is not to be read. layout: what it said.
+    what, writer: what it is and who makes it, as sentences call them.
     Raises FileNotFoundError when there is none of that name, OSError when it may not be read, ValueError, one
     sentence, for one that another user owns or may write, or that has been cut short.
     """
 
-    def __init__(self, name: str, accept: Callable[[bytes, int], T]):
+    def __init__(
+        self,
+        name: str,
+        accept: Callable[[bytes, int], T],
+        what: str = "ring",
+        writer: str = "camera",
+    ):
         self._name, self._path = name, segment_path(name)
         self._file = os.open(self._path, os.O_RDONLY | _OPEN)
         weakref.finalize(self, os.close, self._file)
         self._status = os.fstat(self._file)
-        _refuse_foreign(name, self._status)
+        _refuse_foreign(name, self._status, what, writer)
         self.layout = accept(os.pread(self._file, mmap.PAGESIZE, 0), self._status.st_size)
         if not _is_whole(self._status, self._status.st_size):
-            raise ValueError(f"ring {name!r} was cut short by another process: restart its camera")
+            raise ValueError(f"{what} {name!r} was cut short by another process: restart its {writer}")
 
     def read(self, at: int, size: int) -> bytes:
         """A copy of `size` bytes; fewer when the file has been cut short."""
@@ -153,6 +160,15 @@ class View(Generic[T]):
         finally:
             os.close(descriptor)
 
+    def has_writer(self) -> bool:
+        """Whether the process that made it lives, and has not closed it."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+        return False
+
     def is_current(self) -> bool:
         """Whether the name still leads to this memory, all of it; not once the writer has closed, a new one
         came, or another process cut it short."""
@@ -173,21 +189,19 @@ def segment_path(name: str) -> Path:
     return FOLDER / f"{PREFIX}{name}"
 
 
-def _refuse_foreign(name: str, status: os.stat_result) -> None:
+def _refuse_foreign(name: str, status: os.stat_result, what: str, writer: str) -> None:
     """Raise ValueError unless only this user and root can have written the file."""
+    again = f"remove {segment_path(name)} and restart its {writer}"
     if not stat.S_ISREG(status.st_mode):
-        raise ValueError(
-            f"ring {name!r} is no plain file: remove {segment_path(name)} and restart its camera"
-        )
+        raise ValueError(f"{what} {name!r} is no plain file: {again}")
     if status.st_uid not in (os.geteuid(), 0):
         raise ValueError(
-            f"ring {name!r} belongs to user {status.st_uid} and not to us, user {os.geteuid()}: run the "
-            "camera and the engine as one user"
+            f"{what} {name!r} belongs to user {status.st_uid} and not to us, user {os.geteuid()}: run the "
+            f"{writer} and the engine as one user"
         )
     if status.st_mode & 0o022:
         raise ValueError(
-            f"ring {name!r} may be written by other users (mode {status.st_mode & 0o777:o}): remove "
-            f"{segment_path(name)} and restart its camera"
+            f"{what} {name!r} may be written by other users (mode {status.st_mode & 0o777:o}): {again}"
         )
 
 
