@@ -18,6 +18,8 @@ from vla_accel_ros.engine.streaming import Pace, Ports, Streaming
 from vla_accel_ros.types import Chunk, Observation
 
 ANSWER_TOKENS = 16
+DEADLINES_S = {"action": 0.1}
+"""Where it is not one period."""
 
 
 class Camera:
@@ -69,6 +71,7 @@ class Camera:
 
 class Streamed:
     """A stream while the block runs. rates: Hz of vision, action and language; joints_hz: of newer joints.
+    deadline_s: of each; 0 = as of the node inference.
 
     came_s: when each chunk came; first_s: from an image to the first chunk of it. dropped: frames that nobody
     took. All of the window from `begin` to `end`.
@@ -93,7 +96,9 @@ class Streamed:
             self._on_error,
             frames=camera,
         )
-        paces = {name: Pace(rate_hz, deadline_s) for name, rate_hz in rates.items()}
+        paces = {
+            name: Pace(rate_hz, deadline_s or DEADLINES_S.get(name, 0.0)) for name, rate_hz in rates.items()
+        }
         self.stream = Streaming(
             engine, ports, paces["vision"], paces["action"], paces["language"], ANSWER_TOKENS
         )

@@ -11,6 +11,7 @@ import pytest
 from builders import make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.policies.overload import Degradation, Degrading
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.engine.streaming import MOST_UNDELIVERED, MOST_WAITING, Pace, Ports, Streaming, Text
@@ -249,6 +250,16 @@ def test_answers_do_not_pile_up_before_a_slow_receiver_either():
     assert waiting == [f"{number}" for number in range(2 * MOST_UNDELIVERED, 3 * MOST_UNDELIVERED)]
     (language,) = (stats for stats in stream.stats() if stats.name == "language")
     assert language.misses == 2 * MOST_UNDELIVERED
+
+
+def test_what_was_given_up_for_overload_is_told_beside_the_misses():
+    stream = make_stream(World())
+    policy = stream._scheduler.policy
+    assert isinstance(policy, Degrading)
+    policy.degradation = Degradation("vision", 5, 1.0, {"": 7, "other": 1}, {"": 3})
+    told = {stats.name: (stats.given_up, stats.misses) for stats in stream.stats()}
+    assert told == {"vision": (3, 0), "action": (7, 0), "language": (0, 0)}
+    assert stream.degradation is policy.degradation
 
 
 def test_a_frame_from_before_the_start_is_not_acted_on():

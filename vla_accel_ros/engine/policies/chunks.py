@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vla_accel_ros.engine.policies.policy import Setup, frame_first, see
+from vla_accel_ros.engine.policies.policy import Setup, by_priority, frame_first, see
 from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
 
 
@@ -39,7 +39,7 @@ class StaggeredChunks(WholeChunks):
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
         acts = [request for request in ready if request.want == ACT]
-        whole = [request for request in acts if request.whole]
+        whole = by_priority([request for request in acts if request.whole])
         if whole:
             return MicroBatch(DENOISE, (whole[0],), steps=0)
         waiting = [request for request in acts if not request.begun]
