@@ -10,21 +10,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from builders import JOINTS
 from calling import call
 from chunks import Policy
 from running import NodeProcess, node_environment
 from stack import commanded_acceleration
-from stand_ins import Arm, motion_of, write_contract
+from stand_ins import Arm as InstantArm
+from stand_ins import motion_of, write_contract
 from std_srvs.srv import Trigger
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.chunk_topic import slot_name
 from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.sensing.segment import segment_path
 
 RATE_HZ, CHUNKS_HZ = 100.0, 480
 INFERENCE = "/inference"
+ENCODER_RAD = 0.04
+"""How far a joint moves at most between two samples: more than at full speed, less than a leap."""
 NEAR = np.array([0.5, 0.3, 1.2, 0.1, -0.4, 0.7])
 FAR = np.array([-0.6, -0.3, 0.6, 0.5, 0.6, 0.2])
 S = 1_000_000_000
@@ -67,6 +72,21 @@ class Writer:
         self.process = None
 
 
+class Arm(InstantArm):
+    """Told of by an encoder: commands that a busy machine delivers late, and all at once, are no leap."""
+
+    def _tick(self) -> None:
+        if self._controllers:  # which sample their trajectories at the time that it is
+            super()._tick()
+            return
+        commanded, was = dict(self.position), self.__dict__.setdefault("_shown", dict(self.position))
+        for name, position in commanded.items():
+            was[name] += float(np.clip(position - was[name], -ENCODER_RAD, ENCODER_RAD))
+        self.position = dict(was)
+        super()._tick()
+        self.position = commanded
+
+
 Launched = Callable[..., NodeProcess]
 
 
@@ -77,8 +97,18 @@ def kind() -> dict[str, object]:
 
 
 @pytest.fixture
+def arm(operator: Operator) -> Iterator[Arm]:
+    arm = Arm(operator)
+    with arm:
+        yield arm
+
+
+@pytest.fixture
 def contract(tmp_path: Path, kind: dict[str, object], joints: list[str]) -> Contract:
-    return Contract.load(write_contract(tmp_path, {}, controllers=[{**kind, "joints": joints}], home=None))
+    told = yaml.safe_load(demo_contract().read_text())["joints"]
+    loose = [{**joint, "following_error": "off"} for joint in told]
+    controllers = [{**kind, "joints": joints}]
+    return Contract.load(write_contract(tmp_path, {}, controllers=controllers, joints=loose, home=None))
 
 
 @pytest.fixture

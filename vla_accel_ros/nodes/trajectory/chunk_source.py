@@ -132,7 +132,6 @@ class ChunkSource:
         if self._clock() - self._came_s <= SILENT_S or number <= self._last:
             self.counts["messages beside the slot"] += 1
             return False
-        self._last = number
         self._use(BY_TOPIC, f"chunks come by {TOPIC}: {self.problem or 'nothing new is in the slot'}")
         return True
 
