@@ -6,7 +6,7 @@ tick waits for the sample that is about to come, so that its command is as fresh
 shares with the node is behind the lock of the adapters, which each side holds for microseconds. The node
 takes a reaction over afterwards (control/force/taking_over.py).
 
-The interpreter is asked to switch threads every 0.5 ms, and what is there when the node is configured is
+The interpreter is asked to switch threads every 0.1 ms, and what is there when the node is configured is
 taken out of garbage collection; both are of the process, and done only for a contract with a force sensor.
 """
 
@@ -37,7 +37,7 @@ from vla_accel_ros.nodes.trajectory.force_sources import open_source
 from vla_accel_ros.nodes.trajectory.hold import HOMING, Hold
 from vla_accel_ros.nodes.trajectory.release import say
 
-_SWITCH_S = 5e-4
+_SWITCH_S = 1e-4
 _LATENCIES = 4096
 _IDLE_S = 0.01
 _LEAST_SLEEP_S = 5e-5
@@ -85,6 +85,7 @@ class ForceLoop:
         self._thread.join(2.0)
         for source in self._sources:
             source.close()
+        gc.unfreeze()
 
     def begin(self, follower: ChunkFollower) -> None:
         """Motion begins anew with this follower."""
