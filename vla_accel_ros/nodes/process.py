@@ -26,7 +26,7 @@ from rclpy.signals import SignalHandlerOptions
 from vla_accel_ros.nodes import shutdown as ending
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 
-SWITCH_S = 2e-4
+SWITCH_S = 1e-4
 """How long a thread keeps the interpreter while others wait for it; Python's own is 5 ms."""
 
 

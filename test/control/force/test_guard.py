@@ -368,3 +368,21 @@ def test_whatever_a_sensor_tells_the_limits_are_kept_and_every_retreat_ends(
     arm.run(0.1)
     np.testing.assert_array_equal(arm.commanded, rest)
     assert arm.now > START
+
+
+def test_it_never_goes_back_along_a_retreat_which_is_towards_the_wall(streamed_or_not):
+    arm = ForceArm(streamed_or_not, retreat=Retreat(rad=2.0, s=3.0))
+    arm.sample, arm.speed = wall(0.4), 0.5
+    arm.go(GOAL)
+    arm.until(lambda: bool(arm.reactions))
+    arm.until(lambda: not arm.running)
+    arm.goal = np.array([0.0, 1.0, 0.5])
+    arm.until(lambda: arm.running)
+    begins = arm.commanded.copy()
+    arm.run(0.5)
+    assert arm.commanded[1] > begins[1] + 0.05
+    arm.sample = lambda now, _: ((15.0, *FREE[1:]), now)
+    arm.run(3.5)
+    assert arm.commanded[1] < begins[1] + 0.02  # all the way to where it gave way
+    assert (arm.commanded[:2] <= begins[:2] + 0.02).all()
+    assert arm.guard.phase is Phase.STOPPED

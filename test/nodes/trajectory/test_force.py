@@ -21,6 +21,7 @@ from vla_accel_msgs.msg import Motion
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.sensing.force_slot import ForceWriter
+from vla_accel_ros.sim.kinematics import Pose, inverse
 
 RATE_HZ = 500.0
 FORWARD = {"topic": "arm_positions/commands", "kind": "forward_command", "rate_hz": RATE_HZ}
@@ -167,7 +168,7 @@ def test_a_driver_that_is_killed_stops_the_arm_and_a_new_one_lets_it_go_on(
         moving(operator, policy, arm)
         os.kill(first.pid, signal.SIGKILL)
         first.wait()
-        sentence = "has told nothing of the last 0.3 s: is its driver running?"
+        sentence = "has told nothing of the last 0.3 s: its writer has ended: start it again"
         operator.wait(policy.drives(lambda: sentence in motion_of(operator)), 20.0, "word of it")
         wait_until_still(operator, policy, arm)
         second = driver()
@@ -205,3 +206,47 @@ def test_a_topic_does_the_same_and_taring_is_refused_in_motion(operator, arm, po
     wait_until_still(operator, policy, arm)
     operator.node.destroy_timer(timer)
     assert "running" in node.log
+
+
+@pytest.mark.parametrize("controller", [FORWARD], ids=["forward_command"])
+def test_a_contact_breaks_a_move_home_off(operator, arm, policy, sensor, node):
+    moving(operator, policy, arm)
+    assert call(operator, Trigger, "trajectory/hold", Trigger.Request()).success
+    wait_until_still(operator, policy, arm)
+    begin = arm.array(ARM)
+    assert call(operator, Trigger, "trajectory/resume", Trigger.Request()).success
+    answer = operator.node.create_client(Trigger, "trajectory/home").call_async(Trigger.Request())
+    operator.wait(policy.drives(lambda: np.abs(arm.array(ARM) - begin).max() > 0.1), 30.0, "a way home")
+    sensor.force = 60.0
+    operator.wait(policy.drives(answer.done), 30.0, "answer")
+    assert not answer.result().success and "force is 59.0 N" in answer.result().message
+    wait_until_still(operator, policy, arm)
+    operator.wait(policy.drives(lambda: "force is 59.0 N" in motion_of(operator)), 20.0, "word of it")
+
+
+@pytest.mark.parametrize("controller", [JTC], ids=["joint_trajectory"])
+def test_the_simulated_robot_gives_way_to_its_plate(operator, start, tmp_path, slot, contract):
+    """Its own controllers, physics and sensor, in real time: that it presses no harder than a bound is tested
+    without a clock (test/control/force/test_touching.py)."""
+    start("sim_robot", plate=True, force_slot=slot, image_width=32, image_height=32, camera_hz=1.0)
+    node = start("trajectory", autostart=True, contract=str(tmp_path / "contract.yaml"))
+    operator.wait(lambda: operator.measured, 60.0, "joints")
+    above, inside = (np.array((*inverse(Pose(0.2, 0.0, z, 0.0, 0.0)), 0.3)) for z in (0.09, 0.045))
+    policy = Policy(operator)
+    policy.goal = above
+
+    def here() -> np.ndarray:
+        return operator.measured.positions
+
+    operator.wait(policy.drives(lambda: np.abs(here() - above)[:5].max() < 0.03), 60.0, "an arm above it")
+    for share in np.linspace(0.1, 1.0, 60):
+        policy.goal = above + share * (inside - above)
+        until = time.monotonic() + 0.1
+        operator.wait(
+            policy.drives(lambda until=until: time.monotonic() > until), 10.0, "a tenth of a second"
+        )
+        if "gives way: force is" in node.log:
+            break
+    operator.wait(policy.drives(lambda: "gives way: force is" in node.log), 30.0, "a contact")
+    policy.goal = above
+    operator.wait(policy.drives(lambda: np.abs(here() - above)[:5].max() < 0.03), 60.0, "an arm above it")

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from running import NodeProcess
-from stand_ins import Arm, motion_of, write_contract
-from test_chunk_slot import FAR, NEAR, RATE_HZ, Writer, assert_no_leap, passes, sent, wait_until_still
+from stand_ins import motion_of, write_contract
+from test_chunk_slot import FAR, NEAR, RATE_HZ, Arm, Writer, assert_no_leap, passes, sent, wait_until_still
 from test_force import QUANTITIES, Sensor
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.sensing.segment import segment_path
 
 JOINTS = ["shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper"]
@@ -21,12 +23,22 @@ SLOT = "wrist-beside-chunks"
 
 
 @pytest.fixture
+def arm(operator: Operator) -> Iterator[Arm]:
+    arm = Arm(operator)
+    with arm:
+        yield arm
+
+
+@pytest.fixture
 def contract(tmp_path: Path) -> Contract:
+    told = yaml.safe_load(demo_contract().read_text())["joints"]
+    joints = [{**joint, "following_error": "off"} for joint in told]
     kind = {"topic": "arm_positions/commands", "kind": "forward_command", "rate_hz": RATE_HZ}
     wrench = {"slot": SLOT, "rate_hz": 1000, "max_age_s": 0.5, **QUANTITIES}
     force = {"wrench": wrench, "retreat": {"rest_s": 0.2}}
     controllers = [{**kind, "joints": JOINTS}]
-    return Contract.load(write_contract(tmp_path, {}, controllers=controllers, home=None, force=force))
+    more = {"controllers": controllers, "joints": joints, "force": force}
+    return Contract.load(write_contract(tmp_path, {}, home=None, **more))
 
 
 @pytest.fixture

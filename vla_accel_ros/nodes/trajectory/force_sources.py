@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-import rclpy
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
@@ -29,6 +28,7 @@ from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.sensing.force_slot import ForceReader
 
 _KEPT = 64
+_LOOK_S = 0.2
 
 Sample = tuple[int, tuple[float, ...]]
 
@@ -77,6 +77,7 @@ class TopicSource:
         }
         kind, raw = interface(FORCE_TYPES[sensor.type], "force"), sensor.type == "WrenchStamped"
         self._node.create_subscription(kind, topic, heard[sensor.type], qos.SENSOR, raw=raw)
+        self._over = threading.Event()
         self._executor = SingleThreadedExecutor(context=owner.context)
         self._executor.add_node(self._node)
         self._thread = threading.Thread(target=self._spin, name=f"{sensor.name} topic", daemon=True)
@@ -90,14 +91,15 @@ class TopicSource:
         return samples
 
     def close(self) -> None:
-        self._executor.shutdown(timeout_sec=1.0)
+        self._over.set()
         self._thread.join(2.0)
+        self._executor.shutdown(timeout_sec=1.0)
         self._node.destroy_node()
 
     def _spin(self) -> None:
         with suppress(ExternalShutdownException):
-            while rclpy.ok(context=self._executor.context) and not self._executor._is_shutdown:
-                self._executor.spin_once(timeout_sec=0.5)
+            while not self._over.is_set():
+                self._executor.spin_once(timeout_sec=_LOOK_S)
 
     def _on_wrench(self, message: bytes) -> None:
         self._samples.append(wrench_of(message))
