@@ -4,7 +4,7 @@
 
 For pi0 and pi0.5 at 1, 2 and 3 views: the roofline, our stages (each and all), plain torch eagerly and in one
 CUDA graph, torch.compile within a time budget; kernels per call, bytes allocated, and the error of the
-actions against float32. First every kernel is compared with its twin at these sizes: figures of a wrong
+actions against float32. First every kernel is compared with its reference at these sizes: figures of a wrong
 kernel would be worth nothing, so the command ends there with status 1 if one is. torch.compile takes minutes:
 --only-compile puts its figures into the file of an earlier run, with what they are compared with. Prints a
 table and writes bench/results/engine.json and engine.png.

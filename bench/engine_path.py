@@ -6,11 +6,11 @@
 A frame is `Engine.observe` and `Engine.act`: two requests through the scheduler, by the host's clock, until
 the actions are in host memory. The stages are the same engine's graphs of encode, prefill and denoise, of
 SmolVLA those of resize, prefix and step, replayed and waited for after each frame. The difference is all that
-is not a kernel of theirs: words and upload, scheduling, noise, reading and scaling actions. Frames lie in
-page-locked memory, as in the cameras' rings. Counted over further frames: bytes asked of the device's
-allocator, and tensors and bytes that Python has page-locked. Prints a table and writes
-bench/results/engine_path.json. --small runs tiny models in float32 on a CPU to try the command; its figures
-mean nothing and are written only to --out.
+is not a kernel of theirs: words and upload, scheduling, noise, reading and scaling actions. The upload of the
+same frames is timed by itself, too: its time is the machine's. Frames lie in page-locked memory, as in the
+cameras' rings. Counted over further frames: bytes asked of the device's allocator, and tensors and bytes that
+Python has page-locked. Prints a table and writes bench/results/engine_path.json. --small runs tiny models in
+float32 on a CPU to try the command; its figures mean nothing and are written only to --out.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def cases(
         given = made if arguments.pageable else [observation for observation, _ in held]
         try:
             state = "pageable" if arguments.pageable else held[0][1].lock.state
-            stages = stages_of(engine, given[0], arguments.prompt)
-            found = measure(engine, given, stages, arguments.runs)
+            stages, upload = stages_of(engine, given[0], arguments.prompt), upload_of(engine, given[0])
+            found = measure(engine, given, stages, upload, arguments.runs)
             yield {"kind": config.kind, "views": views, "frames": state, **found}
         finally:
             for _, registration in held:
@@ -126,11 +126,16 @@ def cases(
 
 
 def measure(
-    engine: Engine, observations: Sequence[Observation], stages: Callable[[], object], runs: int
+    engine: Engine,
+    observations: Sequence[Observation],
+    stages: Callable[[], object],
+    upload: Callable[[], object],
+    runs: int,
 ) -> dict[str, Any]:
-    """A frame, then a replay of the stages, again and again; each is waited for."""
+    """A frame, then a replay of the stages, then an upload, again and again; each is waited for."""
     device = engine.policy.device
-    taken: dict[str, list[float]] = {"engine": [], "observe": [], "act": [], "stages": []}
+    names = "engine", "observe", "act", "stages", "upload"
+    taken: dict[str, list[float]] = {name: [] for name in names}
     number = 0
 
     def frame() -> tuple[float, float, float]:
@@ -150,10 +155,14 @@ def measure(
         stages()
         synchronize(device)
         replayed_s = time.perf_counter()
+        upload()
+        synchronize(device)
+        uploaded_s = time.perf_counter()
         taken["engine"].append(acted_s - begin_s)
         taken["observe"].append(seen_s - begin_s)
         taken["act"].append(acted_s - seen_s)
         taken["stages"].append(replayed_s - replay_s)
+        taken["upload"].append(uploaded_s - replayed_s)
     found: dict[str, Any] = {
         name: _figures(1e3 * np.array(seconds[WARM_UP:])) for name, seconds in taken.items()
     }
@@ -200,6 +209,23 @@ def stages_of(engine: Engine, observation: Observation, prompt: int) -> Callable
     return replay
 
 
+def upload_of(engine: Engine, observation: Observation) -> Callable[[], None]:
+    """The copy of a frame's pixels to where its first stage reads them."""
+    stages, images = engine.runner.stages, list(observation.images.values())
+    if isinstance(stages, PlainStages):
+        buffers = stages.resize(images).upload
+    else:
+        assert stages is not None
+        buffers = stages.encode(len(images)).upload
+
+    @torch.inference_mode()
+    def upload() -> None:
+        buffers.take(images)
+        buffers.read()
+
+    return upload
+
+
 def page_locked(observation: Observation) -> tuple[Observation, Registration]:
     """The same frame in memory that is registered with CUDA, where there is one, until `end`."""
     images = observation.images
@@ -215,7 +241,7 @@ def page_locked(observation: Observation) -> tuple[Observation, Registration]:
 
 HEAD = (
     f"{'':17}{'engine':>9}{'p99':>9}{'p99/p50':>9}{'stages':>9}{'p99':>9}{'p99/p50':>9}{'diff ms':>10}"
-    f"{'observe':>9}{'act':>9}{'device B':>10}{'pinned':>8}{'pinned B':>10}"
+    f"{'observe':>9}{'act':>9}{'upload':>9}{'device B':>10}{'pinned':>8}{'pinned B':>10}"
 )
 
 
@@ -223,7 +249,7 @@ def line(case: dict[str, Any]) -> str:
     """Of the table: medians and p99 in milliseconds, bytes and page-locked tensors a frame."""
     both = [case[name] for name in ("engine", "stages")]
     times = "".join(f"{row['p50_ms']:9.3f}{row['p99_ms']:9.3f}{row['p99_over_p50']:9.3f}" for row in both)
-    parts = f"{case['observe']['p50_ms']:9.3f}{case['act']['p50_ms']:9.3f}"
+    parts = "".join(f"{case[name]['p50_ms']:9.3f}" for name in ("observe", "act", "upload"))
     device = "-" if case["allocated_bytes"] is None else f"{case['allocated_bytes']:.0f}"
     pinned = f"{case['pinned_tensors']:8.1f}{case['pinned_bytes']:10.0f}"
     name = f"{case['kind']}, {case['views']} view{'s' * (case['views'] > 1)}"

@@ -4,8 +4,8 @@
 
 Two subjects. `bundled`: the demo policy on frames of the simulation, in the middle of its tasks; its actions
 against those of the plain network in float32, in milliradians and over how far they move. It runs anywhere;
-on a CPU by the kernels' twins, whose times would say nothing and are not taken. `random`: pi0 and pi0.5 at
-full size with random weights on a GPU, where times are. Random weights have no outlying channels, by which
+on a CPU by the kernels' references, whose times would say nothing and are not taken. `random`: pi0 and pi0.5
+at full size with random weights on a GPU, where times are. Random weights have no outlying channels, by which
 trained ones lose most; the demo policy is trained, but small. A policy of the same contract may be --model.
 Prints tables and writes bench/results/precision_bundled.json and, on a GPU, precision_random.json.
 """
@@ -82,7 +82,9 @@ def bundled(arguments: argparse.Namespace, device: torch.device) -> dict[str, An
     exact = chunks(Engine(policy, step_dt_s=1 / 30), observations)
     moved = exact - states[:, None]
     document: dict[str, Any] = {
-        "computed by": "the kernels" if device.type == "cuda" else "the kernels' twins on a CPU, no times",
+        "computed by": "the kernels"
+        if device.type == "cuda"
+        else "the kernels' references on a CPU, no times",
         "frames": arguments.frames,
         "moved_rms_mrad": round(1e3 * float(np.sqrt(np.mean(moved**2))), 2),
         "cases": [],

@@ -83,7 +83,7 @@ def send(transport: str, seconds: float) -> None:
                 with camera.frame(sent[name][-1], HEIGHT, WIDTH) as place:
                     np.copyto(place, pixels)
     elapsed = time.monotonic() - begin
-    time.sleep(1.0)  # what is under way arrives
+    time.sleep(1.0)  # what has been sent arrives
     print(json.dumps({"sent": sent, "elapsed": elapsed}), flush=True)
     for camera in cameras.values():
         camera.close()

@@ -2,7 +2,7 @@
 
     python bench/shutdown.py [--times N]
 
-The whole stack in separate processes, real DDS, the arm under way; one node gets the signal, then it is
+The whole stack in separate processes, real DDS, the arm moving; one node gets the signal, then it is
 started again. "exit_s" is from the signal until the process has gone. "rest_s" is until the last joint state
 that still moved faster than a hundredth of full speed; a robot whose inference ends goes on until its images
 are too old, as the contract says. Writes bench/results/shutdown.json.
@@ -43,7 +43,7 @@ def speed(state: Any) -> float:
 
 
 def get_moving(stack: Stack, seed: int) -> None:
-    """A new scene, and the arm under way in it."""
+    """A new scene, and the arm moving in it."""
     operator = stack.operator
     since_ns = operator.now_ns()
     operator.instruct(stack.call(lambda: operator.reset("follow", seed)))

@@ -102,7 +102,7 @@ class Robot:
         self.processes.sweep()
 
     def set_going(self, seed: int) -> None:
-        """A new scene, all that stops lifted, and the arm under way. Raises Stalled."""
+        """A new scene, all that stops lifted, and the arm moving. Raises Stalled."""
         for node in self.processes.dead():
             node.start()
         self.relay.well()

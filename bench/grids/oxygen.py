@@ -3,7 +3,7 @@ requests arrive.
 
 A row is a cell. Frames a second count chunks of actions, actions a second what is in them. Beside ours stand
 the same stages one request after another, plain torch likewise, and the bound that batching could reach at
-best (each text cut off at k tokens, so that one alone is under way). Memory is the peak of weights and pools,
+best (each text cut off at k tokens, so that one alone is open). Memory is the peak of weights and pools,
 power and energy the whole GPU's.
 """
 
@@ -51,7 +51,7 @@ class Grid:
     """What is run. Of each cell `seconds` are measured, but at least `least` frames and at most `frames`;
     plain_frames of plain torch.
 
-    most_warm: frames before them, enough for as many texts under way as there will be.
+    most_warm: frames before them, enough for as many open texts as there will be.
     """
 
     steps: Sequence[int]

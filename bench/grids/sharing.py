@@ -48,7 +48,7 @@ class Shared:
     """Ours, over one store of prefixes and tails. inputs: observations that come in turn."""
 
     def __init__(self, model: Pi, inputs: Sequence[Inputs], most: int, tokens: int) -> None:
-        """most: texts under way at once; tokens: of the longest."""
+        """most: open texts; tokens: of the longest."""
         self.device, sizes = model.embed_table.device, model.config.prefix
         dtype = model.language_model.dtype
         longest = max(_prefix_tokens(model, one) for one in inputs)

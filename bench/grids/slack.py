@@ -23,7 +23,7 @@ def text_in_slack(
     model: Pi, seeds: Sequence[int], views: int, prompt: int, frames: int, steps: int, tokens: int,
     most: int, share: float,
 ) -> dict[str, float]:  # fmt: skip
-    """Texts only in the time that `share` of the actions' rate leaves, as many under way as fit in `most`.
+    """Texts only in the time that `share` of the actions' rate leaves, as many open as fit in `most`.
 
     Frames follow each other at once. Those that are ahead of a camera of (1 - share) of the rate without
     text have slack. Returns both rates and tokens/s.

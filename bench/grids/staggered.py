@@ -3,7 +3,7 @@ took from its first step to its last.
 
 Both are requests through the scheduler of an engine, from a held prefix to actions on the host: scheduling,
 noise and joint units are in every figure. Sequential: whole chunks, each a micro-batch. Staggered: one is
-submitted before each step, and a step advances all under way.
+submitted before each step, and a step advances all that have begun.
 """
 
 from __future__ import annotations

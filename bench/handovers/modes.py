@@ -1,8 +1,8 @@
 """The modes of the trajectory path on the bundled policy: block, async, blend and rtc, and two masks of rtc.
 
 Closed loop in simulation time, one family of tasks, three conditions (the scene stays; the target jumps 6 to
-14 cm under way; another block is asked for after 1 s), an inference of 2, 4 and 8 steps of 1/30 s. A chunk is
-begun when the last one is done, but no sooner than 0.1 s after it; in mode block, when the arm is at rest.
+14 cm on the way; another block is asked for after 1 s), an inference of 2, 4 and 8 steps of 1/30 s. A chunk
+is begun when the last one is done, but no sooner than 0.1 s after it; in mode block, when the arm is at rest.
 Seed n is the same scene, event and noise in every cell, so differences are paired. Intervals are 95 %:
 Wilson's for success, bootstrap for medians.
 """

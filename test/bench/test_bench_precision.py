@@ -1,4 +1,4 @@
-"""bench/precision.py on a CPU: the bundled policy by the twins, a row for each choice, and no times."""
+"""bench/precision.py on a CPU: the bundled policy by the references, a row for each choice, and no times."""
 
 from __future__ import annotations
 

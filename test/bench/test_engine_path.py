@@ -40,6 +40,7 @@ def test_every_case_has_the_engines_path_beside_its_stages(
         assert engine["p99_ms"] >= engine["p50_ms"] > 0 < stages["p50_ms"]
         assert engine["p99_over_p50"] == pytest.approx(engine["p99_ms"] / engine["p50_ms"], rel=1e-3)
         assert case["difference_ms"] == pytest.approx(engine["p50_ms"] - stages["p50_ms"], abs=1e-3)
+        assert case["upload"]["p50_ms"] > 0
         assert case["allocated_bytes"] is None and case["pinned_tensors"] == 0, "a CPU needs neither"
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 7 and lines[1].startswith("pi0, 1 view ")

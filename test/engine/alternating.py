@@ -39,7 +39,7 @@ def assert_frames_say_what_they_say_alone(policy: OpenVLAPolicy, count: int) -> 
     last = engine.scheduler.newest(stream.robot)
     assert last is not None
     with last as prefix:
-        engine.act(prefix)  # whatever is under way rides to its end
+        engine.act(prefix)  # whatever has begun rides to its end
     overtaken = [request.prefix.version for request in stream.dropped]
     assert sorted([chunk.kv_version for chunk in stream.chunks] + overtaken) == sorted(seen)
     assert len(overtaken) < count // 2 and not stream.errors and held_slots(engine, robots=2) == 0

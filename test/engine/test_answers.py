@@ -193,5 +193,5 @@ def test_what_cannot_be() -> None:
     assert answers.advance() == []
     with pytest.raises(ValueError, match="max_tokens is 0"):
         answers.begin(*prefix, max_tokens=0)
-    with pytest.raises(KeyError, match="answer 5 is not under way"):
+    with pytest.raises(KeyError, match="answer 5 is not open"):
         answers.cancel(5)

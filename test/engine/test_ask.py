@@ -29,7 +29,7 @@ def engine() -> Engine:
 
 
 def token(engine: Engine) -> bool:
-    """One more for every answer under way; False if there is none."""
+    """One more for every open answer; False if there is none."""
     ran = engine.scheduler.step()
     assert all(request.want == ASK for request in ran)
     return bool(ran)

@@ -104,7 +104,7 @@ def test_every_forward_takes_a_frame_in_and_one_out() -> None:
             engine.runner.drop(request)
             request.prefix.release()
     assert out == [(scene + 3, scene, greedy(scene, 4)) for scene in range(3)]
-    assert held_slots(engine) == 2, "of three under way one is the newest"
+    assert held_slots(engine) == 2, "of three in progress one is the newest"
 
 
 def test_a_right_draft_finishes_in_the_prefill() -> None:

@@ -1,4 +1,4 @@
-"""Fewer bits: who may have them, what stays exact, and how near actions stay; twins in float32 on a CPU."""
+"""Fewer bits: who may have them, what stays exact, how near actions stay; references in float32 on a CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages compute what the plain model computes: twins in float32 on a CPU, folded weights, one pool."""
+"""Stages compute what the plain model computes: references in float32 on a CPU, folded weights, one pool."""
 
 from __future__ import annotations
 

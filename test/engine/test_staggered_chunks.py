@@ -1,4 +1,4 @@
-"""Several chunks under way through the front door: each the one that act would have made."""
+"""Several chunks in progress through the front door: each the one that act would have made."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def held(engine: Engine, robot: str = "") -> Prefix:
         ({"staggered": 1}, "give 2 to 4, or 0 for one chunk at a time"),
         (
             {"staggered": 3, "slots": 5},
-            "slots is 5, but 3 chunks under way .*: give at least 6",
+            "slots is 5, but 3 chunks in progress .*: give at least 6",
         ),
     ],
 )

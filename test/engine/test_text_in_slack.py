@@ -188,7 +188,7 @@ def test_after_a_token_slower_than_a_frame_there_are_as_many_again() -> None:
     lane, answer = Lane(lambda batch: slow.pop() if slow else 0.002), asked(begun=True)
 
     def second() -> int:
-        """Tokens in thirty frames, in which there is always an answer under way."""
+        """Tokens in thirty frames, in which there is always an open answer."""
         made = 0
         for _ in range(30):
             due_s = lane.now_s + 1 / 30
@@ -416,7 +416,7 @@ def test_cancelled_answers_say_no_more_and_hold_nothing() -> None:
 
 def test_every_frame_is_acted_on_while_two_questions_are_answered() -> None:
     robot = Robot(max_tokens=3)
-    robot.stream._want_chunk()
+    robot.stream._want_chunks()
     for question in QUESTIONS[:2]:
         robot.stream.ask(question)
     for number in range(12):

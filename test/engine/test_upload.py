@@ -117,7 +117,7 @@ def test_of_a_torn_frame_nothing_comes_and_the_next_is_as_ever(family: str, tmp_
 
 
 def test_frames_may_be_overwritten_once_they_were_taken() -> None:
-    landing, frame = (
+    upload, frame = (
         ImageUpload(OPENPI.pixels, 14, 1, CPU),
         make_observation(size=(20, 30)).images[CAMERAS[0]],
     )
@@ -127,24 +127,24 @@ def test_frames_may_be_overwritten_once_they_were_taken() -> None:
         frame[:] = 0
         asked.append(True)
 
-    landing.take([frame], taken)
+    upload.take([frame], taken)
     assert asked == [True]
-    assert torch.equal(landing.views.now[0].pixels, before)
+    assert torch.equal(upload.views.now[0].pixels, before)
 
 
 def test_a_buffer_serves_every_frame_of_a_size_and_any_strides() -> None:
-    landing = ImageUpload(OPENPI.pixels, 14, 2, CPU)
+    upload = ImageUpload(OPENPI.pixels, 14, 2, CPU)
     frames = list(mixed(0).images.values())
-    landing.take(frames)
-    where, table = [view.pixels.data_ptr() for view in landing.views.now], landing.views.table.clone()
+    upload.take(frames)
+    where, table = [view.pixels.data_ptr() for view in upload.views.now], upload.views.table.clone()
     flipped = [frame[::-1, :, ::-1] for frame in mixed(1).images.values()]
-    landing.take(flipped)
-    assert [view.pixels.data_ptr() for view in landing.views.now] == where
-    assert torch.equal(landing.views.table, table)
-    for view, frame in zip(landing.views.now, flipped, strict=True):
+    upload.take(flipped)
+    assert [view.pixels.data_ptr() for view in upload.views.now] == where
+    assert torch.equal(upload.views.table, table)
+    for view, frame in zip(upload.views.now, flipped, strict=True):
         assert np.array_equal(view.pixels.numpy(), frame)
-    landing.take(frames[::-1])
-    assert not torch.equal(landing.views.table, table)
+    upload.take(frames[::-1])
+    assert not torch.equal(upload.views.table, table)
 
 
 def test_an_observation_is_refused_before_its_pixels_are_copied() -> None:
@@ -210,15 +210,15 @@ def test_registered_memory_is_copied_from_where_it_lies(mapped: bool) -> None:
     registration = Registration(memory[start:].ctypes.data, 4 << 20, mapped=mapped)
     frame = memory[start : start + 60 * 90 * 3].reshape(60, 90, 3)
     frame[:] = np.random.default_rng(0).integers(0, 256, frame.shape, np.uint8)
-    expected, landing = (
+    expected, upload = (
         torch.from_numpy(frame.copy()),
         ImageUpload(OPENPI.pixels, 28, 1, torch.device("cuda")),
     )
     for _ in range(3):
-        landing.take([frame], lambda: frame.fill(0))
-        assert torch.equal(landing.views.now[0].pixels.cpu(), expected)
+        upload.take([frame], lambda: frame.fill(0))
+        assert torch.equal(upload.views.now[0].pixels.cpu(), expected)
         frame[:] = expected.numpy()
-        landing.read()
+        upload.read()
     registration.end()
 
 

@@ -1,4 +1,4 @@
-"""Random tensors of odd shapes, the device and dtypes to test on, and how near a kernel is to its twin."""
+"""Random tensors of odd shapes, the device and dtypes to test on, and how near kernels are to references."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def poison(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.full(shape, float("nan"), dtype=dtype, device=DEVICE)
 
 
-def assert_near(kernel: Tensor, twin: Tensor, dtype: torch.dtype) -> None:
+def assert_near(kernel: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
     """By the norm of the difference, which no single rounding dominates, and finite everywhere."""
     assert torch.isfinite(kernel).all()
-    error = (kernel.double() - twin.double()).norm() / twin.double().norm().clamp(min=1e-30)
+    error = (kernel.double() - expected.double()).norm() / expected.double().norm().clamp(min=1e-30)
     assert error <= NEAR[dtype], f"{error:.3g}"

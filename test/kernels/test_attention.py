@@ -1,4 +1,4 @@
-"""triton/attention.py computes what its twin does, whatever the numbers of keys, and reads no others."""
+"""triton/attention.py computes what its reference does, whatever the numbers of keys, and reads no others."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def drawn(draw: Drawing, heads: int, kv_heads: int, head: int, dtype: torch.dtyp
 def test_prefix_and_tail(dtype: torch.dtype, heads: tuple[int, int], head: int) -> None:
     q, k, v, k_tail, v_tail = drawn(Drawing(head), *heads, head, dtype)
     lengths, tail = ints(33, 70), (k_tail, v_tail, ints(5, 21))
-    twin = run(False, q, k, v, lengths, tail=tail)
-    assert_near(run(True, q, k, v, lengths, tail=tail), twin, dtype)
+    expected = run(False, q, k, v, lengths, tail=tail)
+    assert_near(run(True, q, k, v, lengths, tail=tail), expected, dtype)
 
 
 @pytest.mark.parametrize("parts", [2, 4, 7])
@@ -62,17 +62,17 @@ def test_prefix_and_tail(dtype: torch.dtype, heads: tuple[int, int], head: int) 
 def test_any_number_of_parts_and_keys(parts: int, lengths: tuple[int, int]) -> None:
     q, k, v, k_tail, v_tail = drawn(Drawing(7), 4, 1, 16, torch.float32)
     tail = (k_tail, v_tail, ints(5, 6))
-    twin = run(False, q, k, v, ints(*lengths), tail=tail)
-    assert_near(run(True, q, k, v, ints(*lengths), parts, tail=tail), twin, torch.float32)
+    expected = run(False, q, k, v, ints(*lengths), tail=tail)
+    assert_near(run(True, q, k, v, ints(*lengths), parts, tail=tail), expected, torch.float32)
 
 
 @pytest.mark.parametrize("parts", [1, 3])
 def test_the_state_token_sees_no_action(parts: int) -> None:
     q, k, v, k_tail, v_tail = drawn(Drawing(8), 4, 1, 8, torch.float32)
     lengths, tail = ints(20, 37), (k_tail, v_tail, ints(5, 5))
-    twin = run(False, q, k, v, lengths, alone=1, tail=tail)
+    expected = run(False, q, k, v, lengths, alone=1, tail=tail)
     ours = run(True, q, k, v, lengths, parts, alone=1, tail=tail)
-    assert_near(ours, twin, torch.float32)
+    assert_near(ours, expected, torch.float32)
     k_tail[:, :, 1:] += 1
     other = run(True, q, k, v, lengths, parts, alone=1, tail=tail)
     assert torch.equal(other[:, 0], ours[:, 0])

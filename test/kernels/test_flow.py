@@ -1,4 +1,4 @@
-"""triton/flow.py and triton/norm.py compute what their twins do."""
+"""triton/flow.py and triton/norm.py compute what their references do."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_embed_actions(dtype: torch.dtype, tables: int, kind: str) -> None:
             draw(width),
             draw(batch, width, dtype=dtype),
         )
-    twin, ours = (poison(batch, horizon + (kind == "pi0"), width, dtype=dtype) for _ in range(2))
+    expected, ours = (poison(batch, horizon + (kind == "pi0"), width, dtype=dtype) for _ in range(2))
     scale = None if kind == "pi0" else draw(tables, width, spread=0.3)
-    norm, left = (Norm.of(twin, scaled=scale is not None)._replace(scale=scale) for _ in range(2))
-    flow.embed_actions(x, weight, bias, twin, *more, norm)
+    norm, left = (Norm.of(expected, scaled=scale is not None)._replace(scale=scale) for _ in range(2))
+    flow.embed_actions(x, weight, bias, expected, *more, norm)
     given = (*more, left)
     kernels.embed_actions(x, weight, bias, ours, *given, config=SMALL, scratch=Scratch.of(DEVICE, 1 << 14, 1))
-    assert_near(ours, twin, dtype)
+    assert_near(ours, expected, dtype)
     rows = batch * ours.shape[1]
     assert_near(left.squares.sum(0)[:rows], norm.squares.sum(0)[:rows], dtype)
     if left.scaled is not None and norm.scaled is not None:
@@ -55,11 +55,11 @@ def test_read_out(dtype: torch.dtype, tables: int, modulated: bool) -> None:
     hidden, weight = draw(batch, horizon + 1, width, dtype=dtype), draw(size, width)
     bias, scale = draw(tables, size), draw(tables, width) if modulated else None
     x = draw(batch, horizon, size)
-    twin, ours, moved, update = x.clone(), x.clone(), torch.empty_like(x), poison(*x.shape)
-    flow.read_out(hidden, weight, bias, twin, moved, scale)
+    expected, ours, moved, update = x.clone(), x.clone(), torch.empty_like(x), poison(*x.shape)
+    flow.read_out(hidden, weight, bias, expected, moved, scale)
     kernels.read_out(hidden, weight, bias, ours, update, scale, config=SMALL)
     assert_near(update, moved, torch.float32)
-    assert_near(ours, twin, torch.float32)
+    assert_near(ours, expected, torch.float32)
 
 
 @dtypes
@@ -80,8 +80,8 @@ def test_read_out_of_a_guided_step(dtype: torch.dtype, tables: int, guided: bool
         magnitudes = flow.Magnitudes(values, ints(4, 6, 1)) if counted else None
         run(hidden, weight, bias, moving, update, scale, step, magnitudes, guides)
         made.append((moving, update, values))
-    for ours, twin in zip(made[1], made[0], strict=True):
-        assert_near(ours, twin, torch.float32)
+    for ours, expected in zip(made[1], made[0], strict=True):
+        assert_near(ours, expected, torch.float32)
     free = x.clone()
     kernels.read_out(hidden, weight, bias, free, poison(*x.shape), scale, config=SMALL)
     moved = made[1][0]
@@ -111,8 +111,8 @@ def test_embed_actions_with_a_time_for_each(dtype: torch.dtype, kind: str) -> No
         norm = Norm.of(out, scaled=scale is not None)._replace(scale=scale)
         run(x, weight, bias, out, *given, norm)
         made.append((out, norm))
-    (twin, left), (ours, right) = made
-    assert_near(ours, twin, dtype)
+    (expected, left), (ours, right) = made
+    assert_near(ours, expected, dtype)
     assert_near(right.squares.sum(0)[: len(bias)], left.squares.sum(0)[: len(bias)], dtype)
     if right.scaled is not None and left.scaled is not None:
         assert_near(right.scaled, left.scaled, dtype)
@@ -127,15 +127,15 @@ def test_embed_actions_with_a_time_for_each(dtype: torch.dtype, kind: str) -> No
 def test_norms(dtype: torch.dtype) -> None:
     draw, width = Drawing(2), 37
     x, weight, bias = draw(5, width, dtype=dtype), draw(width), draw(width)
-    twin, ours = (poison(5, width, dtype=dtype) for _ in range(2))
-    norm.rms_norm(x, weight, twin)
+    expected, ours = (poison(5, width, dtype=dtype) for _ in range(2))
+    norm.rms_norm(x, weight, expected)
     norm_kernels.rms_norm(x, weight, ours)
-    assert_near(ours, twin, dtype)
+    assert_near(ours, expected, dtype)
     for y, y_bias in ((None, None), (draw(5, width, dtype=dtype), None), (draw(5, width, dtype=dtype), bias)):
         left, right = x.clone(), x.clone()
-        norm.add_layer_norm(left, y, y_bias, weight, bias, twin)
+        norm.add_layer_norm(left, y, y_bias, weight, bias, expected)
         norm_kernels.add_layer_norm(right, y, y_bias, weight, bias, ours)
-        assert_near(ours, twin, dtype)
+        assert_near(ours, expected, dtype)
         assert_near(right, left, dtype)
 
 
@@ -153,27 +153,27 @@ def test_add_norm(dtype: torch.dtype, modulated: bool) -> None:
             rows, out = x.clone(), poison(batch, tokens, width, dtype=dtype)
             run(rows, added, out if normed else None, at, *tables)
             made.append((rows, out if normed else rows))
-        for ours, twin in zip(made[1], made[0], strict=True):
-            assert_near(ours, twin, dtype)
+        for ours, expected in zip(made[1], made[0], strict=True):
+            assert_near(ours, expected, dtype)
 
 
 @dtypes
 def test_activations(dtype: torch.dtype) -> None:
     draw, width = Drawing(3), 1030
     y, bias = draw(3, width, dtype=dtype), draw(width)
-    twin, ours = y.clone(), y.clone()
-    norm.bias_gelu(twin, bias)
+    expected, ours = y.clone(), y.clone()
+    norm.bias_gelu(expected, bias)
     norm_kernels.bias_gelu(ours, bias)
-    assert_near(ours, twin, dtype)
+    assert_near(ours, expected, dtype)
     x, weight, bias = (draw(*shape, dtype=dtype) for shape in ((3, 40), (1032, 40), (1032,)))
-    twin, ours = (poison(3, 1032, dtype=dtype) for _ in range(2))
-    norm.gelu_product(x, weight, bias, twin)
+    expected, ours = (poison(3, 1032, dtype=dtype) for _ in range(2))
+    norm.gelu_product(x, weight, bias, expected)
     norm_kernels.gelu_product(x, weight, bias, ours)
-    assert_near(ours, twin, dtype)
-    twin, ours = (poison(1, 3, width // 2, dtype=dtype) for _ in range(2))
-    linear.glu(y[None], twin)
+    assert_near(ours, expected, dtype)
+    expected, ours = (poison(1, 3, width // 2, dtype=dtype) for _ in range(2))
+    linear.glu(y[None], expected)
     norm_kernels.glu(y[None], ours)
-    assert_near(ours, twin, dtype)
+    assert_near(ours, expected, dtype)
 
 
 @dtypes
@@ -186,5 +186,5 @@ def test_place_qkv(dtype: torch.dtype) -> None:
         k, v = (torch.zeros(3, kv_heads, 9, head, dtype=dtype, device=DEVICE) for _ in range(2))
         place(y, angles.cos(), angles.sin(), ints(2, 11), q, k, v, ints(2, 0), ints(3, 0))
         results.append((q, k, v))
-    for ours, twins in zip(results[1], results[0], strict=True):
-        assert_near(ours, twins, dtype)
+    for ours, references in zip(results[1], results[0], strict=True):
+        assert_near(ours, references, dtype)

@@ -1,4 +1,6 @@
-"""kernels/cuda compiles without a device, and on one of sm_90 computes what the twins do, each time alike."""
+"""kernels/cuda compiles without a device, and on one of sm_90 computes what the references do, each time
+alike.
+"""
 
 from __future__ import annotations
 
@@ -80,8 +82,8 @@ def test_gated_up(config: Config, rows: int, tables: int) -> None:
     draw, (batch, tokens) = Drawing(rows), fill(rows)
     x, weight = draw(batch, tokens, 320, dtype=BF16), draw(2 * 192, 320, dtype=BF16, spread=320**-0.5)
     scale, bias = tables_of(draw, batch if tables == 2 else tables, 320, 2 * 192)
-    twin, norm = poison(batch, tokens, 192, dtype=BF16), norm_of(x, scale)
-    linear.gated_up(x, weight, twin, norm, bias)
+    expected, norm = poison(batch, tokens, 192, dtype=BF16), norm_of(x, scale)
+    linear.gated_up(x, weight, expected, norm, bias)
 
     def run() -> tuple[torch.Tensor, ...]:
         ours = poison(batch, tokens, 192, dtype=BF16)
@@ -89,7 +91,7 @@ def test_gated_up(config: Config, rows: int, tables: int) -> None:
         products.gated_up(x, weight, ours, norm, bias, config=config)
         return (ours,)
 
-    assert_near(twice(run)[0], twin, BF16)
+    assert_near(twice(run)[0], expected, BF16)
 
 
 @pytest.mark.gpu
@@ -113,10 +115,12 @@ def test_rotary_qkv(config: Config, rows: int, tables: int) -> None:
         kernel(x, weight, cos, sin, at, q, k, v, slots, starts, norm, bias, **named)
         return q, pool
 
-    twins = run(linear.rotary_qkv)
-    for ours, twin in zip(twice(lambda: run(products.rotary_qkv, config=config)), twins, strict=True):
-        assert_near(ours, twin, BF16)
-        assert torch.equal(ours == 0, twin == 0)  # nothing beside its place
+    references = run(linear.rotary_qkv)
+    for ours, expected in zip(
+        twice(lambda: run(products.rotary_qkv, config=config)), references, strict=True
+    ):
+        assert_near(ours, expected, BF16)
+        assert torch.equal(ours == 0, expected == 0)  # nothing beside its place
 
 
 @pytest.mark.gpu
@@ -128,8 +132,8 @@ def test_project(config: Config, rows: int, tables: int) -> None:
     a, weight = draw(batch, tokens, width, dtype=BF16), draw(192, width, dtype=BF16, spread=width**-0.5)
     gate, scale = tables_of(draw, batch if tables == 2 else tables, 192, 192)
     before = draw(batch, tokens, 192, dtype=BF16)
-    twin, norm = before.clone(), norm_of(before, scale, filled=False)
-    linear.project(a, weight, twin, gate, norm)
+    expected, norm = before.clone(), norm_of(before, scale, filled=False)
+    linear.project(a, weight, expected, gate, norm)
     left = norm_of(before, scale, filled=False)
 
     def run() -> tuple[torch.Tensor, ...]:
@@ -138,7 +142,7 @@ def test_project(config: Config, rows: int, tables: int) -> None:
         products.project(a, weight, ours, gate, left, config=config)
         return ours, left.squares.sum(0)[:rows].clone()
 
-    assert_near(twice(run)[0], twin, BF16)
+    assert_near(twice(run)[0], expected, BF16)
     assert_norms_near(left, norm, rows, BF16)
 
 
@@ -183,8 +187,10 @@ def test_attend(config: Config, batch: int, tokens: int, keys: int, alone: int) 
     k_tail, v_tail = (draw(batch, 1, tokens, 256, dtype=BF16) for _ in range(2))
     slots, lengths = ints(*range(1, batch + 1)), ints(*(max(1, keys - 7 * b) for b in range(batch)))
     tails = ints(*(max(1, tokens - b) for b in range(batch)))
-    twin = poison(batch, tokens, heads * 256, dtype=BF16)
-    attention.attend(q, k.nan_to_num(), v.nan_to_num(), slots, lengths, twin, k_tail, v_tail, tails, alone)
+    expected = poison(batch, tokens, heads * 256, dtype=BF16)
+    attention.attend(
+        q, k.nan_to_num(), v.nan_to_num(), slots, lengths, expected, k_tail, v_tail, tails, alone
+    )
 
     def run() -> tuple[torch.Tensor, ...]:
         out = poison(batch, tokens, heads * 256, dtype=BF16)
@@ -193,7 +199,7 @@ def test_attend(config: Config, batch: int, tokens: int, keys: int, alone: int) 
         attention_kernel.attend(*given, config=config)
         return (out,)
 
-    assert_near(twice(run)[0], twin, BF16)
+    assert_near(twice(run)[0], expected, BF16)
 
 
 @pytest.mark.gpu

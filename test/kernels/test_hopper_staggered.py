@@ -1,5 +1,5 @@
 """Attention of staggered chunks in kernels/cuda: it compiles without a device, and on one of sm_90 it is the
-twin's, the same bits each time and whatever sits beside."""
+reference's, the same bits each time and whatever sits beside."""
 
 from __future__ import annotations
 

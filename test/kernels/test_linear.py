@@ -1,4 +1,4 @@
-"""triton/linear.py computes what its twin does: odd shapes, several sequences, every option."""
+"""triton/linear.py computes what its reference does: odd shapes, several sequences, every option."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def norm_of(x: torch.Tensor, scale: torch.Tensor | None, filled: bool = True) ->
     return norm
 
 
-def assert_norms_near(ours: Norm, twin: Norm, rows: int, dtype: torch.dtype) -> None:
+def assert_norms_near(ours: Norm, expected: Norm, rows: int, dtype: torch.dtype) -> None:
     """Of the squares only each row's sum is defined."""
-    assert_near(ours.squares.sum(0)[:rows], twin.squares.sum(0)[:rows], dtype)
-    if twin.scaled is not None:
+    assert_near(ours.squares.sum(0)[:rows], expected.squares.sum(0)[:rows], dtype)
+    if expected.scaled is not None:
         assert ours.scaled is not None
-        assert_near(ours.scaled, twin.scaled, dtype)
+        assert_near(ours.scaled, expected.scaled, dtype)
 
 
 @dtypes
@@ -65,8 +65,8 @@ def test_rotary_qkv(dtype: torch.dtype, tables: int, head: int, width: int) -> N
         results.append((q, k, v))
         assert pool[:, 0].count_nonzero() == pool[:, 2].count_nonzero() == 0
         assert k[3, :, :2].count_nonzero() == k[3, :, 9:].count_nonzero() == k[0].count_nonzero() == 0
-    for ours, twins in zip(results[1], results[0], strict=True):
-        assert_near(ours, twins, dtype)
+    for ours, references in zip(results[1], results[0], strict=True):
+        assert_near(ours, references, dtype)
 
 
 @dtypes
@@ -77,11 +77,11 @@ def test_gated_up(dtype: torch.dtype, tables: int, shape: tuple[int, int, int, i
     x = draw(batch, tokens, width, dtype=dtype)
     weight = draw(2 * columns, width, dtype=dtype, spread=width**-0.5)
     scale, bias = tables_of(draw, batch if tables == 2 else tables, width, 2 * columns)
-    twin, ours = (poison(batch, tokens, columns, dtype=dtype) for _ in range(2))
+    expected, ours = (poison(batch, tokens, columns, dtype=dtype) for _ in range(2))
     norm = norm_of(x, scale)
-    linear.gated_up(x, weight, twin, norm, bias)
+    linear.gated_up(x, weight, expected, norm, bias)
     kernels.gated_up(x, weight, ours, norm, bias, config=Config(16, 16, 32))
-    assert_near(ours, twin, dtype)
+    assert_near(ours, expected, dtype)
 
 
 @dtypes
@@ -93,11 +93,11 @@ def test_project(dtype: torch.dtype, tables: int, config: Config, sizes: tuple[i
     a, weight = draw(batch, tokens, width, dtype=dtype), draw(columns, width, dtype=dtype, spread=width**-0.5)
     gate, scale = tables_of(draw, tables, columns, columns)
     before, scratch = draw(batch, tokens, columns, dtype=dtype), Scratch.of(DEVICE, 1 << 16, 64)
-    twin, ours = before.clone(), before.clone()
+    expected, ours = before.clone(), before.clone()
     norm, left = (norm_of(before, scale, filled=False) for _ in range(2))
-    linear.project(a, weight, twin, gate, norm)
+    linear.project(a, weight, expected, gate, norm)
     project_kernels.project(a, weight, ours, gate, left, config=config, scratch=scratch)
-    assert_near(ours, twin, dtype)
+    assert_near(ours, expected, dtype)
     assert_norms_near(left, norm, batch * tokens, dtype)
     assert not scratch.counters.any()
     again = before.clone()
@@ -109,10 +109,10 @@ def test_project(dtype: torch.dtype, tables: int, config: Config, sizes: tuple[i
 def test_project_is_whole_where_scratch_memory_is_too_small_to_split(dtype: torch.dtype) -> None:
     draw = Drawing(3)
     a, weight = draw(1, 4, 64, dtype=dtype), draw(16, 64, dtype=dtype, spread=0.125)
-    twin = draw(1, 4, 16, dtype=dtype)
-    ours = twin.clone()
-    linear.project(a, weight, twin)
+    expected = draw(1, 4, 16, dtype=dtype)
+    ours = expected.clone()
+    linear.project(a, weight, expected)
     project_kernels.project(
         a, weight, ours, config=Config(16, 16, 16, split=4), scratch=Scratch.of(DEVICE, 8, 1)
     )
-    assert_near(ours, twin, dtype)
+    assert_near(ours, expected, dtype)

@@ -1,5 +1,6 @@
-"""triton/packed_attention.py and triton/rows.py compute what their twins do, wherever the keys and values
-lie."""
+"""triton/packed_attention.py and triton/rows.py compute what their references do, wherever the keys and
+values lie.
+"""
 
 from __future__ import annotations
 
@@ -84,8 +85,8 @@ def test_a_prefill_and_riders_and_an_answer_in_pages(
     ]
     work = make_work(shapes, now, heads[0] // heads[1], splits=splits)
     qkv = draw(work.rows, (heads[0] + 2 * heads[1]) * width, dtype=dtype)
-    kernel, twin = both(qkv, work, heads[0], width)
-    assert_near(kernel, twin, dtype)
+    kernel, expected = both(qkv, work, heads[0], width)
+    assert_near(kernel, expected, dtype)
     assert_near(kernel[-1], qkv[-1, -heads[1] * width :].unflatten(0, (heads[1], -1)).repeat_interleave(
         heads[0] // heads[1], dim=0
     ).flatten(), dtype)  # fmt: skip  # an idle row sees itself
@@ -114,8 +115,8 @@ def test_any_segments(data: st.DataObject, splits: int, kv_heads: int, groups: i
         prefix = data.draw(st.integers(0, 70), label="prefix")
         now.append(looking(memory.slot(data.draw(st.integers(0, 3)), 0, prefix), *past))
     work = make_work(shapes, now, groups, splits=splits)
-    kernel, twin = both(draw(work.rows, (heads + 2 * kv_heads) * width), work, heads, width)
-    assert_near(kernel, twin, torch.float32)
+    kernel, expected = both(draw(work.rows, (heads + 2 * kv_heads) * width), work, heads, width)
+    assert_near(kernel, expected, torch.float32)
 
 
 def test_the_same_work_serves_other_lengths() -> None:
@@ -151,8 +152,8 @@ def test_rotary_positions_and_the_writing_of_keys_and_values(
         qkv = draw(work.rows, (heads[0] + 2 * heads[1]) * width, dtype=dtype)
         module.rotary_write(qkv, *tables(width), work, LAYER, heads[0])
         made.append((qkv, *memory.slots, *memory.pages))
-    for kernel, twin in zip(*made, strict=True):
-        assert_near(kernel, twin, dtype)
+    for kernel, expected in zip(*made, strict=True):
+        assert_near(kernel, expected, dtype)
     untouched = Memory(Drawing(3), heads[1], width, dtype)
     assert torch.equal(made[0][1][:, 0], untouched.slots[0][:, 0])
     assert torch.equal(made[0][1][2, 1, :, 13:], untouched.slots[0][2, 1, :, 13:])

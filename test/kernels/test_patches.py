@@ -1,4 +1,6 @@
-"""Patches of images: the twin is each family's own processing, and the kernel is the twin, to the bit."""
+"""Patches of images: the reference is each family's own processing, and the kernel is the reference, to the
+bit.
+"""
 
 from __future__ import annotations
 
@@ -88,10 +90,10 @@ def test_frames_of_real_cameras_at_the_published_size(name: str, shape: tuple[in
 @pytest.mark.parametrize("shape", ODD, ids=str)
 def test_the_kernel_is_its_twin(name: str, shape: tuple[int, int]) -> None:
     views = views_of(RULES[name], [drawn(*shape, edges=True)])
-    ours, twins = (poison(1, 4, 7 * 7 * views.rule.channels) for _ in range(2))
+    ours, references = (poison(1, 4, 7 * 7 * views.rule.channels) for _ in range(2))
     kernels.patches(views, 7, ours)
-    image.patches(views, 7, twins)
-    torch.testing.assert_close(ours, twins, **EXACT)
+    image.patches(views, 7, references)
+    torch.testing.assert_close(ours, references, **EXACT)
 
 
 @each_rule
@@ -110,10 +112,10 @@ def test_cameras_of_different_sizes_are_read_where_the_table_points(name: str) -
 @each_rule
 def test_a_row_that_several_programs_share(name: str) -> None:
     views = views_of(RULES[name], [drawn(9, 31)], 98)
-    ours, twins = (poison(1, 49, 14 * 14 * views.rule.channels) for _ in range(2))
+    ours, references = (poison(1, 49, 14 * 14 * views.rule.channels) for _ in range(2))
     kernels.patches(views, 14, ours)
-    image.patches(views, 14, twins)
-    torch.testing.assert_close(ours, twins, **EXACT)
+    image.patches(views, 14, references)
+    torch.testing.assert_close(ours, references, **EXACT)
 
 
 def test_padding_is_black_and_other_patch_sizes_do() -> None:
@@ -133,7 +135,7 @@ def test_a_gpu_gives_the_pixels_that_a_cpu_gives(name: str) -> None:
         there, here = views_of(RULES[name], [pixels], 224), Views(RULES[name], 224, 1, torch.device("cpu"))
         here.point([here.view(pixels)])
         shape = 1, 256, 14 * 14 * here.rule.channels
-        ours, twins = poison(*shape), torch.empty(shape)
+        ours, references = poison(*shape), torch.empty(shape)
         kernels.patches(there, 14, ours)
-        image.patches(here, 14, twins)
-        torch.testing.assert_close(ours.cpu(), twins, **EXACT)
+        image.patches(here, 14, references)
+        torch.testing.assert_close(ours.cpu(), references, **EXACT)

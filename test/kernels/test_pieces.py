@@ -1,4 +1,4 @@
-"""What vla tune and bench/engine.py time of kernels is what they compute: every piece against its twin."""
+"""What vla tune and bench/engine.py time of kernels is what they compute: each against its reference."""
 
 from __future__ import annotations
 

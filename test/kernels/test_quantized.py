@@ -1,4 +1,4 @@
-"""Quantised weights: near what they were made of, and multiplied by the kernels as by their twins.
+"""Quantised weights: near what they were made of, and multiplied by the kernels as by their references.
 
 The interpreter rounds to fp8 wrongly at powers of two, so there rows are left in a wider dtype, unrounded.
 """
@@ -54,8 +54,8 @@ def test_rotary_qkv(dtype: torch.dtype, kind: str, width: int, head: int) -> Non
             **named,
         )  # fmt: skip
         results.append((q, k, v))
-    for ours, twins in zip(results[1], results[0], strict=True):
-        assert_near(ours, twins, dtype)
+    for ours, references in zip(results[1], results[0], strict=True):
+        assert_near(ours, references, dtype)
 
 
 @dtypes
@@ -65,10 +65,10 @@ def test_gated_up(dtype: torch.dtype, kind: str, shape: tuple[int, int, int, int
     (batch, tokens, columns, width), draw = shape, Drawing(1)
     x = draw(batch, tokens, width, dtype=dtype)
     weight = quantize(draw(2 * columns, width, spread=width**-0.5), kind)
-    twin, ours = (poison(batch, tokens, columns, dtype=dtype) for _ in range(2))
-    linear.gated_up(x, weight, twin, normed(x))
+    expected, ours = (poison(batch, tokens, columns, dtype=dtype) for _ in range(2))
+    linear.gated_up(x, weight, expected, normed(x))
     linear_kernels.gated_up(x, weight, ours, normed(x), config=Config(16, 16, 32))
-    assert_near(ours, twin, dtype)
+    assert_near(ours, expected, dtype)
 
 
 @dtypes
@@ -79,24 +79,24 @@ def test_project(dtype: torch.dtype, kind: str, config: Config, sizes: tuple[int
     (columns, width), draw, batch, tokens = sizes, Drawing(2), 3, 7
     a, weight = draw(batch, tokens, width, dtype=dtype), quantize(draw(columns, width, spread=0.1), kind)
     gate, before = draw(1, columns, spread=0.3), draw(batch, tokens, columns, dtype=dtype)
-    twin, ours, scratch = before.clone(), before.clone(), Scratch.of(DEVICE, 1 << 16, 64)
-    linear.project(a, weight, twin, gate)
+    expected, ours, scratch = before.clone(), before.clone(), Scratch.of(DEVICE, 1 << 16, 64)
+    linear.project(a, weight, expected, gate)
     project_kernels.project(a, weight, ours, gate, config=config, scratch=scratch)
-    assert_near(ours, twin, dtype)
+    assert_near(ours, expected, dtype)
     assert not scratch.counters.any()
 
 
 def places(rows: int, width: int) -> tuple[Rows, Rows]:
-    """For the twin and the kernel."""
+    """For the reference and the kernel."""
     dtype = torch.float8_e4m3fn if CUDA else torch.float32
     made = [Rows(poison(rows, width).to(dtype), poison(rows, 1)) for _ in range(2)]
     return made[0], made[1]
 
 
-def assert_rows_near(ours: Rows, twin: Rows, dtype: torch.dtype) -> None:
+def assert_rows_near(ours: Rows, expected: Rows, dtype: torch.dtype) -> None:
     """Values of fp8 may be one rounding apart where the unrounded ones hardly are."""
-    assert_near(ours.scale, twin.scale, dtype)
-    error = (ours.values.float() - twin.values.float()).norm() / twin.values.float().norm()
+    assert_near(ours.scale, expected.scale, dtype)
+    error = (ours.values.float() - expected.values.float()).norm() / expected.values.float().norm()
     assert error <= (6e-3 if CUDA else 4e-3)
     assert ours.values.float().abs().amax(1).sub(448).abs().max() < 1e-2
 
@@ -115,24 +115,24 @@ def test_norms_leave_rows(dtype: torch.dtype, width: int, added: bool) -> None:
     x, y = draw(5, width, dtype=dtype), product(draw, 5, width, dtype) if added else None
     weight, bias, y_bias = (draw(width, spread=0.3, dtype=dtype) for _ in range(3))
     for name, given in (("rms_norm_rows", (weight.float(),)), ("layer_norm_rows", (weight, bias))):
-        twin, ours = places(5, width)
+        expected, ours = places(5, width)
         a, b = x.clone(), x.clone()
         between = (y,) if name == "rms_norm_rows" else (y, y_bias)
-        getattr(quantized, name)(a, *between, *given, twin)
+        getattr(quantized, name)(a, *between, *given, expected)
         getattr(kernels, name)(b, *between, *given, ours)
         torch.testing.assert_close(a, b)
         assert torch.equal(a, x) != added
-        assert_rows_near(ours, twin, dtype)
+        assert_rows_near(ours, expected, dtype)
 
 
 @dtypes
 def test_a_layer_norm_takes_exact_products_too(dtype: torch.dtype) -> None:
-    draw, (twin, ours) = Drawing(10), places(5, 48)
+    draw, (expected, ours) = Drawing(10), places(5, 48)
     x, y = draw(5, 48, dtype=dtype), draw(5, 48, dtype=dtype)
     weight, bias = draw(48), draw(48)
-    quantized.layer_norm_rows(x.clone(), y, None, weight, bias, twin)
+    quantized.layer_norm_rows(x.clone(), y, None, weight, bias, expected)
     kernels.layer_norm_rows(x, y, None, weight, bias, ours)
-    assert_rows_near(ours, twin, dtype)
+    assert_rows_near(ours, expected, dtype)
 
 
 @dtypes
@@ -140,15 +140,15 @@ def test_a_layer_norm_takes_exact_products_too(dtype: torch.dtype) -> None:
 def test_activations_leave_rows(dtype: torch.dtype, width: int) -> None:
     draw = Drawing(4)
     y, bias = product(draw, 6, 2 * width, dtype), draw(width, dtype=dtype)
-    twin, ours = places(6, width)
-    quantized.glu_rows(y, twin)
+    expected, ours = places(6, width)
+    quantized.glu_rows(y, expected)
     kernels.glu_rows(y, ours)
-    assert_rows_near(ours, twin, dtype)
+    assert_rows_near(ours, expected, dtype)
     y = product(draw, 6, width, dtype)
-    twin, ours = places(6, width)
-    quantized.gelu_rows(y, bias, twin)
+    expected, ours = places(6, width)
+    quantized.gelu_rows(y, bias, expected)
     kernels.gelu_rows(y, bias, ours)
-    assert_rows_near(ours, twin, dtype)
+    assert_rows_near(ours, expected, dtype)
 
 
 def test_a_row_of_zeros_stays_one() -> None:
@@ -170,13 +170,13 @@ def test_products_of_fp8_rows_are_cublas(rows: int, sizes: tuple[int, int], bias
     bias = draw(columns, dtype=torch.bfloat16) if biased else None
     a = Rows.place(rows, width, DEVICE)
     a.leave(draw(rows, width))
-    twin, ours = (poison(rows, columns, dtype=torch.bfloat16) for _ in range(2))
-    quantized.multiply_rows(a, weight, twin, bias)
+    expected, ours = (poison(rows, columns, dtype=torch.bfloat16) for _ in range(2))
+    quantized.multiply_rows(a, weight, expected, bias)
     kernels.multiply_rows(a, weight, ours, bias)
-    assert_near(ours, twin, torch.bfloat16)
+    assert_near(ours, expected, torch.bfloat16)
     kernels.multiply_unscaled(a, weight, ours)
-    quantized.multiply_rows(a, weight, twin)
-    assert_near(Product(ours, a.scale, weight.scale).float(), twin, torch.bfloat16)
+    quantized.multiply_rows(a, weight, expected)
+    assert_near(Product(ours, a.scale, weight.scale).float(), expected, torch.bfloat16)
 
 
 @pytest.mark.parametrize(("kind", "most"), [(FP8, 0.03), (INT8, 0.01), (INT4, 0.13)])
@@ -217,8 +217,8 @@ def test_few_rows_are_multiplied(
 ) -> None:
     (rows, columns, width), draw = sizes, Drawing(7)
     a, weight = draw(rows, width, dtype=dtype), quantize(draw(columns, width, spread=width**-0.5), kind)
-    twin = draw(rows, columns, dtype=dtype) if add else poison(rows, columns, dtype=dtype)
-    ours = twin.clone()
-    quantized.multiply(a, weight, twin, add)
+    expected = draw(rows, columns, dtype=dtype) if add else poison(rows, columns, dtype=dtype)
+    ours = expected.clone()
+    quantized.multiply(a, weight, expected, add)
     small_weights.multiply(a, weight, ours, add)
-    assert_near(ours, twin, dtype)
+    assert_near(ours, expected, dtype)

@@ -1,5 +1,5 @@
 """The image encoder's products in kernels/cuda compile without a device; on one of sm_90 they are what their
-twins are, each time alike, and Encode is as near to float32 with them as with cuBLAS."""
+references are, each time alike, and Encode is as near to float32 with them as with cuBLAS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Attention of the image encoder in kernels/cuda: it compiles without a device, and is its twin on sm_90."""
+"""Attention of the image encoder in kernels/cuda: it compiles without a device, and is its reference on
+sm_90.
+"""
 
 from __future__ import annotations
 

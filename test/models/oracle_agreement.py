@@ -40,7 +40,7 @@ def spread(ours: Tensor, recorded: Tensor) -> float:
 
 
 def bound(run: Any, what: Callable[[Any], Tensor], recorded: Tensor) -> float:
-    """How far any number of what(run) may be off. run: has `exact`, whether it is float32, and a twin
+    """How far any number of what(run) may be off. run: has `exact`, whether it is float32, and a reference
     `in_float64`."""
     least = rounding(recorded.float())
     if run.exact:

@@ -27,7 +27,7 @@ from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.checkpoints.conversion import Target, convert
 from vla_accel_ros.models.checkpoints.shards import read_table
 
-FAST = 2e-5  # the stages' twins sum in another order
+FAST = 2e-5  # the stages' references sum in another order
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -85,11 +86,13 @@ class NodeProcess:
             else:
                 process = self._server.start(what, arguments, self._log, ROOT, environment)
         self._newest = process, written
-        threading.Thread(target=self._start_again, args=self._newest, daemon=True).start()
+        if NodeProcess.any_killed:
+            threading.Thread(target=self._start_again, args=self._newest, daemon=True).start()
 
     def _start_again(self, process: subprocess.Popen[bytes] | Forked, written: int) -> None:
-        if self._lost(process.wait(), written) and process is self.process:
-            self.start()
+        with suppress(ValueError):  # the fork server was closed
+            if self._lost(process.wait(), written) and process is self.process:
+                self.start()
 
     def _lost(self, status: int, written: int) -> bool:
         """Whether a process ended because the middleware could not reach it, after one was killed. written:
@@ -130,10 +133,13 @@ class NodeProcess:
         end with status 1. It is started again then.
         """
         NodeProcess.any_killed = True
-        process, _ = self._newest
+        process, written = self._newest
+        threading.Thread(target=self._start_again, args=(process, written), daemon=True).start()
         links = [link.readlink() for link in Path(f"/proc/{process.pid}/fd").iterdir()]
         for lock in (link for link in links if link.match("/dev/shm/fastdds_port*_el")):
-            lock.with_name(lock.name.removesuffix("_el")).unlink()
+            name = lock.name.removesuffix("_el")
+            for part in (name, lock.name, f"sem.{name}_mutex"):
+                lock.with_name(part).unlink(missing_ok=True)
         assert process.wait(timeout_s) == 1
         until(partial(self._started_after, process), timeout_s, "new process", lambda: self.log)
 

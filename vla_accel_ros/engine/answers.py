@@ -122,7 +122,7 @@ class Answers:
     def cancel(self, request: int) -> None:
         """Break an answer off and give back what it holds. Raises KeyError if it is not open."""
         if request not in self._answers:
-            raise KeyError(f"answer {request} is not under way: {list(self._answers)} are")
+            raise KeyError(f"answer {request} is not open: {list(self._answers)} are")
         del self._answers[request]
         self._store.remove(request)
 

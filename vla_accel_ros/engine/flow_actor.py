@@ -79,7 +79,7 @@ class FlowActor:
         count = config.staggered
         if count and pool.slots < count + BESIDE:
             raise ValueError(
-                f"slots is {pool.slots}, but {count} chunks under way hold a frame each and {BESIDE} more "
+                f"slots is {pool.slots}, but {count} chunks in progress hold a frame each and {BESIDE} more "
                 f"are needed: give at least {count + BESIDE}."
             )
         if count and isinstance(stages, Stages):

@@ -1,8 +1,8 @@
-"""The kernels a stage calls, with their tuning and scratch memory, or their twins.
+"""The kernels a stage calls, with their tuning and scratch memory, or their references.
 
-Stages are written once against `Ops`. On a CPU it is the twins; on a GPU the Triton kernels, imported only
-then, each launched as the device's table says. An Ops belongs to one chain of launches: two stages that may
-run at the same time have one each, because kernels leave partial sums in its scratch memory.
+Stages are written once against `Ops`. On a CPU it is the references; on a GPU the Triton kernels, imported
+only then, each launched as the device's table says. An Ops belongs to one chain of launches: two stages that
+may run at the same time have one each, because kernels leave partial sums in its scratch memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vla_accel_ros.kernels.tuning import Config, Shape, Table
 
 
 class Ops:
-    """The twins."""
+    """The plain references."""
 
     attend = staticmethod(attention.attend)
     attend_rotary = staticmethod(attention.attend_rotary)
@@ -153,7 +153,7 @@ class TritonOps(Ops):
 
 
 def ops_for(device: torch.device) -> Ops:
-    """The kernels on a GPU, the twins elsewhere. Raises RuntimeError on a GPU without triton."""
+    """The kernels on a GPU, the references elsewhere. Raises RuntimeError on a GPU without triton."""
     if device.type != "cuda":
         return Ops()
     if importlib.util.find_spec("triton") is None:

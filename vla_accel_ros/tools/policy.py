@@ -39,6 +39,7 @@ _LIFECYCLE = (
     "get_state",
     "get_transition_graph",
 )
+_TIMELINE = "timeline"
 _MOTION = ("hold", "resume", "home", "release", "reclaim", "reset")
 LIFECYCLE_NODES = ("inference", "trajectory", "recorder")
 
@@ -77,7 +78,7 @@ def rights(contract: Contract, sim: bool = False) -> dict[str, Rights]:
     forces = {sensor.topic for sensor in sensors if sensor.topic}
     motion = (*_MOTION, "tare") if sensors else _MOTION
     services = {f"trajectory/{name}" for name in motion} | {"inference/cancel_answers"}
-    served = {f"{node}/{name}" for node in LIFECYCLE_NODES for name in (*_PARAMETERS, *_LIFECYCLE)}
+    served = {f"{node}/{name}" for node in LIFECYCLE_NODES for name in (*_PARAMETERS, *_LIFECYCLE, _TIMELINE)}
     every = {
         "inference": Rights(
             publish=own | {"action_chunk", "observed", "session", "language_output", "inputs"},
@@ -136,7 +137,7 @@ def _add_what_every_node_has(each: Rights, name: str) -> None:
     each.subscribe |= {"/parameter_events", "/clock"}
     each.reply |= {f"~/{service}" for service in (*_PARAMETERS, _TYPE)}
     if name in LIFECYCLE_NODES:
-        each.reply |= {f"~/{service}" for service in _LIFECYCLE}
+        each.reply |= {f"~/{service}" for service in (*_LIFECYCLE, _TIMELINE)}
         each.publish.add("~/transition_event")
         each.reply.add(f"{name}_asking/{_TYPE}")  # nodes/service_calls.py
 

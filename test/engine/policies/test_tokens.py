@@ -173,7 +173,7 @@ def test_every_mode_finishes_every_frame_and_no_more_ride_than_there_is_room_for
     assert {number for number, _, _ in machine.finished} | waiting == set(range(len(scenes)))
     assert len(machine.finished) + len(waiting) == len(scenes)
     assert all(done + right == tokens for _, done, right in machine.finished)
-    machine.frame(0, stream=False)  # somebody waits for it: it takes all that is under way along
+    machine.frame(0, stream=False)  # somebody waits for it: it takes all that has begun along
     assert len(machine.finished) == len(scenes) + 1 and not machine.queue
 
 

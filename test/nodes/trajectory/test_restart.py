@@ -86,12 +86,6 @@ def restart(node: NodeProcess, operator: Operator) -> None:
     node.start()
 
 
-def fault(node: NodeProcess, operator: Operator) -> None:
-    """It ends by itself because of what it cannot mend."""
-    node.lose_ports()
-    forget(operator)
-
-
 def forget(operator: Operator) -> None:
     """Of what the node before said."""
     operator._diagnostics.clear()
@@ -115,14 +109,19 @@ def test_what_the_operator_held_is_held_by_the_next_process(operator, policy, la
     moves(operator, policy)
 
 
-@pytest.mark.parametrize("again", [crash, fault])
-def test_after_a_crash_it_is_held_by_itself_and_after_a_clean_end_it_is_not(
-    operator, policy, launched, again
-):
+def test_a_fault_is_a_crash(operator, policy, launched):
+    node = launched()
+    moves(operator, policy)
+    node.lose_ports()  # it ends by itself because of what it cannot mend
+    forget(operator)
+    stays(operator, policy, CRASHED)
+
+
+def test_after_a_crash_it_is_held_by_itself_and_after_a_clean_end_it_is_not(operator, policy, launched):
     node = launched()
     restart(node, operator)
     moves(operator, policy)
-    again(node, operator)
+    crash(node, operator)
     stays(operator, policy, CRASHED)
     restart(node, operator)  # nobody has resumed it yet
     stays(operator, policy, CRASHED)

@@ -34,7 +34,7 @@ from vla_accel_ros.models.processing.pixels import PixelRule
 class Encode(Stage):
     """`images` images of one forward, as they come from the cameras, made patches of by a rule.
 
-    landing: where they are put; patches float32 [N, tokens, 3 * patch * patch]: in [-1, 1], channels first;
+    upload: where they are put; patches float32 [N, tokens, 3 * patch * patch]: in [-1, 1], channels first;
     tokens [N * tokens, W]: what the prefix stack gets.
     """
 

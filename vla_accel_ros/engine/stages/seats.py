@@ -1,10 +1,10 @@
 """Chunks of several frames denoised in one batch, each at its own flow time.
 
 Denoising one chunk reads the action expert's weights once per step for a few dozen rows. Here up to S chunks
-are under way, begun one step apart: each forward advances all of them by one step, and once there are as many
-as steps, each forward finishes one. A finished trajectory leaves at the rate of steps, not of chunks, for
-little more than one chunk's cost. Every chunk's own steps are the ordinary ones, on its own prefix and state.
-A chunk keeps one seat from its first step to its last; what seats are made of is a parameter.
+are in progress, begun one step apart: each forward advances all of them by one step, and once there are as
+many as steps, each forward finishes one. A finished trajectory leaves at the rate of steps, not of chunks,
+for little more than one chunk's cost. Every chunk's own steps are the ordinary ones, on its own prefix and
+state. A chunk keeps one seat from its first step to its last; what seats are made of is a parameter.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from vla_accel_ros.types import Observation
 
 
 class Towers(Stage):
-    """landing: where the image is put; tokens [n, W]: what becomes of it."""
+    """upload: where the image is put; tokens [n, W]: what becomes of it."""
 
     def __init__(self, policy: WordedPolicy, ops: Ops) -> None:
         super().__init__(policy.device)

@@ -1,5 +1,5 @@
 // Attention of a chunk's few tokens over a prefix and over themselves, in one launch, for sm_90:
-// kernels/reference/attention.py has the plain twin.
+// kernels/reference/attention.py has the plain reference.
 //
 // The blocks of a cluster share one head, and each block has TEAMS teams of four warps. Each team takes one
 // part of the keys, the last one the tail; SIDES blocks each make some columns of the result from the same

@@ -1,8 +1,8 @@
 """Launches of attention.cu: attention of a denoising step, on sm_90.
 
-The signature is that of its twin in kernels/reference/attention.py. `takes` says which attention it is for:
-bfloat16, heads of 256, and a tail; and the prefix, slots, lengths and tails must have been written before the
-chain of launches began, as they were when a chunk is denoised, because they are read early.
+The signature is that of its reference in kernels/reference/attention.py. `takes` says which attention it is
+for: bfloat16, heads of 256, and a tail; and the prefix, slots, lengths and tails must have been written
+before the chain of launches began, as they were when a chunk is denoised, because they are read early.
 """
 
 from __future__ import annotations

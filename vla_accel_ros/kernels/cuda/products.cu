@@ -1,4 +1,4 @@
-// A product of a few dozen rows with what stands around it, for sm_90: kernels/reference/linear.py has the plain twins.
+// A product of a few dozen rows with what stands around it, for sm_90: kernels/reference/linear.py has the plain reference.
 //
 // Each block owns some columns (and, in `project`, a part of the inner dimension) and keeps all of its
 // weights in shared memory. They are asked for by one instruction a tile before the launch waits for the one

@@ -1,7 +1,7 @@
 """Launches of products.cu: the three products of a denoising layer, for few rows, on sm_90.
 
-Each has the signature of its twin in kernels/reference/linear.py. `takes` says whether a product is of the
-kind that these are for: bfloat16, whole tiles of columns and of the inner dimension, and weights that fit
+Each has the signature of its reference in kernels/reference/linear.py. `takes` says whether a product is of
+the kind that these are for: bfloat16, whole tiles of columns and of the inner dimension, and weights that fit
 into a block's shared memory. Tables, positions, slots and starts must have been written before the chain of
 launches began, because they are read early.
 """

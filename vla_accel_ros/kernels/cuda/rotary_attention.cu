@@ -1,5 +1,5 @@
 // Attention of what a product just made, of several sequences of a few dozen tokens, over a prefix and over
-// themselves, in one launch, for sm_90: kernels/reference/attention.py has the plain twin.
+// themselves, in one launch, for sm_90: kernels/reference/attention.py has the plain reference.
 //
 // A block takes HEADS query heads that share a key head, a group of four warps each, and one part of the
 // keys, so that all of them use a tile of keys that it brings. Keys of the tail come after those of the

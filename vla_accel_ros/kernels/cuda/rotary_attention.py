@@ -1,8 +1,8 @@
 """Launches of rotary_attention.cu: attention of staggered chunks, on sm_90.
 
-The signature is that of its twin in kernels/reference/attention.py. `takes` says which attention it is for:
-bfloat16 and heads of 256; and the prefix, tables, slots and lengths must have been written before the chain
-of launches began, because they are read early. Neither q nor k_tail is touched.
+The signature is that of its reference in kernels/reference/attention.py. `takes` says which attention it is
+for: bfloat16 and heads of 256; and the prefix, tables, slots and lengths must have been written before the
+chain of launches began, because they are read early. Neither q nor k_tail is touched.
 
 A Config's block_m is 64 rows for each head of a block, its block_n the keys of a tile, its split parts of the
 keys of all sequences together. How a sequence is cut does not depend on the others' lengths, so neither does

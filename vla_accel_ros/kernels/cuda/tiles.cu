@@ -1,4 +1,4 @@
-// A product of some hundred rows, for sm_90: kernels/reference/norm.py has the plain twins.
+// A product of some hundred rows, for sm_90: kernels/reference/norm.py has the plain reference.
 //
 // Such a product has too few tiles for a GPU if they are as large as those of large products, and reads too
 // much from L2 if they are smaller. So the blocks of a cluster share what they read: DOWN blocks, one below

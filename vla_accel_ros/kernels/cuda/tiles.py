@@ -1,7 +1,7 @@
 """Launches of tiles.cu: the products of the image encoder, for some hundred rows, on sm_90.
 
-Each has the signature of its twin in kernels/reference/norm.py. `takes` says whether a product is of the kind
-that these are for: bfloat16, columns and inner dimension in eights, and a tile that fits into a block's
+Each has the signature of its reference in kernels/reference/norm.py. `takes` says whether a product is of the
+kind that these are for: bfloat16, columns and inner dimension in eights, and a tile that fits into a block's
 shared memory; any number of rows, columns and inner dimension. Weights and biases must have been written
 before the chain of launches began, because they are read early.
 """

@@ -1,4 +1,4 @@
-// Attention of a view's tokens over each other, for sm_90: kernels/reference/attention.py has the plain twin.
+// Attention of a view's tokens over each other, for sm_90: kernels/reference/attention.py has the plain reference.
 //
 // A block makes 64 rows of one head of one view, from all keys at once: nothing has to be put together
 // afterwards. The head's first 64 columns are swizzled panels; its last 8 are panels of their own, whose rows

@@ -1,7 +1,8 @@
 """Launches of view_attention.cu: attention within the views of the image encoder, on sm_90.
 
-It has the signature of its twin in kernels/reference/attention.py. `takes` says whether attention is of the
-kind that it is for: bfloat16, 256 tokens a view and heads of 72, as SigLIP's for images of 224 x 224 pixels.
+It has the signature of its reference in kernels/reference/attention.py. `takes` says whether attention is of
+the kind that it is for: bfloat16, 256 tokens a view and heads of 72, as SigLIP's for images of 224 x 224
+pixels.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attention over keys that lie in two places, in plain torch: the twin of triton/attention.py.
+"""Attention over keys that lie in two places, in plain torch: the reference of triton/attention.py.
 
 A prefix lies in a slot of the pool, what continues it in a small buffer beside; neither is copied to the
 other. Lengths and slots are tensors on the device, so that one captured graph serves every frame. A GPU has

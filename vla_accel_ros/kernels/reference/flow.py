@@ -1,4 +1,4 @@
-"""Both ends of a flow step, in plain torch: the twins of triton/flow.py.
+"""Both ends of a flow step, in plain torch: the reference of triton/flow.py.
 
 The state of the flow is float32 and stays it, because the last updates are small against it; -dt and the
 final norm are in the matrices (models/pi/folding.py), so a step ends with an addition.

@@ -1,4 +1,5 @@
-"""From cameras' pixels to the encoder's patches in one pass, in plain torch: the twin of triton/image.py.
+"""From cameras' pixels to the encoder's patches in one pass, in plain torch: the reference of
+triton/image.py.
 
 What a family does to images comes as data (models.processing.pixels): taps along either axis, whether sums
 are rounded to bytes, and what becomes of a level. Rounded sums are integers, which add up alike in any order,

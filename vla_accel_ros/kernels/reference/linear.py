@@ -1,5 +1,5 @@
-"""The products of a decoder layer with what stands around them, in plain torch: the twins of triton/linear.py
-and triton/project.py.
+"""The products of a decoder layer with what stands around them, in plain torch: the reference of
+triton/linear.py and triton/project.py.
 
 Each writes into memory it is given and allocates nothing that outlives it. A norm is the row factor
 1 / rms(x) applied after the product, with a scale on the columns before and `bias` added after it

@@ -1,5 +1,5 @@
-"""What stands between the large products of encode, prefill and staggered steps, in plain torch: the twins of
-triton/norm.py.
+"""What stands between the large products of encode, prefill and staggered steps, in plain torch: the
+references of triton/norm.py.
 
 There the products are cuBLAS, near its limit, and everything between two of them is one pass over the rows.
 """

@@ -1,4 +1,4 @@
-"""Attention of a packed forward in plain torch: the twin of triton/packed_attention.py.
+"""Attention of a packed forward in plain torch: the reference of triton/packed_attention.py.
 
 Rows of several segments lie one after another in one matrix [rows, (heads + 2 kv_heads) * D], as the product
 with the joined weights of queries, keys and values leaves them. Rotary positions are applied in place and the

@@ -1,4 +1,4 @@
-"""Products with weights of few bits, and the passes that make rows for them: the twins of
+"""Products with weights of few bits, and the passes that make rows for them: the reference of
 triton/quantized.py.
 
 Two ways, by what bounds a product. Where arithmetic does (encode, prefill), activations are fp8 too: whoever

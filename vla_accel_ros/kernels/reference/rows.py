@@ -1,4 +1,4 @@
-"""What stands between the products of a packed forward, in plain torch: the twins of triton/rows.py.
+"""What stands between the products of a packed forward, in plain torch: the reference of triton/rows.py.
 
 A prefill's products are large and cuBLAS's, and the rows that ride in it go along; what is left is one pass
 over the rows before and after each.

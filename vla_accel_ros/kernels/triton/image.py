@@ -3,7 +3,8 @@
 A program makes part of a row: neighbouring lanes are neighbouring bytes, the colours of a pixel, so that a
 warp's reads fall into few cache lines. For each source row that takes part it sums along the row, rounds as
 two separate passes would, and adds the result to the column's sum. Source pixels are read from L2 a few times
-rather than intermediates written. Products and sums in floating point are kept apart, as the twin has them.
+rather than intermediates written. Products and sums in floating point are kept apart, as the reference has
+them.
 """
 
 from __future__ import annotations

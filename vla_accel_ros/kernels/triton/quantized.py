@@ -181,5 +181,5 @@ def _parts(y: Tensor | Product | None) -> tuple[Tensor | None, Tensor | None, Te
 
 
 def _warps(block: int) -> int:
-    """Some 1024 values are a warp's work: more rows are under way at once."""
+    """Some 1024 values are a warp's work: more rows are loaded at once."""
     return max(1, min(16, block // 512))

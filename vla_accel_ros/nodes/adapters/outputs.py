@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -27,6 +28,7 @@ from vla_accel_ros.nodes.adapters.locked import LockedAdapter
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.timeline import Flows
 
 # A process that was asked to end is broken off after PATIENCE_S of nodes/shutdown.py.
 _LONGEST_STOP_S = 1.2
@@ -35,23 +37,31 @@ _LONGEST_STOP_S = 1.2
 class Outputs:
     """The adapters of a contract's controllers. Lives from configure to cleanup of its node.
 
-    twist: what the hand is moved by, None where no servo_twist moves it. lock: of all adapters, where
-    `guard` is not None.
+    twist: what the hand is moved by, None where no servo_twist moves it. lock: of all adapters, where `guard`
+    is not None. fastest_hz: of those that are sent commands at a rate; 0 where there is none.
+    before_commands: called before each of the fastest's, in the node's executor.
     """
 
     def __init__(self, node: ManagedNode, contract: Contract) -> None:
         self._node, self._names = node, contract.joint_names
+        self._least_s, self._flows = value(node, "lead_s"), dict[Adapter, Flows]()
         self.lock, self.guard = threading.RLock(), make_guard(contract)
-        self._least_s = value(node, "lead_s")
         self.twist = _twist(node, contract)
         self.adapters = [
             _adapter(node, contract, controller, self.twist) for controller in contract.controllers
         ]
         if self.guard is not None:
             self.adapters = [LockedAdapter(adapter, self.lock) for adapter in self.adapters]
-        for adapter in self.adapters:
-            if adapter.controller.rate_hz and self.guard is None:
-                node.every(1.0 / adapter.controller.rate_hz, partial(self._tick, adapter))
+        streams = [adapter for adapter in self.adapters if adapter.controller.rate_hz]
+        fastest = max(streams, key=lambda adapter: adapter.controller.rate_hz, default=None)
+        self.fastest_hz = 0.0 if fastest is None else fastest.controller.rate_hz
+        self.before_commands: Callable[[], None] = _nothing
+        if self.guard is not None and fastest is not None:
+            node.every(1.0 / self.fastest_hz, lambda: self.before_commands())
+        elif self.guard is None:
+            for adapter in streams:
+                tick = self._first_tick if adapter is fastest else self._tick
+                node.every(1.0 / adapter.controller.rate_hz, partial(tick, adapter))
 
     def send(self, trajectory: Trajectory | None) -> None:
         """Follow this one from now on; None changes nothing."""
@@ -60,7 +70,8 @@ class Outputs:
         with self.lock:
             if self.guard is not None and not self.guard.follow(trajectory):
                 return  # decided before the arm was stopped by a contact
-            now_ns = self._node.now_ns()
+            now_ns, flows = self._node.now_ns(), self._node.timeline.flows
+            self._flows = {adapter: flows for adapter in self.adapters if adapter.controller.rate_hz}
             for adapter in self.adapters:
                 adapter.send(trajectory, now_ns)
 
@@ -135,8 +146,19 @@ class Outputs:
                 lines.append(status(f"{adapter.controller.topic} stream", level, what, values))
         return lines
 
+    def _first_tick(self, adapter: Adapter) -> None:
+        self.before_commands()
+        self._tick(adapter)
+
     def _tick(self, adapter: Adapter) -> None:
+        timeline = self._node.timeline
+        timeline.flows = self._flows.pop(adapter, ())  # the first command of a trajectory is its frame's
         adapter.tick(self._node.now_ns())
+        timeline.flows = ()
+
+
+def _nothing() -> None:
+    pass
 
 
 def make_guard(contract: Contract) -> ForceGuard | None:

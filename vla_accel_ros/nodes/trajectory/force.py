@@ -4,17 +4,13 @@ It looks for samples at twice their rate, 1000 to 2000 times a second, has the g
 them, sends what that reacts with, and makes the ticks of controllers that are told where to be at a rate: a
 tick waits for the sample that is about to come, so that its command is as fresh as can be. Everything it
 shares with the node is behind the lock of the adapters, which each side holds for microseconds. The node
-takes a reaction over afterwards (control/force/taking_over.py).
-
-The interpreter is asked to switch threads every 0.1 ms, and what is there when the node is configured is
-taken out of garbage collection; both are of the process, and done only for a contract with a force sensor.
+takes a reaction over afterwards (control/force/taking_over.py). That it has the interpreter soon is the
+process's affair (nodes/process.py).
 """
 
 from __future__ import annotations
 
-import gc
 import os
-import sys
 import threading
 import time
 from collections import deque
@@ -37,7 +33,6 @@ from vla_accel_ros.nodes.trajectory.force_sources import open_source
 from vla_accel_ros.nodes.trajectory.hold import HOMING, Hold
 from vla_accel_ros.nodes.trajectory.release import say
 
-_SWITCH_S = 1e-4
 _LATENCIES = 4096
 _IDLE_S = 0.01
 _LEAST_SLEEP_S = 5e-5
@@ -71,9 +66,6 @@ class ForceLoop:
             if adapter.controller.rate_hz
         ]
         self._clock = ClockWatch(self._node.now_ns)
-        sys.setswitchinterval(_SWITCH_S)
-        gc.collect()
-        gc.freeze()
         self._thread = threading.Thread(target=self._run, name="force", daemon=True)
         self._thread.start()
 
@@ -85,7 +77,6 @@ class ForceLoop:
         self._thread.join(2.0)
         for source in self._sources:
             source.close()
-        gc.unfreeze()
 
     def begin(self, follower: ChunkFollower) -> None:
         """Motion begins anew with this follower."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from vla_accel_ros.nodes.graph import name_of
 from vla_accel_ros.nodes.trajectory.hold import Hold
@@ -31,11 +31,20 @@ class Publishers:
     """Looks at the publishers of a node's topics, LOOKS_HZ times a second.
 
     hold: holds the robot for what is found. states, chunks: topics its node listens to. commands: topics on
-    which it has one publisher itself. Attribute `beside`: sentences of what is there now, and goes by itself.
+    which it has one publisher itself. writer: the node that writes chunks to shared memory, empty for none;
+    it counts as a publisher of them. Attribute `beside`: sentences of what is there now, and goes by itself.
     """
 
-    def __init__(self, hold: Hold, states: str, chunks: str, commands: Collection[str]) -> None:
+    def __init__(
+        self,
+        hold: Hold,
+        states: str,
+        chunks: str,
+        commands: Collection[str],
+        writer: Callable[[], str] = lambda: "",
+    ) -> None:
         self._hold, self._states, self._chunks, self._commands = hold, states, chunks, commands
+        self._writer = writer
         self.begin()
 
     def begin(self) -> None:
@@ -106,6 +115,9 @@ class Publishers:
                 named.append(gid)
             else:
                 found[gid] = name
+        writer = self._writer() if topic == self._chunks else ""
+        if writer and writer not in found.values():
+            found[(-1, *writer.encode())] = writer
         if topic in self._commands:
             named = sorted(named)[1:]
         return found | dict.fromkeys(named, own)

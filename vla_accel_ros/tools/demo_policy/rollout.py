@@ -161,7 +161,7 @@ class Session:
 class _Thinker:
     """Chunks that come `latency` frames after their observation, from noise that only the seed decides.
 
-    With a period below the latency several are under way at once, as staggered chunks are.
+    With a period below the latency several are computed at once, as staggered chunks are.
     """
 
     def __init__(self, session: Session, seed: int) -> None:
