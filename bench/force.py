@@ -111,11 +111,9 @@ def run_node(out: Path) -> None:
     threading.Thread(target=_wait_for_end, args=(over,), daemon=True).start()
     kept = [{"k": [k]} for k in range(KEPT // 2)]
     rclpy.init(args=sys.argv, signal_handler_options=SignalHandlerOptions.NO)
-    sys.setswitchinterval(SWITCH_S)  # as nodes/process.py has it
     sys.setswitchinterval(SWITCH_S)  # as nodes/process.py does, which runs a node otherwise
     node, reacted_ns = TrajectoryNode(), list[int]()
     node.on_configured, node.on_cleaned_up = keep_loaded, gc.unfreeze
-    node.on_configured = keep_loaded
     executor = SingleThreadedExecutor()
     executor.add_node(node)
 

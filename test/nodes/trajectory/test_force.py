@@ -168,7 +168,7 @@ def test_a_driver_that_is_killed_stops_the_arm_and_a_new_one_lets_it_go_on(
         moving(operator, policy, arm)
         os.kill(first.pid, signal.SIGKILL)
         first.wait()
-        sentence = "has told nothing of the last 0.3 s: is its driver running?"
+        sentence = "has told nothing of the last 0.3 s: its writer has ended: start it again"
         operator.wait(policy.drives(lambda: sentence in motion_of(operator)), 20.0, "word of it")
         wait_until_still(operator, policy, arm)
         second = driver()
