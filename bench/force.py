@@ -15,6 +15,7 @@ between. Prints a table and writes bench/results/force.json, with the load of th
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -57,6 +58,8 @@ def write_contract(folder: Path, rate_hz: float, slot: str) -> Path:
     joints = fields["controllers"][0]["joints"]
     streamed = {"topic": TOPIC, "kind": "forward_command", "rate_hz": rate_hz, "joints": joints}
     fields["controllers"][0] = streamed
+    for joint in fields["joints"]:
+        joint["velocity"] = 30.0  # joints that are told late, on a busy machine, are no broken encoder
     source = {"slot": slot} if slot else {"topic": WRENCH_TOPIC}
     force_n, torque_nm = {"yields": 10, "stops": 100}, {"yields": 2, "stops": 5}
     wrench = {**source, "rate_hz": rate_hz, "max_age_s": 0.3, "force_n": force_n, "torque_nm": torque_nm}
@@ -108,9 +111,9 @@ def run_node(out: Path) -> None:
     threading.Thread(target=_wait_for_end, args=(over,), daemon=True).start()
     kept = [{"k": [k]} for k in range(KEPT // 2)]
     rclpy.init(args=sys.argv, signal_handler_options=SignalHandlerOptions.NO)
-    sys.setswitchinterval(SWITCH_S)  # as nodes/process.py has it
+    sys.setswitchinterval(SWITCH_S)  # as nodes/process.py does, which runs a node otherwise
     node, reacted_ns = TrajectoryNode(), list[int]()
-    node.on_configured = keep_loaded
+    node.on_configured, node.on_cleaned_up = keep_loaded, gc.unfreeze
     executor = SingleThreadedExecutor()
     executor.add_node(node)
 
