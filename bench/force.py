@@ -1,6 +1,6 @@
 """How long it takes from a sample of a force sensor to the command that was made with it.
 
-    python bench/force.py [--seconds N] [--rate HZ] [--priority P]
+    python bench/force.py [--seconds N] [--rate HZ] [--priorities P ...]
 
 The trajectory node in its own process, with a forward_command controller at the rate of the sensor, follows a
 reference by chunks (10 Hz) and joint states (100 Hz), while a timer of its executor makes garbage that only
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import os
 import subprocess
@@ -212,7 +213,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="per source (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=1000.0, help="of sensor and controller [Hz]")
     parser.add_argument("--sources", nargs="+", choices=("slot", "topic"), default=["slot", "topic"])
-    parser.add_argument("--priority", type=int, default=0, help="parameter force_priority of the node")
+    parser.add_argument(
+        "--priorities", nargs="+", type=int, default=[0, 50], help="force_priority of the node"
+    )
     parser.add_argument("--run", choices=("sensor", "node"), help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--slot", default="", help=argparse.SUPPRESS)
@@ -227,9 +230,9 @@ def main() -> None:
     graph.enter(graph.graph_environment(domain))
     rows = []
     with lock:
-        for source in options.sources:
+        for source, priority in itertools.product(options.sources, options.priorities):
             with tempfile.TemporaryDirectory() as folder:
-                rows.append(measure(source, options.rate, options.seconds, options.priority, Path(folder)))
+                rows.append(measure(source, options.rate, options.seconds, priority, Path(folder)))
     names = list(rows[0])
     print("| " + " | ".join(names) + " |\n|" + "---|" * len(names))
     for row in rows:

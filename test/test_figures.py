@@ -259,6 +259,19 @@ def timeline() -> Iterator[Claim]:
     yield TRACE, "Every process of a robot", [found["kept"], None]
 
 
+def interpreter() -> Iterator[Claim]:
+    names = ("stages_per_s", "longer_p50_ms", "longer_p99_ms", "longer_max_ms")
+    for row in result("interpreter")["rows"]:
+        yield PERFORMANCE, f"| {row['case']} |", [row[name] for name in names]
+
+
+def force() -> Iterator[Claim]:
+    names = ("command_p50_ms", "command_p99_ms", "command_max_ms", "commands_late_percent")
+    for row in result("force")["sources"]:
+        figures = [row[name] for name in (*names, "reaction_p50_ms", "reaction_p99_ms")]
+        yield PERFORMANCE, f"| {row['source']}, {row['force_priority']} |", figures
+
+
 def own_path() -> Iterator[Claim]:
     for case in result("engine_path")["cases"]:
         name = {"pi0": "pi0", "pi05": "pi0.5", "smolvla": "SmolVLA"}[case["kind"]]
@@ -284,6 +297,8 @@ def high_rate() -> Iterator[Claim]:
 
 
 PARTS = (
+    interpreter,
+    force,
     demo,
     high_rate,
     control,
