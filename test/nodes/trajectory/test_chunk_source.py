@@ -224,5 +224,5 @@ def test_what_comes_by_the_slot_is_on_the_timeline(make: Make) -> None:
     bench.polled(0.01)
     bench.polled(0.01)
     (event,) = [one for one in TIMELINE.events(begun_ns) if one.detail == "slot"]
-    assert (event.track, event.name) == ("topic /r/action_chunk", "callback")
+    assert (event.track, event.name) == ("topic /r/action_chunk", "read")
     assert event.flows == (flow(STAMP + 3),)

@@ -75,7 +75,7 @@ class ChunkOutput:
                 self._mend(now_s)
             begin_ns = TIMELINE.now_ns()
             self._slot.write(self._records.record(chunk, actions, inference_s), chunk.stamp_ns)
-            TIMELINE.span(self._track, "publish", begin_ns, flows=(flow(chunk.stamp_ns),), detail="slot")
+            TIMELINE.span(self._track, "write", begin_ns, flows=(flow(chunk.stamp_ns),), detail="slot")
         if now_s >= self._due_s:
             self._due_s = max(self._due_s + self._period_s, now_s + self._period_s / 2)
             self._publisher.publish(convert.chunk_to_message(chunk, self._contract, inference_s, actions))

@@ -112,7 +112,7 @@ class ChunkSource:
         self._number = entry.number
         began_s, begin_ns = self._clock(), TIMELINE.now_ns()
         taken = self._take(partial(self._read, entry.data))
-        TIMELINE.span(self._track, "callback", begin_ns, flows=(flow(entry.stamp_ns),), detail="slot")
+        TIMELINE.span(self._track, "read", begin_ns, flows=(flow(entry.stamp_ns),), detail="slot")
         if taken:
             self.counts["by slot"] += 1
             self._came_s = began_s

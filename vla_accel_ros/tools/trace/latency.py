@@ -77,9 +77,9 @@ def _note(at: dict[str, int], event: Event, follows: bool) -> None:
     elif track.startswith("lane ") and name.startswith("act.") and "published" not in at:
         at.setdefault("acting", event.begin_ns)
         at["acted"] = max(event.end_ns, at.get("acted", 0))
-    elif name == "publish" and track.endswith(CHUNKS):
+    elif name in ("publish", "write") and track.endswith(CHUNKS):  # a message, or shared memory
         at.setdefault("published", event.begin_ns)
-    elif name == "callback" and track.endswith(CHUNKS) and follows:
+    elif name in ("callback", "read") and track.endswith(CHUNKS) and follows:
         at.setdefault("received", event.begin_ns)
     elif (track, name) == FOLLOWED:
         at.setdefault("followed", event.begin_ns)
