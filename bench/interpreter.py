@@ -30,6 +30,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import ingest
 import numpy as np
 import torch
 
@@ -42,6 +43,7 @@ from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.models.config import GemmaConfig
 from vla_accel_ros.nodes.environment import process_environment
 from vla_accel_ros.nodes.process import SWITCH_S, keep_loaded
+from vla_accel_ros.sensing.ingest import Ingest
 from vla_accel_ros.tools.demo.graph import claim_domain
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.types import Observation
@@ -128,51 +130,26 @@ def lane(stage_s: float, seconds: float) -> dict[str, float]:
 
 def spin(seconds: float, ready: Any = None) -> None:
     """The node with the subscriptions of inference, in this thread, for so long after its first frame."""
-    import rclpy
-    from ingest import contract_of
-    from rclpy.executors import SingleThreadedExecutor
-
-    from vla_accel_ros.nodes.inference.streams import Streams
-    from vla_accel_ros.nodes.lifecycle import ManagedNode
-    from vla_accel_ros.nodes.params.parameter import AUTOSTART
-    from vla_accel_ros.sensing.ingest import Ingest
-
-    contract = contract_of("raw")
-    ingest = Ingest(contract)
-
-    class Receiver(ManagedNode):
-        """Subscribes as the inference node does."""
-
-        def configure(self) -> None:
-            Streams(self, contract, ingest)
-
-    rclpy.init()
-    node, executor = Receiver("receiver", (AUTOSTART,)), SingleThreadedExecutor()
-    executor.add_node(node)
-    node.trigger_configure()
-    node.trigger_activate()
-    while any(monitor.age_s(time.time_ns()) is None for monitor in ingest.monitors.values()):
+    contract = ingest.contract_of("raw")
+    received = Ingest(contract)
+    node, executor = ingest.receiver(contract, received)
+    while any(monitor.age_s(time.time_ns()) is None for monitor in received.monitors.values()):
         executor.spin_once(timeout_sec=1.0)
     if ready is not None:
         ready()
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
-        executor.spin_once(timeout_sec=left)
-    node.end()
-    node.destroy_node()
-    rclpy.shutdown()
+    ingest.spin(executor, seconds)
+    ingest.end(node)
 
 
 def send() -> None:
     """Cameras and joints, until this process is ended."""
     import rclpy
-    from ingest import contract_of
     from sensor_msgs.msg import JointState
 
     from vla_accel_ros.nodes import convert, qos
     from vla_accel_ros.nodes.camera.output import CameraOutput, Outputs
 
-    contract = contract_of("raw")
+    contract = ingest.contract_of("raw")
     image = np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8)
     rclpy.init()
     node = rclpy.create_node("cameras")

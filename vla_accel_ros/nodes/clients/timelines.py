@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import rclpy
 from rclpy.client import Client
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.signals import SignalHandlerOptions
 
 from vla_accel_msgs.srv import GetTimeline
-from vla_accel_ros.nodes.service_calls import ask_again, spinning
+from vla_accel_ros.nodes.clients.client_node import ClientNode
+from vla_accel_ros.nodes.service_calls import ask_again
 from vla_accel_ros.nodes.timeline import events_from_response
 from vla_accel_ros.timeline import Event, Recorded
 
@@ -22,30 +20,8 @@ _TYPE = "vla_accel_msgs/srv/GetTimeline"
 _LATER_NS = (1 << 63) - 1
 
 
-class Timelines:
-    """In the graph of this process's environment, in a robot's namespace. A context manager."""
-
-    def __init__(self, namespace: str = "") -> None:
-        self._context = rclpy.Context()
-        rclpy.init(args=[], context=self._context, signal_handler_options=SignalHandlerOptions.NO)
-        self._node = rclpy.create_node(
-            "operator",  # as in the policies of config/security
-            namespace=namespace,
-            context=self._context,
-            enable_rosout=False,
-            start_parameter_services=False,
-        )
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self._node)
-        self._wait = spinning(self._executor)
-
-    def __enter__(self) -> Timelines:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._executor.shutdown()
-        self._node.destroy_node()
-        self._context.try_shutdown()
+class Timelines(ClientNode):
+    """What the nodes of a robot tell."""
 
     def read(
         self, seconds: float, timeout_s: float, expected: Sequence[str] = EXPECTED
