@@ -19,6 +19,25 @@ STAGGERING = (STREAM, FRESH_FIRST)
 RATE, FRESHNESS = "rate", "freshness"
 PREFERENCES = (RATE, FRESHNESS)
 EXACT = "exact"
+RESIDENT, VISION = "none", "vision"
+
+
+def offload_share(offload: str) -> float:
+    """Of the vision towers' layers, the share that an option offload streams: "none", "vision" (all) or
+    "vision:SHARE". Raises ValueError for anything else."""
+    if offload == RESIDENT:
+        return 0.0
+    tower, colon, number = offload.partition(":")
+    try:
+        share = float(number) if colon else 1.0
+    except ValueError:
+        share = 0.0
+    if tower != VISION or not 0 < share <= 1:
+        raise ValueError(
+            f"offload is '{offload}'; use {RESIDENT}, {VISION}, or {VISION} with a share of its layers, "
+            f"above 0 and up to 1, such as {VISION}:0.25."
+        )
+    return share
 
 
 @dataclass(frozen=True)
@@ -36,6 +55,9 @@ class EngineConfig:
     answers, answer_tokens: most answers written at once, and most tokens in one.
     fast: compute by captured stages and, where the family has them, fused kernels.
     precision: of the captured stages, see engine.stages.precision; all but "exact" change the actions.
+    offload: "none", "vision" or "vision:SHARE": layers of the vision towers, all or a share, whose weights
+        are in page-locked host memory and copied to the GPU in every frame while others compute, to the same
+        bits; see docs/offload.md.
     staggered: chunks denoised at once, each begun a step after the one before; 0 = whole chunks.
     staggering: "stream": every chunk is one of them; "fresh": the first chunk of a frame is denoised whole
         and before them, and they are further chunks of the frame.
@@ -60,6 +82,7 @@ class EngineConfig:
     answer_tokens: int = 16
     fast: bool = False
     precision: str = EXACT
+    offload: str = RESIDENT
     staggered: int = 0
     staggering: str = STREAM
     scheduling: str = AUTO
@@ -74,6 +97,7 @@ class EngineConfig:
         for name, least in (("slots", 1), ("steps", 1), ("seed", 0), ("answers", 1), ("answer_tokens", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; give {least} or more.")
+        offload_share(self.offload)
         if self.noise not in KINDS:
             raise ValueError(f"noise is '{self.noise}'; use one of {KINDS}.")
         if self.lanes not in LANES:

@@ -15,7 +15,7 @@ from typing import Protocol, cast
 
 import torch
 
-from vla_accel_ros.engine.config import AUTO, ONE, SEQUENTIAL, EngineConfig
+from vla_accel_ros.engine.config import AUTO, ONE, RESIDENT, SEQUENTIAL, EngineConfig, offload_share
 from vla_accel_ros.engine.flow_actor import FlowActor
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
@@ -47,7 +47,9 @@ from vla_accel_ros.engine.request import (
     failing_alone,
 )
 from vla_accel_ros.engine.robots import Embodiment, Robots
+from vla_accel_ros.engine.stages import offload
 from vla_accel_ros.engine.stages.denoise import Form
+from vla_accel_ros.engine.stages.offload_report import OffloadReport
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.plain_stages import PlainStages
 from vla_accel_ros.engine.stages.precision import EXACT, check
@@ -81,7 +83,8 @@ class Actor(Protocol):
 class ModelRunner:
     """Everything of one engine that computes; see engine.scheduler.Runner.
 
-    robots: whom it serves; more may be added at any time. Raises ValueError for choices that the policy does
+    robots: whom it serves; more may be added at any time. offload: what streamed weights cost and save, once
+    the stages are prepared; None without any. Raises ValueError for choices that the policy does
     not have.
     """
 
@@ -104,12 +107,14 @@ class ModelRunner:
         self.stages: Stages | PlainStages | None = None
         self.text: TextDecoder | None = None
         self.packed_forward = forward
+        self.towers: Towers | None = None
+        self.offload: OffloadReport | None = None
+        share = offload_share(config.offload)
         self.prefill: Prefill
         self.actor: FlowActor | TokenActor | PackedTokenActor
         if packs:
-            self.prefill = encoded = EncodeOnly(
-                worded, self.pool, Towers(worded, ops_for(policy.device)) if config.fast else None
-            )
+            self.towers = Towers(worded, ops_for(policy.device), share) if config.fast else None
+            self.prefill = encoded = EncodeOnly(worded, self.pool, self.towers)
             counts = self.robots.joints
             self.actor = PackedTokenActor(worded, config, self.pool, encoded, forward, counts=counts)
             self.lanes = self._make_lanes()
@@ -122,6 +127,7 @@ class ModelRunner:
                 precision=config.precision,
                 rule=policy.pixel_rule,
                 joints=policy.joints,
+                offload=share,
             )
             self.prefill = CapturedPrefill(stages)
         elif config.fast:
@@ -222,13 +228,23 @@ class ModelRunner:
         self.prefixes.remove(robot)
 
     def prepare(self, views: Iterable[int], prompts: Iterable[int], progress: Progress) -> None:
-        """See Engine.prepare."""
+        """See Engine.prepare. `offload` is measured afterwards."""
+        views, prompts = tuple(views), tuple(prompts)
         if isinstance(self.actor, PackedTokenActor):
             self.actor.prepare(prompts, progress)
-        if self.stages is None:
+        if self.stages is not None:
+            self._prepare_stages(views, prompts, progress)
+        if not offload_share(self.config.offload):
             return
+        if self.towers is not None:
+            self.offload = self.towers.measure_offload()
+        elif isinstance(self.stages, Stages) and views:
+            self.offload = self.stages.measure_offload(max(views))
+
+    def _prepare_stages(self, views: Sequence[int], prompts: Sequence[int], progress: Progress) -> None:
+        assert self.stages is not None
         forms = tuple(Form) if self.policy.trained_delay else (Form.FREE, Form.GUIDED)
-        views, prompts, steps = tuple(views), tuple(prompts), (self.config.steps,)
+        steps = (self.config.steps,)
         if len(self.lanes) == 1 or not isinstance(self.stages, Stages):
             self.stages.build(views, prompts, steps, progress=progress, forms=forms)
         for lane, kinds in zip(self.lanes, lanes_of(self.config).values(), strict=True):
@@ -309,6 +325,7 @@ def _check(policy: AnyPolicy, config: EngineConfig) -> None:
     """Raise ValueError for choices that the policy does not have."""
     kind, device, dtype = policy.config.kind, policy.device, policy.kv_dtype
     check(config.precision, config.fast, device, dtype)
+    offload.check(offload_share(config.offload), config.fast, device)
     if config.fast and not _has_kernels(policy):
         if not _capturable(policy):
             raise ValueError(f"fast is true, but a {kind} policy has no fast stages; leave it false.")
@@ -316,6 +333,11 @@ def _check(policy: AnyPolicy, config: EngineConfig) -> None:
             raise ValueError(
                 f"precision is {config.precision}, but the fast stages of a {kind} policy are its plain "
                 f"functions, which have the weights as they are; use {EXACT}."
+            )
+        if config.offload != RESIDENT:
+            raise ValueError(
+                f"offload is {config.offload}, but the fast stages of a {kind} policy are its plain "
+                f"functions, whose weights stay where they are; use {RESIDENT}."
             )
     if policy.acts == FLOW:
         if config.token_mode != SEQUENTIAL:

@@ -92,10 +92,15 @@ class Small:
         self._prefill_only = prefill_only and precision == FP8
         self._expert: tuple[SmallLayer, ...] | None = None
 
+    @property
+    def in_vision(self) -> bool:
+        """Whether encode has some."""
+        return self.precision == FP8 and not self._prefill_only
+
     @cached_property
     def vision(self) -> tuple[SmallVision, ...] | None:
         """For encode."""
-        if self.precision != FP8 or self._prefill_only:
+        if not self.in_vision:
             return None
         tower = self._model.paligemma_with_expert.paligemma.model.vision_tower.vision_model
         return tuple(_vision(layer) for layer in cast("list[Layer]", list(tower.encoder.layers)))

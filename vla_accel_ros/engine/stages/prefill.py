@@ -16,10 +16,11 @@ from typing import cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.host_buffers import Inputs
+from vla_accel_ros.engine.stages.offload import LayerRing
 from vla_accel_ros.engine.stages.stage import Memory, Stage
 from vla_accel_ros.engine.stages.upload import ImageUpload
 from vla_accel_ros.kernels.ops import Ops
@@ -31,14 +32,36 @@ from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.processing.pixels import PixelRule
 
 
+def tower_of(model: Pi, offload: float = 0.0, slots: int | None = None) -> LayerRing:
+    """The image encoder's layers, that share of them streamed: query, key and value, output, fc1, fc2."""
+    layers = [
+        (_qkv(layer), (layer.self_attn.out_proj,), (layer.mlp.fc1,), (layer.mlp.fc2,))
+        for layer in _layers(model)
+    ]
+    return LayerRing(layers, offload, model.embed_table.device, slots)
+
+
+def _layers(model: Pi) -> list[Layer]:
+    tower = model.paligemma_with_expert.paligemma.model.vision_tower.vision_model
+    return cast("list[Layer]", list(tower.encoder.layers))
+
+
+def _qkv(layer: Layer) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
+    attention = layer.self_attn
+    return attention.q_proj, attention.k_proj, attention.v_proj
+
+
 class Encode(Stage):
     """`images` images of one forward, as they come from the cameras, made patches of by a rule.
 
+    tower: gives the layers' matrices, see `tower_of`, which all stages of a model share; None = all resident.
     upload: where they are put; patches float32 [N, tokens, 3 * patch * patch]: in [-1, 1], channels first;
     tokens [N * tokens, W]: what the prefix stack gets.
     """
 
-    def __init__(self, model: Pi, ops: Ops, images: int, rule: PixelRule) -> None:
+    def __init__(
+        self, model: Pi, ops: Ops, images: int, rule: PixelRule, tower: LayerRing | None = None
+    ) -> None:
         super().__init__(model.embed_table.device)
         self.ops, sizes = ops, model.config.vision
         paligemma = model.paligemma_with_expert.paligemma.model
@@ -46,10 +69,8 @@ class Encode(Stage):
             paligemma.vision_tower.vision_model,
             paligemma.multi_modal_projector.linear,
         )
-        self._layers = cast("list[Layer]", list(self._vision.encoder.layers))
-        self._qkv = [
-            fuse((a.q_proj, a.k_proj, a.v_proj)) for a in (layer.self_attn for layer in self._layers)
-        ]
+        self._layers, self._tower = _layers(model), tower_of(model) if tower is None else tower
+        self._qkv_bias = [cast(Tensor, fuse(_qkv(layer))[1]) for layer in self._layers]
         self._heads, self._images = sizes.heads, images
         dtype, rows = self._vision.post_layernorm.weight.dtype, images * sizes.tokens
 
@@ -66,16 +87,16 @@ class Encode(Stage):
         ops = self.ops
         y: Tensor | None = None
         bias: Tensor | None = None
+        matrices = iter(self._tower)
         self._enter()
-        for layer, (weight, qkv_bias) in zip(self._layers, self._qkv, strict=True):
+        for layer, qkv_bias, (qkv, o, fc1, fc2) in zip(self._layers, self._qkv_bias, matrices, strict=True):
             first, second, attention, mlp = layer.layer_norm1, layer.layer_norm2, layer.self_attn, layer.mlp
             ops.add_layer_norm(self._x, y, bias, first.weight, first.bias, self._normed)
-            ops.bias_product(self._normed, weight, cast(Tensor, qkv_bias), self._qkv_out)
-            attended, o = self._attended(), attention.out_proj
-            y, bias = ops.add_product(attended, o.weight, o.bias, self._x, self._y)
+            ops.bias_product(self._normed, qkv, qkv_bias, self._qkv_out)
+            y, bias = ops.add_product(self._attended(), o, attention.out_proj.bias, self._x, self._y)
             ops.add_layer_norm(self._x, y, bias, second.weight, second.bias, self._normed)
-            ops.gelu_product(self._normed, mlp.fc1.weight, mlp.fc1.bias, self._fed)
-            y, bias = ops.add_product(self._fed, mlp.fc2.weight, mlp.fc2.bias, self._x, self._y)
+            ops.gelu_product(self._normed, fc1, mlp.fc1.bias, self._fed)
+            y, bias = ops.add_product(self._fed, fc2, mlp.fc2.bias, self._x, self._y)
         self._leave(y, bias)
 
     def _enter(self) -> None:

@@ -9,11 +9,11 @@ results stay bfloat16.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor
 
+from vla_accel_ros.engine.stages.offload import LayerRing
 from vla_accel_ros.engine.stages.precision import SmallLayer, SmallVision
 from vla_accel_ros.engine.stages.prefill import Encode, Prefill
 from vla_accel_ros.kernels.ops import Ops
@@ -26,9 +26,15 @@ class EncodeFp8(Encode):
     """small: of the model's image encoder, layer by layer; other arguments: see Encode."""
 
     def __init__(
-        self, model: Pi, ops: Ops, images: int, rule: PixelRule, small: Sequence[SmallVision]
+        self,
+        model: Pi,
+        ops: Ops,
+        images: int,
+        rule: PixelRule,
+        small: Sequence[SmallVision],
+        tower: LayerRing | None = None,
     ) -> None:
-        super().__init__(model, ops, images, rule)
+        super().__init__(model, ops, images, rule, tower)
         self._small, sizes, rows = small, model.config.vision, self._x.shape[0]
         self._normed_rows = Rows.place(rows, sizes.width, self.device)
         self._fed_rows = Rows.place(rows, sizes.mlp, self.device)
@@ -37,10 +43,10 @@ class EncodeFp8(Encode):
         ops, rows, bias = self.ops, self._normed_rows, None
         y: Product | None = None
         self._enter()
-        for layer, (_, qkv_bias), small in zip(self._layers, self._qkv, self._small, strict=True):
+        for layer, qkv_bias, small in zip(self._layers, self._qkv_bias, self._small, strict=True):
             first, second, attention, mlp = layer.layer_norm1, layer.layer_norm2, layer.self_attn, layer.mlp
             ops.layer_norm_rows(self._x, y, bias, first.weight, first.bias, rows)
-            ops.multiply_rows(rows, small.qkv, self._qkv_out, cast(Tensor, qkv_bias))
+            ops.multiply_rows(rows, small.qkv, self._qkv_out, qkv_bias)
             torch.mm(self._attended(), attention.out_proj.weight.t(), out=self._y)
             ops.layer_norm_rows(self._x, self._y, attention.out_proj.bias, second.weight, second.bias, rows)
             ops.multiply_unscaled(rows, small.fc1, self._fed)

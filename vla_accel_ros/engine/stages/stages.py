@@ -22,8 +22,9 @@ from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.denoise import Denoise, Form, Guides
 from vla_accel_ros.engine.stages.finish import Finish
 from vla_accel_ros.engine.stages.host_buffers import Pending
+from vla_accel_ros.engine.stages.offload_report import OffloadReport, measure
 from vla_accel_ros.engine.stages.precision import EXACT, Small, check
-from vla_accel_ros.engine.stages.prefill import Encode, Prefill
+from vla_accel_ros.engine.stages.prefill import Encode, Prefill, tower_of
 from vla_accel_ros.engine.stages.prefill_fp8 import EncodeFp8, PrefillFp8
 from vla_accel_ros.engine.stages.stage import InOrder, Memory, Stage
 from vla_accel_ros.kernels.ops import Ops, ops_for
@@ -60,10 +61,12 @@ class Stages:
     time_rule: of the flow, see models.flow.sampling. ops: makes the kernels of a stage; None = those of the
     pool's device. precision: see engine.stages.precision. rule: how pixels become the network's. joints:
     numbers of an action that the magnitudes of updates count where a call does not say; None = all.
+    offload: share of the image encoder's layers whose weights are streamed, see engine.stages.offload.
     partitions: streams by a name for each, on which stages that are called for that partition are captured,
     so that their graphs keep its processors and priority; None, which is there, is no partition. A call that
     names none is for that of the stream which it is in, if there is one.
-    Raises RuntimeError on a GPU without triton, ValueError for a precision that the device does not have.
+    Raises RuntimeError on a GPU without triton, ValueError for a precision that the device does not have, or
+    weights that the host does not have the memory for.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Stages:
         precision: str = EXACT,
         rule: PixelRule = OPENPI.pixels,
         joints: int | None = None,
+        offload: float = 0.0,
     ) -> None:
         device, dtype, sizes = pool.k.device, pool.k.dtype, model.config.prefix
         self.model, self.pool, self.time_rule, self.rule = model, pool, time_rule, rule
@@ -84,6 +88,12 @@ class Stages:
         self._ops = ops or (lambda: ops_for(device))
         self.prefix = fold_prefix(model.language_model)
         self.small = Small(precision, model, self.prefix)
+        if offload and self.small.in_vision:
+            raise ValueError(
+                f"offload is vision and precision {precision}, whose image encoder has copies of its weights "
+                "on the device; use one of them."
+            )
+        self.tower = tower_of(model, offload)
         self.carry = torch.zeros(pool.slots, sizes.width, device=device, dtype=dtype)
         most = len(model.config.image_names) * model.config.vision.tokens
         self.images = torch.zeros(pool.slots, most, sizes.width, device=device, dtype=dtype)
@@ -145,6 +155,15 @@ class Stages:
     def bucket(self, prompt: int) -> int:
         """The prompt length that a stage is made for."""
         return min(-(-max(prompt, 1) // BUCKET) * BUCKET, max(self.model.config.max_prompt, prompt))
+
+    @torch.inference_mode()
+    def measure_offload(self, images: int) -> OffloadReport:
+        """What the streamed weights cost and save where so many images are encoded, as they were last."""
+        encode = self.encode(images)
+        with self._observing, self._chained.one():
+            report = measure(encode, [self.tower])
+            encode.upload.read()
+        return report
 
     @torch.inference_mode()
     def observe(
@@ -272,8 +291,8 @@ class Stages:
         def make() -> Encode:
             small = self.small.vision
             if small is None:
-                return Encode(self.model, self._chain, images, self.rule)
-            return EncodeFp8(self.model, self._chain, images, self.rule, small)
+                return Encode(self.model, self._chain, images, self.rule, self.tower)
+            return EncodeFp8(self.model, self._chain, images, self.rule, small, self.tower)
 
         return self._stage(("encode", images), make)
 

@@ -7,6 +7,8 @@ not here. Parameter names are those of OpenVLA's folders, which are timm's but f
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,6 +17,9 @@ from vla_accel_ros.models.config import VisionConfig
 from vla_accel_ros.models.layers.vision import PatchEmbedding
 
 NORM_EPS = 1e-6
+
+Blocks = Iterable[Callable[[Tensor], Tensor]]
+"""Features [N, tokens, width] to features, one after another."""
 
 
 class Attention(nn.Module):
@@ -104,11 +109,12 @@ class Tower(nn.Module):
         self.extra = 0 if registers is None else 1 + registers
         self.blocks = nn.ModuleList(Block(config, registers is not None) for _ in range(config.depth - 1))
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor, blocks: Blocks | None = None) -> Tensor:
+        """blocks: what computes them; None = the modules."""
         x = self.patch_embed(images.to(self.pos_embed.dtype)) + self.pos_embed
         if self.extra:
             first = torch.cat((self.cls_token, self.reg_token), dim=1)
             x = torch.cat((first.expand(len(x), -1, -1), x), dim=1)
-        for block in self.blocks:
+        for block in self.blocks if blocks is None else blocks:
             x = block(x)
         return x[:, self.extra :]

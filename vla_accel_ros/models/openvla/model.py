@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.layers.llama import Llama
-from vla_accel_ros.models.layers.vit import Tower
+from vla_accel_ros.models.layers.vit import Blocks, Tower
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 
 TOWERS = {"featurizer": "dino", "fused_featurizer": "siglip"}
@@ -29,8 +29,10 @@ class VisionBackbone(nn.Module):
         self.featurizer = Tower(config.dino, config.registers)
         self.fused_featurizer = Tower(config.siglip, None)
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        return torch.cat((self.featurizer(pixels[:, :3]), self.fused_featurizer(pixels[:, 3:])), dim=2)
+    def forward(self, pixels: Tensor, dino: Blocks | None = None, siglip: Blocks | None = None) -> Tensor:
+        """dino, siglip: what computes the towers' blocks; None = the modules."""
+        first, second = self.featurizer(pixels[:, :3], dino), self.fused_featurizer(pixels[:, 3:], siglip)
+        return torch.cat((first, second), dim=2)
 
 
 class Projector(nn.Module):
@@ -75,9 +77,12 @@ class OpenVLA(nn.Module):
         """What continues a prefix, for packed forwards."""
         return self.language_model.model
 
-    def encode(self, pixels: Tensor) -> Tensor:
-        """pixels float [N, 6, S, S], normalised for either tower -> image tokens [N, patches, W]."""
-        return self.projector(self.vision_backbone(pixels))
+    def encode(self, pixels: Tensor, dino: Blocks | None = None, siglip: Blocks | None = None) -> Tensor:
+        """pixels float [N, 6, S, S], normalised for either tower -> image tokens [N, patches, W].
+
+        dino, siglip: what computes the towers' blocks; None = the modules.
+        """
+        return self.projector(self.vision_backbone(pixels, dino, siglip))
 
     def embed_tokens(self, tokens: Tensor) -> Tensor:
         """tokens int64 [...] -> [..., W], not scaled."""

@@ -21,7 +21,7 @@ import torch
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.findings import WARNING, refuse
 from vla_accel_ros.contract.model_check import ModelFacts, judge
-from vla_accel_ros.engine.config import EXACT, EngineConfig
+from vla_accel_ros.engine.config import EXACT, RESIDENT, EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.runner import has_stages
@@ -54,6 +54,7 @@ class Load:
     prompt_state: str = AUTO
     fast: bool | str = AUTO
     precision: str = EngineConfig.precision
+    offload: str = EngineConfig.offload
     scheduling: str = EngineConfig.scheduling
     lanes: str = EngineConfig.lanes
     token_mode: str = EngineConfig.token_mode
@@ -80,7 +81,7 @@ class Load:
             torch.set_num_threads(self.torch_threads)
         policy = self._policy(contract, warn, progress)
         fast = has_stages(policy) if self.fast == AUTO else str(self.fast).lower() == "true"
-        if self.fast == AUTO and self.precision != EXACT:
+        if self.fast == AUTO and (self.precision != EXACT or self.offload != RESIDENT):
             fast = True  # only fast stages have it, and say so where there are none
         engine = Engine(policy, self._config(contract, fast, policy.answers))
         if fast and policy.device.type != "cuda":

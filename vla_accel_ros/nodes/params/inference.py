@@ -63,6 +63,13 @@ INFERENCE = (
         choices=("exact", "fp8", "int8", "int4"),
     ),
     Parameter(
+        "offload",
+        EngineConfig.offload,
+        "Vision layers of the fast stages whose weights are in host memory and copied to the GPU in every "
+        "frame: none, vision (all) or vision:0.25 (a share). Actions are the same; the log tells what it "
+        "saves and costs (docs/offload.md).",
+    ),
+    Parameter(
         "torch_threads",
         1,
         "CPU threads of one torch operator; 0 leaves torch's own choice.",
