@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 
+from vla_accel_ros.models.config import PI0
+
 ROOT = Path(__file__).resolve().parents[1]
 README, PERFORMANCE, STAGGERED = "README.md", "docs/performance.md", "docs/staggered.md"
-HIGH_RATE, TRACE = "docs/high_rate.md", "docs/trace.md"
+HIGH_RATE, TRACE, OFFLOAD = "docs/high_rate.md", "docs/trace.md", "docs/offload.md"
 Claim = tuple[str, str, list[float | None]]
 
 
@@ -251,6 +253,15 @@ def loading_and_precision() -> Iterator[Claim]:
         yield PERFORMANCE, f"| {precision} |", [*times, *errors, policy["max_mrad"]]
 
 
+def offload() -> Iterator[Claim]:
+    vision, views = PI0.vision, 2
+    layer = 2 * (4 * vision.width**2 + 2 * vision.width * vision.mlp)
+    gigabytes = 1e-9 * layer * vision.depth
+    took_ms = one(result("engine")["cases"], kind="pi0", views=views)["ours"]["encode"]["p50_ms"]
+    figures = [views * vision.tokens, gigabytes, took_ms, 1e3 * gigabytes / took_ms]
+    yield OFFLOAD, f"| pi0's encoder, {views} views, H200 |", figures
+
+
 def timeline() -> Iterator[Claim]:
     found = result("timeline")
     hooks, named = found["hooks"], ("callback of an image", "micro-batch")
@@ -309,6 +320,7 @@ PARTS = (
     own_path,
     pipelines,
     loading_and_precision,
+    offload,
     timeline,
 )
 CLAIMS = [claim for part in PARTS for claim in part()]
