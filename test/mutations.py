@@ -89,6 +89,20 @@ MUTATIONS = (
         "any_slot",
     ),
     Mutation(
+        "a slot is given away before its layer was computed",
+        "            yield matrices\n            self._release(number)",
+        "            self._release(number)\n            yield matrices",
+        ("test_offload.py",),
+        "own_weights or same_bits",
+    ),
+    Mutation(
+        "a streamed layer is copied late",
+        "        following = number + self.slots\n",
+        "        following = number + 1\n",
+        ("test_offload.py",),
+        "as_early",
+    ),
+    Mutation(
         "sign of guidance",
         "return v - strength * (target - (x - t * v)) * weights",
         "return v + strength * (target - (x - t * v)) * weights",

@@ -43,6 +43,9 @@ def test_copies_that_are_slower_than_layers_are_what_a_tower_takes() -> None:
 
 def test_copies_that_are_as_fast_as_layers_are_hidden_but_for_the_first() -> None:
     assert predicted_s(10, 1.0, 2, 1.0, 1.0) == 11
+    assert predicted_s(10, 0.9, 2, 1.0, 1.0) == 10
+    assert predicted_s(63, 50 / 63, 3, 1.0, 1.2) < 1.02 * 63  # spaced unevenly
+    assert predicted_s(63, 50 / 63, 2, 1.0, 1.2) > 1.05 * 63
     assert predicted_s(10, 0.5, 2, 1.0, 1.0) == 10
     assert predicted_s(10, 0.5, 1, 1.0, 1.0) == 10
     assert predicted_s(9, 1 / 3, 1, 1.0, 2.0) == 9  # while two resident layers are computed

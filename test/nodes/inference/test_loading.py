@@ -75,6 +75,17 @@ def test_a_lossy_precision_is_warned_of_and_needs_fast_stages(tmp_path, contract
     assert Load(folder, device="cpu", denoise_steps=2, precision="int8").engine(contract).config.fast
 
 
+def test_streamed_vision_weights_need_fast_stages_and_are_reported(tmp_path, contract):
+    folder = make_checkpoint(tmp_path)
+    engine = Load(folder, device="cpu", denoise_steps=2, offload="vision").engine(contract)
+    assert engine.config.fast and engine.config.offload == "vision"
+    assert "offload: the weights of 2 of 2 vision layers" in str(engine.runner.offload)
+    with pytest.raises(ValueError, match="offload is vision, which only the fast stages have; set fast, too"):
+        Load(folder, device="cpu", fast=False, offload="vision:0.5").engine(contract)
+    with pytest.raises(ValueError, match="offload is 'half'; use none, vision, or vision with a share"):
+        Load(folder, device="cpu", offload="half").engine(contract)
+
+
 def test_fast_stages_are_made_for_the_contracts_cameras_and_any_prompt(tmp_path, contract):
     made, warnings, chunks = list[tuple](), list[str](), list[np.ndarray]()
     folder = make_checkpoint(tmp_path)

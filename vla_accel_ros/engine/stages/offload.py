@@ -46,16 +46,20 @@ def check(offload: float, fast: bool, device: torch.device) -> None:
 def spread(layers: int, share: float) -> tuple[int, ...]:
     """Which of so many layers are streamed: that share, at least one, as far apart as can be; none for 0.
 
-    The last layer is one of them, so that the first is as late as can be: its copy begins with the tower.
+    As many layers come before the first as from one to the next, because its copy begins with the tower. If
+    all are streamed nothing comes before it.
     """
     count = max(1, round(share * layers)) if share else 0
-    return tuple((number + 1) * layers // count - 1 for number in range(count))
+    return tuple((number + 1) * (layers - 1) // count for number in range(count))
 
 
 def slots_for(layers: int, streamed: int) -> int:
-    """How many slots: two, or one where two resident layers or more lie between streamed ones: their time is
-    as good for a copy, and each slot is a layer's memory."""
-    return min(streamed, 1 if streamed * 3 <= layers else 2)
+    """How many slots, each a layer's memory: one where two resident layers or more lie between streamed ones,
+    whose time is as good for a copy; three where one lies between some of them and none between others, so
+    that copies go on meanwhile; else two."""
+    if 3 * streamed <= layers:
+        return min(streamed, 1)
+    return min(streamed, 3 if layers < 2 * streamed < 2 * layers else 2)
 
 
 class _Layout:

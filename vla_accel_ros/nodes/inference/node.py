@@ -175,8 +175,11 @@ class InferenceNode(ManagedNode):
             engine = load.engine(contract, log.warning, meter, self._on_stage, self._on_warm)
         kind, device = engine.policy.config.kind, engine.policy.device
         log.info(f"loaded {load.model} on {device}: {kind}, {meter}; {choices(engine)}")
-        if (offload := engine.runner.offload) is not None:
-            (log.info if offload.hidden else log.warning)(str(offload))
+        offload = engine.runner.offload
+        if offload is not None and offload.hidden:
+            log.info(str(offload))
+        elif offload is not None:
+            log.warning(str(offload))
         return engine
 
     def _on_stage(self, name: str, done: int, total: int) -> None:
