@@ -59,15 +59,12 @@ CASES = {
     "pi0": (Case(27, 2), Case(27, 1), Case(27, 3), *map(Case, (20, 14, 9, 6, 4, 3, 2))),
     "cogagent": (
         Case(63, 2),
-        Case(63, 1),
         Case(63, 3),
         Case(62),
         Case(57),
         Case(53, 2),
         Case(53, 3),
-        Case(46),
         Case(32),
-        Case(16),
     ),
 }
 """The first has the bandwidth measured."""
