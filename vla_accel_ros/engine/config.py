@@ -12,8 +12,8 @@ from vla_accel_ros.models.flow.noise import FRESH, KINDS
 
 SEQUENTIAL, PIPELINED, SPECULATIVE, AUTO = "sequential", "pipelined", "speculative", "auto"
 TOKEN_MODES = (SEQUENTIAL, PIPELINED, SPECULATIVE, AUTO)
-ONE, ACTIONS_APART, ALL_APART = "one", "two", "three"
-LANES = (ONE, ACTIONS_APART, ALL_APART)
+ONE, TEXT_APART, ACTIONS_APART, ALL_APART = "one", "text", "two", "three"
+LANES = (ONE, TEXT_APART, ACTIONS_APART, ALL_APART)
 STREAM, FRESH_FIRST = "stream", "fresh"
 STAGGERING = (STREAM, FRESH_FIRST)
 RATE, FRESHNESS = "rate", "freshness"
@@ -41,9 +41,10 @@ class EngineConfig:
         and before them, and they are further chunks of the frame.
     scheduling: the scheduling policy of frames and actions, by its name in the entry points
         `vla_accel_ros.policies`; "auto" is the one that the other options ask for. Text takes the slack.
-    lanes: "one": everything one after another; "two": actions beside frames and text; "three": frames,
-        actions and text at once, each on a CUDA stream of its own, of which that of actions is the most
-        urgent; staggering "fresh" adds a lane for first chunks. Not for frames that share forwards.
+    lanes: "one": everything one after another; "text": text beside further chunks, but not beside a frame or
+        its first chunk; "two": actions beside frames and text; "three": frames, actions and text at once.
+        Each lane has a CUDA stream of its own, of which that of actions is the most urgent; with "three"
+        staggering "fresh" adds a lane for first chunks. Not for frames that share forwards.
     token_mode, token_prefer: how frames of a policy that acts by tokens share forwards, see policies.tokens.
     camera_hz: how often frames come, which token_mode "auto" plans with; 0 = as often as they are wanted.
 

@@ -9,7 +9,7 @@ frames in one forward. Text needs a language head, and a prefix to continue.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, cast
 
@@ -74,7 +74,7 @@ class Actor(Protocol):
     def first_stage(self, request: Request) -> str: ...
     def room(self, request: Request) -> bool: ...
     def begin(self, request: Request) -> None: ...
-    def run(self, batch: MicroBatch) -> None: ...
+    def run(self, batch: MicroBatch) -> Callable[[], None] | None: ...
     def drop(self, request: Request) -> None: ...
 
 
@@ -198,16 +198,17 @@ class ModelRunner:
         if request.want == ACT:
             self.actor.begin(request)
 
-    def run(self, batch: MicroBatch) -> None:
+    def run(self, batch: MicroBatch) -> Callable[[], None] | None:
         if batch.requests[-1].want == ACT:
-            self.actor.run(batch)
-        elif batch.stage == DECODE:
+            return self.actor.run(batch)
+        if batch.stage == DECODE:
             assert self.text is not None
             self.text.advance()
         else:
             for request in batch.requests:
                 with failing_alone(request):
                     self._prefill(request)
+        return None
 
     def drop(self, request: Request) -> None:
         if request.want == ACT:
@@ -248,7 +249,7 @@ class ModelRunner:
         if len(self.lanes) > 1 and isinstance(self.stages, Stages):
             if WHOLE in kinds:
                 self.stages.build((), (), steps, progress=progress, forms=forms)
-            elif OBSERVE in kinds or (ASK in kinds and self.text is not None):
+            if OBSERVE in kinds or (ASK in kinds and self.text is not None):
                 self.stages.build(views, prompts, (), progress=progress)
         if ACT in kinds:
             self.actor.prepare()

@@ -133,9 +133,9 @@ INFERENCE = (
     Parameter(
         "lanes",
         EngineConfig.lanes,
-        "What runs at once: one: nothing, each after the other; two: actions beside frames and text; three: "
-        "frames, actions and text, each in a thread and on a CUDA stream of its own. Chunks have the same "
-        "bits.",
+        "What runs at once: one: nothing, each after the other; text: text beside further chunks, not beside "
+        "a frame or its first chunk; two: actions beside frames and text; three: frames, actions and text; "
+        "each in a thread and on a CUDA stream of its own. Chunks have the same bits.",
         choices=LANES,
     ),
     Parameter(
