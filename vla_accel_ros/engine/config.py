@@ -19,6 +19,8 @@ STAGGERING = (STREAM, FRESH_FIRST)
 RATE, FRESHNESS = "rate", "freshness"
 PREFERENCES = (RATE, FRESHNESS)
 EXACT = "exact"
+LEAST = {"slots": 1, "steps": 1, "seed": 0, "answers": 1, "answer_tokens": 1, "prefill_groups": 1}
+"""The least of whole numbers."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,9 @@ class EngineConfig:
         its first chunk; "two": actions beside frames and text; "three": frames, actions and text at once.
         Each lane has a CUDA stream of its own, of which that of actions is the most urgent; with "three"
         staggering "fresh" adds a lane for first chunks. Not for frames that share forwards.
+    prefill_groups: how many groups of layers a frame is computed in, with a step of staggered chunks between
+        two of them, so that a step waits for one group and not for a frame; 1 = none. The bits are the same.
+        For fast stages of kernels alone, see docs/streaming.md.
     token_mode, token_prefer: how frames of a policy that acts by tokens share forwards, see policies.tokens.
     camera_hz: how often frames come, which token_mode "auto" plans with; 0 = as often as they are wanted.
 
@@ -65,6 +70,7 @@ class EngineConfig:
     staggering: str = STREAM
     scheduling: str = AUTO
     lanes: str = ONE
+    prefill_groups: int = 1
     token_mode: str = SEQUENTIAL
     token_prefer: str = FRESHNESS
     camera_hz: float = 0.0
@@ -72,7 +78,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if not self.step_dt_s > 0:
             raise ValueError(f"step_dt_s is {self.step_dt_s}; give the time between two actions in seconds.")
-        for name, least in (("slots", 1), ("steps", 1), ("seed", 0), ("answers", 1), ("answer_tokens", 1)):
+        for name, least in LEAST.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; give {least} or more.")
         if self.noise not in KINDS:

@@ -31,6 +31,8 @@ from vla_accel_ros.engine.prefill import (
     CapturedPlainPrefill,
     CapturedPrefill,
     EncodeOnly,
+    Frames,
+    GroupedPrefill,
     PlainPrefill,
     Prefill,
 )
@@ -112,6 +114,7 @@ class ModelRunner:
             )
             counts = self.robots.joints
             self.actor = PackedTokenActor(worded, config, self.pool, encoded, forward, counts=counts)
+            self.frames = Frames(self.prefill, self.pool, self.prefixes, self.robots)
             self.lanes = self._make_lanes()
             return
         if kernels:
@@ -122,14 +125,17 @@ class ModelRunner:
                 precision=config.precision,
                 rule=policy.pixel_rule,
                 joints=policy.joints,
+                groups=config.prefill_groups,
             )
-            self.prefill = CapturedPrefill(stages)
+            groups = stages.groups
+            self.prefill = CapturedPrefill(stages) if groups is None else GroupedPrefill(stages, groups)
         elif config.fast:
             plain = cast(CapturablePolicy, policy)
             self.stages = PlainStages(plain, self.pool, self.time_rule)
             self.prefill = CapturedPlainPrefill(plain, self.pool, self.stages)
         else:
             self.prefill = PlainPrefill(policy, self.pool)
+        self.frames = Frames(self.prefill, self.pool, self.prefixes, self.robots)
         if policy.acts == FLOW:
             self.actor = FlowActor(policy, config, self.pool, self.time_rule, self.stages)
         else:
@@ -213,6 +219,8 @@ class ModelRunner:
     def drop(self, request: Request) -> None:
         if request.want == ACT:
             self.actor.drop(request)
+        elif request.want == OBSERVE:
+            self.frames.drop(request)
         elif request.want == ASK and self.text is not None:
             self.text.drop(request)
 
@@ -261,13 +269,7 @@ class ModelRunner:
         """A frame's prefix, the same with other words, or what an answer begins with."""
         with torch.inference_mode():
             if request.want == OBSERVE:
-                observation = request.observation
-                assert observation is not None
-                robot = self.robots.of(observation.robot)
-                with self.pool.filling() as slot:
-                    seen = self.prefill.observe(observation, robot.policy, slot)
-                    request.result = self.prefixes.publish(slot, observation, robot, *seen)
-                request.finished = True
+                self.frames.run(request)
                 return
             prefix = request.prefix
             assert prefix is not None
@@ -310,6 +312,8 @@ def _check(policy: AnyPolicy, config: EngineConfig) -> None:
     """Raise ValueError for choices that the policy does not have."""
     kind, device, dtype = policy.config.kind, policy.device, policy.kv_dtype
     check(config.precision, config.fast, device, dtype)
+    if config.prefill_groups > 1:
+        _check_groups(policy, config)
     if config.fast and not _has_kernels(policy):
         if not _capturable(policy):
             raise ValueError(f"fast is true, but a {kind} policy has no fast stages; leave it false.")
@@ -342,6 +346,18 @@ def _check(policy: AnyPolicy, config: EngineConfig) -> None:
             f"precision is {config.precision} and token_mode '{config.token_mode}', but only forwards of few "
             f"rows have small weights, so actions would depend on the mode; use {SEQUENTIAL} or {EXACT}."
         )
+
+
+def _check_groups(policy: AnyPolicy, config: EngineConfig) -> None:
+    """Raise ValueError where frames cannot be computed in so many groups of layers."""
+    given, model = f"prefill_groups is {config.prefill_groups}, but", policy.model
+    if not isinstance(model, Pi):
+        raise ValueError(f"{given} frames of a {policy.config.kind} policy are computed whole; use 1.")
+    if not config.fast:
+        raise ValueError(f"{given} plain torch computes frames whole; set fast to true, or use 1.")
+    layers = model.config.vision.depth + model.config.prefix.depth
+    if config.prefill_groups > layers:
+        raise ValueError(f"{given} the model has {layers} layers; give at most as many.")
 
 
 def _forward(policy: AnyPolicy, config: EngineConfig, tokens: int) -> PackedForward:

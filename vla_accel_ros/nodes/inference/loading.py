@@ -56,6 +56,7 @@ class Load:
     precision: str = EngineConfig.precision
     scheduling: str = EngineConfig.scheduling
     lanes: str = EngineConfig.lanes
+    prefill_groups: int = EngineConfig.prefill_groups
     token_mode: str = EngineConfig.token_mode
     token_prefer: str = EngineConfig.token_prefer
     camera_hz: float = EngineConfig.camera_hz

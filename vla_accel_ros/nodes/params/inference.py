@@ -139,6 +139,15 @@ INFERENCE = (
         choices=LANES,
     ),
     Parameter(
+        "prefill_groups",
+        EngineConfig.prefill_groups,
+        "Groups of layers that a frame is computed in: between two of them comes a step of staggered chunks, "
+        "which so waits for one group and not for a frame (docs/streaming.md). Needs fast stages, of pi0 or "
+        "pi0.5. 1: a frame is computed at once.",
+        minimum=1,
+        maximum=64,
+    ),
+    Parameter(
         "token_mode",
         EngineConfig.token_mode,
         "How frames of a model that acts by tokens (OpenVLA) share forwards: not at all; pipelined, later "
