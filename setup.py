@@ -68,7 +68,12 @@ setup(
     ],
     python_requires=">=3.10",
     install_requires=["setuptools"],
-    extras_require={"test": ["pytest"], "orbax": ["tensorstore"], "export": ["av", "pyarrow"]},
+    extras_require={
+        "test": ["pytest"],
+        "orbax": ["tensorstore"],
+        "export": ["av", "pyarrow"],
+        "trace": ["perfetto"],
+    },
     zip_safe=False,
     entry_points={
         "console_scripts": [

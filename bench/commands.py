@@ -51,19 +51,25 @@ def reference(t_s: np.ndarray | float) -> np.ndarray:
 
 
 class Robot:
-    """A policy and a controller, in the operator's thread."""
+    """A policy and a controller, in the operator's thread. depth: commands that may wait for it. scale: of
+    the reference's swing."""
 
-    def __init__(self, operator: Operator, joints: tuple[str, ...]) -> None:
-        self._operator, node = operator, operator.node
+    def __init__(
+        self, operator: Operator, joints: tuple[str, ...], depth: int = 100, scale: float = 1.0
+    ) -> None:
+        self._operator, node, self._scale = operator, operator.node, scale
         self.received: list[tuple[float, np.ndarray]] = []
-        self._position, self._request = reference(operator.now_ns() * 1e-9), 0
+        self._position, self._request = self._reference(operator.now_ns() * 1e-9), 0
         self._moved = [operator.contract.joint_names.index(name) for name in joints]
         self._joints = node.create_publisher(JointState, "joint_states", qos.SENSOR)
         self._chunks = node.create_publisher(ActionChunk, "action_chunk", qos.COMMAND)
-        node.create_subscription(Float64MultiArray, TOPIC, self._on_command, 100)
+        node.create_subscription(Float64MultiArray, TOPIC, self._on_command, depth)
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         node.create_timer(0.01, self._send_joints, clock=steady)
         node.create_timer(0.1, self._send_chunk, clock=steady)
+
+    def _reference(self, t_s: np.ndarray | float) -> np.ndarray:
+        return MIDDLE + self._scale * (reference(t_s) - MIDDLE)
 
     def _on_command(self, message: Float64MultiArray) -> None:
         command = np.array(message.data)
@@ -79,7 +85,7 @@ class Robot:
     def _send_chunk(self) -> None:
         self._request += 1
         stamp_ns = self._operator.now_ns() - AGE_NS
-        actions = reference(stamp_ns * 1e-9 + np.arange(1, HORIZON + 1) * STEP_S).astype(np.float32)
+        actions = self._reference(stamp_ns * 1e-9 + np.arange(1, HORIZON + 1) * STEP_S).astype(np.float32)
         chunk = Chunk(actions, stamp_ns, STEP_S, self._request, self._request, np.zeros(HORIZON, np.float32))
         self._chunks.publish(convert.chunk_to_message(chunk, self._operator.contract, 0.01))
 

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from full_size.command import place
 from full_size.figures import Pinned, allocated_by, summary, write
 from full_size.gpu import alone, gpu_id
 from full_size.policies import random_observation, random_policy
@@ -49,7 +50,6 @@ STEPS = 10
 OBSERVATIONS = 3
 WARM_UP, COUNTED = 10, 8
 """Frames before those that are timed, and after them those whose memory is counted."""
-RESULTS = Path(__file__).parent / "results"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,13 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print, write. Raises RuntimeError without a CUDA device."""
-    if not arguments.small and not torch.cuda.is_available():
-        raise RuntimeError("torch sees no CUDA device here; --small tries the command on a CPU.")
-    if arguments.small:
-        torch.set_num_threads(1)
-    device = torch.device("cpu" if arguments.small else "cuda")
-    dtype = torch.float32 if arguments.small else torch.bfloat16
-    out = arguments.out or (None if arguments.small else RESULTS)
+    device, dtype, out = place(arguments)
     document: dict[str, Any] = {
         "steps": STEPS,
         "prompt": arguments.prompt,

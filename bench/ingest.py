@@ -105,27 +105,9 @@ def send(transport: str, width: int, height: int, seconds: float) -> None:
 
 def receive(transport: str, seconds: float) -> None:
     """The engine's process without its engine; prints what arrived in a window, and what that used."""
-    import rclpy
-    from rclpy.executors import SingleThreadedExecutor
-
-    from vla_accel_ros.nodes.inference.streams import Streams
-    from vla_accel_ros.nodes.lifecycle import ManagedNode
-    from vla_accel_ros.nodes.params.parameter import AUTOSTART
-
     contract = contract_of(transport)
     ingest = Measured(contract)
-
-    class Receiver(ManagedNode):
-        """Subscribes as the inference node does."""
-
-        def configure(self) -> None:
-            Streams(self, contract, ingest)
-
-    rclpy.init()
-    node, executor = Receiver("receiver", (AUTOSTART,)), SingleThreadedExecutor()
-    executor.add_node(node)
-    node.trigger_configure()
-    node.trigger_activate()
+    node, executor = receiver(contract, ingest)
     while not ingest.ages:
         executor.spin_once(timeout_sec=1.0)
     spin(executor, WARM_UP_S)
@@ -141,6 +123,36 @@ def receive(transport: str, seconds: float) -> None:
         "lost": sum(ingest.lost(name) for name in CAMERAS),
     }
     print(json.dumps(result), flush=True)
+    end(node)
+
+
+def receiver(contract: Contract, ingest: Ingest) -> tuple[Any, Any]:
+    """An active node with the subscriptions of the inference node, and its executor."""
+    import rclpy
+    from rclpy.executors import SingleThreadedExecutor
+
+    from vla_accel_ros.nodes.inference.streams import Streams
+    from vla_accel_ros.nodes.lifecycle import ManagedNode
+    from vla_accel_ros.nodes.params.parameter import AUTOSTART
+
+    class Receiver(ManagedNode):
+        """Subscribes as the inference node does."""
+
+        def configure(self) -> None:
+            Streams(self, contract, ingest)
+
+    rclpy.init()
+    node, executor = Receiver("receiver", (AUTOSTART,)), SingleThreadedExecutor()
+    executor.add_node(node)
+    node.trigger_configure()
+    node.trigger_activate()
+    return node, executor
+
+
+def end(node: Any) -> None:
+    """End a receiver."""
+    import rclpy
+
     node.end()
     node.destroy_node()
     rclpy.shutdown()
@@ -148,8 +160,8 @@ def receive(transport: str, seconds: float) -> None:
 
 def spin(executor: Any, seconds: float) -> None:
     """Serve callbacks for a time."""
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
+    over = time.monotonic() + seconds
+    while (left := over - time.monotonic()) > 0:
         executor.spin_once(timeout_sec=left)
 
 

@@ -114,8 +114,8 @@ MUTATIONS = (
     ),
     Mutation(
         "limits",
-        "    if not over.any():\n        return Trajectory(trajectory.joints, trajectory.times_ns",
-        "    if over is not None:\n        return Trajectory(trajectory.joints, trajectory.times_ns",
+        "    over = report.over\n    if not over.any():",
+        "    over = report.over\n    if over is not None:",
         ("test_trajectory_limits.py",),
     ),
     Mutation(
@@ -142,8 +142,8 @@ MUTATIONS = (
     Mutation("age of a stamp in the future", "or abs(age) > limit", "or age > limit", ("test_watchdog.py",)),
     Mutation(
         "blend",
-        "old + weight * (actions - old)",
-        "actions + weight * (old - actions)",
+        "before + weight * (actions[:crossing] - before)",
+        "actions[:crossing] + weight * (before - actions[:crossing])",
         ("test_buffer.py",),
     ),
     Mutation(

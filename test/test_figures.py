@@ -18,6 +18,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 README, PERFORMANCE, STAGGERED = "README.md", "docs/performance.md", "docs/staggered.md"
+HIGH_RATE, TRACE = "docs/high_rate.md", "docs/trace.md"
 Claim = tuple[str, str, list[float | None]]
 
 
@@ -250,6 +251,27 @@ def loading_and_precision() -> Iterator[Claim]:
         yield PERFORMANCE, f"| {precision} |", [*times, *errors, policy["max_mrad"]]
 
 
+def timeline() -> Iterator[Claim]:
+    found = result("timeline")
+    hooks, named = found["hooks"], ("callback of an image", "micro-batch")
+    figures = [found["events"]["span"]["p50"], found["threads"]["cpu_us"], *(hooks[n]["p50"] for n in named)]
+    yield TRACE, "An event takes", [*figures, found["memory_mb"], found["page_ms"]["p50"]]
+    yield TRACE, "Every process of a robot", [found["kept"], None]
+
+
+def interpreter() -> Iterator[Claim]:
+    names = ("stages_per_s", "longer_p50_ms", "longer_p99_ms", "longer_max_ms")
+    for row in result("interpreter")["rows"]:
+        yield PERFORMANCE, f"| {row['case']} |", [row[name] for name in names]
+
+
+def force() -> Iterator[Claim]:
+    names = ("command_p50_ms", "command_p99_ms", "command_max_ms", "commands_late_percent")
+    for row in result("force")["sources"]:
+        figures = [row[name] for name in (*names, "reaction_p50_ms", "reaction_p99_ms")]
+        yield PERFORMANCE, f"| {row['source']}, {row['force_priority']} |", figures
+
+
 def own_path() -> Iterator[Claim]:
     for case in result("engine_path")["cases"]:
         name = {"pi0": "pi0", "pi05": "pi0.5", "smolvla": "SmolVLA"}[case["kind"]]
@@ -259,7 +281,36 @@ def own_path() -> Iterator[Claim]:
         yield PERFORMANCE, begins, [*figures, case["difference_ms"], case["observe"]["p50_ms"]]
 
 
-PARTS = (demo, control, noise, guided_staggered, cameras, engine, own_path, pipelines, loading_and_precision)
+def high_rate() -> Iterator[Claim]:
+    found, parts = result("chunk_port"), ("write", "read", "update", "stream", "sum")
+    for row in found["parts"]:
+        figures = [row[part]["p50_ms"] for part in parts] + [row["sum"]["p99_ms"]]
+        yield HIGH_RATE, f"| {row['kind']}, {row['joints']} joints |", figures
+    for row in found["whole"]:
+        names = ("write_to_follow_p50", "write_to_follow_p99", "interval_p50", "interval_p99", "interval_max")
+        figures = [row[name] for name in ("chunks_hz", "followed_hz", "commands_hz")]
+        figures += [*(row[f"{name}_ms"] for name in names), row["cpu_percent"]]
+        yield HIGH_RATE, f"| whole, {row['joints']} joints |", figures
+    loads = [found[f"load_{when}"][0] for when in ("before", "after")]
+    date = [float(part) for part in found["date"][:10].split("-")]
+    yield HIGH_RATE, "Load", [*loads, found["machine"]["cores"], *date]
+
+
+PARTS = (
+    interpreter,
+    force,
+    demo,
+    high_rate,
+    control,
+    noise,
+    guided_staggered,
+    cameras,
+    engine,
+    own_path,
+    pipelines,
+    loading_and_precision,
+    timeline,
+)
 CLAIMS = [claim for part in PARTS for claim in part()]
 
 

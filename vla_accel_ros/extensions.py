@@ -62,7 +62,7 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
         "forward_command": ControllerKind(
             "std_msgs/msg/Float64MultiArray",
             "vla_accel_ros.nodes.adapters.forward_command:ForwardCommandAdapter",
-            rates_hz=(100.0, 500.0),
+            rates_hz=(100.0, 1000.0),
         ),
         "servo_joint": ControllerKind(
             "control_msgs/msg/JointJog",

@@ -140,6 +140,9 @@ class Language:
     def first_stage(self, request: Request) -> str:
         return self._actor.first_stage(request) if request.want == ACT else request.stage
 
+    def kind(self, request: Request) -> str:
+        return request.kind
+
     def room(self, request: Request) -> bool:
         return self._actor.room(request) if request.want == ACT else True
 

@@ -130,7 +130,7 @@ MISTAKES = {
          "controllers[0].frame = 'tool0' is not for joint_trajectory: remove it, or mend kind"),
         ("{topic: arm", "{kind: forward_command, topic: arm", "controllers[0].rate_hz is missing: add it"),
         ("{topic: arm", "{kind: forward_command, rate_hz: 50, topic: arm",
-         "controllers[0].rate_hz = 50.0 does not suit forward_command: give a rate from 100 to 500"),
+         "controllers[0].rate_hz = 50.0 does not suit forward_command: give a rate from 100 to 1000"),
         ("{topic: arm", "{kind: servo_joint, rate_hz: 500, topic: arm",
          "controllers[0].rate_hz = 500.0 does not suit servo_joint: give a rate from 20 to 250"),
         ("joints: [a]}", "joints: [a], action: hand/joint_trajectory}",

@@ -48,9 +48,16 @@ HOLD_SLACK_NS = S // 2
 
 
 class Episode:
-    """One robot and its misfortunes. faults: which kinds may come; all when None."""
+    """One robot and its misfortunes. faults: which kinds may come; all when None. chunk_hz: random when
+    None."""
 
-    def __init__(self, seed: int, faults: tuple[str, ...] | None = None, kind: str | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        faults: tuple[str, ...] | None = None,
+        kind: str | None = None,
+        chunk_hz: int | None = None,
+    ) -> None:
         self.rng, self.array = random.Random(seed), np.random.default_rng(seed)
         self.seed, self.events, self.happened = seed, 0, Counter[str]()
         self.moved = 0.0
@@ -82,6 +89,7 @@ class Episode:
         self.kept: list[Chunk] = []
         self.number = 0
         self.joint_hz, self.chunk_hz = rng.choice((50, 100, 250)), rng.choice((5, 10, 20, 30))
+        self.chunk_hz = chunk_hz or self.chunk_hz
         self.horizon, self.step_s = rng.choice((1, 5, 16, 32, 50)), rng.choice((0.01, 1 / 30, 0.05, 0.1))
         self.age_s, self.jitter = rng.uniform(0.02, 0.3), rng.choice((0.0, 0.0, 0.1, 0.4))
         self.delay_of_lead = rng.choice((0.1, 0.5, 1.0, 2.0))
@@ -620,9 +628,11 @@ class Result:
         return f"{self.kind} {self.mode}: {'; '.join(self.broken)}; again: {again}"
 
 
-def play(seed: int, faults: tuple[str, ...] | None = None, kind: str | None = None) -> Result:
+def play(
+    seed: int, faults: tuple[str, ...] | None = None, kind: str | None = None, chunk_hz: int | None = None
+) -> Result:
     """One episode; what it raises is broken too."""
-    episode = Episode(seed, faults, kind)
+    episode = Episode(seed, faults, kind, chunk_hz)
     mode = episode.parameters.mode
     try:
         episode.run()
@@ -639,9 +649,10 @@ def results(
     faults: tuple[str, ...] | None = None,
     kind: str | None = None,
     processes: int = 1,
+    chunk_hz: int | None = None,
 ) -> Iterator[Result]:
     """Episodes from a seed on, until so many events have happened."""
-    one = partial(play, faults=faults, kind=kind)
+    one = partial(play, faults=faults, kind=kind, chunk_hz=chunk_hz)
     seeds = itertools.count(first)
     if processes == 1:
         played: Iterator[Result] = map(one, seeds)
@@ -669,15 +680,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="only this episode, with what happened in it")
     parser.add_argument("--faults", help=f"comma separated, of: {', '.join(FAULTS)}; all when not given")
     parser.add_argument("--kind", choices=KINDS, help="of the controller; random when not given")
+    parser.add_argument("--chunk-hz", type=int, help="chunks a second; random when not given")
     parser.add_argument("--processes", type=int, default=1)
     wanted = parser.parse_args()
     faults = None if wanted.faults is None else tuple(filter(None, wanted.faults.split(",")))
     if wanted.seed is not None:
-        result = play(wanted.seed, faults, wanted.kind)
+        result = play(wanted.seed, faults, wanted.kind, wanted.chunk_hz)
         print("\n".join((*result.log, str(result))))
         return bool(result.broken)
     events, episodes, failed, began = 0, 0, 0, time.monotonic()
-    for result in results(wanted.events, wanted.first, faults, wanted.kind, wanted.processes):
+    for result in results(
+        wanted.events, wanted.first, faults, wanted.kind, wanted.processes, wanted.chunk_hz
+    ):
         events, episodes = events + result.events, episodes + 1
         if result.broken:
             failed += 1

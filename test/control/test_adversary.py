@@ -45,6 +45,11 @@ def test_all_kinds_and_modes_move_for_a_good_part_of_the_time_and_all_faults_com
     assert set(came) == set(FAULTS)
 
 
+def test_hundreds_of_chunks_a_second_break_no_limit_either():
+    broken = [str(result) for result in results(60_000, first=1, chunk_hz=480) if result.broken]
+    assert not broken, "\n".join(broken)
+
+
 def test_a_seed_plays_the_same_again():
     assert play(7) == play(7)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -23,13 +23,28 @@ from vla_accel_ros.engine.scheduler import Scheduler, Stream
 class Overlapping(System):
     """Lanes whose micro-batches begin and end when the test says so, without threads."""
 
-    def __init__(self, word: str, policy: Policy, text: Policy | None = None, steps: int = 1) -> None:
+    def __init__(
+        self,
+        word: str,
+        policy: Policy,
+        text: Policy | None = None,
+        steps: int = 1,
+        lanes: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> None:
         super().__init__(steps=steps)
-        lanes = [Lane(name) for name in LANES[word]]
-        self.policy = in_lanes(word, policy, policy if text is None else text)
-        self.scheduler = Scheduler(self.runner, self.policy, self.profile, self.clock, lanes)
-        self.lanes = {lane.name: lane for lane in lanes}
+        kinds = lanes or LANES[word]
+        made = [Lane(name) for name in kinds]
+        self.policy = in_lanes(kinds, policy, policy if text is None else text)
+        self.scheduler = Scheduler(self.runner, self.policy, self.profile, self.clock, made)
+        self.lanes = {lane.name: lane for lane in made}
         self.running: dict[str, tuple[MicroBatch, float]] = {}
+
+    def seen_beside(self) -> None:
+        """A frame is seen in the lane of vision, beside what runs."""
+        frame = self.frame()
+        self.begin("vision")
+        self.end("vision")
+        frame.result.release()
 
     def begin(self, lane: str) -> list[str]:
         """Have a lane choose; what it runs from now on."""

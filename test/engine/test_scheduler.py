@@ -37,6 +37,7 @@ from vla_accel_ros.engine.request import (
     OBSERVE,
     PREFILL,
     REWORD,
+    WHOLE,
     Cancelled,
     MicroBatch,
     Request,
@@ -64,9 +65,11 @@ class FakeRunner:
 
     ran: the stage of each micro-batch and what is in it. during: called in each, and may raise. fails: those
     that cannot begin. held: those that have begun and were not dropped.
+    seats: whole chunks are of a kind of their own.
     """
 
     def __init__(self, steps: int = 1, first: str = DENOISE) -> None:
+        self.seats = False
         self.pool = KVPool(make_config().prefix, SLOTS, 2, torch.device("cpu"), torch.float32)
         self.prefixes = Prefixes(self.pool)
         self.steps, self.first = steps, first
@@ -88,6 +91,9 @@ class FakeRunner:
             raise ValueError("this policy answers nothing")
         return request.stage
 
+    def kind(self, request: Request) -> str:
+        return WHOLE if self.seats and request.whole else request.kind
+
     def room(self, request: Request) -> bool:
         return request.want != ASK or sum(one.want == ASK for one in self.held) < PLACES
 
@@ -99,7 +105,7 @@ class FakeRunner:
         self.held.add(request)
 
     def run(self, batch: MicroBatch) -> None:
-        kind = ASK if batch.requests[0].want == REWORD else batch.requests[0].want
+        kind = batch.requests[0].kind
         assert self.running[kind] == 0 and batch.requests
         self.running[kind] += 1
         try:

@@ -11,6 +11,7 @@ import pytest
 from builders import make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.policies.overload import Degradation, Degrading
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.engine.streaming import MOST_UNDELIVERED, MOST_WAITING, Pace, Ports, Streaming, Text
@@ -73,7 +74,7 @@ class Stepped:
         self.ran: list[str] = []
         self.scheduler.streams[""] = Stream(on_ran=self.note)
         self.stream._running = True
-        self.stream._want_chunk()
+        self.stream._want_chunks()
 
     def note(self, batch: MicroBatch, began_s: float) -> None:
         self.ran.append(batch.requests[-1].want)
@@ -144,7 +145,7 @@ def test_of_frames_that_came_before_anybody_acted_the_newest_is_acted_on():
     for stamp_ns in (100, 200, 300):  # seen while no chunk was wanted
         stepped.stream._engine.observe(make_observation(stamp_ns=stamp_ns)).release()
     stepped.stream._running = True
-    stepped.stream._want_chunk()
+    stepped.stream._want_chunks()
     assert stepped.step() == [ACT] and stepped.step() == []
     assert [chunk.stamp_ns for chunk in world.chunks] == [300]
 
@@ -235,6 +236,30 @@ def test_a_slow_receiver_gets_the_newest_chunks_and_what_came_to_nothing_is_a_mi
         stream._running = False
         stream._come.notify_all()
     handing.join(20.0)
+
+
+def test_answers_do_not_pile_up_before_a_slow_receiver_either():
+    """Each is finished, and nobody takes one."""
+    world = World()
+    stream = make_stream(world)
+    prefix = stream._engine.observe(make_observation(0))
+    for number in range(3 * MOST_UNDELIVERED):
+        stream._give(stream._ports.on_text, Text(prefix, number, f"{number}", True))
+        assert len(stream._results) <= MOST_UNDELIVERED
+    waiting = [what[0].text for _, what in stream._results]
+    assert waiting == [f"{number}" for number in range(2 * MOST_UNDELIVERED, 3 * MOST_UNDELIVERED)]
+    (language,) = (stats for stats in stream.stats() if stats.name == "language")
+    assert language.misses == 2 * MOST_UNDELIVERED
+
+
+def test_what_was_given_up_for_overload_is_told_beside_the_misses():
+    stream = make_stream(World())
+    policy = stream._scheduler.policy
+    assert isinstance(policy, Degrading)
+    policy.degradation = Degradation("vision", 5, 1.0, {"": 7, "other": 1}, {"": 3})
+    told = {stats.name: (stats.given_up, stats.misses) for stats in stream.stats()}
+    assert told == {"vision": (3, 0), "action": (7, 0), "language": (0, 0)}
+    assert stream.degradation is policy.degradation
 
 
 def test_a_frame_from_before_the_start_is_not_acted_on():

@@ -416,7 +416,7 @@ def test_cancelled_answers_say_no_more_and_hold_nothing() -> None:
 
 def test_every_frame_is_acted_on_while_two_questions_are_answered() -> None:
     robot = Robot(max_tokens=3)
-    robot.stream._want_chunk()
+    robot.stream._want_chunks()
     for question in QUESTIONS[:2]:
         robot.stream.ask(question)
     for number in range(12):

@@ -55,6 +55,7 @@ class NodeProcess:
         self.left: set[Path] = set()
         self._log = folder / f"{namespace.strip('/') or 'root'}-{node}.log"
         self._read_from = 0
+        self._starting = threading.Lock()
         self.start()
 
     @property
@@ -91,8 +92,10 @@ class NodeProcess:
 
     def _start_again(self, process: subprocess.Popen[bytes] | Forked, written: int) -> None:
         with suppress(ValueError):  # the fork server was closed
-            if self._lost(process.wait(), written) and process is self.process:
-                self.start()
+            if self._lost(process.wait(), written):
+                with self._starting:  # one of several that wait for this process
+                    if process is self.process:
+                        self.start()
 
     def _lost(self, status: int, written: int) -> bool:
         """Whether a process ended because the middleware could not reach it, after one was killed. written:

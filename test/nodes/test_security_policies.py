@@ -10,6 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 from stack import Stack, wait_for_recorder
 
 from vla_accel_ros.contract.contract import Contract
@@ -116,3 +117,25 @@ def test_enclaves_are_in_the_namespace_of_the_robot() -> None:
     enclaves = {each.attrib["path"] for each in root.findall("enclaves/enclave")}
     assert {"/left/arm/inference", "/left/arm/trajectory", "/left/arm/operator"} <= enclaves
     assert {each.attrib["ns"] for each in root.iter("profile")} == {"/left/arm"}
+
+
+def test_a_force_sensor_on_a_topic_is_heard_by_trajectory_alone_which_is_tared_by_the_operator(tmp_path):
+    fields = yaml.safe_load(Path(demo_contract()).read_text())
+    limits = {"yields": 5, "stops": 9}
+    fields["force"] = {
+        "wrench": {
+            "topic": "wrist/wrench",
+            "rate_hz": 1000,
+            "max_age_s": 0.1,
+            "force_n": limits,
+            "torque_nm": limits,
+        }
+    }
+    path = tmp_path / "contract.yaml"
+    path.write_text(yaml.safe_dump(fields))
+    every = rights(Contract.load(path))
+    assert {node for node, each in every.items() if "wrist/wrench" in each.subscribe} == {"trajectory"}
+    assert "~/tare" in every["trajectory"].reply and "trajectory/tare" in every["operator"].request
+    assert "trajectory_wrench/get_type_description" in every["trajectory"].reply
+    plain = rights(Contract.load(demo_contract()))
+    assert "~/tare" not in plain["trajectory"].reply

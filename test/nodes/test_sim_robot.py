@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 
 import numpy as np
 import pytest
+from geometry_msgs.msg import WrenchStamped
 from sensor_msgs.msg import CameraInfo, Image
 from trajectory_msgs.msg import JointTrajectory
 
@@ -14,6 +16,7 @@ from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.adapters.joint_trajectory import TrajectoryMessage
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.sim_robot import choose_task
+from vla_accel_ros.sensing.force_slot import ForceReader
 from vla_accel_ros.sim.robot import SimRobot
 
 
@@ -149,3 +152,23 @@ def test_it_ends_cleanly_on_sigterm_and_refuses_a_wrong_parameter(start, operato
     wrong = start("sim_robot", namespace="wrong", task="dance")
     assert wrong.process.wait(20.0) == 2
     assert "parameter 'task' is 'dance': give one of reach, place, follow" in wrong.log
+
+
+def test_with_a_plate_it_has_a_force_sensor_on_a_topic_and_in_a_slot(start, operator):
+    slot = f"sim-{os.getpid()}"
+    heard: list[WrenchStamped] = []
+    reader = ForceReader(slot)
+    operator.node.create_subscription(WrenchStamped, "wrist/wrench", heard.append, qos.SENSOR)
+    start("sim_robot", plate=True, force_slot=slot, image_width=32, image_height=32)
+    read: list[tuple[int, tuple[float, ...]]] = []
+
+    def enough() -> bool:
+        read.extend(reader.read())
+        return len(heard) > 50 and len(read) > 200
+
+    operator.wait(enough, 30.0, "wrenches")
+    stamps = np.array([stamp_ns for stamp_ns, _ in read])
+    assert (np.diff(stamps) > 0).all()
+    newest = heard[-1].wrench.force
+    assert 1.0 < abs(newest.z) < 3.0  # the weight of the hand
+    assert read[-1][1][2] == pytest.approx(newest.z, abs=0.5)

@@ -180,6 +180,10 @@ def test_a_writer_that_was_killed_is_followed_by_the_next(name):
         before = reader.newest()
         assert before.data == b"alive"
         process.send_signal(signal.SIGKILL)
+    assert segment_path(name).exists()
+    clock.s = 0.2
+    assert reader.newest() is None and not reader.is_open  # what a dead one left is read by nobody
+    assert SlotReader(name).newest() is None
     writer = SlotWriter(name, 8)  # it removes what the dead one left
     writer.write(b"next", 4)
     clock.s = 1.0

@@ -33,6 +33,8 @@ class Demo:
         command += ["--domain", str(domain), "--out", str(self.out), *arguments]
         name, value = self._mark.split("=")
         self._errors = folder / "stderr"
+        self._before: list[str] = []
+        self._before = self.shared_memory()
         with self._errors.open("w") as errors:
             self.process = subprocess.Popen(
                 command,
@@ -88,11 +90,13 @@ class Demo:
         return found
 
     def shared_memory(self) -> list[str]:
-        """Fast DDS' port files of the demo's domain: 250 ports from 7400 + 250 x domain on."""
+        """Fast DDS' port files of the demo's domain (250 ports from 7400 + 250 x domain on) that it made."""
         first = 7400 + 250 * self.domain
         ports = {str(port) for port in range(first, first + 250)}
         names = (path.name for path in Path("/dev/shm").glob("*fastdds_port*"))
-        return [name for name in names if "".join(filter(str.isdigit, name)) in ports]
+        return [
+            name for name in names if "".join(filter(str.isdigit, name)) in ports and name not in self._before
+        ]
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,22 @@ def test_every_chunk_and_text_is_computed_again_to_the_bit_on_a_gpu(tmp_path, dt
     path = Run(tmp_path, device="cuda", dtype=dtype, rtc=RtcSettings()).frames(FRAMES).tell().end()
     result, _ = again(path)
     assert result.equal and result.chunks == FRAMES, (result.different_chunks, result.different_texts)
+
+
+@pytest.mark.parametrize("staggering", ["stream", "fresh"])
+def test_a_first_chunk_may_have_been_whole_where_the_engine_makes_it_so(tmp_path, monkeypatch, staggering):
+    """On a GPU chunks in seats have other bits than whole ones, of which the recorded ones were."""
+    settings = {"staggered": 2, "staggering": staggering}
+    path = Run(tmp_path, kind="pi0", **settings).frames(2).tell().end()
+    act = Engine.act
+
+    def of_a_seat(self: Engine, prefix, *given, steps=None, **more):
+        chunk = act(self, prefix, *given, steps=steps, **more)
+        return chunk if steps else replace(chunk, actions=chunk.actions + 1e-3)
+
+    monkeypatch.setattr(Engine, "act", of_a_seat)
+    result, _ = again(path)
+    assert result.chunks == 2 and len(result.different_chunks) == (0 if staggering == "fresh" else 2)
 
 
 def test_guided_chunks_in_the_bag_agree_with_something(tmp_path):

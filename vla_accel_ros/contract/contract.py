@@ -10,7 +10,7 @@ own in Observation.state and Chunk.actions; `to_policy` and `to_robot` are the o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,9 @@ from numpy.typing import ArrayLike
 
 from vla_accel_ros.contract import parts, urdf
 from vla_accel_ros.contract.fields import Fields, closest
+from vla_accel_ros.contract.force import check_force, read_force
 from vla_accel_ros.contract.parts import Camera, ChunkTiming, Controller, Joint, RobotLimits, Stream, Twist
+from vla_accel_ros.control.force.guard import Force
 
 __all__ = ["TWIST", "Camera", "ChunkTiming", "Contract", "Controller", "Joint", "Stream", "Twist"]
 
@@ -32,7 +34,8 @@ class Contract:
 
     home: joint -> position in ROS units, of all joints of a controller or of none. urdf: the file that the
     limits came from. actions: what a row of a chunk is, `joints` (a target for each) or `twist` (six numbers
-    for the hand, meant as `twist` says, and then a target for each joint that no servo_twist moves).
+    for the hand, meant as `twist` says, and then a target for each joint that no servo_twist moves). force:
+    force sensors and what the arm does by them, None without.
     """
 
     robot: str
@@ -46,6 +49,7 @@ class Contract:
     urdf: Path | None = None
     actions: str = "joints"
     twist: Twist | None = None
+    force: Force | None = None
 
     @classmethod
     def load(cls, path: str | Path) -> Contract:
@@ -74,11 +78,15 @@ class Contract:
             urdf=limits.file,
             actions=actions,
             twist=parts.read_twist(file.child("twist")) if actions == "twist" else None,
+            force=read_force(file.child("force")) if file.has("force") else None,
         )
         file.close()
         _check_names(file, contract)
         _check_twist(file, contract)
         _check_home(file, contract)
+        if contract.force is not None:
+            force = check_force(file, contract.force, contract.joints, actions == "twist")
+            contract = replace(contract, force=force)
         file.finish()
         return contract
 

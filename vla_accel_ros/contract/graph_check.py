@@ -15,13 +15,18 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.findings import Finding, error, ok, warning
 from vla_accel_ros.extensions import BUILT_IN, CONTROLLERS, controller_kind
 
+JOINTS_TYPE = "sensor_msgs/msg/JointState"
 IMAGE_TYPES = {
     "raw": "sensor_msgs/msg/Image",
     "compressed": "sensor_msgs/msg/CompressedImage",
     "ring": "vla_accel_msgs/msg/FrameHandle",
 }
+FORCE_TYPES = {
+    "WrenchStamped": "geometry_msgs/msg/WrenchStamped",
+    "JointState": JOINTS_TYPE,
+    "Float64MultiArray": "std_msgs/msg/Float64MultiArray",
+}
 INFO_TYPE = "sensor_msgs/msg/CameraInfo"
-JOINTS_TYPE = "sensor_msgs/msg/JointState"
 _DURABILITY = ("volatile", "transient_local", "transient", "persistent")
 
 
@@ -72,6 +77,16 @@ def inputs(contract: Contract, qos: Qos = Qos("best_effort")) -> list[Wanted]:
 def states(contract: Contract, qos: Qos = Qos("best_effort")) -> Wanted:
     """The topic of the joint states."""
     return Wanted("joint_states.topic", contract.joint_states.topic, JOINTS_TYPE, qos=qos)
+
+
+def forces(contract: Contract, qos: Qos = Qos("best_effort")) -> list[Wanted]:
+    """The topics of force sensors that have one of their own."""
+    sensors = contract.force.sensors if contract.force is not None else ()
+    return [
+        Wanted(f"force.{sensor.name}.topic", sensor.topic, FORCE_TYPES[sensor.type], qos=qos)
+        for sensor in sensors
+        if sensor.topic and sensor.topic != contract.joint_states.topic
+    ]
 
 
 def outputs(contract: Contract, qos: Qos = Qos("reliable")) -> list[Wanted]:

@@ -160,7 +160,7 @@ class Trajectory:
             raise ValueError(f"trajectory has no joint {missing[0]!r}: it has {', '.join(self.joints)}")
         columns = [self.joints.index(name) for name in joints]
         velocities = None if self.velocities is None else self.velocities[:, columns]
-        return _trusted(tuple(joints), self.times_ns, self.positions[:, columns], velocities)
+        return trusted(tuple(joints), self.times_ns, self.positions[:, columns], velocities)
 
     @property
     def speeds(self) -> np.ndarray:
@@ -174,23 +174,23 @@ class Trajectory:
         """
         if t_ns <= self.start_ns:
             return self
-        left = self.times_ns > t_ns
+        left = int(self.times_ns.searchsorted(t_ns, side="right"))
         position, velocity = self.sample(t_ns)
-        return _trusted(
+        return trusted(
             self.joints,
-            np.append(t_ns, self.times_ns[left]),
-            np.concatenate([position[None], self.positions[left]]),
-            np.concatenate([velocity[None], self.speeds[left]]),
+            np.concatenate([[t_ns], self.times_ns[left:]]),
+            np.concatenate([position[None], self.positions[left:]]),
+            np.concatenate([velocity[None], self.speeds[left:]]),
         )
 
     def then(self, after: Trajectory) -> Trajectory:
         """This motion up to where another of the same joints begins, and then that one."""
-        head = self.times_ns < after.start_ns
-        return _trusted(
+        head = int(self.times_ns.searchsorted(after.start_ns))
+        return trusted(
             self.joints,
-            np.concatenate([self.times_ns[head], after.times_ns]),
-            np.concatenate([self.positions[head], after.positions]),
-            np.concatenate([self.speeds[head], after.speeds]),
+            np.concatenate([self.times_ns[:head], after.times_ns]),
+            np.concatenate([self.positions[:head], after.positions]),
+            np.concatenate([self.speeds[:head], after.speeds]),
         )
 
     def _knots(self, start: MotionState | None) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
@@ -268,10 +268,11 @@ def _hermite(
     return p0 + s * (v0 + s * (c2 + s * c3)), v0 + s * (2.0 * c2 + s * 3.0 * c3)
 
 
-def _trusted(
+def trusted(
     joints: tuple[str, ...], times_ns: np.ndarray, positions: np.ndarray, velocities: np.ndarray | None
 ) -> Trajectory:
-    """A trajectory of arrays that are taken from others, and so need neither a copy nor a check."""
+    """A trajectory of arrays that were made of checked ones, and so need neither a copy nor a check; nobody
+    else may write them."""
     trajectory = object.__new__(Trajectory)
     object.__setattr__(trajectory, "joints", joints)
     _freeze(trajectory, "times_ns", times_ns)

@@ -14,6 +14,8 @@ SEQUENTIAL, PIPELINED, SPECULATIVE, AUTO = "sequential", "pipelined", "speculati
 TOKEN_MODES = (SEQUENTIAL, PIPELINED, SPECULATIVE, AUTO)
 ONE, ACTIONS_APART, ALL_APART = "one", "two", "three"
 LANES = (ONE, ACTIONS_APART, ALL_APART)
+STREAM, FRESH_FIRST = "stream", "fresh"
+STAGGERING = (STREAM, FRESH_FIRST)
 RATE, FRESHNESS = "rate", "freshness"
 PREFERENCES = (RATE, FRESHNESS)
 EXACT = "exact"
@@ -35,11 +37,13 @@ class EngineConfig:
     fast: compute by captured stages and, where the family has them, fused kernels.
     precision: of the captured stages, see engine.stages.precision; all but "exact" change the actions.
     staggered: chunks denoised at once, each begun a step after the one before; 0 = whole chunks.
+    staggering: "stream": every chunk is one of them; "fresh": the first chunk of a frame is denoised whole
+        and before them, and they are further chunks of the frame.
     scheduling: the scheduling policy of frames and actions, by its name in the entry points
         `vla_accel_ros.policies`; "auto" is the one that the other options ask for. Text takes the slack.
     lanes: "one": everything one after another; "two": actions beside frames and text; "three": frames,
         actions and text at once, each on a CUDA stream of its own, of which that of actions is the most
-        urgent. Not for frames that share forwards.
+        urgent; staggering "fresh" adds a lane for first chunks. Not for frames that share forwards.
     token_mode, token_prefer: how frames of a policy that acts by tokens share forwards, see policies.tokens.
     camera_hz: how often frames come, which token_mode "auto" plans with; 0 = as often as they are wanted.
 
@@ -57,6 +61,7 @@ class EngineConfig:
     fast: bool = False
     precision: str = EXACT
     staggered: int = 0
+    staggering: str = STREAM
     scheduling: str = AUTO
     lanes: str = ONE
     token_mode: str = SEQUENTIAL
@@ -73,6 +78,13 @@ class EngineConfig:
             raise ValueError(f"noise is '{self.noise}'; use one of {KINDS}.")
         if self.lanes not in LANES:
             raise ValueError(f"lanes is '{self.lanes}'; use one of {LANES}.")
+        if self.staggering not in STAGGERING:
+            raise ValueError(f"staggering is '{self.staggering}'; use one of {STAGGERING}.")
+        if self.staggering == FRESH_FIRST and not self.staggered:
+            raise ValueError(
+                f"staggering is '{FRESH_FIRST}', but staggered is 0: further chunks have no seats; "
+                f"give staggered 2 or more, or use '{STREAM}'."
+            )
         if self.token_mode not in TOKEN_MODES:
             raise ValueError(f"token_mode is '{self.token_mode}'; use one of {TOKEN_MODES}.")
         if self.token_prefer not in PREFERENCES:

@@ -13,22 +13,26 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from vla_accel_ros.engine.request import Request
+from vla_accel_ros.engine.request import MicroBatch, Request
 
 _LONGEST_WAIT_S = 1.0
 
 
 class Lane:
-    """name: as policies know it. computing: what a micro-batch is computed in, such as a CUDA stream.
+    """name: as policies know it. computing: what a micro-batch is computed in, such as a CUDA stream. timing:
+    what times it there.
 
     lock: held by who steps the lane. batch: the requests in the micro-batch that runs, () between two.
     looked: at how many changes of the queue it has looked. again_s: when to look again, if nothing changes.
     """
 
     def __init__(
-        self, name: str = "main", computing: Callable[[], AbstractContextManager[object]] = nullcontext
+        self,
+        name: str = "main",
+        computing: Callable[[], AbstractContextManager[object]] = nullcontext,
+        timing: Callable[[MicroBatch], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        self.name, self.computing = name, computing
+        self.name, self.computing, self.timing = name, computing, timing
         self.lock = threading.Lock()
         self.batch: tuple[Request, ...] = ()
         self.looked, self.again_s = 0, math.inf

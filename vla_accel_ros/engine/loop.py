@@ -25,6 +25,8 @@ from typing import Protocol
 
 import numpy as np
 
+from vla_accel_ros.timeline import TIMELINE
+
 WINDOW_S = 5.0
 PART = 0.5
 WAITS = 8
@@ -53,7 +55,8 @@ class LoopStats:
     """How a loop did. Rates and quantiles are of the last WINDOW_S seconds, counts since the start.
 
     measured_hz: runs per second, idle ones left out; p50_s, p99_s: duration of a run, 0 if there was none;
-    runs: bodies that did something; idle: bodies that had nothing to do; misses: runs that ended too late.
+    runs: bodies that did something; idle: bodies that had nothing to do; misses: runs that ended too late;
+    given_up: runs that were left out for overload (engine.policies.overload).
     """
 
     name: str
@@ -64,6 +67,7 @@ class LoopStats:
     runs: int
     idle: int
     misses: int
+    given_up: int = 0
 
 
 class LoopRecord:
@@ -71,6 +75,7 @@ class LoopRecord:
 
     def __init__(self, name: str, target_hz: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._name, self._target_hz, self._clock = name, target_hz, clock
+        self._track = f"loop {name}"
         self._lock = threading.Lock()
         self._recent: deque[tuple[float, float]] = deque()  # (end, duration) of the runs in the window
         self._begun: float | None = None
@@ -88,15 +93,19 @@ class LoopRecord:
         with self._lock:
             self.begin(begin)
             self._runs += 1
-            self._misses += end - (begin if due is None else due) > deadline_s
+            self._misses += (missed := end - (begin if due is None else due) > deadline_s)
             self._recent.append((end, end - begin))
             self._forget(end)
+        TIMELINE.span(self._track, "run", round(begin * 1e9), round(end * 1e9))
+        if missed:
+            TIMELINE.span(self._track, "deadline missed", round(end * 1e9), round(end * 1e9))
         return end - begin
 
     def note_miss(self) -> None:
         """A run's result came to nothing."""
         with self._lock:
             self._misses += 1
+        TIMELINE.instant(self._track, "came to nothing")
 
     def note_idle(self) -> None:
         """There was nothing to do."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from vla_accel_ros.engine.stages.host_memory import mapped_pointer
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.policy import PolicyInputs
+from vla_accel_ros.timeline import TIMELINE, flow
 from vla_accel_ros.types import Observation, Torn
 
 
@@ -30,7 +31,9 @@ class Preprocess:
 
         Raises ValueError for an observation the policy cannot take, Torn if its images were overwritten.
         """
+        began_ns = TIMELINE.now_ns()
         inputs = self._inputs(observation, policy or self._policy)
+        TIMELINE.span("upload", "inputs", began_ns, flows=(flow(observation.stamp_ns, observation.robot),))
         check_whole(observation)
         return inputs
 

@@ -1,8 +1,9 @@
 """Which requests may run next: there is room, and for a stream something that is new to act on.
 
-What is new: a frame that was not acted on, or, for a policy that is given the joints at each chunk (a state
-token, as pi0 has), joints with another stamp. A policy that has them in its prompt (pi0.5) acts once on each
-frame: a second chunk would differ by its noise alone.
+What is new: a frame that was not acted on; for a policy that is given the joints at each chunk (a state
+token, as pi0 has), joints with another stamp; and where chunks are guided, newly committed points: at least
+one whole action more than the last chunk of that frame was made to agree with. Without guidance a policy that
+has the joints in its prompt (pi0.5) acts once on each frame: a second chunk would differ by its noise alone.
 """
 
 from __future__ import annotations
@@ -11,21 +12,25 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from vla_accel_ros.engine.kv.prefixes import Prefixes
+from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.request import ACT, OBSERVE, Request
 
 SENSE_AGAIN_S = 0.005
-"""How soon to look again whether there are newer joints to act on."""
+"""How soon to look again whether there are newer joints, or more committed points, to act on."""
 
 
 @dataclass
 class _Robot:
-    """Of a robot's stream: the version that was acted on last, the newest that is never acted on, and the
-    stamp of the joints that were given last."""
+    """Of a robot's stream: the version that was acted on last and when it was captured, the newest that is
+    never acted on, the stamp of the joints that were given last, how many leading actions the last chunk was
+    made to agree with, and whether chunks are guided now."""
 
     acted: int = -1
     skipped: int = -1
+    stamp_ns: int = 0
     sensed_ns: int = 0
+    committed: int = 0
+    guided: bool = False
 
 
 class Readiness:
@@ -48,10 +53,12 @@ class Readiness:
             return self._is_new(request, now_s) and self._room(request)
         return not request.waits or self._room(request)
 
-    def begun(self, request: Request, version: int) -> None:
-        """A stream acts on a frame now, with the joints that the request has."""
-        robot = self._robots.setdefault(request.robot, _Robot())
-        robot.acted, robot.sensed_ns = version, request.sensed_ns
+    def begun(self, request: Request, prefix: Prefix) -> None:
+        """A stream acts on a frame now, with the joints and the agreement that the request has."""
+        robot, agreement = self._robots.setdefault(request.robot, _Robot()), request.agreement
+        robot.acted, robot.stamp_ns = prefix.version, prefix.stamp_ns
+        robot.sensed_ns = request.sensed_ns
+        robot.committed = 0 if agreement is None else agreement.delay
 
     def skip(self, robot: str) -> None:
         """Act on no frame that there is already."""
@@ -59,10 +66,11 @@ class Readiness:
         self._robots[robot] = _Robot(newest, newest)
 
     def due_again_s(self, requests: Sequence[Request], now_s: float) -> float:
-        """When one of these may be ready without a change: when its time has come, or newer joints."""
+        """When one of these may be ready without a change: when its time has come, newer joints, or the time
+        at which one more action is committed."""
         waiting = [r for r in requests if not r.begun]
         later_s = [r.not_before_s for r in waiting if r.not_before_s > now_s]
-        sensing = any(r.sense is not None and r.not_before_s <= now_s for r in waiting)
+        sensing = any(self._senses(r) and r.not_before_s <= now_s for r in waiting)
         return min([*later_s, now_s + SENSE_AGAIN_S if sensing else math.inf])
 
     def _is_new(self, request: Request, now_s: float) -> bool:
@@ -73,10 +81,27 @@ class Readiness:
         if newest <= robot.skipped or request.want != ACT:
             return newest > robot.skipped
         request.fresh = newest != robot.acted
-        if request.fresh or now_s < request.not_before_s or request.sense is None:
+        if request.first is not None and request.first != request.fresh:
+            return False
+        if request.fresh or now_s < request.not_before_s:
             return request.fresh
         try:
-            sensed = request.sense()
+            return _has_newer_joints(request, robot) or _has_more_committed(request, robot)
         except Exception:  # it begins, and fails with that
             return True
-        return sensed is not None and sensed[1] != robot.sensed_ns
+
+    def _senses(self, request: Request) -> bool:
+        """Whether what is new to it comes without anybody's word."""
+        robot = self._robots.get(request.robot, _Robot())
+        return request.sense is not None or (request.commits is not None and robot.guided)
+
+
+def _has_newer_joints(request: Request, robot: _Robot) -> bool:
+    sensed = None if request.sense is None else request.sense()
+    return sensed is not None and sensed[1] != robot.sensed_ns
+
+
+def _has_more_committed(request: Request, robot: _Robot) -> bool:
+    committed = None if request.commits is None else request.commits(robot.stamp_ns)
+    robot.guided = committed is not None
+    return committed is not None and committed > robot.committed

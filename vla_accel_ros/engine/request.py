@@ -24,6 +24,8 @@ if TYPE_CHECKING:  # policies plan with requests where there is no torch
     from vla_accel_ros.models.text.decoding import Sampling
 
 OBSERVE, ACT, ASK, REWORD = "observe", "act", "ask", "reword"
+WHOLE = "whole"
+"""Kind of action requests that are denoised whole where others are in seats; see `Request.kind`."""
 ENCODE, PREFILL, DENOISE, DECODE = "encode", "prefill", "denoise", "decode"
 
 _FIRST_STAGE = {OBSERVE: ENCODE, REWORD: PREFILL, ASK: PREFILL, ACT: DENOISE}
@@ -43,12 +45,19 @@ class Request:
         if there is nothing new, which ends the request without a result.
     prefix: what the others read; None: the robot's newest when they begin.
     priority: higher goes first among equals. not_before_s: not acted on the same frame again earlier.
+    within_s: a frame that is finished later after its submission, or an action after its beginning, is late.
+    period_s: how often at most the like of it is wanted; 0 = not known.
     stream: it belongs to a stream of frames: it waits until there is something new to act on, and may ride in
         the forwards of later frames. False: it is finished as soon as possible.
     waits: whether it waits for room (a slot, a seat, a place for an answer) or fails without it.
 
+    first: of a stream of actions: True: only the first chunk of a frame, denoised whole; False: only further
+        ones; None: either.
+
     Of ACT. state float [D]: the newest joints, for a policy with a state token. sense: gives them when the
     request begins, (state, stamp_ns) or None. noise float [H, A], steps, guidance, committed: see Engine.act.
+    commits: of a guided stream, given a frame's stamp_ns, how many leading actions of a chunk of it are
+    committed by now, None while nothing is; more of them are something new to act on.
     agreement: what the chunk is made to agree with, recorded in it. on_begin: called with the request, whose
     prefix and state are known then, before its first micro-batch.
     Of ASK and REWORD. question: other words than the prefix's; None: its own. max_tokens, sampling, seed,
@@ -56,10 +65,11 @@ class Request:
     on_progress: called in the lane after each micro-batch that advanced it, the last one included, and once
     when it is cancelled. It may submit and cancel, but not wait.
 
-    stage: what is next. number: in order of beginning. instruction: that of the frame. fresh: the frame
-    was not acted on before. finished: nothing more is computed of it. cancelled: before it was finished, its
-    result is None. released: nothing is held for it any longer, but its result. done: micro-batches so far.
-    lane: where it ran last.
+    stage: what is next. kind: what of the runner computes it, one of OBSERVE, ACT, WHOLE and ASK, to which
+    REWORD belongs; two micro-batches of a kind never run at once. number: in order of beginning.
+    instruction: that of the frame. fresh: the frame was not acted on before. finished: nothing more is
+    computed of it. cancelled: before it was finished, its result is None. released: nothing is held for it
+    any longer, but its result. done: micro-batches so far. lane: where it ran last.
     tokens: ids so far. pieces: text that nobody has read. result: Prefix, Chunk, or the whole text.
     """
 
@@ -70,10 +80,14 @@ class Request:
     prefix: Prefix | None = None
     priority: int = 0
     not_before_s: float = -math.inf
+    within_s: float = math.inf
+    period_s: float = 0.0
     stream: bool = False
     waits: bool = False
+    first: bool | None = None
     state: np.ndarray | None = None
     sense: Callable[[], tuple[np.ndarray, int] | None] | None = None
+    commits: Callable[[int], int | None] | None = None
     noise: Any = None
     steps: int | None = None
     guidance: Guidance | None = None
@@ -88,6 +102,7 @@ class Request:
     on_progress: Callable[[Request], None] | None = None
 
     stage: str = field(default="", init=False)
+    kind: str = field(default="", init=False)
     number: int = field(default=-1, init=False)
     instruction: str = field(default="", init=False)
     fresh: bool = field(default=False, init=False)
@@ -109,13 +124,13 @@ class Request:
     def __post_init__(self) -> None:
         if self.want not in _FIRST_STAGE:
             raise ValueError(f"want is '{self.want}'; use one of {tuple(_FIRST_STAGE)}.")
-        self.stage = _FIRST_STAGE[self.want]
+        self.stage, self.kind = _FIRST_STAGE[self.want], ASK if self.want == REWORD else self.want
 
     @property
     def whole(self) -> bool:
         """Whether an action request cannot share denoising steps with others."""
         exact = self.guidance is not None and self.guidance.jacobian != "identity"
-        return exact or self.steps is not None
+        return exact or self.steps is not None or self.first is True
 
 
 @dataclass(frozen=True)

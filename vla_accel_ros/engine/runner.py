@@ -20,7 +20,9 @@ from vla_accel_ros.engine.flow_actor import FlowActor
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.lanes import Lane
-from vla_accel_ros.engine.policies.lanes import LANES, in_lanes
+from vla_accel_ros.engine.micro_batch_times import GpuTimes
+from vla_accel_ros.engine.policies.lanes import in_lanes, lanes_of
+from vla_accel_ros.engine.policies.overload import Degrading
 from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
 from vla_accel_ros.engine.policies.policy import Setup
 from vla_accel_ros.engine.policies.text import TextInSlack
@@ -39,6 +41,7 @@ from vla_accel_ros.engine.request import (
     DECODE,
     OBSERVE,
     REWORD,
+    WHOLE,
     MicroBatch,
     Request,
     failing_alone,
@@ -150,17 +153,23 @@ class ModelRunner:
             times = self.actor.measure() if config.token_mode == AUTO else None
         make = find(POLICIES, name if config.scheduling == AUTO else config.scheduling)
         first: SchedulingPolicy = make(Setup(config, profile, tokens, times))
-        return in_lanes(config.lanes, first, first if self.text is None else TextInSlack(first, profile))
+        with_text = first if self.text is None else TextInSlack(first, profile)
+        return Degrading(in_lanes(lanes_of(config), first, with_text))
 
     def _make_lanes(self) -> tuple[Lane, ...]:
-        names, device = tuple(LANES[self.config.lanes]), self.policy.device
-        if device.type != "cuda" or len(names) == 1:
+        names, device = tuple(lanes_of(self.config)), self.policy.device
+        if device.type != "cuda":
             return tuple(map(Lane, names))
+        if len(names) == 1:
+            return (Lane(*names, timing=GpuTimes(*names, device)),)
         # A lower number is more urgent, and 0 is what streams have otherwise.
         streams = {name: torch.cuda.Stream(device, priority=at - len(names)) for at, name in enumerate(names)}
         if isinstance(self.stages, Stages):
             self.stages.partitions.update(streams)
-        return tuple(Lane(name, partial(torch.cuda.stream, stream)) for name, stream in streams.items())
+        return tuple(
+            Lane(name, partial(torch.cuda.stream, stream), GpuTimes(name, device))
+            for name, stream in streams.items()
+        )
 
     def first_stage(self, request: Request) -> str:
         if request.want == ACT:
@@ -172,6 +181,10 @@ class ModelRunner:
                 ENCODED_ONLY if packs else f"a {kind} policy has no language head; ask it nothing."
             )
         return request.stage
+
+    def kind(self, request: Request) -> str:
+        seats = self.config.staggered > 0 and request.want == ACT
+        return WHOLE if seats and request.whole else request.kind
 
     def room(self, request: Request) -> bool:
         if request.want == ACT:
@@ -218,13 +231,13 @@ class ModelRunner:
         views, prompts, steps = tuple(views), tuple(prompts), (self.config.steps,)
         if len(self.lanes) == 1 or not isinstance(self.stages, Stages):
             self.stages.build(views, prompts, steps, progress=progress, forms=forms)
-        for lane, wants in zip(self.lanes, LANES[self.config.lanes].values(), strict=True):
+        for lane, kinds in zip(self.lanes, lanes_of(self.config).values(), strict=True):
             with lane.computing():
-                self._prepare(wants, views, prompts, steps, progress, forms)
+                self._prepare(kinds, views, prompts, steps, progress, forms)
 
     def _prepare(
         self,
-        wants: Sequence[str],
+        kinds: Sequence[str],
         views: Sequence[int],
         prompts: Sequence[int],
         steps: Sequence[int],
@@ -233,13 +246,13 @@ class ModelRunner:
     ) -> None:
         """What a lane needs that runs these, on its stream, whose urgency graphs keep."""
         if len(self.lanes) > 1 and isinstance(self.stages, Stages):
-            if ACT in wants:
+            if WHOLE in kinds:
                 self.stages.build((), (), steps, progress=progress, forms=forms)
-            elif OBSERVE in wants or self.text is not None:
+            elif OBSERVE in kinds or (ASK in kinds and self.text is not None):
                 self.stages.build(views, prompts, (), progress=progress)
-        if ACT in wants:
+        if ACT in kinds:
             self.actor.prepare()
-        if ASK in wants and self.text is not None:
+        if ASK in kinds and self.text is not None:
             with self.pool.holding(1) as (slot,):
                 self.text.prepare(slot, 1, self.prefill.last_hidden(slot, 1))
 

@@ -5,7 +5,7 @@ run now, together; the runner computes them; what is finished leaves the queue. 
 wait until there is something new to act on, so frames never queue: the newest wins.
 
 Several lanes may run at once. They choose one after another, and never run requests of one kind (frames,
-actions, text) at the same time: what computes a kind is its own, and needs no lock.
+actions in seats, whole actions, text) at the same time: what computes a kind is its own, and needs no lock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,15 +24,23 @@ from typing import Protocol
 
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.lanes import Lane, sleep_s
+from vla_accel_ros.engine.micro_batch_times import note
+from vla_accel_ros.engine.policies.overload import Degradation, Degrading
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.readiness import Readiness
-from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, REWORD, Cancelled, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, MicroBatch, Request
 
+MOST_QUEUED = 256
+"""Requests that are not finished. Streams have a few each: more are somebody's who waits for none."""
 FAILED_AGAIN_S = 0.1
 """How soon a lane's thread goes on after a step that failed."""
 
 _LOG = logging.getLogger(__name__)
+
+
+class QueueFull(RuntimeError):
+    """A request was not taken: too many wait."""
 
 
 class Runner(Protocol):
@@ -43,6 +51,10 @@ class Runner(Protocol):
 
     def first_stage(self, request: Request) -> str:
         """The stage that a request begins with. Raises ValueError for one that this policy does not have."""
+        ...
+
+    def kind(self, request: Request) -> str:
+        """What computes it, see `Request.kind`; does not change from submission on."""
         ...
 
     def room(self, request: Request) -> bool:
@@ -106,6 +118,11 @@ class Scheduler:
         with self._changed:
             return tuple(self._queue)
 
+    @property
+    def degradation(self) -> Degradation:
+        """What is given up for overload, and what was so far."""
+        return self.policy.degradation if isinstance(self.policy, Degrading) else Degradation()
+
     def now_s(self) -> float:
         """By the clock."""
         return self._clock()
@@ -115,9 +132,16 @@ class Scheduler:
         return self._runner.prefixes.newest(robot)
 
     def submit(self, request: Request) -> Request:
-        """Queue a request; returns it. Raises ValueError for one that this engine cannot compute."""
+        """Queue a request; returns it. Raises ValueError for one that this engine cannot compute, QueueFull
+        for one of no stream if MOST_QUEUED are not finished."""
         request.stage = self._runner.first_stage(request)
+        request.kind = self._runner.kind(request)
         with self._changed:
+            if len(self._queue) >= MOST_QUEUED and not request.stream:
+                raise QueueFull(
+                    f"{len(self._queue)} requests of this engine are not finished, so the one to "
+                    f"{request.want} is not taken; wait for some of them."
+                )
             request.submitted_s = self._clock()
             self._queue.append(request)
             self.wake()
@@ -247,7 +271,10 @@ class Scheduler:
                     idle = True
                     return ()
                 began_s = self._clock()
-                self._postprocess(batch, began_s, ran=self._run(batch))
+                with lane.timing(batch):
+                    ran = self._run(batch)
+                note(lane.name, batch, began_s, self._clock())
+                self._postprocess(batch, began_s, ran)
                 return batch.requests
         finally:
             try:
@@ -275,7 +302,7 @@ class Scheduler:
         with self._changed:
             lane.looked, queue = self._changes, tuple(self._queue)
         now_s, elsewhere = self._clock(), self._kinds_running()
-        ready = [r for r in queue if _kind(r) not in elsewhere and self._readiness.is_ready(r, now_s)]
+        ready = [r for r in queue if r.kind not in elsewhere and self._readiness.is_ready(r, now_s)]
         due_s = min((stream.due_s() for stream in tuple(self.streams.values())), default=math.inf)
         batch = self.policy.next(lane.name, ready, now_s, due_s)
         if batch is None:
@@ -291,7 +318,7 @@ class Scheduler:
 
     def _kinds_running(self) -> set[str]:
         """What lanes run: nothing else of it may run, begin, or be taken out."""
-        return {_kind(request) for lane in self.lanes for request in lane.batch}
+        return {request.kind for lane in self.lanes for request in lane.batch}
 
     def _run(self, batch: MicroBatch) -> bool:
         """Compute what is to be computed; whether all of it came to something."""
@@ -357,7 +384,7 @@ class Scheduler:
             request.error, request.finished = Cancelled(f"a request to {request.want}: {error!r}"), True
             raise
         if request.want == ACT and request.stream and held is not None:
-            self._readiness.begun(request, held.version)
+            self._readiness.begun(request, held)
 
     def _hold(self, prefix: Prefix | None, robot: str) -> Prefix:
         prefixes = self._runner.prefixes
@@ -371,17 +398,23 @@ class Scheduler:
     def _drop_other_words(self, new: Request) -> None:
         """Nobody wants the actions of an instruction that is no more."""
         old = [r for r in self.requests if r is not new and r.begun and r.stream and r.want == ACT]
-        self._cancelled.extend(r for r in old if r.robot == new.robot and r.instruction != new.instruction)
+        self._drop(r for r in old if r.robot == new.robot and r.instruction != new.instruction)
         self._reap()
 
     def _drop_overtaken(self, by: Request) -> None:
         """Nobody wants the actions of an older frame once those of a newer one are there."""
         if by.want == ACT and by.stream and by.result is not None:
-            self._cancelled.extend(
+            self._drop(
                 r
                 for r in self.requests
                 if r.want == ACT and r.stream and r.begun and r.robot == by.robot and r.number < by.number
             )
+
+    def _drop(self, requests: Iterable[Request]) -> None:
+        """Cancel these; one that another lane finishes meanwhile comes to nothing."""
+        for request in requests:
+            request.cancelled = True
+            self._cancelled.append(request)
 
     def _settle(self) -> None:
         """Take out who was cancelled, now or when the micro-batch that runs is over."""
@@ -395,14 +428,14 @@ class Scheduler:
 
     def _may_reap(self) -> bool:
         running = self._kinds_running()
-        return any(_kind(request) not in running for request in self._cancelled.copy())
+        return any(request.kind not in running for request in self._cancelled.copy())
 
     def _reap(self) -> None:
         """Take out who was cancelled, of the kinds that no lane runs. Of whoever chooses."""
         running = self._kinds_running()
         for _ in range(len(self._cancelled)):
             request = self._cancelled.popleft()
-            if _kind(request) in running:
+            if request.kind in running:
                 self._cancelled.append(request)
             elif self._leave(request, cancelled=True):
                 self._left.append(request)
@@ -445,8 +478,3 @@ class Scheduler:
                 request.on_progress(request)
         except Exception:
             _LOG.exception("what a request to %s came to could not be told", request.want)
-
-
-def _kind(request: Request) -> str:
-    """What of the runner computes a request."""
-    return ASK if request.want == REWORD else request.want

@@ -2,7 +2,8 @@
 
 Nothing is decided here: every frame, every wish for a chunk and every question is a request, and the
 scheduler's lane runs them. Vision submits the newest observation at its rate. One action request always waits
-for something new to act on: a frame, or newer joints for a model with a state token. Questions wait for room,
+for something new to act on: a frame, newer joints for a model with a state token, or where chunks are guided
+newly committed points (engine.readiness). Questions wait for room,
 and the model continues its own prompt when nobody asks. Results are handed over in a thread of their own, so
 that a slow receiver never delays the lane; nothing piles up before it (`_give`).
 """
@@ -14,14 +15,16 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
 import numpy as np
 
+from vla_accel_ros.engine.config import FRESH_FIRST
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.loop import Awaited, Loop, LoopRecord, LoopStats
+from vla_accel_ros.engine.policies.overload import Degradation
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.types import Chunk, Observation, Torn
@@ -32,7 +35,7 @@ MOST_WAITING = 16
 """Questions that wait for room."""
 
 MOST_UNDELIVERED = 8
-"""Chunks, and errors, that wait for their receiver."""
+"""Chunks, and errors, that wait for their receiver; as many answers do, each in its newest state."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +95,17 @@ class Chunking(Protocol):
 
     def begin(self, request: Request) -> None: ...
     def made(self, request: Request) -> None: ...
+    def committed(self, stamp_ns: int) -> int | None:
+        """Of a further chunk from the frame of that stamp, if it began now: leading actions that are
+        committed; None while nothing is guided."""
+        ...
 
 
 class Streaming:
     """One robot's stream over an engine; start() and stop() may be called again and again.
 
-    action: how often chunks are made from one frame, for newer joints; of a new frame one is made at once.
+    action: how often at most chunks are made from one frame, for newer joints or newly committed points; of
+    a new frame one is made at once.
     language: how often the model continues its own prompt; None: it answers only questions. max_tokens:
     of the longest answer. A prefix that was there before (a warm-up, or the last one before a pause) is never
     acted on.
@@ -124,9 +132,12 @@ class Streaming:
         self._records = {"action": LoopRecord("action", action.rate_hz)}
         if engine.policy.answers:
             self._records["language"] = LoopRecord("language", language.rate_hz if language else 0.0)
-        self._next: Request | None = None  # the action request that waits
+        # The action requests that wait: one for frames and all else, or one for each.
+        self._next: dict[bool | None, Request] = {}
+        self._firsts = (True, False) if engine.config.staggering == FRESH_FIRST else (None,)
         self._narrated, self._narrate_s = -1, -math.inf
         self._running = False
+        self._given = -1  # the newest chunk that was handed over, by its request
         self._results: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
         self._come = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -140,7 +151,7 @@ class Streaming:
         self._running = True
         self._thread = threading.Thread(target=self._hand_over, name="results", daemon=True)
         self._thread.start()
-        self._want_chunk()
+        self._want_chunks()
         self._vision.start()
 
     def stop(self) -> None:
@@ -150,7 +161,7 @@ class Streaming:
             self._come.notify_all()
         self._vision.stop()
         self._scheduler.leave(self._robot)
-        self._next = None
+        self._next = {}
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         self._results.clear()
@@ -160,8 +171,17 @@ class Streaming:
         self._scheduler.forget(self._robot)
 
     def stats(self) -> list[LoopStats]:
-        """How often each is done, and how long it takes; of language, forwards."""
-        return [self._vision.stats(), *(record.stats() for record in self._records.values())]
+        """How often each is done, and how long it takes; of language, forwards. What was given up is counted
+        since the engine was made."""
+        now = self.degradation
+        given_up = {"vision": now.frames.get(self._robot, 0), "action": now.chunks.get(self._robot, 0)}
+        stats = [self._vision.stats(), *(record.stats() for record in self._records.values())]
+        return [replace(one, given_up=given_up.get(one.name, 0)) for one in stats]
+
+    @property
+    def degradation(self) -> Degradation:
+        """What the engine gives up for overload, and what it gave up so far."""
+        return self._scheduler.degradation
 
     def ask(self, question: str) -> None:
         """Have a question answered, about the frame that is the newest when there is room for it.
@@ -191,6 +211,7 @@ class Streaming:
         """
         scheduler = self._scheduler
         request = Request(OBSERVE, self._robot, observe=self._ports.observe)
+        request.within_s, request.period_s = self._vision.deadline_s, 1.0 / self._vision.rate_hz
         try:
             prefix = cast(Prefix | None, scheduler.wait(scheduler.submit(request)).result)
             if prefix is None or request.observation is None:
@@ -205,23 +226,32 @@ class Streaming:
                 self._ports.observed()
         return True
 
-    def _want_chunk(self, not_before_s: float = -math.inf) -> None:
-        """Have the next chunk made when there is something new to act on."""
-        self._next = Request(
+    def _want_chunks(self) -> None:
+        for first in self._firsts:
+            self._want_chunk(first)
+
+    def _want_chunk(self, first: bool | None = None, not_before_s: float = -math.inf) -> None:
+        """Have the next chunk made when there is something new to act on; see Request.first."""
+        self._next[first] = request = Request(
             ACT,
             self._robot,
+            priority=int(first is True),
+            within_s=self._action.most_s,
+            period_s=self._action.period_s,
             stream=True,
             waits=True,
+            first=first,
             not_before_s=not_before_s,
             sense=self._ports.newest_state if self._engine.policy.takes_state else None,
+            commits=None if self._chunking is None else self._chunking.committed,
             on_begin=None if self._chunking is None else self._chunking.begin,
             on_progress=self._acted,
         )
-        self._scheduler.submit(self._next)
+        self._scheduler.submit(request)
 
     def _acted(self, request: Request) -> None:
-        if request is self._next and self._running:
-            self._want_chunk(request.begun_s + self._action.period_s)
+        if request is self._next.get(request.first) and self._running:
+            self._want_chunk(request.first, request.begun_s + self._action.period_s)
         if not request.finished or request.cancelled:
             return
         if request.error is not None:
@@ -282,18 +312,25 @@ class Streaming:
 
     def _give(self, port: Callable[..., None], *what: object) -> None:
         """Have a result handed over. Of an answer only the newest state waits, as it has all the text so far;
-        of chunks that wait too long the oldest comes to nothing, which is a miss."""
+        of chunks and answers that wait too long the oldest comes to nothing, which is a miss. So does a chunk
+        that another lane's newer one was faster than."""
         with self._come:
+            if isinstance(what[0], Chunk):
+                if what[0].request_id < self._given:
+                    self._records["action"].note_miss()
+                    return
+                self._given = what[0].request_id
             same = [one for one in self._results if one[0] == port]
             if isinstance(text := what[0], Text):
                 old = [one for one in same if cast(Text, one[1][0]).request_id == text.request_id]
+                lost = [] if old else same[: max(0, len(same) + 1 - MOST_UNDELIVERED)]
             else:
-                old = same[: max(0, len(same) + 1 - MOST_UNDELIVERED)]
-            kept = [one for one in self._results if not any(one is other for other in old)]
+                old, lost = [], same[: max(0, len(same) + 1 - MOST_UNDELIVERED)]
+            kept = [one for one in self._results if not any(one is other for other in (*old, *lost))]
             self._results = deque([*kept, (port, what)])
             self._come.notify_all()
-        if old and isinstance(what[0], Chunk):
-            self._records["action"].note_miss()
+        if lost and isinstance(what[0], Chunk | Text):
+            self._records["action" if isinstance(what[0], Chunk) else "language"].note_miss()
 
     def _hand_over(self) -> None:
         while True:

@@ -18,8 +18,8 @@ from vla_accel_msgs.msg import ActionChunk, FrameHandle, LanguageOutput, LoopSta
 from vla_accel_msgs.msg import Inputs as InputsMessage
 from vla_accel_msgs.msg import Session as SessionMessage
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.control.chunking.chunk_record import Received, checked
 from vla_accel_ros.control.chunking.guidance import Execution
-from vla_accel_ros.control.chunking.plausibility import check_chunk_size
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine import loop
 from vla_accel_ros.sensing.arrivals import Inputs
@@ -78,14 +78,18 @@ def handle_from_message(message: FrameHandle) -> Handle:
     )
 
 
-def chunk_to_message(chunk: Chunk, contract: Contract, inference_s: float) -> ActionChunk:
-    """A Chunk in the policy's units as a message in ROS units."""
+def chunk_to_message(
+    chunk: Chunk, contract: Contract, inference_s: float, actions: np.ndarray | None = None
+) -> ActionChunk:
+    """A Chunk in the policy's units as a message in ROS units. actions: its own in ROS units, where they are
+    known already."""
+    actions = contract.to_robot(chunk.actions) if actions is None else actions
     message = ActionChunk()
     set_stamp(message.header.stamp, chunk.stamp_ns)
     message.joint_names = list(contract.action_names)
     message.horizon, message.action_dim = chunk.actions.shape
     message.execution_horizon = chunk.execution_horizon or 0
-    message.actions = array("f", contract.to_robot(chunk.actions).astype(np.float32).tobytes())
+    message.actions = array("f", actions.astype(np.float32).tobytes())
     message.step_dt_s = float(chunk.step_dt_s)
     message.kv_version = chunk.kv_version
     message.request_id = chunk.request_id
@@ -112,39 +116,21 @@ def chunk_from_message(message: ActionChunk, joints: tuple[str, ...]) -> Chunk:
     Raises ValueError, in one sentence, when it is more than check_chunk_size allows, its shape does not fit
     the numbers, a joint is missing, or an action is not finite.
     """
-    who = f"action_chunk {message.request_id}"
-    horizon, dim = message.horizon, message.action_dim
-    check_chunk_size(who, horizon, dim, message.step_dt_s)
-    if horizon < 1 or len(message.actions) != horizon * dim or len(message.joint_names) != dim:
-        raise ValueError(
-            f"{who} says {horizon} x {dim} but has {len(message.actions)} numbers for "
-            f"{len(message.joint_names)} joints"
-        )
-    if message.execution_horizon > horizon:
-        raise ValueError(
-            f"{who} is to be executed for {message.execution_horizon} actions but has {horizon}: "
-            "give 0 for all"
-        )
-    missing = [name for name in joints if name not in message.joint_names]
-    if missing:
-        raise ValueError(f"{who} has no joint {missing[0]!r}: it has {', '.join(message.joint_names)}")
-    actions = np.frombuffer(message.actions, dtype=np.float32).reshape(horizon, dim)
-    bad = np.argwhere(~np.isfinite(actions))
-    if len(bad):
-        row, column = bad[0]
-        raise ValueError(
-            f"{who} has {actions[row, column]} for joint {message.joint_names[column]!r} in action {row}, "
-            "which is no number to move to"
-        )
-    names = list(message.joint_names)
-    return Chunk(
-        actions=actions[:, [names.index(name) for name in joints]],
-        stamp_ns=stamp_ns(message.header.stamp),
-        step_dt_s=message.step_dt_s,
-        kv_version=message.kv_version,
-        request_id=message.request_id,
-        update_magnitudes=np.frombuffer(message.update_magnitudes, dtype=np.float32),
-        execution_horizon=message.execution_horizon or None,
+    return checked(
+        f"action_chunk {message.request_id}",
+        Received(
+            message.joint_names,
+            np.frombuffer(message.actions, dtype=np.float32),
+            message.horizon,
+            message.action_dim,
+            message.execution_horizon,
+            message.step_dt_s,
+            stamp_ns(message.header.stamp),
+            message.kv_version,
+            message.request_id,
+            np.frombuffer(message.update_magnitudes, dtype=np.float32),
+        ),
+        joints,
     )
 
 

@@ -29,6 +29,8 @@ from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.declare import declare, value
 from vla_accel_ros.nodes.params.parameter import Parameter
 from vla_accel_ros.nodes.shutdown import fatal
+from vla_accel_ros.nodes.timeline import NodeTimeline
+from vla_accel_ros.timeline import TIMELINE
 
 _REFUSALS = (ValueError, TypeError, OSError)
 
@@ -40,6 +42,10 @@ class ManagedNode(LifecycleNode):
         super().__init__(name)
         declare(self, table, lambda: self._state_machine.current_state[1] == "unconfigured")
         self.active, self._clean = False, True
+        # Called when it has been configured, and cleaned up: whose process it is sets them.
+        self.on_configured: Callable[[], object] = _nothing
+        self.on_cleaned_up: Callable[[], object] = _nothing
+        self.timeline = NodeTimeline(self)
         self.jumped_ns = 0  # by how much ROS time was set last
         self._closing: list[Callable[[], object]] = []
         self.trouble = ""  # the sentence of the last refused or failed transition, for diagnostics
@@ -91,7 +97,7 @@ class ManagedNode(LifecycleNode):
         """A publisher that is silent unless the node is active; closed with `release`."""
         publisher = self.create_lifecycle_publisher(kind, topic, profile)
         self._closing.append(partial(self.destroy_lifecycle_publisher, publisher))
-        return publisher
+        return self.timeline.published(publisher, kind)
 
     def listen(
         self, kind: type, topic: str, callback: Callable, profile: QoSProfile, *, raw: bool = False
@@ -99,19 +105,23 @@ class ManagedNode(LifecycleNode):
         """A subscription, closed with `release`. Parameters may override the QoS of sensor streams."""
         options = qos.overridable() if profile is qos.SENSOR else None
         own = copy(profile)  # rclpy writes what a parameter overrides into the profile it is given
+        heard = partial(self._heard, self.timeline.heard(callback, kind, topic))
         subscription = self.create_subscription(
-            kind, topic, partial(self._heard, callback), own, raw=raw, qos_overriding_options=options
+            kind, topic, heard, own, raw=raw, qos_overriding_options=options
         )
         self._closing.append(partial(self.destroy_subscription, subscription))
 
     def serve(self, kind: type, name: str, callback: Callable) -> None:
         """A service, closed with `release`. A coroutine may wait for what other callbacks bring about."""
-        group = ReentrantCallbackGroup() if inspect.iscoroutinefunction(callback) else None
+        waits = inspect.iscoroutinefunction(callback)
+        group = ReentrantCallbackGroup() if waits else None
+        callback = callback if waits else self.timeline.called(callback, "service")
         service = self.create_service(kind, name, callback, callback_group=group)
         self._closing.append(partial(self.destroy_service, service))
 
     def every(self, period_s: float, callback: Callable[[], None]) -> None:
         """Call while active, by a clock that no jump of ROS time stops; closed with `release`."""
+        callback = self.timeline.called(callback, "timer")
         timer = self.create_timer(period_s, partial(self._if_active, callback), clock=_steady())
         self._closing.append(partial(self.destroy_timer, timer))
 
@@ -129,6 +139,7 @@ class ManagedNode(LifecycleNode):
             self.configure,
             self._tell_parameters,
             lambda: super(ManagedNode, self).on_configure(state),
+            self.on_configured,
         )
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -144,7 +155,12 @@ class ManagedNode(LifecycleNode):
         return self._attempt("deactivate", lambda: self._rest(state))
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        return self._attempt("clean up", self._close, lambda: super(ManagedNode, self).on_cleanup(state))
+        return self._attempt(
+            "clean up",
+            self._close,
+            lambda: super(ManagedNode, self).on_cleanup(state),
+            self.on_cleaned_up,
+        )
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
         return self._attempt("shut down", lambda: self._rest(state), self._close, self._finish)
@@ -222,7 +238,12 @@ class ManagedNode(LifecycleNode):
     def _jumped(self, by_ns: int) -> None:
         self.get_logger().warning(f"ROS time jumped by {by_ns * 1e-9:.3f} s: starting afresh")
         self.jumped_ns = by_ns
+        TIMELINE.instant("clock", f"ROS time jumped by {by_ns * 1e-9:.3f} s")
         self.clock_jumped()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _steady() -> Clock:

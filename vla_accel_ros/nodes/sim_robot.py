@@ -6,7 +6,8 @@ instants. A process that was not scheduled for a moment catches up, as a real ar
 more than a second, and where the clock jumps, time slips instead (the real-time factor falls) and the
 controllers go on with what they execute, as those of an arm do whose own clock nobody sets. The instruction
 topic only tells the scoring what was asked. A reset is announced to the trajectory node, which takes a robot
-that is suddenly elsewhere for a broken one. A plain node: a robot has no lifecycle of ours.
+that is suddenly elsewhere for a broken one. With `plate` there is a plate over the table, and a force sensor
+in the wrist, on wrist/wrench and in a slot of shared memory. A plain node: a robot has no lifecycle of ours.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from functools import partial
 
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus
-from geometry_msgs.msg import Point, Pose, Quaternion
+from geometry_msgs.msg import Point, Pose, Quaternion, WrenchStamped
 from rcl_interfaces.msg import ParameterType, ParameterValue
 from rcl_interfaces.srv import GetParameters
 from rclpy.node import Node
@@ -40,6 +41,7 @@ from vla_accel_ros.nodes.declare import declare, value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, Reporter, status
 from vla_accel_ros.nodes.params.cameras import SIM_ROBOT
 from vla_accel_ros.nodes.process import run
+from vla_accel_ros.sensing.force_slot import ForceWriter
 from vla_accel_ros.sim.controller import ArmControllers
 from vla_accel_ros.sim.kinematics import JOINTS
 from vla_accel_ros.sim.robot import CAMERAS, SimRobot
@@ -47,6 +49,9 @@ from vla_accel_ros.sim.tasks import FAMILIES, Task, tasks
 
 _CATCH_UP_S = 1.0
 _DEAF_S = 1.0
+_WRENCH_HZ = 480.0
+_NOISE = 0.02
+"""Of the force sensor [N, Nm]: one that tells the same number twice is broken."""
 _STATE_HZ = 50.0  # of controller_state: Humble's default
 
 
@@ -57,7 +62,8 @@ class SimRobotNode(Node):
         super().__init__("sim_robot")
         declare(self, SIM_ROBOT)
         self._size = (value(self, "image_height"), value(self, "image_width"))
-        self._robot = SimRobot(self._size)
+        plate_m = value(self, "plate_m") if value(self, "plate") else None
+        self._robot = SimRobot(self._size, plate_m)
         self._delayed: deque[tuple[int, str, JointTrajectory]] = deque()  # (due, controller, command)
         self._announcing: Future | None = None
         self._announce = self.create_client(Trigger, "trajectory/reset")
@@ -79,6 +85,9 @@ class SimRobotNode(Node):
         self.create_timer(1.0 / value(self, "joint_hz"), self._send_joints)
         self.create_timer(1.0 / value(self, "camera_hz"), self._send_images)
         self.create_timer(1.0 / value(self, "ground_truth_hz"), self._send_truth)
+        self._wrench = WrenchOutput(self, value(self, "force_slot")) if plate_m is not None else None
+        if self._wrench is not None:
+            self.create_timer(1.0 / _WRENCH_HZ, self._send_wrenches)
         if self._states:
             self.create_timer(1.0 / _STATE_HZ, self._send_states)
 
@@ -144,6 +153,11 @@ class SimRobotNode(Node):
         message.position = array("d", self._robot.state().astype(np.float64).tobytes())
         message.velocity = array("d", self._robot.velocity().astype(np.float64).tobytes())
         self._joints_pub.publish(message)
+
+    def _send_wrenches(self) -> None:
+        self._advance()
+        if self._wrench is not None:
+            self._wrench.send(self._robot.wrenches(), self._epoch_ns)
 
     def _send_images(self) -> None:
         stamp_ns = self._advance()
@@ -266,6 +280,31 @@ class SimRobotNode(Node):
                 {"real_time_factor": factor, "busy": busy, "rejected_trajectories": self._rejected},
             )
         ]
+
+
+class WrenchOutput:
+    """The force sensor: every sample into a slot, where it has a name, and the newest ones as
+    WrenchStamped."""
+
+    def __init__(self, node: Node, slot: str) -> None:
+        self._publisher = node.create_publisher(WrenchStamped, "wrist/wrench", qos.SENSOR)
+        self._message, self._rng = WrenchStamped(), np.random.default_rng(0)
+        self._message.header.frame_id = "gripper"
+        self._slot = ForceWriter(slot) if slot else None
+
+    def send(self, samples: Sequence[tuple[float, np.ndarray]], epoch_ns: int) -> None:
+        """Samples of SimRobot.wrenches, whose time zero is at epoch_ns."""
+        if not samples:
+            return
+        for at_s, wrench in samples:
+            told = (wrench + self._rng.normal(0.0, _NOISE, 6)).tolist()
+            stamp_ns = epoch_ns + round(at_s * 1e9)
+            if self._slot is not None:
+                self._slot.write(told, stamp_ns)
+        force, torque = self._message.wrench.force, self._message.wrench.torque
+        force.x, force.y, force.z, torque.x, torque.y, torque.z = told
+        convert.set_stamp(self._message.header.stamp, stamp_ns)
+        self._publisher.publish(self._message)
 
 
 def choose_task(asked: str, seed: int) -> Task:

@@ -27,6 +27,7 @@ from vla_accel_ros.sensing.cameras.ring import Handle
 from vla_accel_ros.sensing.cameras.ring_reader import RingReader
 from vla_accel_ros.sensing.joints import JointHistory
 from vla_accel_ros.sensing.sync import NOTHING_NEW, NotReady, Synchroniser
+from vla_accel_ros.timeline import TIMELINE
 from vla_accel_ros.types import Observation
 
 _REFUSED_NS = 1_000_000_000
@@ -208,6 +209,7 @@ class Ingest:
     def _came(self, camera: str, stamp_ns: int, now_ns: int) -> None:
         self._seen(camera, stamp_ns, now_ns)
         self.sets.arrived(camera, stamp_ns)
+        TIMELINE.instant(f"camera {camera}", "taken", (stamp_ns,), now_ns - stamp_ns)
 
     def _seen(self, name: str, stamp_ns: int, now_ns: int) -> None:
         self.monitors[name].seen(stamp_ns, now_ns)

@@ -160,6 +160,15 @@ class View(Generic[T]):
         finally:
             os.close(descriptor)
 
+    def has_writer(self) -> bool:
+        """Whether the process that made it lives, and has not closed it."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+        return False
+
     def is_current(self) -> bool:
         """Whether the name still leads to this memory, all of it; not once the writer has closed, a new one
         came, or another process cut it short."""

@@ -129,7 +129,7 @@ class SlotReader:
 
     @property
     def is_open(self) -> bool:
-        """Whether there was a slot with a living writer when that was looked at last."""
+        """Whether there was a slot with a living writer at the last look, each 0.1 s of reading."""
         return self._view is not None
 
     def newest(self) -> Entry | None:
@@ -168,12 +168,13 @@ class SlotReader:
         if now_s - self._look_s < _LOOK_S:
             return self._view
         self._look_s = now_s
-        if self._view is not None and self._view.is_current():
+        if self._view is not None and self._view.is_current() and self._view.has_writer():
             return self._view
         self._view, self.refused = None, ""
         try:
             with suppress(FileNotFoundError):
-                self._view = View(self.name, self._accept, "slot", "writer")
+                view = View(self.name, self._accept, "slot", "writer")
+                self._view = view if view.has_writer() else None
         except (OSError, ValueError) as error:
             self.refused = str(error)
         return self._view

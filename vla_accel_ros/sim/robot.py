@@ -4,13 +4,15 @@ Time is simulation time, counted in whole physics steps of 1/480 s, so a camera 
 steps and two runs with the same seed and commands are identical bit for bit. The scene is stable, grasps
 included, up to steps of 1/60 s; the short step is for the controllers, which run at it, as real ones do.
 Commands reach the servos at every physics step, either as a ramp (`step`) or sampled from a controller
-(`advance`). Pads are drawings: they move with a reset and touch nothing.
+(`advance`). Pads are drawings: they move with a reset and touch nothing. With a plate there is something to
+be touched, and a force sensor in the wrist; physics runs at half the step then, 960 samples a second.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,9 @@ SCENE = Path(__file__).with_name("scene.xml")
 CAMERAS = ("front", "wrist")
 STEP_S = 1 / 480
 _SCORE_EVERY = 8  # physics steps: 60 Hz
+_WRENCHES = 960
+_PLATE_M = (0.09, 0.12, 0.005)
+"""Half of its sides."""
 _PATH_S = 14.0  # of motion; then the block stands still
 
 
@@ -53,13 +58,16 @@ class Saved:
 class SimRobot:
     """One arm on its table.
 
-    image_size: (height, width) of both cameras in pixels. It starts in the scene of the first task and seed
+    image_size: (height, width) of both cameras in pixels. plate_m: height of the plate's top over the table
+        [m]; None: there is no plate, and no force sensor. It starts in the scene of the first task and seed
         0.
     """
 
-    def __init__(self, image_size: tuple[int, int] = (224, 224)) -> None:
-        self.model = mujoco.MjModel.from_xml_path(str(SCENE))
+    def __init__(self, image_size: tuple[int, int] = (224, 224), plate_m: float | None = None) -> None:
+        self.model = _compile(plate_m)
         self.data = mujoco.MjData(self.model)
+        self._substeps = round(STEP_S / self.model.opt.timestep)
+        self._wrenches: deque[tuple[float, np.ndarray]] = deque(maxlen=_WRENCHES)
         self.image_size = image_size
         self._renderer: mujoco.Renderer | None = None
         self._pad_bodies = [self.model.body(f"pad_{name}").id for name in PADS]
@@ -87,6 +95,7 @@ class SimRobot:
         points = layout.scatter(rng, ("pad",) * len(PADS) + ("block",) * len(BLOCKS))
         self._set_pads(np.array([(x, y, 0.0) for x, y in points[: len(PADS)]]))
         self._ticks = 0
+        self._wrenches.clear()
         self._path: tuple[int, str, np.ndarray] | None = None
         for name, (x, y) in zip(BLOCKS, points[len(PADS) :]):
             self.place_block(name, x, y, float(rng.uniform(-math.pi, math.pi)))
@@ -166,10 +175,22 @@ class SimRobot:
             q = self.data.qpos[7 + 7 * i : 14 + 7 * i]
             q[0], q[1], q[3:] = x, y, (math.cos(yaw / 2), 0, 0, math.sin(yaw / 2))
             self.data.qvel[7 + 6 * i : 13 + 6 * i] = (vx, vy, 0, 0, 0, spin)
-        mujoco.mj_step(self.model, self.data)
+        for i in range(self._substeps):
+            mujoco.mj_step(self.model, self.data)
+            if self._substeps > 1:
+                at_s = self.time_s + (i + 1) * STEP_S / self._substeps
+                self._wrenches.append((at_s, self.data.sensordata[:6].copy()))
         self._ticks += 1
         if self._ticks % _SCORE_EVERY == 0:
             self._score.update(self.time_s, self.view())
+
+    def wrenches(self) -> list[tuple[float, np.ndarray]]:
+        """What the force sensor has measured since the last call, at most the last second: time [s], and
+        force [N] and torque [Nm], float64 [6], on the hand, in the frame of the hand. Nothing without a
+        plate."""
+        taken = list(self._wrenches)
+        self._wrenches.clear()
+        return taken
 
     def state(self) -> np.ndarray:
         """Joint positions, float32 [6] rad, in kinematics.JOINTS order; the gripper's is the mean of its two
@@ -250,6 +271,25 @@ class SimRobot:
         if self._renderer is not None:
             self._renderer.close()
             self._renderer = None
+
+
+def _compile(plate_m: float | None) -> mujoco.MjModel:
+    """The scene, with a plate at this height and a force sensor, or without."""
+    if plate_m is None:
+        return mujoco.MjModel.from_xml_path(str(SCENE))
+    spec = mujoco.MjSpec.from_file(str(SCENE))
+    spec.worldbody.add_geom(
+        name="plate",
+        type=mujoco.mjtGeom.mjGEOM_BOX,
+        size=_PLATE_M,
+        pos=(0.2, 0.0, plate_m - _PLATE_M[2]),
+        rgba=(0.75, 0.55, 0.35, 1.0),
+    )
+    spec.body("gripper").add_site(name="wrist_ft", pos=(0.0, 0.0, 0.0))
+    for name, kind in (("force", mujoco.mjtSensor.mjSENS_FORCE), ("torque", mujoco.mjtSensor.mjSENS_TORQUE)):
+        spec.add_sensor(name=name, type=kind, objtype=mujoco.mjtObj.mjOBJ_SITE, objname="wrist_ft")
+    spec.option.timestep = STEP_S / 2
+    return spec.compile()
 
 
 def coarse_model(model: mujoco.MjModel, timestep_s: float) -> mujoco.MjModel:

@@ -39,6 +39,7 @@ _LIFECYCLE = (
     "get_state",
     "get_transition_graph",
 )
+_TIMELINE = "timeline"
 _MOTION = ("hold", "resume", "home", "release", "reclaim", "reset")
 LIFECYCLE_NODES = ("inference", "trajectory", "recorder")
 
@@ -73,8 +74,11 @@ def rights(contract: Contract, sim: bool = False) -> dict[str, Rights]:
     told = {"motion", "inputs", "action_chunk", "observed", "session", "language_output", "loop_stats"}
     told |= {"/diagnostics", "parameters", "ground_truth"}
     own = {"/diagnostics", "loop_stats", "parameters"}
-    services = {f"trajectory/{name}" for name in _MOTION} | {"inference/cancel_answers"}
-    served = {f"{node}/{name}" for node in LIFECYCLE_NODES for name in (*_PARAMETERS, *_LIFECYCLE)}
+    sensors = () if contract.force is None else contract.force.sensors
+    forces = {sensor.topic for sensor in sensors if sensor.topic}
+    motion = (*_MOTION, "tare") if sensors else _MOTION
+    services = {f"trajectory/{name}" for name in motion} | {"inference/cancel_answers"}
+    served = {f"{node}/{name}" for node in LIFECYCLE_NODES for name in (*_PARAMETERS, *_LIFECYCLE, _TIMELINE)}
     every = {
         "inference": Rights(
             publish=own | {"action_chunk", "observed", "session", "language_output", "inputs"},
@@ -83,8 +87,9 @@ def rights(contract: Contract, sim: bool = False) -> dict[str, Rights]:
         ),
         "trajectory": Rights(
             publish=own | {"motion"} | commands,
-            subscribe={joints, "action_chunk", "inputs"} | states,
-            reply={f"~/{name}" for name in _MOTION},
+            subscribe={joints, "action_chunk", "inputs"} | states | forces,
+            reply={f"~/{name}" for name in motion}
+            | {f"trajectory_{sensor.name}/{_TYPE}" for sensor in sensors if sensor.topic},
             request=asked | manager,
             call=actions,
         ),
@@ -112,7 +117,7 @@ def rights(contract: Contract, sim: bool = False) -> dict[str, Rights]:
     if sim:
         bases = {camera.topic.rpartition("/")[0] for camera in contract.cameras}
         every["sim_robot"] = Rights(
-            publish={joints, "ground_truth", "/diagnostics", *infos, *states}
+            publish={joints, "ground_truth", "/diagnostics", *infos, *states, *forces}
             | {f"{base}/{end}" for base in bases for end in _SENT},
             subscribe=commands | {"instruction"},
             reply={"~/reset"} | {f"{node}/get_parameters" for node in nodes},
@@ -132,7 +137,7 @@ def _add_what_every_node_has(each: Rights, name: str) -> None:
     each.subscribe |= {"/parameter_events", "/clock"}
     each.reply |= {f"~/{service}" for service in (*_PARAMETERS, _TYPE)}
     if name in LIFECYCLE_NODES:
-        each.reply |= {f"~/{service}" for service in _LIFECYCLE}
+        each.reply |= {f"~/{service}" for service in (*_LIFECYCLE, _TIMELINE)}
         each.publish.add("~/transition_event")
         each.reply.add(f"{name}_asking/{_TYPE}")  # nodes/service_calls.py
 

@@ -107,6 +107,11 @@ class TestStaggeredChunks:
         batch = StaggeredChunks(2).next("main", (begun, agreeing), 0.0)
         assert batch == MicroBatch(DENOISE, (begun, agreeing))
 
+    def test_the_first_chunk_of_a_frame_goes_before_what_is_whole_and_not_of_a_stream(self) -> None:
+        alone, first = make_act(stream=False), make_act()
+        alone.steps, first.first, first.priority = 3, True, 1
+        assert chosen(StaggeredChunks(2), make_act(begun=True), alone, first) == (first,)
+
     @given(
         seats=st.integers(2, STEPS),
         arrivals=st.lists(st.sampled_from(["a", "b", "a other", "alone", ""]), max_size=20),

@@ -15,6 +15,7 @@ from std_srvs.srv import Trigger
 from vla_accel_msgs.msg import Motion
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.nodes.clients.timelines import Timelines
 
 RATE_HZ = 100.0
 FORWARD = {"topic": "arm_positions/commands", "kind": "forward_command", "rate_hz": RATE_HZ}
@@ -100,6 +101,17 @@ def test_deactivated_in_motion_the_stop_is_streamed_to_its_end_and_then_it_is_si
     until = time.monotonic() + 0.5
     operator.wait(policy.drives(lambda: time.monotonic() > until), 30.0, "half a second")
     assert len(arm.commands) == count
+
+
+def test_the_first_command_after_a_chunk_belongs_to_its_frame(operator, arm, policy, node):
+    operator.wait(policy.drives(lambda: len(arm.commands) > 100), 30.0, "commands")
+    with Timelines() as timelines:
+        (trajectory,), _ = timelines.read(60.0, 30.0, ["trajectory"])
+    followed = [e.flows for e in trajectory.events if (e.track, e.name) == ("trajectory", "follow")]
+    commands = [e.flows for e in trajectory.events if e.track == "topic /arm_positions/commands"]
+    of_frames = [flows for flows in commands if flows]
+    assert len(commands) >= 100 and len(set(followed)) == len(followed)
+    assert of_frames and len(set(of_frames)) == len(of_frames) and set(of_frames) <= set(followed)
 
 
 def test_released_nothing_is_sent_and_reclaimed_it_goes_on_from_where_others_left_it(

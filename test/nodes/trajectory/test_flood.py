@@ -20,6 +20,7 @@ def test_a_flood_of_long_chunks_leaves_others_their_turn_and_the_newest_is_follo
     node = MagicMock(active=True, _free_s=0.0, _next=None, _rests=False)  # a node in all but its topics
     node._follower.step.return_value = None, None
     node._on_chunk = partial(TrajectoryNode._on_chunk, node)
+    node._follow_next = partial(TrajectoryNode._follow_next, node)
 
     def follow(chunk) -> None:
         node._next = None

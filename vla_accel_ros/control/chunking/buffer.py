@@ -24,11 +24,14 @@ from typing import Literal
 import numpy as np
 
 from vla_accel_ros.control.chunking.plausibility import check_chunk_size
-from vla_accel_ros.control.limits.joint_limits import JointLimits, brake, brake_on_arrival
+from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_from, brake_on_arrival
 from vla_accel_ros.control.limits.limiter import hardest
-from vla_accel_ros.control.limits.trajectory_limits import LimitReport, enforce
-from vla_accel_ros.control.trajectory import MotionState, Trajectory, check_finite, knot_velocities
+from vla_accel_ros.control.limits.trajectory_limits import LimitReport, enforce_knots
+from vla_accel_ros.control.trajectory import Trajectory, check_finite, knot_velocities, trusted
 from vla_accel_ros.types import Chunk
+
+Knots = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""int64 [N] times, float64 [N, D] positions and velocities."""
 
 Mode = Literal["block", "async", "blend", "rtc"]
 MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")
@@ -137,7 +140,7 @@ class TrajectoryBuffer:
             raise
         now_ns = self._present(now_ns)
         commit_ns, step_ns = self._commit_ns(now_ns), round(chunk.step_dt_s * 1e9)
-        due_ns = np.round(np.arange(1, chunk.horizon + 1) * chunk.step_dt_s * 1e9).astype(np.int64)
+        due_ns = np.rint(np.arange(1, chunk.horizon + 1) * chunk.step_dt_s * 1e9).astype(np.int64)
         due_ns += commit_ns if self.mode == "block" else chunk.stamp_ns
         ahead = due_ns >= commit_ns + step_ns
         ahead[chunk.executed :] = False
@@ -153,8 +156,9 @@ class TrajectoryBuffer:
         if verdict != "accepted":
             self.counts[verdict] += 1
             return self._renew(chunk.stamp_ns, now_ns) if verdict == "early" else None
-        asked = self._join(commit_ns, due_ns[ahead], np.asarray(chunk.actions, dtype=np.float64)[ahead])
-        plan, report = enforce(asked, MotionState(commit_ns, *self.reference(commit_ns)), self.limits)
+        state = self.reference(commit_ns)
+        asked = self._join(commit_ns, state, due_ns[ahead], np.asarray(chunk.actions, np.float64)[ahead])
+        plan, report = enforce_knots(self.joints, *asked, self.limits)
         if clock_ns is not None and (clock_ns() - now_ns) * 1e-9 > self.lead_s:
             self.counts["slow"] += 1
             return None
@@ -178,9 +182,16 @@ class TrajectoryBuffer:
             return stop
         now_ns = self._present(now_ns)
         commit_ns = self._commit_ns(now_ns)
-        stop = brake(self.joints, MotionState(commit_ns, *self.reference(commit_ns)), self.limits)
+        stop = brake_from(self.joints, commit_ns, *self.reference(commit_ns), self.limits)
         self._plan = self._kept(now_ns, commit_ns, stop)
         return self._send(now_ns, commit_ns, None)
+
+    def adopt(self, path: Trajectory, now_ns: int, commit_ns: int) -> None:
+        """This was sent in place of the path, which it goes on until commit_ns; chunks are joined to it."""
+        self._before, self._path = self._commanded(), path
+        self._plan, self._on_plan_until_ns, self._busy_until_ns = path, path.end_ns, None
+        self._now_ns = now_ns if self._now_ns is None else max(self._now_ns, now_ns)
+        self._committed_ns = max(commit_ns, self._committed_ns or commit_ns)
 
     def go_to(self, position: np.ndarray, away: np.ndarray, now_ns: int) -> Trajectory:
         """Come to rest at float64 [D] positions, and hold there; away [D]: from how far off, at most.
@@ -232,31 +243,41 @@ class TrajectoryBuffer:
         """Until when a path that is sent now must be the one before."""
         return max(now_ns + round(self.kept_s * 1e9), self._committed_ns or now_ns)
 
-    def _join(self, commit_ns: int, times_ns: np.ndarray, actions: np.ndarray) -> Trajectory:
-        """The old plan crossed into the actions, with velocities and an end at rest."""
-        position, velocity = self.reference(commit_ns)
+    def _join(
+        self, commit_ns: int, state: tuple[np.ndarray, np.ndarray], times_ns: np.ndarray, actions: np.ndarray
+    ) -> Knots:
+        """The old plan crossed into the actions, with velocities and an end at rest; the first is the state
+        [D] at commit_ns."""
         on_plan = self._plan is not None and commit_ns <= self._on_plan_until_ns
-        old, _ = (self._plan if on_plan and self._plan is not None else self._commanded()).sample(times_ns)
+        old = self._plan if on_plan and self._plan is not None else self._commanded()
         blend_ns = min(self._blend_ns, int(times_ns[-1]) - commit_ns)
-        s = (times_ns - commit_ns) / blend_ns if blend_ns else np.ones(len(times_ns))
-        weight = np.where(s < 1.0, s * s * (3.0 - 2.0 * s), 1.0)[:, None]
-        positions = np.concatenate(
-            [position[None], np.where(weight < 1.0, old + weight * (actions - old), actions)]
-        )
-        times = np.append(commit_ns, times_ns)
+        positions = np.concatenate([state[0][None], actions])
+        crossing = int(times_ns.searchsorted(commit_ns + blend_ns))
+        if crossing:
+            before, _ = old.sample(times_ns[:crossing])
+            s = (times_ns[:crossing] - commit_ns) / blend_ns
+            weight = (s * s * (3.0 - 2.0 * s))[:, None]
+            crossed = before + weight * (actions[:crossing] - before)
+            positions[1 : crossing + 1] = np.where(weight < 1.0, crossed, actions[:crossing])
+        times = np.concatenate([[commit_ns], times_ns])
         slope = (positions[-1] - positions[-2]) / ((times[-1] - times[-2]) * 1e-9)
-        velocities = knot_velocities(times, positions, first=velocity, last=slope)
+        velocities = knot_velocities(times, positions, first=state[1], last=slope)
         return self._end_at_rest(times, positions, velocities)
 
-    def _end_at_rest(self, times: np.ndarray, positions: np.ndarray, velocities: np.ndarray) -> Trajectory:
+    def _end_at_rest(self, times: np.ndarray, positions: np.ndarray, velocities: np.ndarray) -> Knots:
         """Rest at the last action where a joint can brake on the way to it, else brake after it."""
-        v, h = velocities[-2], (times[-1] - times[-2]) * 1e-9
+        v, h, limits = velocities[-2], (times[-1] - times[-2]) * 1e-9, self.limits
         needed = hardest(positions[-2], v, positions[-1], np.zeros_like(v), h)
-        fastest = np.clip(velocities[-1], -self.limits.velocity, self.limits.velocity)
-        velocities[-1] = np.where(needed <= self.limits.acceleration, 0.0, fastest)
-        end = MotionState(int(times[-1]), positions[-1], velocities[-1])
-        path = Trajectory(self.joints, times[1:], positions[1:], velocities[1:])
-        return path.then(brake(self.joints, end, self.limits))
+        fastest = np.minimum(np.maximum(velocities[-1], -limits.velocity), limits.velocity)
+        velocities[-1] = np.where(needed <= limits.acceleration, 0.0, fastest)
+        if not velocities[-1].any():
+            return times, positions, velocities
+        end = brake_from(self.joints, int(times[-1]), positions[-1], velocities[-1], limits)
+        return (
+            np.concatenate([times[:-1], end.times_ns]),
+            np.concatenate([positions[:-1], end.positions]),
+            np.concatenate([velocities[:-1], end.speeds]),
+        )
 
     def _renew(self, stamp_ns: int, now_ns: int) -> Trajectory | None:
         """More of the plan, because a chunk shows that observations are fresh; None when there is none."""
@@ -275,9 +296,18 @@ class TrajectoryBuffer:
     def _kept(self, now_ns: int, commit_ns: int, after: Trajectory) -> Trajectory:
         """The sent path from now on until commit_ns, and then `after`."""
         old = self._commanded()
-        inner = old.times_ns[(old.times_ns > now_ns) & (old.times_ns < commit_ns)]
-        head = np.unique(np.concatenate([[now_ns], inner, [commit_ns]]))
-        return Trajectory(self.joints, head, *old.sample(head)).then(after)
+        first, end = old.times_ns.searchsorted(now_ns, side="right"), old.times_ns.searchsorted(commit_ns)
+        inner = slice(first, end)  # the last of all is at rest
+        ends_ns = np.array([now_ns, commit_ns])
+        position, velocity = old.sample(ends_ns)
+        begin = int(now_ns < commit_ns)  # 0: they are one
+        last = 1 + int(commit_ns < after.start_ns)  # 1: the next begins there
+        return trusted(
+            self.joints,
+            np.concatenate([ends_ns[:begin], old.times_ns[inner], ends_ns[1:last], after.times_ns]),
+            np.concatenate([position[:begin], old.positions[inner], position[1:last], after.positions]),
+            np.concatenate([velocity[:begin], old.speeds[inner], velocity[1:last], after.speeds]),
+        )
 
     def _send(self, now_ns: int, commit_ns: int, stamp_ns: int | None) -> Trajectory:
         """The plan from now on becomes the sent path, while an observation of stamp_ns is not too old."""
@@ -290,8 +320,7 @@ class TrajectoryBuffer:
             until_ns = max(stamp_ns + self._max_age_ns, commit_ns)
             if until_ns < plan.end_ns:
                 self._on_plan_until_ns = until_ns
-                end = MotionState(until_ns, *plan.sample(until_ns))
-                path = plan.then(brake(self.joints, end, self.limits))
+                path = plan.then(brake_from(self.joints, until_ns, *plan.sample(until_ns), self.limits))
         self._before, self._path = old, path
         self._now_ns, self._committed_ns = now_ns, commit_ns
         return path

@@ -7,7 +7,8 @@ loosely, so the new chunk continues the old motion by construction and needs no 
 them. How many are past is measured on every chunk, never assumed: the longest of the last few delays, because
 a mask that is too short breaks the motion and one that is a step too long only answers a step later. There is
 nothing to agree with at first, after another instruction, and while the robot does not execute what it is
-sent.
+sent. Of a further chunk from the same frame more is past than of the first: what its frame's age is as it
+begins, and the longest time that chunks took.
 """
 
 from __future__ import annotations
@@ -70,6 +71,14 @@ class RtcSettings:
             raise ValueError(f"window = {self.window} remembers no delay: give at least 1")
 
 
+class _Begun(NamedTuple):
+    """A request as it began. again: its frame had a chunk before."""
+
+    age: int
+    now_ns: int
+    again: bool
+
+
 class _Executing(NamedTuple):
     chunk: Chunk
     instruction: str
@@ -102,31 +111,49 @@ class RealTimeChunking:
         self._engine, self._clock_ns, self._jacobian = engine, clock_ns, jacobian
         self._delivery_s = settings.delivery_s
         self._ages_s: tuple[float, ...] = ()  # replaced, never changed: others read it
+        self._took_s: tuple[float, ...] = ()  # from a chunk's beginning to its end
+        self._newest_ns: int | None = None  # the frame that a chunk was begun on last
         self._lock = threading.Lock()
         self._previous: _Executing | None = None
         self._paused = ""
         self._age = 0
-        self._ages: WeakKeyDictionary[Request, int] = WeakKeyDictionary()  # when requests were begun
+        self._begun: WeakKeyDictionary[Request, _Begun] = WeakKeyDictionary()
 
     @property
     def delay_s(self) -> float | None:
-        """From an image to the motion it changes: the longest of the last chunks; None before the first."""
+        """From an image to the motion it changes: the longest of the last frames' first chunks; None before
+        one."""
         ages_s = self._ages_s
         return max(ages_s) + self._delivery_s if ages_s else None
 
     def delay_steps(self, step_dt_s: float) -> int | None:
         """How many leading actions of a chunk are past by then; None before the first chunk."""
-        delay_s = self.delay_s
-        return None if delay_s is None else math.ceil(delay_s / step_dt_s - 1e-6)
+        return _steps(self.delay_s, step_dt_s)
 
     def begin(self, request: Request) -> None:
         """Make an action request agree with the chunk that is being executed, if there is one."""
         assert request.prefix is not None
+        stamp_ns, now_ns = request.prefix.stamp_ns, self._clock_ns()
         with self._lock:
-            self._ages[request], previous = self._age, self._agreeing(request.prefix)
+            begun = _Begun(self._age, now_ns, again=stamp_ns == self._newest_ns)
+            self._begun[request], self._newest_ns = begun, stamp_ns
+            delay_s = self._again_s(now_ns - stamp_ns) if begun.again else self.delay_s
+            previous = self._agreeing(request.prefix, delay_s)
         if previous is not None:
-            request.agreement = self._agreement(previous, request.prefix.stamp_ns)
+            request.agreement = self._agreement(previous, stamp_ns, delay_s)
             self.counts["trained" if request.agreement.method == "trained" else "guided"] += 1
+
+    def committed(self, stamp_ns: int) -> int | None:
+        """How many leading actions of a further chunk from the frame of that stamp would be past when it
+        came, if it began now; None while there is nothing that it could agree with."""
+        age_ns = self._clock_ns() - stamp_ns
+        with self._lock:
+            previous, delay_s = self._previous, self._again_s(age_ns)
+            if previous is None or age_ns < 0 or stamp_ns < previous.chunk.stamp_ns:
+                return None
+            if not self._overlaps(previous.chunk, stamp_ns, delay_s):
+                return None
+            return _steps(delay_s, previous.chunk.step_dt_s)
 
     def made(self, request: Request) -> None:
         """The chunk of a request that was begun here was computed."""
@@ -135,8 +162,9 @@ class RealTimeChunking:
         committed = None if agreement is None else agreement.actions[: agreement.delay]
         now_ns = self._clock_ns()
         with self._lock:
-            self._measure(now_ns - chunk.stamp_ns)
-            if self._ages.pop(request) == self._age and not self._paused:
+            begun = self._begun.pop(request)
+            self._measure(now_ns, begun, chunk.stamp_ns)
+            if begun.age == self._age and not self._paused:
                 self._previous = _Executing(_behind(committed, chunk), request.instruction)
 
     def act(self, prefix: Prefix, state: np.ndarray | None = None, noise: np.ndarray | None = None) -> Chunk:
@@ -174,9 +202,13 @@ class RealTimeChunking:
         with self._lock:
             self._delivery_s = self.settings.delivery_s + lead_s
 
-    def _agreement(self, previous: Chunk, stamp_ns: int) -> Agreement:
+    def _again_s(self, age_ns: int) -> float | None:
+        """As delay_s, of a further chunk from a frame that is so old; None before the first chunk."""
+        return age_ns * 1e-9 + max(self._took_s) + self._delivery_s if self._took_s else None
+
+    def _agreement(self, previous: Chunk, stamp_ns: int, delay_s: float | None) -> Agreement:
         """What a chunk observed at stamp_ns must agree with."""
-        delay = self.delay_steps(previous.step_dt_s)
+        delay = _steps(delay_s, previous.step_dt_s)
         assert delay is not None
         rest, number = previous.rest(stamp_ns).astype(np.float32), previous.request_id
         given = max(delay, 1)
@@ -188,36 +220,45 @@ class RealTimeChunking:
             "guidance", rest[: max(end, 1)], delay, end, schedule, self._jacobian, strength, number
         )
 
-    def _agreeing(self, prefix: Prefix) -> Chunk | None:
+    def _agreeing(self, prefix: Prefix, delay_s: float | None) -> Chunk | None:
         """The chunk that the next one must agree with; None, and counted why, when there is none."""
         previous = self._previous
         if previous is None:
             why = self._paused or "first"
         elif prefix.stamp_ns < previous.chunk.stamp_ns:
             why = "clock_jumps"
-            self._ages_s = ()
+            self._ages_s = self._took_s = ()
         elif prefix.instruction != previous.instruction:
             why = "instruction"
         elif not _of_embodiment(previous.chunk, prefix):
             why = "embodiment"
-        elif not self._overlaps(previous.chunk, prefix.stamp_ns):
+        elif not self._overlaps(previous.chunk, prefix.stamp_ns, delay_s):
             why = "no_overlap"
         else:
             return previous.chunk
         self.counts[why] += 1
         return None
 
-    def _overlaps(self, chunk: Chunk, stamp_ns: int) -> bool:
+    def _overlaps(self, chunk: Chunk, stamp_ns: int, delay_s: float | None) -> bool:
         """Whether the robot still executes `chunk` when one observed at stamp_ns comes to it."""
-        delay = self.delay_steps(chunk.step_dt_s)
+        delay = _steps(delay_s, chunk.step_dt_s)
         passed = (stamp_ns - chunk.stamp_ns) / (chunk.step_dt_s * 1e9)
         return delay is not None and passed + max(delay, 1) <= chunk.executed
 
-    def _measure(self, elapsed_ns: int) -> None:
-        if elapsed_ns < 0:  # the clock was set back while the chunk was computed
-            self._ages_s = ()
-        else:
-            self._ages_s = (*self._ages_s, elapsed_ns * 1e-9)[-self.settings.window :]
+    def _measure(self, now_ns: int, begun: _Begun, stamp_ns: int) -> None:
+        """A chunk was made. What a further chunk of a frame took does not count for those of a new one."""
+        age_ns, took_ns = now_ns - stamp_ns, now_ns - begun.now_ns
+        if min(age_ns, took_ns) < 0:  # the clock was set back while the chunk was computed
+            self._ages_s = self._took_s = ()
+            return
+        self._took_s = (*self._took_s, took_ns * 1e-9)[-self.settings.window :]
+        if not begun.again:
+            self._ages_s = (*self._ages_s, age_ns * 1e-9)[-self.settings.window :]
+
+
+def _steps(delay_s: float | None, step_dt_s: float) -> int | None:
+    """A time in whole actions, rounded up."""
+    return None if delay_s is None else math.ceil(delay_s / step_dt_s - 1e-6)
 
 
 def _of_embodiment(chunk: Chunk, prefix: Prefix) -> bool:

@@ -72,7 +72,7 @@ class ChunkFollower:
         self._leaps.forget()
         self._following.forget()
         self._valid_from_ns = valid_from_ns
-        self._stepped_ns = 0
+        self._stepped_ns = self._yields_until_ns = 0
         self._waiting: Chunk | None = None
         self._version = self._version_ns = 0
         self._newest_ns: int | None = None  # stamp of the newest chunk
@@ -193,9 +193,19 @@ class ChunkFollower:
         joining = self.joining
         if not joining.ready or now_ns >= joining.rest_ns or joining.lasts(now_ns):
             return None
+        if now_ns < self._yields_until_ns:  # it comes to rest by itself, and knows better where
+            return None
         trajectory = self.buffer.stop(now_ns)
         joining.rest_ns = trajectory.end_ns
         return trajectory
+
+    def yields(self, path: Trajectory, now_ns: int, commit_ns: int) -> None:
+        """This was sent because of a contact (control/force): motion goes on from its end, by chunks that are
+        observed from now on."""
+        self._waiting = None
+        self.buffer.adopt(path, now_ns, commit_ns)
+        self.joining.rest_ns = self._yields_until_ns = path.end_ns
+        self._valid_from_ns = now_ns
 
     def stop_in_new_time(self, now_ns: int, was_ns: int = 0) -> Trajectory | None:
         """The stop to send after the clock has jumped, before starting over. None when the joints were

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.control.trajectory import MotionState, Trajectory, check_finite, trusted
 
 _SHORTEST_S = 0.1
 # A clock that was set is noticed this much later at most.
@@ -76,19 +76,29 @@ def brake(joints: tuple[str, ...], state: MotionState, limits: JointLimits) -> T
     Stops last whole microseconds, rounded up where there is room. Without velocity it is at rest already.
     """
     v0 = np.zeros_like(state.position) if state.velocity is None else state.velocity
+    check_finite("the state to brake from", np.stack([state.position, v0]), joints)
+    return brake_from(joints, state.stamp_ns, state.position, v0, limits)
+
+
+def brake_from(
+    joints: tuple[str, ...], stamp_ns: int, p0: np.ndarray, v0: np.ndarray, limits: JointLimits
+) -> Trajectory:
+    """`brake` from finite positions and velocities, float64 [D]."""
     if not v0.any():
-        return Trajectory(joints, np.array([state.stamp_ns]), state.position[None], v0[None])
-    stop_s = np.ceil(np.abs(v0) / limits.acceleration * 1e6) * 1e-6
-    room = np.where(v0 > 0, limits.upper - state.position, state.position - limits.lower)
-    tight = (room > 0) & (np.abs(v0) * stop_s > 2 * room)
-    stop_s[tight] = np.maximum(np.floor(2 * room[tight] / np.abs(v0[tight]) * 1e6), 1.0) * 1e-6
+        return trusted(joints, np.array([stamp_ns]), p0[None].copy(), v0[None].copy())
+    speed = np.abs(v0)
+    stop_s = np.ceil(speed / limits.acceleration * 1e6) * 1e-6
+    room = np.where(v0 > 0, limits.upper - p0, p0 - limits.lower)
+    tight = (room > 0) & (speed * stop_s > 2 * room)
+    if tight.any():
+        stop_s[tight] = np.maximum(np.floor(2 * room[tight] / speed[tight] * 1e6), 1.0) * 1e-6
     t = np.array(sorted({0.0, *stop_s.tolist()}))[:, None]
     slowing = np.divide(v0, stop_s, out=np.zeros_like(v0), where=stop_s > 0)
     moved = np.minimum(t, stop_s)
-    positions = state.position + moved * (v0 - slowing * moved / 2)
+    positions = p0 + moved * (v0 - slowing * moved / 2)
     velocities = np.where(t < stop_s, v0 - slowing * t, 0.0)
-    times_ns = state.stamp_ns + np.round(t[:, 0] * 1e9).astype(np.int64)
-    return Trajectory(joints, times_ns, positions, velocities)
+    times_ns = stamp_ns + np.rint(t[:, 0] * 1e9).astype(np.int64)
+    return trusted(joints, times_ns, positions, velocities)
 
 
 def brake_on_arrival(

@@ -10,6 +10,7 @@ so the bound holds everywhere between them. `step_towards` is the plain form, fo
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 
@@ -21,6 +22,9 @@ POSITION_TOLERANCE = 1e-9
 LEAST_ROOM = 1e-10
 CLOSING = 0.5
 """Share of the acceleration limit with which a joint slows down as it comes back to the asked path."""
+
+_FEW = 8
+"""Steps that a joint which is a little off takes to its path."""
 
 Step = Callable[[int, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
@@ -182,28 +186,20 @@ def steps_along(
 
     longest [N]: longest_s of each step. clean [N, D]: where the step from goal to goal keeps all limits. on
     [D]: joints at their goal; returns those that are so then. A step depends on the one before, so only the
-    joints can be computed at once; what does not depend on where they are is computed for all steps
-    beforehand, and a step is some forty operations on rows of one buffer, which allocate nothing.
+    joints can be computed at once; what does not depend on where they are is computed for many steps at
+    once, and a step is some forty operations on rows of one buffer, which allocate nothing.
     """
-    d = goal_p.shape[1]
+    d, n = goal_p.shape[1], len(h)
     lower, upper, fastest, slowest = limits.lower, limits.upper, limits.velocity, -limits.velocity
-    middle, half = _middle(limits)
-    goal_p, goal_v, h = goal_p[1:], goal_v[1:], np.repeat(h[:, None], d, axis=1)
-    top, guard = limits.acceleration, braking(limits, longest[:, None])
-    tops = np.stack([guard, guard, np.broadcast_to(CLOSING * top, guard.shape)], axis=1)
-    double, lag = 2.0 * tops, tops * (h / 2)[:, None]
-    # A cubic is within limits if (its speed in the middle) - (at the ends), that speed, and where its
-    # tangents lead to, are no more than these.
-    most = np.empty((len(h), 4, d))
-    most[:, 0] = most[:, 1] = top * (h / 2) * (1 + TOLERANCE)
-    most[:, 2] = fastest * (1 + TOLERANCE)
-    most[:, 3] = np.where(np.abs(goal_p - h / 3 * goal_v - middle) <= half, half, -1.0)
-    rows = list(
-        zip(
-            *(goal_p, goal_v, clean, h / 2, h / 3, 3 / h, 1 / h, top * h),
-            *(goal_p - h / 2 * goal_v, 3 / h * goal_p - goal_v, double, lag, np.square(lag), most),
-        )
-    )
+    middle, _ = _middle(limits)
+    rows: list[tuple[np.ndarray, ...] | None] = [None] * n
+
+    def prepare(k: int) -> tuple[np.ndarray, ...]:
+        """The rows of some steps from k on: of few where few are led, at last of all that are left."""
+        part = slice(k, k + _FEW if k < _FEW else n)
+        rows[part] = _rows(goal_p[1:][part], goal_v[1:][part], h[part], longest[part], clean[part], limits)
+        return cast(tuple[np.ndarray, ...], rows[k])
+
     ahead, stop, cubic = np.empty((3, d)), np.empty((3, d)), np.empty((4, d))
     up, down, way = ahead
     stop_up, stop_down, stop_way = stop
@@ -217,7 +213,7 @@ def steps_along(
         k: int, p: np.ndarray, v: np.ndarray, on: np.ndarray, p_next: np.ndarray, v_next: np.ndarray
     ) -> np.ndarray:
         goal_p, goal_v, clean, half_s, third_s, triple, per_s, change, rest, ease, double, lag, lag2, most = (
-            rows[k]
+            rows[k] or prepare(k)
         )
         multiply(v, half_s, still)
         add(still, p, still)  # where it is after a step to a stand
@@ -265,6 +261,37 @@ def steps_along(
         return there
 
     return step
+
+
+def _rows(
+    goal_p: np.ndarray,
+    goal_v: np.ndarray,
+    h: np.ndarray,
+    longest: np.ndarray,
+    clean: np.ndarray,
+    limits: JointLimits,
+) -> list[tuple[np.ndarray, ...]]:
+    """What does not depend on where the joints are, for each of N steps."""
+    d = goal_p.shape[1]
+    middle, half = _middle(limits)
+    h = np.repeat(h[:, None], d, axis=1)
+    top, guard = limits.acceleration, braking(limits, longest[:, None])
+    tops = np.empty((len(h), 3, d))
+    tops[:, 0] = tops[:, 1] = guard
+    tops[:, 2] = CLOSING * top
+    double, lag = 2.0 * tops, tops * (h / 2)[:, None]
+    # A cubic is within limits if (its speed in the middle) - (at the ends), that speed, and where its
+    # tangents lead to, are no more than these.
+    most = np.empty((len(h), 4, d))
+    most[:, 0] = most[:, 1] = top * (h / 2) * (1 + TOLERANCE)
+    most[:, 2] = limits.velocity * (1 + TOLERANCE)
+    most[:, 3] = np.where(np.abs(goal_p - h / 3 * goal_v - middle) <= half, half, -1.0)
+    return list(
+        zip(
+            *(goal_p, goal_v, clean, h / 2, h / 3, 3 / h, 1 / h, top * h),
+            *(goal_p - h / 2 * goal_v, 3 / h * goal_p - goal_v, double, lag, np.square(lag), most),
+        )
+    )
 
 
 def _middle(limits: JointLimits) -> tuple[np.ndarray, np.ndarray]:

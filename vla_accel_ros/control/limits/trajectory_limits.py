@@ -24,7 +24,13 @@ from vla_accel_ros.control.limits.limiter import (
     steps_along,
     turning_s,
 )
-from vla_accel_ros.control.trajectory import MotionState, Trajectory, knot_velocities
+from vla_accel_ros.control.trajectory import (
+    MotionState,
+    Trajectory,
+    check_finite,
+    knot_velocities,
+    trusted,
+)
 
 MOST_SPLIT = 96
 MOST_CHASE = 28
@@ -94,16 +100,26 @@ def enforce(
         asked_v = knot_velocities(times, asked_p, first=v_start)
     else:
         asked_v = np.concatenate([v_start[None], trajectory.velocities])
-    h = np.diff(times) * 1e-9
-    report = _report(trajectory.joints, asked_p, asked_v, h, limits)
+    return enforce_knots(trajectory.joints, times, asked_p, asked_v, limits)
+
+
+def enforce_knots(
+    joints: tuple[str, ...], times: np.ndarray, asked_p: np.ndarray, asked_v: np.ndarray, limits: JointLimits
+) -> tuple[Trajectory, LimitReport]:
+    """`enforce` of knots, float64 [N + 1, D] at int64 [N + 1] times, of which the first is the start."""
+    h = (times[1:] - times[:-1]) * 1e-9
+    report = _report(joints, asked_p, asked_v, h, limits)
     over = report.over
     if not over.any():
-        return Trajectory(trajectory.joints, trajectory.times_ns, trajectory.positions, asked_v[1:]), report
+        check_finite("the limited positions", asked_p, joints)
+        check_finite("the limited velocities", asked_v, joints)
+        return trusted(joints, times[1:], asked_p[1:], asked_v[1:]), report
+    v_start = asked_v[0]
     stop_s = (np.abs(v_start) / limits.acceleration)[over]
     fine = _split(times, float(turning_s(limits)[over].min()), stop_s)
     if len(fine) > len(times):
         v_end = asked_v[-1]
-        asked_p, asked_v = Trajectory(trajectory.joints, times, asked_p, asked_v).sample(fine)
+        asked_p, asked_v = Trajectory(joints, times, asked_p, asked_v).sample(fine)
         asked_v[-1] = v_end
     led = np.flatnonzero(over)
     sent_times, led_p, led_v = lead(
@@ -114,7 +130,7 @@ def enforce(
     positions = np.concatenate([asked_p, np.repeat(asked_p[-1:], chase, axis=0)])
     velocities = np.concatenate([asked_v, np.zeros((chase, len(over)))])
     positions[:, led], velocities[:, led] = led_p, led_v
-    return Trajectory(trajectory.joints, sent_times[1:], positions[1:], velocities[1:]), report
+    return Trajectory(joints, sent_times[1:], positions[1:], velocities[1:]), report
 
 
 def lead(

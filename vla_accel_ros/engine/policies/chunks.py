@@ -1,7 +1,8 @@
 """Flow chunks: whole, one after another, or staggered, several at their own noise levels in one batch.
 
 Staggered: a chunk needs as many steps as ever, but each step advances all that have begun and finishes the
-oldest, so chunks leave at the rate of steps. Whatever is ready to begin joins the next step.
+oldest, so chunks leave at the rate of steps. Whatever is ready to begin joins the next step. What is whole
+(`Request.whole`, as the first chunk of a frame with staggering "fresh") goes before all steps.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vla_accel_ros.engine.policies.policy import Setup, frame_first, see
+from vla_accel_ros.engine.policies.policy import Setup, by_priority, frame_first, see
 from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
 
 
@@ -38,7 +39,7 @@ class StaggeredChunks(WholeChunks):
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
         acts = [request for request in ready if request.want == ACT]
-        whole = [request for request in acts if request.whole]
+        whole = by_priority([request for request in acts if request.whole])
         if whole:
             return MicroBatch(DENOISE, (whole[0],), steps=0)
         waiting = [request for request in acts if not request.begun]

@@ -10,21 +10,30 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, ONE
+from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, FRESH_FIRST, ONE, EngineConfig
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.policies.text import TextAlone
-from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, REWORD, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, WHOLE, MicroBatch, Request
 
 LANES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    ONE: {"main": (OBSERVE, ACT, ASK, REWORD)},
-    ACTIONS_APART: {"action": (ACT,), "vision": (OBSERVE, ASK, REWORD)},
-    ALL_APART: {"action": (ACT,), "vision": (OBSERVE,), "language": (ASK, REWORD)},
+    ONE: {"main": (OBSERVE, WHOLE, ACT, ASK)},
+    ACTIONS_APART: {"action": (WHOLE, ACT), "vision": (OBSERVE, ASK)},
+    ALL_APART: {"action": (WHOLE, ACT), "vision": (OBSERVE,), "language": (ASK,)},
 }
-"""By the word of EngineConfig.lanes: what runs in which lane, the most urgent first."""
+"""By the word of EngineConfig.lanes: which kinds run in which lane, the most urgent first."""
+
+FIRST_APART: Mapping[str, tuple[str, ...]] = {"first": (WHOLE,), **LANES[ALL_APART], "action": (ACT,)}
+"""The same of three lanes, where the first chunk of a frame is denoised beside the seats."""
+
+
+def lanes_of(config: EngineConfig) -> Mapping[str, tuple[str, ...]]:
+    """Which kinds run in which lane, the most urgent first."""
+    apart = config.lanes == ALL_APART and config.staggering == FRESH_FIRST
+    return FIRST_APART if apart else LANES[config.lanes]
 
 
 class InLanes:
-    """A policy for each lane. wants: what it runs."""
+    """A policy for each lane, and the kinds that it runs."""
 
     def __init__(self, lanes: Mapping[str, tuple[tuple[str, ...], Policy]]) -> None:
         self._lanes = dict(lanes)
@@ -32,30 +41,29 @@ class InLanes:
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
-        wants, policy = self._lanes[lane]
-        return policy.next(lane, _of(ready, wants), now_s, due_s)
+        kinds, policy = self._lanes[lane]
+        return policy.next(lane, _of(ready, kinds), now_s, due_s)
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
-        for wants, policy in self._lanes.values():
-            if batch.requests[-1].want in wants:
+        for kinds, policy in self._lanes.values():
+            if batch.requests[-1].kind in kinds:
                 policy.ran(batch, took_s)
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
-        return min(policy.wake_s(_of(ready, wants), now_s) for wants, policy in self._lanes.values())
+        return min(policy.wake_s(_of(ready, kinds), now_s) for kinds, policy in self._lanes.values())
 
 
-def in_lanes(word: str, frames_and_actions: Policy, with_text: Policy) -> Policy:
-    """The policy of these lanes. frames_and_actions: chooses among both, or one of them alone; with_text: the
-    same, and text in the slack of either."""
-    lanes = LANES[word]
-    if word == ONE:
+def in_lanes(lanes: Mapping[str, tuple[str, ...]], frames_and_actions: Policy, with_text: Policy) -> Policy:
+    """The policy of these lanes, by their kinds. frames_and_actions: chooses among both, or one of them;
+    with_text: the same, and text in the slack of either."""
+    if len(lanes) == 1:
         return with_text
     chosen: dict[str, tuple[tuple[str, ...], Policy]] = {}
-    for lane, wants in lanes.items():
-        mixed = with_text if ASK in wants else frames_and_actions
-        chosen[lane] = wants, TextAlone() if wants[0] == ASK else mixed
+    for lane, kinds in lanes.items():
+        mixed = with_text if ASK in kinds else frames_and_actions
+        chosen[lane] = kinds, TextAlone() if kinds[0] == ASK else mixed
     return InLanes(chosen)
 
 
-def _of(ready: Sequence[Request], wants: tuple[str, ...]) -> list[Request]:
-    return [request for request in ready if request.want in wants]
+def _of(ready: Sequence[Request], kinds: tuple[str, ...]) -> list[Request]:
+    return [request for request in ready if request.kind in kinds]

@@ -17,6 +17,7 @@ import torch
 from vla_accel_ros.engine.preprocess import on_host
 from vla_accel_ros.kernels.reference.image import View, Views
 from vla_accel_ros.models.processing.pixels import PixelRule
+from vla_accel_ros.timeline import TIMELINE
 
 
 class ImageUpload:
@@ -28,7 +29,7 @@ class ImageUpload:
 
     def __init__(self, rule: PixelRule, size: int, count: int, device: torch.device) -> None:
         self.views = Views(rule, size, count, device)
-        self._device, self._held = device, list[View]()
+        self._device, self._held, self._began_ns = device, list[View](), 0
         self._stream, self._read, self._arrived = None, None, None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)
@@ -44,6 +45,7 @@ class ImageUpload:
 
     def begin(self, images: Sequence[np.ndarray]) -> None:
         """Copy images here without waiting; what the current stream does next is done when they are here."""
+        self._began_ns = TIMELINE.now_ns()
         self._make_room(images)
         if self._stream is None or self._read is None or self._arrived is None:
             self._copy(images)
@@ -58,6 +60,7 @@ class ImageUpload:
         """Return when the images are needed no longer; taken: as of `take`."""
         if self._arrived is not None:
             self._arrived.synchronize()
+        TIMELINE.span("upload", "images", self._began_ns)
         taken()
 
     def read(self) -> None:

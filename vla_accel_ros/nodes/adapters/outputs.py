@@ -1,13 +1,17 @@
 """All controllers of a robot together: what the trajectory node sends to.
 
 Each adapter that sends at a rate has a timer. When the node is deactivated or ends, timers no longer fire,
-and a robot that is told where to be at a rate would stop dead in its motion; so `close` sees the last stop
-to its end, all controllers in step, before it returns.
+and a robot that is told where to be at a rate would stop dead in its motion; so `close` sees the last stop to
+its end, all controllers in step, before it returns. With a force sensor a thread of its own makes the ticks
+and may send something else at any time (nodes/trajectory/force.py): then every call of an adapter is made
+under one lock, and what the node sends is asked of the guard.
 """
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -15,13 +19,16 @@ from diagnostic_msgs.msg import DiagnosticStatus
 
 from vla_accel_ros.contract.contract import Contract, Controller
 from vla_accel_ros.control.chunking.twist import TwistBuffer
+from vla_accel_ros.control.force.guard import ForceGuard, Reaction
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.extensions import controller_kind, load
 from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, positions_of
+from vla_accel_ros.nodes.adapters.locked import LockedAdapter
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.timeline import Flows
 
 # A process that was asked to end is broken off after PATIENCE_S of nodes/shutdown.py.
 _LONGEST_STOP_S = 1.2
@@ -30,26 +37,51 @@ _LONGEST_STOP_S = 1.2
 class Outputs:
     """The adapters of a contract's controllers. Lives from configure to cleanup of its node.
 
-    twist: what the hand is moved by, None where no servo_twist moves it.
+    twist: what the hand is moved by, None where no servo_twist moves it. lock: of all adapters, where `guard`
+    is not None. fastest_hz: of those that are sent commands at a rate; 0 where there is none.
+    before_commands: called before each of the fastest's, in the node's executor.
     """
 
     def __init__(self, node: ManagedNode, contract: Contract) -> None:
         self._node, self._names = node, contract.joint_names
-        self._least_s = value(node, "lead_s")
+        self._least_s, self._flows = value(node, "lead_s"), dict[Adapter, Flows]()
+        self.lock, self.guard = threading.RLock(), make_guard(contract)
         self.twist = _twist(node, contract)
         self.adapters = [
             _adapter(node, contract, controller, self.twist) for controller in contract.controllers
         ]
-        for adapter in self.adapters:
-            if adapter.controller.rate_hz:
-                node.every(1.0 / adapter.controller.rate_hz, partial(self._tick, adapter))
+        if self.guard is not None:
+            self.adapters = [LockedAdapter(adapter, self.lock) for adapter in self.adapters]
+        streams = [adapter for adapter in self.adapters if adapter.controller.rate_hz]
+        fastest = max(streams, key=lambda adapter: adapter.controller.rate_hz, default=None)
+        self.fastest_hz = 0.0 if fastest is None else fastest.controller.rate_hz
+        self.before_commands: Callable[[], None] = _nothing
+        if self.guard is not None and fastest is not None:
+            node.every(1.0 / self.fastest_hz, lambda: self.before_commands())
+        elif self.guard is None:
+            for adapter in streams:
+                tick = self._first_tick if adapter is fastest else self._tick
+                node.every(1.0 / adapter.controller.rate_hz, partial(tick, adapter))
 
     def send(self, trajectory: Trajectory | None) -> None:
         """Follow this one from now on; None changes nothing."""
-        if trajectory is not None:
-            now_ns = self._node.now_ns()
+        if trajectory is None:
+            return
+        with self.lock:
+            if self.guard is not None and not self.guard.follow(trajectory):
+                return  # decided before the arm was stopped by a contact
+            now_ns, flows = self._node.now_ns(), self._node.timeline.flows
+            self._flows = {adapter: flows for adapter in self.adapters if adapter.controller.rate_hz}
             for adapter in self.adapters:
                 adapter.send(trajectory, now_ns)
+
+    def react(self, reaction: Reaction) -> None:
+        """Follow this one from now on, because of a contact."""
+        with self.lock:
+            now_ns = self._node.now_ns()
+            for adapter in self.adapters:
+                streamed = adapter.controller.rate_hz > 0.0
+                adapter.send(reaction.streamed if streamed else reaction.sent, now_ns)
 
     def measured(self, positions: np.ndarray) -> None:
         """Measured joints, float64 [D] in the contract's order."""
@@ -114,8 +146,30 @@ class Outputs:
                 lines.append(status(f"{adapter.controller.topic} stream", level, what, values))
         return lines
 
+    def _first_tick(self, adapter: Adapter) -> None:
+        self.before_commands()
+        self._tick(adapter)
+
     def _tick(self, adapter: Adapter) -> None:
+        timeline = self._node.timeline
+        timeline.flows = self._flows.pop(adapter, ())  # the first command of a trajectory is its frame's
         adapter.tick(self._node.now_ns())
+        timeline.flows = ()
+
+
+def _nothing() -> None:
+    pass
+
+
+def make_guard(contract: Contract) -> ForceGuard | None:
+    """The guard of a contract's arm; None without a force sensor."""
+    if contract.force is None:
+        return None
+    joints = contract.action_joints
+    names = tuple(joint.name for joint in joints)
+    told = {name for one in contract.controllers if one.rate_hz for name in one.joints}
+    streamed = np.array([name in told for name in names], dtype=bool)
+    return ForceGuard(contract.force, names, JointLimits.of(joints), streamed)
 
 
 def _twist(node: ManagedNode, contract: Contract) -> TwistBuffer | None:

@@ -1,5 +1,6 @@
 """Programs that talk to a running robot.
 
 operator: gives instructions and writes down what happens; listener: everything that a robot's topics say;
-messenger: one instruction or question, delivered for certain; inspector: asks and watches, changes nothing.
+client_node: what is asked with, by messenger: one instruction or question, delivered for certain; and by
+timelines: what nodes did lately. inspector: asks and watches, changes nothing.
 """

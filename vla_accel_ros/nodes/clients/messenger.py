@@ -14,53 +14,32 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-import rclpy
 from lifecycle_msgs.srv import GetState
 from rclpy.duration import Duration
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
-from rclpy.signals import SignalHandlerOptions
 from std_msgs.msg import String
 
 from vla_accel_msgs.msg import Inputs, LanguageOutput, Motion
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.service_calls import ask_again, spinning
+from vla_accel_ros.nodes.clients.client_node import ClientNode
+from vla_accel_ros.nodes.service_calls import ask_again
 
 SETTLE_S = 1.0
 """What is told before that may still be of the words before."""
 _NEEDS_A_PERSON = re.compile(r"~/\w+|resume|reclaim|held|not active")
 
 
-class Messenger:
-    """In the graph of this process's environment, in a robot's namespace. A context manager."""
+class Messenger(ClientNode):
+    """Words to a robot, and what it tells meanwhile."""
 
     def __init__(self, namespace: str = "") -> None:
-        self._context = rclpy.Context()
-        rclpy.init(args=[], context=self._context, signal_handler_options=SignalHandlerOptions.NO)
-        self._node = rclpy.create_node(
-            "operator",  # as in the policies of config/security
-            namespace=namespace,
-            context=self._context,
-            enable_rosout=False,
-            start_parameter_services=False,
-        )
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self._node)
-        self._wait = spinning(self._executor)
+        super().__init__(namespace)
         self._motion: Motion | None = None
         self._inputs: Inputs | None = None
         listen = self._node.create_subscription
         listen(Motion, "motion", partial(setattr, self, "_motion"), qos.LATCHED)
         listen(Inputs, "inputs", partial(setattr, self, "_inputs"), qos.REPORT)
-
-    def __enter__(self) -> Messenger:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._executor.shutdown()
-        self._node.destroy_node()
-        self._context.try_shutdown()
 
     def instruct(self, text: str, timeout_s: float) -> None:
         """Give the robot an instruction. Raises TimeoutError, one sentence, unless inference has it."""

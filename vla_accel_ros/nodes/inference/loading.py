@@ -60,6 +60,7 @@ class Load:
     token_prefer: str = EngineConfig.token_prefer
     camera_hz: float = EngineConfig.camera_hz
     staggered: int = EngineConfig.staggered
+    staggering: str = EngineConfig.staggering
 
     def engine(
         self,

@@ -6,9 +6,10 @@ actions and text stream through one engine at their own rates (engine/streaming.
 topics, hands over what comes in, and reports: `session` and `observed`, from which every chunk can be
 computed again; LoopStats once a second for vision, action and language; `inputs`, what comes of every stream
 and how fast chunks are made (reports.py); and in /diagnostics the rate, age and drops of every stream, times
-and misses of vision, action and language, and what chunks wait for. Loading, comparing with the contract and
-warming up happen in configure; a changed instruction takes effect with the next frame. Each chunk is guided
-to continue the one before while the trajectory node tells, on `motion`, that it runs in mode `rtc`. A
+and misses of vision, action and language, what is given up for overload, and what chunks wait for. Loading,
+comparing with the contract and warming up happen in configure; a changed instruction takes effect with the
+next frame. Each chunk is guided to continue the one before while the trajectory node tells, on `motion`, that
+it runs in mode `rtc`. A
 `question` is answered beside acting, several at once, in the time that is left; `~/cancel_answers` breaks
 them off.
 """
@@ -25,7 +26,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
-from vla_accel_msgs.msg import ActionChunk, LanguageOutput, LoopStats, Motion, Observed
+from vla_accel_msgs.msg import LanguageOutput, LoopStats, Motion, Observed
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.graph_check import chunks, inputs, words
 from vla_accel_ros.control.chunking.guidance import Guiding
@@ -43,6 +44,7 @@ from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.environment import demo_contract, demo_model, lacks_profile
 from vla_accel_ros.nodes.graph import GraphCheck
+from vla_accel_ros.nodes.inference.chunk_output import ChunkOutput
 from vla_accel_ros.nodes.inference.instruction import Instruction
 from vla_accel_ros.nodes.inference.loading import Load, choices
 from vla_accel_ros.nodes.inference.reports import (
@@ -51,6 +53,7 @@ from vla_accel_ros.nodes.inference.reports import (
     of_chunking,
     of_loops,
     of_observations,
+    of_overload,
 )
 from vla_accel_ros.nodes.inference.streams import Streams
 from vla_accel_ros.nodes.lifecycle import ManagedNode
@@ -111,7 +114,7 @@ class InferenceNode(ManagedNode):
             value(self, "language_max_tokens"),
             chunking if engine.policy.acts == FLOW else None,
         )
-        self._chunks = self.output(ActionChunk, "action_chunk", qos.COMMAND)
+        self._chunks = ChunkOutput(self, contract)
         self._observed = self.output(Observed, "observed", qos.REPORT)
         self._texts = self.output(LanguageOutput, "language_output", qos.REPORT)
         self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
@@ -133,11 +136,13 @@ class InferenceNode(ManagedNode):
         self._pace.clear()
         self._inputs.promise()
         self._guiding.restart()
+        self._chunks.open()
         self._stream.start()
 
     def deactivate(self) -> None:
         assert self._stream is not None
         self._stream.stop()
+        self._chunks.close()
 
     def release(self) -> None:
         self._contract = self._stream = None
@@ -267,7 +272,7 @@ class InferenceNode(ManagedNode):
         assert self._contract is not None
         self._newest_chunk_ns, self._inputs.failed = chunk.stamp_ns, ""
         self._pace.made(chunk.stamp_ns, self.now_ns())
-        self._chunks.publish(convert.chunk_to_message(chunk, self._contract, inference_s))
+        self._chunks.send(chunk, inference_s)
 
     def _on_text(self, text: Text) -> None:
         self._texts.publish(convert.text_to_message(text))
@@ -304,6 +309,7 @@ class InferenceNode(ManagedNode):
             self._graph.status(),
             of_chunking(self._guiding, self._contract.chunk.step_dt_s),
             *self._streams.statuses(now_ns),
+            of_overload(self._stream.degradation),
             *of_loops(self._stream.stats()),
         ]
 

@@ -24,6 +24,7 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.guidance import Guiding
 from vla_accel_ros.control.chunking.pace import ChunkPace
 from vla_accel_ros.engine.loop import LoopStats
+from vla_accel_ros.engine.policies.overload import ACTIONS, LANGUAGE, NONE, VISION, Degradation
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.nodes import convert, qos
@@ -34,6 +35,13 @@ from vla_accel_ros.sensing.ingest import Ingest
 
 PERIOD_S = 0.05
 GUIDED = ("guided", "trained")
+GIVEN_UP = {
+    NONE: "nothing is given up",
+    LANGUAGE: "too much to do: text is paused, but for a token now and then",
+    ACTIONS: "too much to do: text is paused, and a frame has fewer chunks after its first",
+    VISION: "too much to do: text is paused, a frame has one chunk, and waits for that of the one before",
+}
+"""By the level of engine.policies.overload."""
 
 
 class InputsTopic:
@@ -147,6 +155,18 @@ def of_chunking(guiding: Guiding, step_dt_s: float) -> DiagnosticStatus:
     return status("chunking", WARN if guiding.conflict else OK, sentence, values)
 
 
+def of_overload(now: Degradation) -> DiagnosticStatus:
+    """What the engine gives up for overload, and what it gave up so far."""
+    values = {
+        "level": now.level,
+        "rungs taken": now.raised,
+        "text paused [s]": now.paused_s,
+        "further chunks given up": sum(now.chunks.values()),
+        "frames skipped": sum(now.frames.values()),
+    }
+    return status("overload", OK if now.level == NONE else WARN, GIVEN_UP[now.level], values)
+
+
 def of_loops(loops: Iterable[LoopStats]) -> list[DiagnosticStatus]:
     """Rates, times and misses."""
     return [
@@ -162,6 +182,7 @@ def of_loops(loops: Iterable[LoopStats]) -> list[DiagnosticStatus]:
                 "runs": stats.runs,
                 "idle": stats.idle,
                 "deadline misses": stats.misses,
+                "given up": stats.given_up,
             },
         )
         for stats in loops

@@ -41,6 +41,9 @@ SIM_ROBOT = read_once(
         maximum=500.0,
     ),
     Parameter("ground_truth_hz", 10.0, "Rate of ground_truth [Hz].", minimum=0.5, maximum=100.0),
+    Parameter("plate", False, "A plate over the table, and a force sensor in the wrist."),
+    Parameter("plate_m", 0.06, "Height of the plate's top [m].", minimum=0.05, maximum=0.2),
+    Parameter("force_slot", "", "Slot of shared memory for the force sensor, too; empty for none."),
     Parameter(
         "stopped_cameras",
         "",

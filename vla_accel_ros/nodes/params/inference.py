@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vla_accel_ros.engine.config import LANES, EngineConfig
+from vla_accel_ros.engine.config import LANES, STAGGERING, EngineConfig
 from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter
 
 INFERENCE = (
@@ -83,9 +83,25 @@ INFERENCE = (
     Parameter(
         "action_hz",
         60.0,
-        "How often at most chunks are made from one frame, for newer joints, by a model with a state token "
-        "[Hz]; of a new frame one is made at once.",
+        "How often at most chunks are made from one frame, for newer joints (a model with a state token) or, "
+        "where chunks are guided, newly committed points [Hz]; of a new frame one is made at once.",
         minimum=0.1,
+        maximum=1000.0,
+    ),
+    Parameter(
+        "chunk_slot",
+        "auto",
+        "Every chunk in shared memory too, for a trajectory node on this machine (docs/high_rate.md): auto "
+        "where no other process has that already, true refuses to be activated there, false is messages "
+        "alone.",
+        choices=("auto", "true", "false"),
+    ),
+    Parameter(
+        "chunk_messages_hz",
+        100.0,
+        "At most so many chunks a second as messages (action_chunk), for bags, viewers and other machines "
+        "[Hz]; 0 is all.",
+        minimum=0.0,
         maximum=1000.0,
     ),
     Parameter(
@@ -161,6 +177,13 @@ INFERENCE = (
         "that is denoised by itself. Nothing guides them (rtc). 0: one chunk at a time.",
         minimum=0,
         maximum=64,
+    ),
+    Parameter(
+        "staggering",
+        EngineConfig.staggering,
+        "What staggered chunks are: stream: all; fresh: further chunks of a frame, for newer joints, whose "
+        "first chunk is denoised whole and before them (with lanes three in a lane of its own).",
+        choices=STAGGERING,
     ),
     Parameter(
         "time_rule",

@@ -47,7 +47,23 @@ TRAJECTORY = (
         "person held or released stays so either way.",
         choices=("hold", "go_on"),
     ),
+    Parameter(
+        "chunks_from",
+        "auto",
+        "Where chunks come from: the topic action_chunk; the slot, shared memory that inference on this "
+        "machine writes; auto: the slot where it is written and every controller is sent commands at a rate, "
+        "else the topic.",
+        choices=("auto", "topic", "slot"),
+    ),
     Parameter("watchdog_hz", 50.0, "Rate of the age checks [Hz].", minimum=5.0, maximum=500.0),
+    Parameter(
+        "force_priority",
+        0,
+        "Real-time priority (SCHED_FIFO) of the thread of the force sensors; 0 leaves it as it is. Needs the "
+        "right to it: rtprio in limits.conf, or CAP_SYS_NICE.",
+        0,
+        99,
+    ),
     Parameter(
         "check_controllers",
         True,

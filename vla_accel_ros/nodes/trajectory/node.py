@@ -16,7 +16,7 @@ only what is executed.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -28,7 +28,7 @@ from vla_accel_msgs.msg import ActionChunk, Inputs, LoopStats
 from vla_accel_msgs.msg import Motion as MotionMessage
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.controller_check import Sender
-from vla_accel_ros.contract.graph_check import chunks, outputs, states
+from vla_accel_ros.contract.graph_check import chunks, forces, outputs, states
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.joint_faults import FollowingError
@@ -45,6 +45,8 @@ from vla_accel_ros.nodes.graph import GraphCheck
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.nodes.params.trajectory import TRAJECTORY
 from vla_accel_ros.nodes.process import run
+from vla_accel_ros.nodes.trajectory.chunk_source import ChunkSource
+from vla_accel_ros.nodes.trajectory.force import ForceLoop
 from vla_accel_ros.nodes.trajectory.hold import OPERATOR, RELEASED, Hold
 from vla_accel_ros.nodes.trajectory.home import Home
 from vla_accel_ros.nodes.trajectory.moves import Tolerances
@@ -52,6 +54,7 @@ from vla_accel_ros.nodes.trajectory.publishers import LOOKS_HZ, Publishers
 from vla_accel_ros.nodes.trajectory.release import Release, say
 from vla_accel_ros.nodes.trajectory.reports import MotionTopic, controller_lines, motion_line
 from vla_accel_ros.sensing.joints import JointHistory
+from vla_accel_ros.types import Chunk
 
 # After a chunk that took longer to follow than this, others have their turn for as long.
 _LONG_S = 0.005
@@ -77,23 +80,32 @@ class TrajectoryNode(ManagedNode):
         self._motion = MotionTopic(motion, value(self, "mode"))
         self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
         self._outputs = Outputs(self, contract)
+        self._source = ChunkSource(self, contract, self._take, self._on_lost_slot)
+        self._source.poll_before_commands(self._outputs)
+        self._force = ForceLoop(self._hold, self._outputs, contract)
+        self.on_release(self._force.close)
         self._begin(contract)
         manager = value(self, "controller_manager")
         hold, sender = partial(self._hold.hold, passing=True), Sender.of(contract, value(self, "stamp"))
         self._check = ControllerCheck(self, contract.controllers, sender, manager, hold)
         self.on_release(self._check.close)
         self._configure_moves(contract, manager)
-        self.listen(ActionChunk, "action_chunk", self._on_chunk, qos.COMMAND)
+        if self._source.listens:
+            self.listen(ActionChunk, "action_chunk", self._on_chunk, qos.COMMAND)
         self.listen(JointState, contract.joint_states.topic, self._on_joints, qos.SENSOR)
         self.listen(Inputs, "inputs", self._on_inputs, qos.REPORT)
         self.serve(Trigger, "~/hold", self._on_hold)
         self.serve(Trigger, "~/reset", self._on_reset)
         self.serve(Trigger, "~/resume", self._on_resume)
         self.every(1.0 / value(self, "watchdog_hz"), self._watch)
-        self._graph = GraphCheck(self, [states(contract), *outputs(contract)], [chunks(ours=False)])
+        self._graph = GraphCheck(
+            self, [states(contract), *forces(contract), *outputs(contract)], [chunks(ours=False)]
+        )
         self._graph.refuse_wrong()
         commands = [controller.topic for controller in contract.controllers]
-        self._neighbours = Publishers(self._hold, contract.joint_states.topic, "action_chunk", commands)
+        self._neighbours = Publishers(
+            self._hold, contract.joint_states.topic, "action_chunk", commands, lambda: self._source.writer
+        )
         self.every(1.0 / LOOKS_HZ, self._neighbours.look)
         self.every(1.0, self._report)
 
@@ -106,6 +118,9 @@ class TrajectoryNode(ManagedNode):
         self.serve(Trigger, "~/release", self._on_release)
         self.serve(Trigger, "~/reclaim", self._release.reclaim)
         self.serve(Trigger, "~/home", self._home.home)
+        if contract.force is not None:
+            self._force.cancel_move = self._home.cancel
+            self.serve(Trigger, "~/tare", self._force.tare)
 
     def activate(self) -> None:
         assert self._contract is not None
@@ -121,6 +136,7 @@ class TrajectoryNode(ManagedNode):
     def deactivate(self) -> None:
         self._home.cancel("the trajectory node was deactivated")
         self._hold.abandon()
+        self._force.adopt()
         self._outputs.send(self._follower.stop(self.now_ns()))
         self._motion.tell("released", ("the trajectory node is not active",), self.now_ns())
         self._outputs.close()
@@ -133,6 +149,7 @@ class TrajectoryNode(ManagedNode):
 
     def clock_jumped(self) -> None:
         if self._contract is not None:
+            self._force.adopt(self.jumped_ns)
             braking = self._follower.stop_in_new_time(self.now_ns(), self.now_ns() - self.jumped_ns)
             setpoint = self._follower.joining.setpoint
             self._begin(self._contract)
@@ -146,6 +163,7 @@ class TrajectoryNode(ManagedNode):
     def _begin(self, contract: Contract) -> None:
         """Know nothing, command nothing."""
         self._next = None
+        self._source.begin()
         self._motion.begin()
         joints = contract.action_joints
         buffer = TrajectoryBuffer(
@@ -167,15 +185,18 @@ class TrajectoryNode(ManagedNode):
         self._columns = [contract.joint_names.index(name) for name in buffer.joints]
         self._joints, self._joints_ns, self._rests = JointHistory(contract.joint_names), 0, False
         self._hold.over(self._follower, self._joints, self._outputs, self._motion)
+        self._force.begin(self._follower)
 
     def _on_chunk(self, message: ActionChunk) -> None:
-        if not self.active:
-            return
-        if time.monotonic() < self._free_s:
-            self._next = message  # the newest waits, so that a flood of such chunks delays no order
-            return
+        if self.active and self._source.takes(message):
+            self._next = message
+            self._follow_next()
+
+    def _follow_next(self) -> None:
         began_s = time.monotonic()
-        self._follow(message)
+        if self._next is None or began_s < self._free_s:
+            return  # the newest waits, so that a flood of such chunks delays no order
+        self._follow(self._next)
         ended_s = time.monotonic()
         if ended_s - began_s > _LONG_S:
             self._free_s = 2.0 * ended_s - began_s
@@ -183,15 +204,26 @@ class TrajectoryNode(ManagedNode):
     def _follow(self, message: ActionChunk) -> None:
         assert self._contract is not None
         self._next = None
+        self._take(partial(convert.chunk_from_message, message, self._contract.action_names))
+
+    def _take(self, received: Callable[[], Chunk]) -> bool:
+        """Follow a chunk; False when it is refused."""
+        self._force.adopt()
         try:
             try:
-                chunk = convert.chunk_from_message(message, self._contract.action_names)
+                chunk = received()
             except ValueError as refusal:
                 self._follower.refused(str(refusal))
                 raise
-            self._outputs.send(self._follower.follow(chunk, self.now_ns(), self.now_ns))
+            with self.timeline.following(chunk.stamp_ns):
+                self._outputs.send(self._follower.follow(chunk, self.now_ns(), self.now_ns))
         except ValueError as refusal:
             self.get_logger().error(f"chunk refused: {refusal}", throttle_duration_sec=1.0)
+            return False
+        return True
+
+    def _on_lost_slot(self, why: str) -> None:
+        self._follower.safety.watchdog.note("chunk", why)
 
     def _on_inputs(self, message: Inputs) -> None:
         if self.active:
@@ -228,10 +260,11 @@ class TrajectoryNode(ManagedNode):
             self._watch()
 
     def _watch(self) -> None:
-        if self._next is not None:
-            self._on_chunk(self._next)
+        self._follow_next()
+        self._force.adopt()
         change, stop = self._follower.step(self.now_ns())
         self._outputs.send(stop)
+        self._force.watch()
         self._note_silence()
         self._follower.buffer.lead_s = self._outputs.lead_s()
         if change is not None:
@@ -261,6 +294,8 @@ class TrajectoryNode(ManagedNode):
                     watchdog.note("joint_states", problem)
             elif late.name == "chunk":
                 self._neighbours.silent("action_chunk")
+                if not late.note and not self._source.listens and self._source.problem:
+                    watchdog.note("chunk", self._source.problem)
 
     def _tell(self, change: Change) -> None:
         if change.after is Motion.STOPPING:
@@ -278,6 +313,7 @@ class TrajectoryNode(ManagedNode):
 
     async def _on_resume(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         self._hold.resume_all()
+        self._force.forgive()
         await self._hold.kept()
         late = [str(late) for late in self._follower.safety.watchdog.late(self.now_ns())]
         held = "; ".join(self._hold.holds)
@@ -314,7 +350,9 @@ class TrajectoryNode(ManagedNode):
         return [
             motion,
             *controller_lines(self._check),
+            *self._source.statuses(),
             *self._outputs.statuses(),
+            *self._force.statuses(),
             self._graph.status(),
         ]
 

@@ -10,9 +10,10 @@ drivers may share the joint states from the beginning.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from vla_accel_ros.nodes.graph import name_of
 from vla_accel_ros.nodes.trajectory.hold import Hold
@@ -31,11 +32,20 @@ class Publishers:
     """Looks at the publishers of a node's topics, LOOKS_HZ times a second.
 
     hold: holds the robot for what is found. states, chunks: topics its node listens to. commands: topics on
-    which it has one publisher itself. Attribute `beside`: sentences of what is there now, and goes by itself.
+    which it has one publisher itself. writer: the node that writes chunks to shared memory, empty for none;
+    it counts as a publisher of them. Attribute `beside`: sentences of what is there now, and goes by itself.
     """
 
-    def __init__(self, hold: Hold, states: str, chunks: str, commands: Collection[str]) -> None:
+    def __init__(
+        self,
+        hold: Hold,
+        states: str,
+        chunks: str,
+        commands: Collection[str],
+        writer: Callable[[], str] = lambda: "",
+    ) -> None:
         self._hold, self._states, self._chunks, self._commands = hold, states, chunks, commands
+        self._writer = writer
         self.begin()
 
     def begin(self) -> None:
@@ -44,6 +54,7 @@ class Publishers:
         self._looks, self._began_s = 0, time.monotonic()
         self._silent_s: dict[str, float] = {}  # when a topic was silent last
         self._unnamed = Counter[Gid]()  # looks at a publisher whose node is not known
+        self._came_s: dict[Gid, float] = {}  # when a publisher was seen first
         self._known: dict[str, set[Gid]] = {}
         self._doubtful: dict[str, set[Gid]] = {}
 
@@ -67,7 +78,6 @@ class Publishers:
     def _found(self, lent: bool) -> tuple[list[str], list[str]]:
         """Sentences of what needs a person, and of what goes by itself. lent: others may command now."""
         now_s = time.monotonic()
-        silent = {topic for topic, last_s in self._silent_s.items() if now_s <= last_s + _SILENCE_S}
         if lent:
             self._known = {topic: gids for topic, gids in self._known.items() if topic not in self._commands}
             self._doubtful.clear()
@@ -82,8 +92,9 @@ class Publishers:
             doubtful = self._doubtful.setdefault(topic, set())
             if ours or (early and topic == self._chunks):
                 doubtful |= new
-            if new and not early and (ours or (before & set(others) and topic not in silent)):
-                lasting.append(_sentence(topic, [others[gid] for gid in new], "has appeared", ours))
+            second = {gid for gid in new if ours or not self._took_a_place(gid, topic, now_s)}
+            if second and not early and (ours or before & set(others)):
+                lasting.append(_sentence(topic, [others[gid] for gid in second], "has appeared", ours))
             doubtful &= set(others)
             if len(doubtful) > (0 if ours else 1):
                 names = [others[gid] for gid in doubtful]
@@ -91,12 +102,17 @@ class Publishers:
             self._known[topic] = set(others)
         return lasting, passing
 
+    def _took_a_place(self, gid: Gid, topic: str, now_s: float) -> bool:
+        """Whether it came, named or not, soon after its topic was silent."""
+        return self._came_s.get(gid, now_s) <= self._silent_s.get(topic, -math.inf) + _SILENCE_S
+
     def _others(self, topic: str) -> dict[Gid, str]:
         """Publishers of a topic that are not ours: id -> node. Of those of our name one is ours."""
         node = self._hold.node
         own, found, named = node.get_fully_qualified_name(), dict[Gid, str](), list[Gid]()
         for info in node.get_publishers_info_by_topic(node.resolve_topic_name(topic)):
             name, gid = name_of(info), tuple(info.endpoint_gid)
+            self._came_s.setdefault(gid, time.monotonic())
             if info.node_name == _UNNAMED:
                 self._unnamed[gid] += 1
                 if self._unnamed[gid] <= _UNNAMED_LOOKS:
@@ -106,6 +122,9 @@ class Publishers:
                 named.append(gid)
             else:
                 found[gid] = name
+        writer = self._writer() if topic == self._chunks else ""
+        if writer and writer not in found.values():
+            found[(-1, *writer.encode())] = writer
         if topic in self._commands:
             named = sorted(named)[1:]
         return found | dict.fromkeys(named, own)

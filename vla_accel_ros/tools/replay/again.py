@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.engine.config import FRESH_FIRST
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.session import Session, session_of
 from vla_accel_ros.models.checkpoints.checksum import checksum
@@ -165,10 +166,8 @@ class _Stage:
         )
         with self._engine.observe(observation) as prefix:
             for chunk in moment.chunks:
-                again = self._engine.act(prefix, chunk.state, chunk.request_id, agreement=chunk.agreement)
-                actions = self.contract.to_robot(again.actions).astype(np.float32)
                 result.chunks += 1
-                found = difference(chunk, actions, again.update_magnitudes)
+                found = self._differs(prefix, chunk)
                 if found is not None:
                     result.different_chunks.append(found)
             for prompt, text in moment.texts:
@@ -182,6 +181,20 @@ class _Stage:
                     )
 
         self._engine.runner.prefixes.remove(self._robot)
+
+    def _differs(self, prefix: Prefix, chunk: RecordedChunk) -> Difference | None:
+        """A recorded chunk beside the one that is made here. With staggering "fresh" the first chunk of a
+        frame was denoised whole and the others in seats, whose bits differ on a GPU: it was either."""
+        config, found = self._engine.config, None
+        for steps in (None, config.steps) if config.staggering == FRESH_FIRST else (None,):
+            again = self._engine.act(
+                prefix, chunk.state, chunk.request_id, agreement=chunk.agreement, steps=steps
+            )
+            actions = self.contract.to_robot(again.actions).astype(np.float32)
+            found = difference(chunk, actions, again.update_magnitudes)
+            if found is None:
+                break
+        return found
 
     def _said(self, prefix: Prefix, prompt: str) -> str:
         """A whole answer: to the prefix's own prompt, or to a question about its frame."""

@@ -1,0 +1,24 @@
+"""What commands that measure models at full size share: where they run, and where their figures go."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+def place(arguments: argparse.Namespace) -> tuple[torch.device, torch.dtype, Path | None]:
+    """Device and dtype, and the folder for results, None for no results. arguments: with `small` (tiny models
+    on one thread of a CPU, to try the command) and `out` (a folder, or None).
+
+    Raises RuntimeError without a CUDA device, unless `small`.
+    """
+    if arguments.small:
+        torch.set_num_threads(1)
+        return torch.device("cpu"), torch.float32, arguments.out
+    if not torch.cuda.is_available():
+        raise RuntimeError("torch sees no CUDA device here; --small tries the command on a CPU.")
+    return torch.device("cuda"), torch.bfloat16, arguments.out or RESULTS

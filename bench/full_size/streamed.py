@@ -1,0 +1,202 @@
+"""A stream that is measured: a camera and joints that change at their rates, and what came of them when."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+
+import numpy as np
+
+from grids.measure import synchronize
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.request import ACT, DECODE, OBSERVE, WHOLE, MicroBatch, Request
+from vla_accel_ros.engine.streaming import Pace, Ports, Streaming
+from vla_accel_ros.types import Chunk, Observation
+
+ANSWER_TOKENS = 16
+DEADLINES_S = {"action": 0.1}
+"""Where it is not one period."""
+
+
+class Camera:
+    """Frames in host memory, `rate_hz` of them a second, of which the newest can be taken; an
+    engine.loop.Awaited of them. stamp_ns: when the frame was there, by time.monotonic_ns."""
+
+    lead_s = 0.0
+
+    def __init__(self, frames: Sequence[Observation], rate_hz: float) -> None:
+        self._frames, self._period_s = frames, 1.0 / rate_hz
+        self._came, self._stopping = threading.Condition(), False
+        self._newest: Observation | None = None
+        self.number, self.taken = 0, 0
+        self._thread = threading.Thread(target=self._run, name="camera", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._thread.join()
+
+    def take(self) -> Observation | None:
+        """The newest, or None if it was taken."""
+        with self._came:
+            newest, self._newest = self._newest, None
+            self.taken += newest is not None
+        return newest
+
+    def wait(self, patience_s: float, given_up: Callable[[], bool]) -> object:
+        with self._came:
+            return self._came.wait_for(lambda: self._newest is not None or given_up(), patience_s)
+
+    def wake(self) -> None:
+        with self._came:
+            self._came.notify_all()
+
+    def _run(self) -> None:
+        due_s = time.monotonic()
+        while not self._stopping:
+            with self._came:
+                frame = self._frames[self.number % len(self._frames)]
+                self._newest = replace(frame, stamp_ns=time.monotonic_ns())
+                self.number += 1
+                self._came.notify_all()
+            due_s = max(due_s + self._period_s, time.monotonic() - self._period_s)
+            time.sleep(max(0.0, due_s - time.monotonic()))
+
+
+class Streamed:
+    """A stream while the block runs. rates: Hz of vision, action and language; joints_hz: of newer joints.
+    deadline_s: of each; 0 = as of the node inference.
+
+    came_s: when each chunk came; first_s: from an image to the first chunk of it. dropped: frames that nobody
+    took. All of the window from `begin` to `end`.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        camera: Camera,
+        joints_hz: float,
+        rates: Mapping[str, float],
+        deadline_s: float = 0.0,
+    ) -> None:
+        self._engine, self._camera, self._joints_hz = engine, camera, joints_hz
+        self._state = np.zeros(engine.policy.joints, np.float32)
+        ports = Ports(
+            camera.take,
+            lambda: None,
+            self._sense,
+            self._on_chunk,
+            lambda text: None,
+            self._on_error,
+            frames=camera,
+        )
+        paces = {
+            name: Pace(rate_hz, deadline_s or DEADLINES_S.get(name, 0.0)) for name, rate_hz in rates.items()
+        }
+        self.stream = Streaming(
+            engine, ports, paces["vision"], paces["action"], paces["language"], ANSWER_TOKENS
+        )
+        self.came_s: list[float] = []
+        self.first_s: list[float] = []
+        self._newest = -1
+        self._error: Exception | None = None
+        self._done, self._run, self._lock = Counter[str](), engine.runner.run, threading.Lock()
+        self._before, self._began_s, self._frames = Counter[str](), 0.0, (0, 0)
+        self.dropped = 0
+
+    def __enter__(self) -> Streamed:
+        self._engine.runner.run = self._counted  # type: ignore[method-assign]
+        self._camera.start()
+        self.stream.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stream.stop()
+        self._camera.stop()
+        self._engine.runner.run = self._run  # type: ignore[method-assign]
+        if kind is None and self._error is not None:
+            raise self._error
+
+    def begin(self) -> None:
+        """Count from here."""
+        self.came_s.clear()
+        self.first_s.clear()
+        with self._lock:
+            self._before, self._began_s = self._done.copy(), time.monotonic()
+        self._frames = self._camera.number, self._camera.taken
+
+    def end(self) -> tuple[dict[str, int], float]:
+        """What was finished since `begin`, frames, chunks, first_chunks (whole ones) and tokens, and in how
+        many seconds."""
+        names = ("frames", "chunks", "first_chunks", "tokens")
+        with self._lock:
+            done, seconds = self._done - self._before, time.monotonic() - self._began_s
+        came, taken = self._camera.number - self._frames[0], self._camera.taken - self._frames[1]
+        self.dropped = max(0, came - taken - 1)  # the last may still be taken
+        return {name: done[name] for name in names}, seconds
+
+    def _counted(self, batch: MicroBatch) -> None:
+        self._run(batch)
+        kind = batch.requests[-1].kind
+        finished = sum(request.finished and request.error is None for request in batch.requests)
+        names = {OBSERVE: "frames", ACT: "chunks", WHOLE: "first_chunks"}
+        with self._lock:
+            if kind in names:
+                self._done[names[kind]] += finished
+            elif batch.stage == DECODE:
+                self._done["tokens"] += len(batch.requests)
+
+    def _sense(self) -> tuple[np.ndarray, int]:
+        return self._state, int(time.monotonic() * self._joints_hz)
+
+    def _on_chunk(self, chunk: Chunk, took_s: float) -> None:
+        now_s = time.monotonic()
+        self.came_s.append(now_s)
+        if chunk.kv_version != self._newest:
+            self._newest = chunk.kv_version
+            self.first_s.append(now_s - chunk.stamp_ns * 1e-9)
+
+    def _on_error(self, name: str, error: Exception) -> None:
+        self._error = error
+
+
+def costs_alone(engine: Engine, frame: Observation, runs: int) -> dict[str, float]:
+    """Seconds of a frame, of a chunk in full seats, of a whole chunk and of a token, where nothing else runs
+    beside it."""
+    device, scheduler = engine.policy.device, engine.scheduler
+
+    def timed(work: Callable[[], object], number: int) -> float:
+        work()
+        synchronize(device)
+        began_s = time.perf_counter()
+        for _ in range(number):
+            work()
+        synchronize(device)
+        return (time.perf_counter() - began_s) / number
+
+    def seats() -> None:
+        requests = [Request(ACT, prefix=prefix, waits=True) for _ in range(8 * engine.config.staggered)]
+        for request in requests:
+            scheduler.submit(request)
+        for request in requests:
+            scheduler.wait(request)
+
+    def text() -> None:
+        if engine.policy.answers:
+            with engine.ask(prefix, max_tokens=ANSWER_TOKENS) as answer:
+                list(answer)
+
+    seen_s = timed(lambda: engine.observe(frame).release(), runs)
+    with engine.observe(frame) as prefix:
+        whole_s = timed(lambda: engine.act(prefix, steps=engine.config.steps), runs)
+        seat_s = timed(seats, max(1, runs // 20)) / (8 * engine.config.staggered)
+        token_s = timed(text, max(1, runs // 10)) / ANSWER_TOKENS
+    return {"frames": seen_s, "chunks": seat_s, "first_chunks": whole_s, "tokens": token_s}

@@ -1,0 +1,218 @@
+"""A stream at several rates over one engine: what each rate comes to, for every setting of lanes.
+
+    python bench/stream.py [--kinds pi0 pi05] [--ways fresh stream] [--lanes one two three] [--seconds S]
+        [--staggered N] [--views V] [--size H W] [--pageable]
+
+Full-size random weights. A camera gives a frame 30 times a second, joints change 500 times a second, further
+chunks are wanted as often, and the model always continues its own prompt. The ways: `stream`: chunks are
+staggered, each in a seat; `fresh`: the first chunk of a frame is whole and before them (docs/staggered.md).
+Of each case, by the host's clock after a warm-up: frames a second and those dropped, finished chunks a second
+and the time from one to the next, from an image in host memory to the first finished chunk of it, tokens a
+second, and what was given up for overload.
+
+Then everything is wanted at once without a deadline. The work done in a second is the sum over frames, chunks
+and tokens of how long each takes when nothing else runs, so it is at most about 1 one after another;
+`against_one` compares it with `lanes: one` of the same way. Prints a table and writes
+bench/results/stream.json. --small runs tiny models in float32 on a CPU to try the command; its figures mean
+nothing and are written only to --out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from engine_path import page_locked
+
+from full_size.command import place
+from full_size.figures import summary, write
+from full_size.gpu import alone, gpu_id
+from full_size.policies import random_observation, random_policy
+from full_size.streamed import Camera, Streamed, costs_alone
+from grids.sizes import small
+from vla_accel_ros.engine.config import LANES, STAGGERING
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.models.config import PI0, PI05, PiConfig
+from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.tools.cli import finish
+from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.types import Observation
+
+KINDS = {"pi0": PI0, "pi05": PI05}
+STEPS = 10
+VISION_HZ, JOINTS_HZ, LANGUAGE_HZ = 30.0, 500.0, 60.0
+ENDLESS_S = 1e3
+OBSERVATIONS = 3
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, measure; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.set_defaults(run=run)
+    add = parser.add_argument
+    add("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS))
+    add("--ways", nargs="+", choices=STAGGERING, default=STAGGERING, help="how chunks of a frame begin")
+    add("--lanes", nargs="+", choices=LANES, default=LANES)
+    add("--seconds", type=float, default=60.0, help="of each case (default: %(default)s)")
+    add("--warm-up", type=float, default=3.0, help="seconds before (default: %(default)s)")
+    add("--saturated", type=float, default=5.0, help="seconds at the limit (default: %(default)s)")
+    add("--staggered", type=int, default=STEPS, help="chunks at once (default: %(default)s)")
+    add("--views", type=int, choices=(1, 2, 3), default=2, help="number of cameras (default: %(default)s)")
+    add("--prompt", type=int, default=20, help="tokens of the prompt (default: %(default)s)")
+    add("--size", nargs=2, type=int, default=(480, 640), metavar=("H", "W"), help="of the cameras' images")
+    add("--pageable", action="store_true", help="frames in ordinary memory")
+    add("--small", action="store_true", help="tiny models on the CPU, to try the command itself")
+    add("--out", type=Path, help="folder of stream.json (default: bench/results)")
+    return finish(parser, arguments)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, print, write. Raises RuntimeError without a CUDA device."""
+    device, dtype, out = place(arguments)
+    document: dict[str, Any] = {
+        "steps": STEPS,
+        "staggered": arguments.staggered,
+        "views": arguments.views,
+        "prompt": arguments.prompt,
+        "seconds": arguments.seconds,
+        "saturated_seconds": arguments.saturated,
+        "vision_hz": VISION_HZ,
+        "joints_hz": JOINTS_HZ,
+        "size": list(arguments.size),
+        "dtype": str(dtype).removeprefix("torch."),
+        "seeds": f"weights 0, observations 0 to {OBSERVATIONS - 1}, noise 0",
+        **provenance(),
+        "cases": [],
+    }
+    print(HEAD, flush=True)
+    with alone(gpu_id(device)):
+        for kind in arguments.kinds:
+            policy = random_policy(_config(kind, arguments.small), device, dtype)
+            for way in arguments.ways:
+                _cases(document, policy, kind, way, arguments, out)
+    return 0
+
+
+def _cases(
+    document: dict[str, Any],
+    policy: Policy,
+    kind: str,
+    way: str,
+    arguments: argparse.Namespace,
+    out: Path | None,
+) -> None:
+    """One for each setting of lanes, added to the document."""
+    made = [
+        random_observation(policy, arguments.views, arguments.prompt, tuple(arguments.size), seed)
+        for seed in range(OBSERVATIONS)
+    ]
+    locked = [] if arguments.pageable else [page_locked(observation) for observation in made]
+    frames = [observation for observation, _ in locked] or made
+    one: float | None = None
+    try:
+        for lanes in arguments.lanes:
+            found = measure(policy, frames, way, lanes, arguments)
+            work = found["saturated"]["work"]
+            one = work if lanes == "one" else one
+            found["saturated"]["against_one"] = None if one is None else round(work / one, 4)
+            state = "pageable" if arguments.pageable else locked[0][1].lock.state
+            case = {"kind": kind, "way": way, "lanes": lanes, "frames": state, **found}
+            document["cases"].append(case)
+            print(line(case), flush=True)
+            if out is not None:
+                write(out / "stream.json", document)  # a run that is cut off leaves what it has
+            gc.collect()
+    finally:
+        for _, registration in locked:
+            registration.end()
+
+
+def measure(
+    policy: Policy, frames: Sequence[Observation], way: str, lanes: str, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """The figures of one engine: streaming at its rates, and at its limit."""
+    count = arguments.staggered
+    engine = Engine(
+        policy, fast=True, steps=STEPS, staggered=count, staggering=way, lanes=lanes, slots=count + 6
+    )
+    engine.prepare([arguments.views], [arguments.prompt])
+    costs = costs_alone(engine, frames[0], 2 if arguments.small else 40)
+    rates = {"vision": VISION_HZ, "action": JOINTS_HZ, "language": LANGUAGE_HZ}
+    with Streamed(engine, Camera(frames, VISION_HZ), JOINTS_HZ, rates) as streamed:
+        time.sleep(arguments.warm_up)
+        found = figures(streamed, arguments.seconds)
+    endless = {"vision": 1e3, "action": 1e3, "language": 1e3}
+    with Streamed(engine, Camera(frames, 1e3), 1e4, endless, deadline_s=ENDLESS_S) as streamed:
+        time.sleep(min(arguments.warm_up, 1.0))
+        streamed.begin()
+        time.sleep(arguments.saturated)
+        done, seconds = streamed.end()
+    work = sum(number * costs[name] for name, number in done.items()) / seconds
+    alone_ms = {name: round(1e3 * cost, 4) for name, cost in costs.items()}
+    rates_hz = {name: round(number / seconds, 2) for name, number in done.items()}
+    return {**found, "alone_ms": alone_ms, "saturated": {"work": round(work, 4), "rates_hz": rates_hz}}
+
+
+def figures(streamed: Streamed, seconds: float) -> dict[str, Any]:
+    """Of a window of a stream that runs."""
+    streamed.begin()
+    time.sleep(seconds)
+    done, took_s = streamed.end()
+    came = np.array(streamed.came_s)
+    given_up = streamed.stream.degradation
+    chunks = done["chunks"] + done["first_chunks"]
+    return {
+        "vision": {"hz": round(done["frames"] / took_s, 3), "dropped": streamed.dropped},
+        "chunks": {"hz": round(chunks / took_s, 2), "interval": _times(np.diff(came))},
+        "first_chunk": _times(np.array(streamed.first_s)),
+        "tokens_hz": round(done["tokens"] / took_s, 2),
+        "misses": {stats.name: stats.misses for stats in streamed.stream.stats()},
+        "given_up": {
+            "level": given_up.level,
+            "text_paused_s": round(given_up.paused_s, 3),
+            "chunks": sum(given_up.chunks.values()),
+            "frames": sum(given_up.frames.values()),
+        },
+    }
+
+
+def _times(seconds: np.ndarray) -> dict[str, float]:
+    """Quantiles in ms; empty where nothing was finished."""
+    return summary(1e3 * seconds) if len(seconds) else {}
+
+
+HEAD = (
+    f"{'':22}{'vision/s':>9}{'dropped':>8}{'chunks/s':>10}{'apart p99':>11}{'first p50':>11}{'p99 ms':>9}"
+    f"{'tokens/s':>10}{'given up':>10}{'work':>7}{'/ one':>7}"
+)
+
+
+def line(case: dict[str, Any]) -> str:
+    """Of the table."""
+    first, apart, full = case["first_chunk"], case["chunks"]["interval"], case["saturated"]
+    none = float("nan")
+    ratio = "-" if full["against_one"] is None else f"{full['against_one']:.3f}"
+    return (
+        f"{case['kind'] + ', ' + case['way'] + ', ' + case['lanes']:22}{case['vision']['hz']:9.2f}"
+        f"{case['vision']['dropped']:8d}{case['chunks']['hz']:10.1f}{apart.get('p99_ms', none):11.2f}"
+        f"{first.get('p50_ms', none):11.2f}{first.get('p99_ms', none):9.2f}{case['tokens_hz']:10.1f}"
+        f"{case['given_up']['level']:>10}{full['work']:7.3f}{ratio:>7}"
+    )
+
+
+def _config(kind: str, tiny: bool) -> PiConfig:
+    names = ("base", "left", "right")
+    return replace(small().staggered_model, kind=kind, image_names=names) if tiny else KINDS[kind]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

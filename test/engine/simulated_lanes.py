@@ -1,0 +1,130 @@
+"""Streams over a scheduler whose micro-batches take the time that a test says: no thread, no network.
+
+Lanes share one GPU: a micro-batch takes as many times longer as lanes run when it begins. A robot's stream is
+what engine.streaming makes of it: one frame at a time, one action request that waits (or two), one answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from builders import JOINTS
+from test_lanes import Overlapping
+
+from vla_accel_ros.engine.config import ALL_APART
+from vla_accel_ros.engine.policies.lanes import FIRST_APART, LANES, in_lanes
+from vla_accel_ros.engine.policies.overload import Degrading
+from vla_accel_ros.engine.policies.policy import Policy
+from vla_accel_ros.engine.policies.text import TextInSlack
+from vla_accel_ros.engine.request import ACT, ASK, Request
+
+FRAME_S, CHUNK_S, JOINTS_S = 1 / 30, 1 / 120, 0.002
+
+
+class Streams(Overlapping):
+    """takes_s: by kind, seconds of a micro-batch. steps: of a chunk in a seat. fresh: whole first chunks.
+
+    made, frames_seen: by robot, (end, version, request) of each chunk, (end, version) of each frame.
+    tokens: when text ran. levels: (time, level) of what was given up, where it changed.
+    """
+
+    def __init__(
+        self,
+        word: str,
+        policy: Policy,
+        takes_s: Mapping[str, float],
+        robots: tuple[str, ...] = ("",),
+        steps: int = 1,
+        fresh: bool = False,
+    ) -> None:
+        kinds = FIRST_APART if fresh and word == ALL_APART else LANES[word]
+        super().__init__(word, policy, steps=steps, lanes=kinds)
+        self.takes_s, self.fresh, self.robots = dict(takes_s), fresh, robots
+        self.runner.seats = fresh
+        chosen = in_lanes(kinds, policy, TextInSlack(policy, self.profile))
+        self.scheduler.policy = self.degrading = Degrading(chosen)
+        self.made: dict[str, list[tuple[float, int, Request]]] = {robot: [] for robot in robots}
+        self.frames_seen: dict[str, list[tuple[float, int]]] = {robot: [] for robot in robots}
+        self.tokens: list[float] = []
+        self.levels: list[tuple[float, str]] = []
+        self._next: dict[tuple[str, bool | None], Request] = {}
+        self._due_s = dict.fromkeys(robots, 0.0)
+        self._frames: dict[str, Request | None] = dict.fromkeys(robots)
+        self._ends: dict[str, float] = {}
+        for robot in robots:
+            for first in (True, False) if fresh else (None,):
+                self._want(robot, first)
+
+    def run_for(self, seconds: float, asking: bool = True) -> None:
+        """Let time pass."""
+        end_s = self.clock.now_s + seconds
+        while self.clock.now_s < end_s:
+            self._arrive(asking)
+            for lane in self.lanes:
+                if lane not in self.running and self.begin(lane):
+                    self._took(lane)
+            self._note_level()
+            again = [lane.again_s for name, lane in self.lanes.items() if name not in self.running]
+            later = [t for t in (*self._ends.values(), *self._due_s.values(), *again) if t > self.clock.now_s]
+            self.clock.now_s = min(end_s, *later, self.clock.now_s + 0.05)
+            for lane, ends_s in list(self._ends.items()):
+                if ends_s <= self.clock.now_s:
+                    del self._ends[lane]
+                    self.end(lane)
+
+    def rate_hz(self, robot: str = "", since_s: float = 0.0) -> float:
+        """Chunks a second from then on."""
+        count = sum(end_s >= since_s for end_s, _, _ in self.made[robot])
+        return count / (self.clock.now_s - since_s)
+
+    def _took(self, lane: str) -> None:
+        batch, began_s = self.running[lane]
+        kind = batch.requests[-1].kind
+        if kind == ASK:
+            self.tokens.append(began_s)
+        takes_s = self.takes_s.get(kind, self.takes_s[ACT])
+        self._ends[lane] = began_s + takes_s * len(self.running)
+
+    def _arrive(self, asking: bool) -> None:
+        now_s = self.clock.now_s
+        for robot in self.robots:
+            frame = self._frames[robot]
+            if (frame is None or frame.released) and now_s >= self._due_s[robot]:
+                self._due_s[robot] += FRAME_S * max(1, math.ceil((now_s - self._due_s[robot]) / FRAME_S))
+                self._frames[robot] = self.frame(
+                    robot, within_s=FRAME_S, period_s=FRAME_S, on_progress=self._saw
+                )
+        if asking and not any(request.want == ASK for request in self.scheduler.requests):
+            self.submit(ASK, robot=self.robots[0], stream=True, waits=True)
+
+    def _want(self, robot: str, first: bool | None, not_before_s: float = -math.inf) -> None:
+        self._next[robot, first] = self.acting(
+            robot,
+            first=first,
+            not_before_s=not_before_s,
+            sense=self._sense,
+            within_s=FRAME_S,
+            period_s=CHUNK_S,
+            on_progress=self._acted,
+        )
+
+    def _sense(self) -> tuple[np.ndarray, int]:
+        return np.zeros(JOINTS, np.float32), int(self.clock.now_s / JOINTS_S)
+
+    def _acted(self, request: Request) -> None:
+        if self._next[request.robot, request.first] is request:
+            self._want(request.robot, request.first, request.begun_s + CHUNK_S)
+        if request.result is not None:
+            self.made[request.robot].append((self.clock.now_s, request.prefix.version, request))
+
+    def _saw(self, request: Request) -> None:
+        if request.result is not None:
+            self.frames_seen[request.robot].append((self.clock.now_s, request.result.version))
+            request.result.release()
+
+    def _note_level(self) -> None:
+        level = self.degrading.degradation.level
+        if not self.levels or self.levels[-1][1] != level:
+            self.levels.append((self.clock.now_s, level))

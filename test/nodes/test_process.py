@@ -1,0 +1,73 @@
+"""What the process of a node is like once the node has been configured."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+import weakref
+
+from running import node_environment
+
+from vla_accel_ros.nodes.process import SWITCH_S, keep_loaded
+
+PROGRAM = """
+import gc, json, sys
+from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.params.parameter import AUTOSTART
+from vla_accel_ros.nodes.process import run
+
+said = {"frozen": [gc.get_freeze_count()]}
+
+class Told(ManagedNode):
+    def __init__(self):
+        super().__init__("told", (AUTOSTART,))
+        self.create_timer(0.01, self.look)
+
+    def look(self):
+        if not self.active:
+            return
+        said["frozen"].append(gc.get_freeze_count())
+        said["switch_s"] = sys.getswitchinterval()
+        self.trigger_deactivate()
+        self.trigger_cleanup()
+        said["frozen"].append(gc.get_freeze_count())
+        print(json.dumps(said), flush=True)
+        raise SystemExit
+
+raise SystemExit(run(Told, ["--ros-args", "-p", "autostart:=true"]))
+"""
+
+
+def test_what_a_node_has_loaded_is_collected_no_more_until_it_is_cleaned_up(tmp_path):
+    process = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=node_environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    said = json.loads(process.stdout.splitlines()[0])
+    before, configured, cleaned_up = said["frozen"]
+    assert before == 0 and configured > 10_000 and cleaned_up == 0
+    assert round(said["switch_s"], 6) == SWITCH_S
+
+
+def test_garbage_of_before_is_collected_and_what_is_kept_can_be_kept_again():
+    class Thing:
+        def __init__(self) -> None:
+            self.itself = self
+
+    thing, seen = Thing(), list[str]()
+    weakref.finalize(thing, seen.append, "gone")
+    del thing
+    try:
+        keep_loaded()
+        assert seen == ["gone"]
+        count = gc.get_freeze_count()
+        keep_loaded()
+        assert 0 < gc.get_freeze_count() <= count + 1000
+    finally:
+        gc.unfreeze()

@@ -1,0 +1,303 @@
+"""Chunks by shared memory, 480 a second, as controllers get them: within limits, stopped as by the topic."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from builders import JOINTS
+from calling import call
+from chunks import Policy
+from running import NodeProcess, node_environment
+from stack import commanded_acceleration
+from stand_ins import Arm as InstantArm
+from stand_ins import motion_of, write_contract
+from std_srvs.srv import Trigger
+
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.nodes.chunk_topic import slot_name
+from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.sensing.segment import segment_path
+
+RATE_HZ, CHUNKS_HZ = 100.0, 480
+INFERENCE = "/inference"
+ENCODER_RAD = 0.04
+"""How far a joint moves at most between two samples: more than at full speed, less than a leap."""
+NEAR = np.array([0.5, 0.3, 1.2, 0.1, -0.4, 0.7])
+FAR = np.array([-0.6, -0.3, 0.6, 0.5, 0.6, 0.2])
+S = 1_000_000_000
+
+
+class Writer:
+    """A process that writes chunks; started by `start`, again after it was killed."""
+
+    def __init__(self, operator: Operator, folder: Path, writer: str = INFERENCE) -> None:
+        self.name = slot_name(operator.node)
+        joints = ",".join(operator.contract.action_names)
+        program = str(Path(__file__).parents[1] / "slot_program.py")
+        self._command = [sys.executable, program, self.name, joints, str(CHUNKS_HZ), writer]
+        self._environment = node_environment(folder)
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self, goal: np.ndarray) -> None:
+        """Write chunks that lead there."""
+        self.process = subprocess.Popen(
+            *(self._command,),
+            env=self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.lead(goal)
+        assert self.process.stdout is not None and self.process.stdout.readline() == "ready\n"
+
+    def lead(self, goal: np.ndarray) -> None:
+        """Lead elsewhere from now on."""
+        assert self.process is not None and self.process.stdin is not None
+        self.process.stdin.write(" ".join(map(str, goal.tolist())) + "\n")
+        self.process.stdin.flush()
+
+    def kill(self) -> None:
+        """kill -9; the slot stays."""
+        if self.process is not None:
+            with self.process:
+                self.process.kill()
+        self.process = None
+
+
+class Arm(InstantArm):
+    """Told of by an encoder: commands that a busy machine delivers late, and all at once, are no leap."""
+
+    def _tick(self) -> None:
+        if self._controllers:  # which sample their trajectories at the time that it is
+            super()._tick()
+            return
+        commanded, was = dict(self.position), self.__dict__.setdefault("_shown", dict(self.position))
+        for name, position in commanded.items():
+            was[name] += float(np.clip(position - was[name], -ENCODER_RAD, ENCODER_RAD))
+        self.position = dict(was)
+        super()._tick()
+        self.position = commanded
+
+
+Launched = Callable[..., NodeProcess]
+
+
+@pytest.fixture
+def kind() -> dict[str, object]:
+    """The one controller that has all joints."""
+    return {"topic": "arm_positions/commands", "kind": "forward_command", "rate_hz": RATE_HZ}
+
+
+@pytest.fixture
+def arm(operator: Operator) -> Iterator[Arm]:
+    arm = Arm(operator)
+    with arm:
+        yield arm
+
+
+@pytest.fixture
+def contract(tmp_path: Path, kind: dict[str, object], joints: list[str]) -> Contract:
+    told = yaml.safe_load(demo_contract().read_text())["joints"]
+    loose = [{**joint, "following_error": "off"} for joint in told]
+    controllers = [{**kind, "joints": joints}]
+    return Contract.load(write_contract(tmp_path, {}, controllers=controllers, joints=loose, home=None))
+
+
+@pytest.fixture
+def joints() -> list[str]:
+    return ["shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper"]
+
+
+@pytest.fixture
+def writer(operator: Operator, tmp_path: Path) -> Iterator[Writer]:
+    writer = Writer(operator, tmp_path)
+    yield writer
+    writer.kill()
+    segment_path(writer.name).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def launched(start: Callable[..., NodeProcess], tmp_path: Path) -> Launched:
+    def launched(**parameters: object) -> NodeProcess:
+        path = str(tmp_path / "contract.yaml")
+        return start("trajectory", autostart=True, contract=path, **{"lead_s": 0.01, **parameters})
+
+    return launched
+
+
+def sent(arm: Arm, joints: list[str]) -> np.ndarray:
+    return np.array([[command[name] for name in joints] for _, command in list(arm.commands)])
+
+
+def reach(operator: Operator, arm: Arm, joints: list[str], goal: np.ndarray) -> None:
+    """Wait until the arm is there."""
+    operator.wait(lambda: np.abs(arm.array(joints) - goal).max() < 0.02, 40.0, "arm at the goal")
+
+
+def assert_no_leap(arm: Arm, joints: list[str], begin: np.ndarray, contract: Contract) -> None:
+    """Every command is one that two periods of full speed can reach."""
+    top = np.array([joint.velocity for joint in contract.joints])
+    steps = np.abs(np.diff(np.concatenate([begin[None], sent(arm, joints)]), axis=0))
+    assert (steps <= top * 2 / RATE_HZ * 1.001).all()
+
+
+def wait_until_still(operator: Operator, arm: Arm, joints: list[str], count: int = 30) -> None:
+    """Until that many commands are one and the same."""
+    operator.wait(
+        lambda: len(arm.commands) > count and not np.ptp(sent(arm, joints)[-count:], axis=0).any(),
+        30.0,
+        "commands that hold",
+    )
+
+
+def passes(operator: Operator, seconds: float) -> None:
+    until_ns = operator.now_ns() + round(seconds * S)
+    operator.wait(lambda: operator.now_ns() > until_ns, 30.0, "time")
+
+
+def test_a_writer_is_followed_is_killed_and_the_next_is_followed(
+    operator: Operator, contract: Contract, arm: Arm, writer: Writer, launched: Launched, joints: list[str]
+) -> None:
+    assert len(joints) == JOINTS
+    begin = arm.array(joints)
+    writer.start(NEAR)
+    node = launched()
+    reach(operator, arm, joints, NEAR)
+    operator.wait(
+        lambda: (
+            "trajectory: chunks" in operator.diagnostics
+            and operator.diagnostics["trajectory: chunks"].message == f"by the slot of {INFERENCE}"
+        ),
+        30.0,
+        "word of the slot",
+    )
+    writer.lead(FAR)
+    operator.wait(lambda: np.abs(arm.array(joints) - NEAR).max() > 0.2, 30.0, "arm on its way")
+    writer.kill()
+    assert segment_path(writer.name).exists()
+    node.wait_for_log("chunks come by the slot no more: the process that wrote chunk slot ")
+    said = node.wait_for_log("stopping: chunk is")
+    assert "; the process that wrote chunk slot" in said.partition("stopping: ")[2]
+    wait_until_still(operator, arm, joints)
+    node.wait_for_log("holding")
+    count = len(arm.commands)
+    operator.wait(lambda: len(arm.commands) > count + 20, 30.0, "commands that hold")
+    assert not np.ptp(sent(arm, joints)[count:], axis=0).any()  # what the dead one left is not followed
+    writer.start(FAR)
+    reach(operator, arm, joints, FAR)
+    assert_no_leap(arm, joints, begin, contract)
+
+
+def test_what_a_dead_writer_left_before_the_node_began_moves_nothing(
+    operator: Operator, arm: Arm, writer: Writer, launched: Launched
+) -> None:
+    writer.start(NEAR)
+    writer.kill()
+    assert segment_path(writer.name).exists()
+    node = launched(chunks_from="slot")
+    operator.wait(lambda: "living writer" in motion_of(operator), 30.0, "why nothing moves")
+    assert not arm.commands and "running" not in node.log
+
+
+def test_a_slot_that_is_damaged_stops_the_arm_and_the_topic_takes_over(
+    operator: Operator, contract: Contract, arm: Arm, writer: Writer, launched: Launched, joints: list[str]
+) -> None:
+    begin = arm.array(joints)
+    writer.start(NEAR)
+    node = launched()
+    operator.wait(lambda: np.abs(arm.array(joints) - begin).max() > 0.05, 40.0, "arm on its way")
+    os.truncate(segment_path(writer.name), 100)
+    node.wait_for_log("chunks come by the slot no more: slot ")
+    node.wait_for_log("stopping: chunk is")
+    wait_until_still(operator, arm, joints)
+    writer.kill()
+    policy = Policy(operator)
+    policy.goal = FAR
+    operator.wait(
+        policy.drives(lambda: np.abs(arm.array(joints) - FAR).max() < 0.02), 40.0, "arm at the topic's goal"
+    )
+    assert "chunks come by action_chunk" in node.log
+    assert_no_leap(arm, joints, begin, contract)
+
+
+def test_messages_of_the_writer_move_nothing_twice_and_those_of_another_node_stop_the_arm(
+    operator: Operator, arm: Arm, tmp_path: Path, launched: Launched, joints: list[str]
+) -> None:
+    policy = Policy(operator)  # it tells of other goals, so that what it moved would show
+    policy.goal = FAR
+    own, stranger = Writer(operator, tmp_path, operator.node.get_fully_qualified_name()), None
+    try:
+        own.start(NEAR)
+        node = launched()
+        operator.wait(policy.drives(lambda: np.abs(arm.array(joints) - NEAR).max() < 0.02), 40.0, "goal")
+        passes_s = operator.now_ns() + S
+        operator.wait(policy.drives(lambda: operator.now_ns() > passes_s), 30.0, "messages")
+        np.testing.assert_allclose(arm.array(joints), NEAR, atol=0.02)
+        assert "second publisher" not in node.log
+        own.kill()
+        operator.wait(policy.drives(lambda: "chunks come by action_chunk" in node.log), 30.0, "the topic")
+        stranger = Writer(operator, tmp_path, "/stranger")
+        stranger.start(NEAR)
+        operator.wait(
+            policy.drives(lambda: "a second publisher" in node.log and "/stranger; end it" in node.log),
+            30.0,
+            "word of the stranger",
+        )
+        operator.wait(policy.drives(lambda: motion_of(operator).startswith("holding")), 30.0, "hold")
+    finally:
+        own.kill()
+        if stranger is not None:
+            stranger.kill()
+        segment_path(own.name).unlink(missing_ok=True)
+
+
+def test_held_is_held_over_a_crash_while_chunks_come_by_the_slot(
+    operator: Operator, contract: Contract, arm: Arm, writer: Writer, launched: Launched, joints: list[str]
+) -> None:
+    begin = arm.array(joints)
+    writer.start(NEAR)
+    node = launched()
+    operator.wait(lambda: np.abs(arm.array(joints) - begin).max() > 0.05, 40.0, "arm on its way")
+    assert call(operator, Trigger, "trajectory/hold", Trigger.Request()).success
+    wait_until_still(operator, arm, joints)
+    node.kill()
+    count, here = len(arm.commands), arm.array(joints)
+    operator.diagnostics.clear()
+    node.start()
+    operator.wait(lambda: motion_of(operator).startswith("holding: held by the operator"), 30.0, "hold")
+    passes(operator, 1.0)
+    later = sent(arm, joints)[count:]
+    assert not len(later) or not np.ptp(np.concatenate([here[None], later]), axis=0).any()
+    assert call(operator, Trigger, "trajectory/resume", Trigger.Request()).success
+    reach(operator, arm, joints, NEAR)
+    assert_no_leap(arm, joints, begin, contract)
+
+
+class TestWholeTrajectories:
+    """A joint_trajectory_controller, where a person chose the slot."""
+
+    @pytest.fixture
+    def kind(self) -> dict[str, object]:
+        return {"topic": "arm_controller/joint_trajectory"}
+
+    def test_a_controller_of_whole_trajectories_gets_sixty_a_second_within_limits(
+        self, operator: Operator, arm: Arm, writer: Writer, launched: Launched, joints: list[str]
+    ) -> None:
+        writer.start(NEAR)
+        launched(chunks_from="slot", lead_s=0.05)
+        began_ns = operator.now_ns()
+        reach(operator, arm, joints, NEAR)
+        writer.lead(FAR)
+        reach(operator, arm, joints, FAR)
+        seconds, count = (operator.now_ns() - began_ns) * 1e-9, len(operator.sent)
+        assert 0 < count <= 62 * seconds + 5
+        assert not arm.rejected
+        assert (commanded_acceleration(operator, began_ns) <= 1.02).all()

@@ -1,0 +1,228 @@
+"""Whence the trajectory node has its chunks, without a graph: a real slot, messages and clock by hand."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import numpy as np
+import pytest
+
+from vla_accel_msgs.msg import ActionChunk
+from vla_accel_ros.control.chunking.chunk_record import ChunkWriter
+from vla_accel_ros.nodes import convert
+from vla_accel_ros.nodes.trajectory import chunk_source
+from vla_accel_ros.nodes.trajectory.chunk_source import SILENT_S, ChunkSource
+from vla_accel_ros.sensing.slot import SlotWriter
+from vla_accel_ros.timeline import TIMELINE, flow
+from vla_accel_ros.types import Chunk
+
+JOINTS = ("a", "b")
+STAMP = 1_000_000_000_000
+_names = itertools.count()
+
+
+class Bench:
+    """A source, what it gave to be followed, and the writer of its slot. took_s: that following one takes."""
+
+    def __init__(self, wanted: str, rates: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+        name = f"test-{os.getpid()}-{next(_names)}-chunks"
+        monkeypatch.setattr(chunk_source, "value", lambda node, parameter: wanted)
+        monkeypatch.setattr(chunk_source, "slot_name", lambda node: name)
+        self.name, self.s, self.took_s = name, 100.0, 0.0
+        self.followed: list[int] = []
+        self.refused: list[str] = []
+        self.lost: list[str] = []
+        self.node = MagicMock()
+        controllers = [SimpleNamespace(rate_hz=rate) for rate in rates]
+        contract: Any = SimpleNamespace(controllers=controllers, action_names=JOINTS)
+        self.contract = contract
+        self.writer: SlotWriter | None = None
+        self.open()
+        self.source = ChunkSource(self.node, contract, self._take, self.lost.append, lambda: self.s)
+
+    def open(self) -> None:
+        """A writer, the next one."""
+        self.records = ChunkWriter(JOINTS, "/inference")
+        self.writer = SlotWriter(self.name, self.records.most_bytes)
+
+    def close(self) -> None:
+        """End it."""
+        if self.writer is not None:
+            self.writer.close()
+
+    def write(self, request: int) -> None:
+        """A chunk into the slot."""
+        assert self.writer is not None
+        chunk = self._chunk(request)
+        self.writer.write(self.records.record(chunk, chunk.actions), chunk.stamp_ns)
+
+    def message(self, request: int) -> bool:
+        """A chunk by the topic; whether it is to be followed."""
+        chunk = self._chunk(request)
+        message = ActionChunk(request_id=request)
+        convert.set_stamp(message.header.stamp, chunk.stamp_ns)
+        return self.source.takes(message)
+
+    def polled(self, after_s: float = 0.0) -> list[int]:
+        """What was followed after so long."""
+        self.s += after_s
+        self.source.poll()
+        found, self.followed = self.followed, []
+        return found
+
+    @property
+    def said(self) -> str:
+        """All of the log."""
+        log = self.node.get_logger.return_value
+        return "\n".join(str(call.args[0]) for call in (*log.info.mock_calls, *log.warning.mock_calls))
+
+    def _chunk(self, request: int) -> Chunk:
+        zeros = np.zeros((3, len(JOINTS)), np.float32)
+        return Chunk(zeros, STAMP + request, 0.1, 1, request, np.zeros(3, np.float32))
+
+    def _take(self, received: Callable[[], Chunk]) -> bool:
+        self.s += self.took_s
+        try:
+            self.followed.append(received().request_id)
+        except ValueError as refusal:
+            self.refused.append(str(refusal))
+            return False
+        return True
+
+
+Make = Callable[..., Bench]
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    made: list[Bench] = []
+
+    def make(wanted: str = "auto", rates: tuple[float, ...] = (500.0,)) -> Bench:
+        made.append(Bench(wanted, rates, monkeypatch))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_each_chunk_is_followed_once_and_of_several_the_newest(make: Make):
+    bench = make()
+    assert bench.polled() == []
+    bench.write(1)
+    assert bench.polled(0.002) == [1] and bench.polled(0.002) == []
+    for request in (2, 3, 4):
+        bench.write(request)
+    assert bench.polled(0.002) == [4]
+    assert bench.source.counts["overtaken"] == 2 and bench.source.counts["by slot"] == 2
+
+
+def test_what_was_there_before_is_never_followed(make: Make):
+    bench = make()
+    bench.write(1)
+    bench.source.begin()  # activated, or the clock has jumped
+    assert bench.polled(0.01) == []
+    bench.write(2)
+    assert bench.polled(0.01) == [2]
+
+
+def test_a_message_of_a_chunk_that_the_slot_had_is_not_followed_again(make: Make):
+    bench = make()
+    bench.write(1)
+    assert not bench.message(1) and bench.followed == [1]  # the slot is looked into first
+    bench.s += 10 * SILENT_S
+    assert not bench.message(1)  # also one that was long on its way
+
+
+def test_the_newest_wins_where_the_slot_is_silent(make: Make):
+    bench = make()
+    bench.write(1)
+    assert bench.polled(0.002) == [1]
+    assert not bench.message(2)  # of whoever tells it: the slot is fresh
+    bench.s += 2 * SILENT_S
+    assert not bench.message(1)  # the slot had that
+    assert bench.message(3) and bench.source.used == "topic"
+    bench.write(4)
+    assert not bench.message(4) and bench.followed == [4] and bench.source.used == "slot"
+    assert "chunks come by action_chunk" in bench.said and "by the slot of /inference" in bench.said
+
+
+def test_a_writer_that_has_ended_leaves_the_topic_and_the_next_is_found(make: Make):
+    bench = make()
+    bench.write(1)
+    assert bench.polled(0.002) == [1]
+    bench.close()
+    assert bench.polled(0.15) == [] and "chunks come by the slot no more: " in bench.said
+    assert bench.lost == [f"the process that wrote chunk slot {bench.name} has ended"]
+    assert bench.source.writer == "" and "living writer" in bench.source.problem
+    bench.s += 2 * SILENT_S
+    assert bench.message(2)
+    bench.open()
+    bench.write(3)
+    assert bench.polled(0.15) == [3] and bench.source.writer == "/inference"
+
+
+def test_what_is_no_chunk_is_refused_once_and_is_not_fresh(make: Make):
+    bench = make()
+    bench.write(1)
+    assert bench.polled(0.002) == [1]
+    assert bench.writer is not None
+    bench.writer.write(b"alien", STAMP + 2)
+    assert bench.polled(0.002) == [] and bench.polled(0.002) == []
+    assert len(bench.refused) == 1 and "5 bytes that are no chunk" in bench.refused[0]
+    bench.s += 2 * SILENT_S
+    assert bench.message(3)  # so the topic takes over
+
+
+def test_long_chunks_leave_others_as_much_time_as_they_take(make: Make):
+    bench = make()
+    bench.took_s = 0.004
+    bench.write(1)
+    assert bench.polled(0.002) == [1]
+    bench.write(2)
+    assert bench.polled(0.002) == []
+    assert bench.polled(0.0025) == [2]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "rates", "by_slot", "listens"),
+    [
+        ("auto", (500.0, 100.0), True, True),
+        ("auto", (500.0, 0.0), False, True),
+        ("topic", (500.0,), False, True),
+        ("slot", (500.0, 0.0), True, False),
+    ],
+)
+def test_auto_is_the_slot_where_all_controllers_get_commands_at_a_rate(make, wanted, rates, by_slot, listens):
+    bench = make(wanted, rates)
+    bench.write(1)
+    assert bench.polled(0.01) == ([1] if by_slot else [])
+    assert bench.source.listens == listens
+    assert bench.message(2) == (not by_slot)
+
+
+def test_whole_trajectories_are_sent_at_sixty_a_second(make: Make):
+    bench = make("slot", (0.0,))
+    followed = 0
+    for request in range(1, 481):
+        bench.write(request)
+        followed += len(bench.polled(1 / 480))
+    assert 50 <= followed <= 60
+
+
+def test_what_comes_by_the_slot_is_on_the_timeline(make: Make) -> None:
+    bench = make()
+    bench.node.resolve_topic_name.return_value = "/r/action_chunk"
+    bench.source = ChunkSource(bench.node, bench.contract, bench._take, bench.lost.append, lambda: bench.s)
+    begun_ns = TIMELINE.now_ns()
+    bench.write(3)
+    bench.polled(0.01)
+    bench.polled(0.01)
+    (event,) = [one for one in TIMELINE.events(begun_ns) if one.detail == "slot"]
+    assert (event.track, event.name) == ("topic /r/action_chunk", "read")
+    assert event.flows == (flow(STAMP + 3),)

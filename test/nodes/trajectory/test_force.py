@@ -1,0 +1,252 @@
+"""Contacts, faults of a force sensor and its driver's death, at the level of what a controller receives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from calling import call
+from chunks import Policy
+from geometry_msgs.msg import WrenchStamped
+from stand_ins import ARM, motion_of, write_contract
+from std_srvs.srv import Trigger
+
+from vla_accel_msgs.msg import Motion
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.sensing.force_slot import ForceWriter
+from vla_accel_ros.sim.kinematics import Pose, inverse
+
+RATE_HZ = 500.0
+FORWARD = {"topic": "arm_positions/commands", "kind": "forward_command", "rate_hz": RATE_HZ}
+JTC = {"topic": "arm_controller/joint_trajectory"}
+QUANTITIES = {
+    "force_n": {"yields": 10.0, "stops": 30.0, "most": 200.0, "bias": 4.0},
+    "torque_nm": {"yields": 2.0, "stops": 5.0},
+}
+WRITER = """
+import sys, time
+from vla_accel_ros.sensing.force_slot import ForceWriter
+writer, k = ForceWriter(sys.argv[1]), 0
+while True:
+    k += 1
+    writer.write((0.01 * (k % 7), 0, 0, 0, 0, 0), time.time_ns())
+    time.sleep(0.001)
+"""
+
+
+class Sensor(threading.Thread):
+    """A driver that writes a slot at 1 kHz. force: on z [N]."""
+
+    def __init__(self, slot: str) -> None:
+        super().__init__(daemon=True)
+        self.force, self.over = 1.0, False
+        self._writer = ForceWriter(slot)
+        self.start()
+
+    def run(self) -> None:
+        k = 0
+        while not self.over:
+            k += 1
+            self._writer.write((0.01 * (k % 7), 0.0, self.force, 0.0, 0.0, 0.0), time.time_ns())
+            time.sleep(0.001)
+        self._writer.close()
+
+
+@pytest.fixture
+def slot() -> str:
+    return f"wrist-{os.getpid()}-{time.time_ns()}"
+
+
+@pytest.fixture(params=[FORWARD, JTC], ids=["forward_command", "joint_trajectory"])
+def controller(request) -> dict:
+    return request.param
+
+
+@pytest.fixture
+def contract(tmp_path, slot, controller) -> Contract:
+    # The machine of the tests is busy: what is late is not what is tested here.
+    wrench = {"slot": slot, "rate_hz": 1000, "max_age_s": 0.3, **QUANTITIES}
+    force = {"wrench": wrench, "retreat": {"rest_s": 0.2}}
+    return Contract.load(write_contract(tmp_path, controller, force=force))
+
+
+@pytest.fixture
+def node(start, tmp_path, contract):
+    return start("trajectory", autostart=True, contract=str(tmp_path / "contract.yaml"))
+
+
+@pytest.fixture
+def policy(operator, arm) -> Policy:
+    policy = Policy(operator)
+    policy.goal = np.array([1.2, 0.9, 2.2, 1.3, -1.0, 0.7])
+    return policy
+
+
+@pytest.fixture
+def sensor(slot):
+    sensor = Sensor(slot)
+    yield sensor
+    sensor.over = True
+    sensor.join()
+
+
+def moving(operator, policy, arm, by: float = 0.25) -> None:
+    begin = arm.array(ARM)
+    operator.wait(policy.drives(lambda: np.abs(arm.array(ARM) - begin).max() > by), 40.0, "motion")
+
+
+def wait_until_still(operator, policy, arm, seconds: float = 0.4) -> None:
+    newest = [arm.array(ARM), time.monotonic()]
+
+    def still() -> bool:
+        if np.abs(arm.array(ARM) - newest[0]).max() > 1e-9:
+            newest[:] = [arm.array(ARM), time.monotonic()]
+        return time.monotonic() - newest[1] > seconds
+
+    operator.wait(policy.drives(still), 30.0, "an arm that stands")
+
+
+def test_a_contact_makes_it_go_back_and_it_goes_on_by_itself(operator, arm, policy, sensor, node):
+    moving(operator, policy, arm)
+    sensor.force = 14.0
+    furthest = arm.array(ARM)
+    operator.wait(policy.drives(lambda: "gives way: force is 1" in node.log), 20.0, "word of it")
+    furthest = np.maximum(furthest, arm.array(ARM))
+    operator.wait(policy.drives(lambda: (furthest - arm.array(ARM)).max() > 0.05), 20.0, "a way back")
+    sensor.force = 1.0
+    operator.wait(lambda: operator.motions[-1].state == Motion.HOLDING, 20.0, "hold")
+    assert any("gives way: force is" in reason for m in operator.motions for reason in m.reasons)
+    operator.wait(
+        policy.drives(lambda: np.abs(arm.array(ARM) - policy.goal[:5]).max() < 0.02), 40.0, "arm at the goal"
+    )
+    assert not arm.rejected
+    line = operator.diagnostics["trajectory: force wrench"]
+    assert {"force z", "bias of force z", "sample to command p99 [ms]", "gave way"} <= {
+        value.key for value in line.values
+    }
+
+
+def test_a_collision_is_held_with_its_sentence_also_by_the_next_process(operator, arm, policy, sensor, node):
+    moving(operator, policy, arm)
+    sensor.force = 60.0
+    sentence = "force is 59.0 N, most of it +59.0 on z; the limit is 30 N: free the arm; ~/resume goes on"
+    operator.wait(policy.drives(lambda: sentence in motion_of(operator)), 20.0, "word of it")
+    assert operator.diagnostics["trajectory: motion"].level == b"\x02"
+    wait_until_still(operator, policy, arm)
+    node.kill()
+    sensor.force = 1.0
+    node.start()
+    operator.wait(
+        policy.drives(lambda: operator.motions and sentence in list(operator.motions[-1].reasons)),
+        40.0,
+        "a new process that knows",
+    )
+    rest = arm.array(ARM)
+    until = time.monotonic() + 1.0
+    operator.wait(policy.drives(lambda: time.monotonic() > until), 10.0, "a second")
+    np.testing.assert_allclose(arm.array(ARM), rest, atol=1e-6)
+    assert call(operator, Trigger, "trajectory/resume", Trigger.Request()).success
+    moving(operator, policy, arm, 0.05)
+
+
+@pytest.mark.parametrize("controller", [FORWARD], ids=["forward_command"])
+def test_a_driver_that_is_killed_stops_the_arm_and_a_new_one_lets_it_go_on(
+    operator, arm, policy, slot, node, tmp_path
+):
+    def driver() -> subprocess.Popen:
+        return subprocess.Popen([sys.executable, "-c", WRITER, slot])
+
+    first = driver()
+    try:
+        moving(operator, policy, arm)
+        os.kill(first.pid, signal.SIGKILL)
+        first.wait()
+        sentence = "has told nothing of the last 0.3 s: its writer has ended: start it again"
+        operator.wait(policy.drives(lambda: sentence in motion_of(operator)), 20.0, "word of it")
+        wait_until_still(operator, policy, arm)
+        second = driver()
+    finally:
+        first.kill()
+    try:
+        moving(operator, policy, arm, 0.05)
+    finally:
+        second.kill()
+        second.wait()
+
+
+@pytest.mark.parametrize("controller", [FORWARD], ids=["forward_command"])
+def test_a_topic_does_the_same_and_taring_is_refused_in_motion(operator, arm, policy, start, tmp_path):
+    wrench = {"topic": "wrist/wrench", "rate_hz": 100, "max_age_s": 0.5, **QUANTITIES}
+    path = write_contract(tmp_path, FORWARD, force={"wrench": wrench, "retreat": {"rest_s": 0.2}})
+    publisher = operator.node.create_publisher(WrenchStamped, "wrist/wrench", qos.SENSOR)
+    message, count = WrenchStamped(), [0]
+    message.header.frame_id = "a_frame_of_some_length"
+    message.wrench.force.z = 1.0
+
+    def send() -> None:
+        count[0] += 1
+        message.wrench.force.x = 0.01 * (count[0] % 7)
+        convert.set_stamp(message.header.stamp, operator.now_ns())
+        publisher.publish(message)
+
+    timer = operator.node.create_timer(0.01, send)
+    node = start("trajectory", autostart=True, contract=str(path))
+    moving(operator, policy, arm)
+    answer = call(operator, Trigger, "trajectory/tare", Trigger.Request())
+    assert not answer.success and "~/hold it first" in answer.message
+    message.wrench.force.z = 60.0
+    operator.wait(policy.drives(lambda: "force is 59.0 N" in motion_of(operator)), 20.0, "word of it")
+    wait_until_still(operator, policy, arm)
+    operator.node.destroy_timer(timer)
+    assert "running" in node.log
+
+
+@pytest.mark.parametrize("controller", [FORWARD], ids=["forward_command"])
+def test_a_contact_breaks_a_move_home_off(operator, arm, policy, sensor, node):
+    moving(operator, policy, arm)
+    assert call(operator, Trigger, "trajectory/hold", Trigger.Request()).success
+    wait_until_still(operator, policy, arm)
+    begin = arm.array(ARM)
+    assert call(operator, Trigger, "trajectory/resume", Trigger.Request()).success
+    answer = operator.node.create_client(Trigger, "trajectory/home").call_async(Trigger.Request())
+    operator.wait(policy.drives(lambda: np.abs(arm.array(ARM) - begin).max() > 0.1), 30.0, "a way home")
+    sensor.force = 60.0
+    operator.wait(policy.drives(answer.done), 30.0, "answer")
+    assert not answer.result().success and "force is 59.0 N" in answer.result().message
+    wait_until_still(operator, policy, arm)
+    operator.wait(policy.drives(lambda: "force is 59.0 N" in motion_of(operator)), 20.0, "word of it")
+
+
+@pytest.mark.parametrize("controller", [JTC], ids=["joint_trajectory"])
+def test_the_simulated_robot_gives_way_to_its_plate(operator, start, tmp_path, slot, contract):
+    """Its own controllers, physics and sensor, in real time: that it presses no harder than a bound is tested
+    without a clock (test/control/force/test_touching.py)."""
+    start("sim_robot", plate=True, force_slot=slot, image_width=32, image_height=32, camera_hz=1.0)
+    node = start("trajectory", autostart=True, contract=str(tmp_path / "contract.yaml"))
+    operator.wait(lambda: operator.measured, 60.0, "joints")
+    above, inside = (np.array((*inverse(Pose(0.2, 0.0, z, 0.0, 0.0)), 0.3)) for z in (0.09, 0.045))
+    policy = Policy(operator)
+    policy.goal = above
+
+    def here() -> np.ndarray:
+        return operator.measured.positions
+
+    operator.wait(policy.drives(lambda: np.abs(here() - above)[:5].max() < 0.03), 60.0, "an arm above it")
+    for share in np.linspace(0.1, 1.0, 60):
+        policy.goal = above + share * (inside - above)
+        until = time.monotonic() + 0.1
+        operator.wait(
+            policy.drives(lambda until=until: time.monotonic() > until), 10.0, "a tenth of a second"
+        )
+        if "gives way: force is" in node.log:
+            break
+    operator.wait(policy.drives(lambda: "gives way: force is" in node.log), 30.0, "a contact")
+    policy.goal = above
+    operator.wait(policy.drives(lambda: np.abs(here() - above)[:5].max() < 0.03), 60.0, "an arm above it")

@@ -1,0 +1,75 @@
+"""Who is a second publisher, and who took another's place: the graph and the time are given."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+
+from vla_accel_ros.nodes.trajectory import publishers
+from vla_accel_ros.nodes.trajectory.publishers import LOOKS_HZ, Publishers
+
+OLD, NEW = (1,), (2,)
+
+
+class Graph:
+    """Publishers of joint states: id -> name of the node, or what the middleware says while it knows none."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s, self.there = 100.0, {OLD: "sim_robot"}
+        self.hold = MagicMock(lent=False)
+        self.hold.node.get_fully_qualified_name.return_value = "/trajectory"
+        self.hold.node.resolve_topic_name.side_effect = lambda topic: topic
+        self.hold.node.get_publishers_info_by_topic.side_effect = self._infos
+        monkeypatch.setattr(publishers, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+        self.publishers = Publishers(self.hold, "joint_states", "action_chunk", [])
+
+    def look(self, seconds: float, silent: bool = False) -> None:
+        for _ in range(round(seconds * LOOKS_HZ)):
+            self.now_s += 1.0 / LOOKS_HZ
+            if silent:
+                self.publishers.silent("joint_states")
+            self.publishers.look()
+
+    @property
+    def faults(self) -> list[str]:
+        return [call.args[0] for call in self.hold.fault.mock_calls]
+
+    def _infos(self, topic: str) -> list[SimpleNamespace]:
+        there = self.there if topic == "joint_states" else {}
+        return [SimpleNamespace(node_name=n, node_namespace="/", endpoint_gid=g) for g, n in there.items()]
+
+
+@pytest.fixture
+def graph(monkeypatch: pytest.MonkeyPatch) -> Graph:
+    graph = Graph(monkeypatch)
+    graph.look(5.0)
+    return graph
+
+
+@pytest.mark.parametrize("unnamed_s", [0.0, 3.0])
+def test_one_that_comes_in_a_silence_took_the_others_place_however_late_its_name_is_known(
+    graph: Graph, unnamed_s: float
+) -> None:
+    graph.look(2.0, silent=True)  # the driver was killed; the middleware has not forgotten it
+    graph.there[NEW] = "_NODE_NAME_UNKNOWN_" if unnamed_s else "sim_robot"
+    graph.look(unnamed_s)
+    graph.there[NEW] = "sim_robot"
+    graph.look(5.0)
+    assert graph.faults == []
+
+
+@pytest.mark.parametrize("name", ["another", "_NODE_NAME_UNKNOWN_"])
+def test_one_that_comes_beside_one_that_tells_is_a_second(graph: Graph, name: str) -> None:
+    graph.there[NEW] = name
+    graph.look(3.0)
+    assert len(graph.faults) == 1 and "a second publisher has appeared on joint_states" in graph.faults[0]
+
+
+def test_one_that_comes_long_after_a_silence_is_a_second(graph: Graph) -> None:
+    graph.look(2.0, silent=True)
+    graph.look(2.0)
+    graph.there[NEW] = "another"
+    graph.look(1.0)
+    assert len(graph.faults) == 1

@@ -1,0 +1,163 @@
+"""A chunk in ROS units as bytes, for the shared memory between inference and trajectory, and what of a chunk
+is checked wherever it comes from.
+
+A record is a fixed head, who wrote it, the joints' names, the actions and the sizes of their last updates. It
+has what moves the robot; what a chunk can be computed again from (its joints, what it agreed with) is in the
+messages alone, which are what is recorded. A record is another process's, so nothing of it is believed: its
+lengths are compared before anything is read, and each refusal is one sentence.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vla_accel_ros.control.chunking.plausibility import MOST_ACTIONS, check_chunk_size
+from vla_accel_ros.types import Chunk
+
+VERSION = 1
+_MAGIC = b"VLACHUNK"
+# magic, version; horizon, columns, execution_horizon, magnitudes, bytes of writer and names; stamp_ns,
+# step_dt_s, kv_version, request_id, inference_s
+_HEAD = struct.Struct("<8sI6Iqd2Qd")
+_WORDS = 4096
+_U64 = 2**64
+
+
+@dataclass(frozen=True)
+class Received:
+    """A chunk that another process made. actions float32 [H, D] or flat, magnitudes float32 [any]."""
+
+    names: Sequence[str]
+    actions: np.ndarray
+    horizon: int
+    columns: int
+    execution_horizon: int
+    step_dt_s: float
+    stamp_ns: int
+    kv_version: int
+    request_id: int
+    magnitudes: np.ndarray
+
+
+def checked(who: str, got: Received, joints: tuple[str, ...]) -> Chunk:
+    """The Chunk of what was received, its columns in the order of `joints`.
+
+    Raises ValueError, in one sentence that begins with `who`, when it is more than check_chunk_size allows,
+    its shape does not fit the numbers, a joint is missing, or an action is not finite.
+    """
+    horizon, columns = got.horizon, got.columns
+    check_chunk_size(who, horizon, columns, got.step_dt_s)
+    if horizon < 1 or np.size(got.actions) != horizon * columns or len(got.names) != columns:
+        raise ValueError(
+            f"{who} says {horizon} x {columns} but has {np.size(got.actions)} numbers for "
+            f"{len(got.names)} joints"
+        )
+    if got.execution_horizon > horizon:
+        raise ValueError(
+            f"{who} is to be executed for {got.execution_horizon} actions but has {horizon}: give 0 for all"
+        )
+    names = tuple(got.names)
+    actions = got.actions.reshape(horizon, columns)
+    if not np.isfinite(actions).all():
+        row, column = np.argwhere(~np.isfinite(actions))[0]
+        raise ValueError(
+            f"{who} has {actions[row, column]} for joint {names[column]!r} in action {row}, "
+            "which is no number to move to"
+        )
+    if names != joints:
+        missing = [name for name in joints if name not in names]
+        if missing:
+            raise ValueError(f"{who} has no joint {missing[0]!r}: it has {', '.join(names)}")
+        actions = actions[:, [names.index(name) for name in joints]]
+    return Chunk(
+        actions=actions,
+        stamp_ns=got.stamp_ns,
+        step_dt_s=got.step_dt_s,
+        kv_version=got.kv_version,
+        request_id=got.request_id,
+        update_magnitudes=got.magnitudes,
+        execution_horizon=got.execution_horizon or None,
+    )
+
+
+class ChunkWriter:
+    """Makes records of chunks. joints: of their columns, D. writer: the node that makes them.
+
+    most_bytes: of any record. Raises ValueError for names that are too long.
+    """
+
+    def __init__(self, joints: tuple[str, ...], writer: str) -> None:
+        self._columns = len(joints)
+        self._writer, self._names = writer.encode(), "\n".join(joints).encode()
+        words = len(self._writer) + len(self._names)
+        if words > _WORDS:
+            raise ValueError(
+                f"the names of the node and {len(joints)} joints have {words} bytes: give at most {_WORDS}"
+            )
+        self.most_bytes = _HEAD.size + words + 4 * MOST_ACTIONS * (self._columns + 1)
+
+    def record(self, chunk: Chunk, actions: np.ndarray, inference_s: float = 0.0) -> bytes:
+        """A chunk's bytes. actions: float [H, D], the chunk's in ROS units."""
+        actions = np.ascontiguousarray(actions, dtype=np.float32)
+        magnitudes = np.ascontiguousarray(chunk.update_magnitudes, dtype=np.float32)
+        head = _HEAD.pack(
+            *(_MAGIC, VERSION, *actions.shape, chunk.execution_horizon or 0, magnitudes.size),
+            *(len(self._writer), len(self._names), chunk.stamp_ns, chunk.step_dt_s),
+            *(chunk.kv_version % _U64, chunk.request_id % _U64, inference_s),
+        )
+        return b"".join((head, self._writer, self._names, actions.tobytes(), magnitudes.tobytes()))
+
+
+class ChunkReader:
+    """Reads records for a robot of these joints. Attribute `writer`: the node of the last record that was
+    read, empty before."""
+
+    def __init__(self, joints: tuple[str, ...]) -> None:
+        self._joints, self.writer = joints, ""
+        self._words, self._names = b"", tuple[str, ...]()
+
+    def chunk(self, data: bytes) -> Chunk:
+        """The Chunk of a record, its columns in the order of the robot's joints; its arrays are read-only.
+
+        Raises ValueError, in one sentence, for what is no record of this version, and as `checked` does.
+        """
+        if len(data) < _HEAD.size or data[: len(_MAGIC)] != _MAGIC:
+            raise ValueError(f"the chunk slot has {len(data)} bytes that are no chunk: restart its writer")
+        head = _HEAD.unpack_from(data)
+        _, version, horizon, columns, execution, magnitudes, writer, names, *rest = head
+        if version != VERSION:
+            raise ValueError(
+                f"the chunk slot has chunks of version {version}, this program reads version {VERSION}: run "
+                "all nodes from one release"
+            )
+        stamp_ns, step_dt_s, kv_version, request_id, _ = rest
+        who = f"chunk {request_id} of the slot"
+        check_chunk_size(who, horizon, columns, step_dt_s)
+        words = writer + names
+        if words > _WORDS or len(data) != _HEAD.size + words + 4 * (horizon * columns + magnitudes):
+            raise ValueError(
+                f"{who} says {horizon} x {columns} numbers and {magnitudes} sizes, which is not what its "
+                f"{len(data)} bytes are: restart its writer"
+            )
+        self._read_words(data[_HEAD.size : _HEAD.size + words], writer, who)
+        at = _HEAD.size + words
+        numbers = np.frombuffer(data, np.float32, horizon * columns + magnitudes, at)
+        received = Received(
+            *(self._names, numbers[: horizon * columns], horizon, columns, execution),
+            *(step_dt_s, stamp_ns, kv_version, request_id, numbers[horizon * columns :]),
+        )
+        return checked(who, received, self._joints)
+
+    def _read_words(self, words: bytes, writer: int, who: str) -> None:
+        """The names, which are the same in nearly every record."""
+        if words == self._words:
+            return
+        try:
+            self.writer, names = words[:writer].decode(), words[writer:].decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{who} has names that are no text: restart its writer") from error
+        self._words, self._names = words, tuple(names.split("\n"))

@@ -1,0 +1,175 @@
+"""The path behind the arm: what was commanded, a stop on it, and the way back along it.
+
+A retreat needs no kinematics: it goes back to where the arm was commanded to be a moment ago, which is where
+there was room. It is the commanded path itself, played backwards at a share k of its speed, from the end of a
+brake, where both are at rest. So its velocities are -k times and its accelerations k^2 times those of the way
+there, and within limits because that was. Time in which the arm stood is left out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from vla_accel_ros.control.limits.joint_limits import JointLimits, cut
+from vla_accel_ros.control.trajectory import Trajectory
+
+_PIECES = 512
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class Retreat:
+    """How far and how fast to go back. rad: of the joint that goes furthest (m where that is prismatic). s:
+    at most. speed: share of the speed at which it came. rest_s: for how long the contact must be over before
+    motion goes on. most: retreats within WITHIN_S after which a person is asked."""
+
+    rad: float = 0.2
+    s: float = 1.0
+    speed: float = 1.0
+    rest_s: float = 0.3
+    most: int = 3
+
+
+class ExecutedPath:
+    """What D joints were commanded. One thread at a time.
+
+    back: bool [D], joints that go back; others, such as a gripper, stay where they have braked.
+    """
+
+    def __init__(self, joints: tuple[str, ...], limits: JointLimits, back: np.ndarray, retreat: Retreat):
+        self.joints, self.limits = joints, limits
+        self._back, self._retreat = back, retreat
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing was commanded, or the robot was moved by others."""
+        self._path: Trajectory | None = None
+        self._past: deque[Trajectory] = deque(maxlen=_PIECES)
+        self._reacts = False
+
+    def follow(self, path: Trajectory, reacts: bool = False) -> None:
+        """This one, of all joints and with velocities, takes the place of the one before at its start.
+
+        reacts: it is a stop or a retreat; back along it is towards the contact, so nothing that is before its
+        end is a way back any more.
+        """
+        old, self._path = self._path, path
+        was_reaction, self._reacts = self._reacts, reacts
+        if reacts or was_reaction:
+            self._past.clear()
+            return
+        if old is None or old.start_ns >= path.start_ns:
+            if old is not None and not _same(old, path):
+                self._past.clear()
+            return
+        executed = before(old, path.start_ns)
+        self._past.append(executed)
+        if not _meets(executed, path):
+            self._past.clear()  # it begins elsewhere, or how it gets there is the controller's affair
+
+    def at_rest(self, now_ns: int) -> bool:
+        """Whether nothing is commanded to move, now or later."""
+        return self._path is None or now_ns >= self._path.end_ns
+
+    def stands(self, now_ns: int) -> bool:
+        """Whether nothing is commanded to move now."""
+        return self._path is None or not self._path.sample(now_ns)[1].any()
+
+    def begun(self, now_ns: int) -> bool:
+        """Whether it is known where the joints are commanded to be now."""
+        return self._path is not None and self._path.start_ns <= now_ns
+
+    def stop(self, now_ns: int, commit_ns: int) -> Trajectory:
+        """The path from now on up to commit_ns, and a brake. It has begun."""
+        assert self._path is not None
+        return cut(self._path.since(now_ns), commit_ns, self.limits)
+
+    def retreat(self, now_ns: int, commit_ns: int) -> tuple[Trajectory, int]:
+        """`stop`, and then the way back: no further than `rad`, for no longer than `s`, and a brake; and the
+        time at which the way back begins."""
+        stop = self.stop(now_ns, commit_ns)
+        times, positions, velocities = self._behind(stop)
+        if len(times) < 2:
+            return stop, stop.end_ns
+        end_ns = stop.end_ns
+        there = Trajectory(self.joints, end_ns + times, positions, velocities)
+        way = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(positions, axis=0)).max(axis=1))])
+        last_ns = int(np.interp(self._retreat.rad, way, times))
+        last_ns = min(last_ns, round(self._retreat.s * 1e9))
+        if last_ns < there.end_ns - end_ns or there.speeds[-1].any():
+            there = _ended(there, end_ns + last_ns, self.limits)
+        return stop.then(there), end_ns
+
+    def _behind(self, stop: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What lies behind the end of a stop, backwards: nanoseconds from there, positions and velocities."""
+        assert self._path is not None
+        share, most_ns = self._retreat.speed, self._retreat.s * 1e9
+        pieces = [stop]
+        if self._path.start_ns < stop.start_ns and not self._reacts:
+            pieces.append(before(self._path, stop.start_ns))
+        pieces += reversed(self._past)
+        end = stop.positions[-1]
+        positions, velocities, gaps = [end], [np.zeros_like(end)], []
+        passed, way = 0.0, 0.0
+        for piece in pieces:
+            p = np.where(self._back, piece.positions, end)
+            v = np.where(self._back, piece.speeds, 0.0)
+            moves = (p[1:] != p[:-1]).any(axis=1) | v[1:].any(axis=1) | v[:-1].any(axis=1)
+            lasts = np.diff(piece.times_ns) / share
+            for k in range(len(lasts) - 1, -1, -1):
+                if moves[k]:
+                    positions.append(p[k])
+                    velocities.append(-share * v[k])
+                    gaps.append(lasts[k])
+                    passed += float(lasts[k])
+                    way += float(np.abs(p[k + 1] - p[k]).max())
+            if passed >= most_ns or way >= self._retreat.rad:
+                break
+        times = np.concatenate([[0.0], np.cumsum(gaps)])
+        times_ns = np.round(times).astype(np.int64)
+        return times_ns, np.array(positions), np.array(velocities)
+
+
+def before(path: Trajectory, t_ns: int) -> Trajectory:
+    """A motion with velocities up to a time, with a point there; it begins before. What follows its end is a
+    stand."""
+    head = path.times_ns < t_ns
+    position, velocity = path.sample(t_ns)
+    return Trajectory(
+        path.joints,
+        np.append(path.times_ns[head], t_ns),
+        np.concatenate([path.positions[head], position[None]]),
+        np.concatenate([path.speeds[head], velocity[None]]),
+    )
+
+
+def merged(first: Trajectory, second: Trajectory, from_second: np.ndarray) -> Trajectory:
+    """One motion of two of the same joints, exactly: the columns bool [D] of the second. Both begin now."""
+    times = np.union1d(first.times_ns, second.times_ns)
+    times = times[times >= max(first.start_ns, second.start_ns)]
+    (p1, v1), (p2, v2) = first.sample(times), second.sample(times)
+    return Trajectory(first.joints, times, np.where(from_second, p2, p1), np.where(from_second, v2, v1))
+
+
+def _ended(path: Trajectory, at_ns: int, limits: JointLimits) -> Trajectory:
+    """Up to a time and a brake, which begins early enough to end on what is known of the path."""
+    brake_s = float((np.abs(path.speeds[-1]) / limits.acceleration).max(initial=0.0))
+    return cut(path, min(at_ns, path.end_ns - 1 - round(brake_s * 1e9)), limits)
+
+
+def _meets(executed: Trajectory, path: Trajectory) -> bool:
+    return bool(
+        (np.abs(executed.positions[-1] - path.positions[0]) <= _ROUNDING).all()
+        and (np.abs(executed.speeds[-1] - path.speeds[0]) <= _ROUNDING).all()
+    )
+
+
+def _same(old: Trajectory, path: Trajectory) -> bool:
+    position, velocity = old.sample(old.start_ns)
+    return path.start_ns == old.start_ns and bool(
+        (np.abs(position - path.positions[0]) <= _ROUNDING).all()
+        and (np.abs(velocity - path.speeds[0]) <= _ROUNDING).all()
+    )

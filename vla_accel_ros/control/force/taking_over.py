@@ -1,0 +1,162 @@
+"""The node's side of a reaction: it takes the path over, tells the reason, and motion goes on when it may.
+
+A late sample (a driver that died) passes by itself; a sensor that is wrong and a collision need a person. A
+contact that the arm gave way to passes by itself when it has been over for a moment, unless that happens
+again and again, or the arm went back as far as it may and still is in contact.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from vla_accel_ros.control.following.follower import ChunkFollower
+from vla_accel_ros.control.following.watchdog import Motion
+from vla_accel_ros.control.force.guard import ForceGuard, Phase, Reaction, Why
+from vla_accel_ros.control.force.sensor import Level
+
+_WITHIN_NS = 10_000_000_000
+AGAIN = "; ~/resume goes on"
+
+
+class Holds(Protocol):
+    """What holds the robot: nodes/trajectory/hold.py."""
+
+    @property
+    def holds(self) -> Collection[str]: ...
+
+    @property
+    def lent(self) -> bool: ...
+
+    def hold(self, reason: str, passing: bool = False) -> None: ...
+
+    def resume(self, reason: str) -> None: ...
+
+    def fault(self, sentence: str) -> None: ...
+
+
+class TakingOver:
+    """Takes over what a guard reacts with. lock: of the guard. react: sends a reaction; it is called under
+    the lock. One thread; time is given."""
+
+    def __init__(
+        self,
+        guard: ForceGuard,
+        holds: Holds,
+        lock: AbstractContextManager[object],
+        react: Callable[[Reaction], object],
+    ) -> None:
+        self.guard, self._holds, self._lock, self._react = guard, holds, lock, react
+        self._blind = self._yielded = self._collision = ""
+        self._free_since_ns: int | None = None
+        self._rested_ns: int | None = None
+        self._yields_ns: deque[int] = deque()
+
+    def begin(self, follower: ChunkFollower) -> None:
+        """Motion begins anew with this follower."""
+        self._follower = follower
+        with self._lock:
+            self.guard.forget()
+        self._clear()
+
+    def adopt(self, now_ns: int) -> None:
+        """Take over what was reacted with since the last call; before anything is decided about motion."""
+        with self._lock:
+            reactions = self.guard.reactions()
+        for reaction in reactions:
+            self._follower.yields(reaction.path, now_ns, reaction.commit_ns)
+            self._tell(reaction, now_ns)
+
+    def watch(self, now_ns: int) -> str:
+        """Hold, and let go, by what the sensors tell; after the follower's step. A sentence when a discrete
+        move has to end because of them, else empty."""
+        guard, state = self.guard, self._follower.safety.state
+        with self._lock:
+            problem, wrong = guard.problem(now_ns), guard.wrong
+            level, contact = guard.contact
+            collided, guard.collided = guard.collided, ""
+            guard.armed = state is not Motion.HOLDING and not self._holds.lent
+            if guard.armed and state is Motion.RUNNING:
+                guard.go_on()
+        if self._holds.lent:
+            self._clear()
+            return problem or contact
+        if wrong and wrong not in self._holds.holds:
+            self._holds.fault(wrong)
+        self._hold_blind("" if wrong else problem)
+        if collided:
+            self._collision = f"{collided}: it went back{AGAIN}"
+            self._holds.fault(self._collision)
+        if self._yielded:
+            self._look_whether_over(level, contact, now_ns)
+        return ""
+
+    def forgive(self) -> None:
+        """A person has resumed."""
+        with self._lock:
+            self.guard.forgive()
+        self._yields_ns.clear()
+
+    def _tell(self, reaction: Reaction, now_ns: int) -> None:
+        if reaction.why is Why.COLLISION:
+            self._holds.fault(f"{reaction.sentence}: free the arm{AGAIN}")
+        elif reaction.why is Why.BLIND:
+            self._hold_blind(reaction.sentence)
+        elif reaction.why is Why.CONTACT:
+            self._give_way(reaction.sentence, now_ns)
+
+    def _give_way(self, sentence: str, now_ns: int) -> None:
+        self._clear_yield()
+        self._yielded = f"gives way: {sentence}"
+        self._holds.hold(self._yielded, passing=True)
+        self._yields_ns.append(now_ns)
+        while self._yields_ns and now_ns - self._yields_ns[0] > _WITHIN_NS:
+            self._yields_ns.popleft()
+        if len(self._yields_ns) > self.guard.force.retreat.most:
+            self._yields_ns.clear()
+            self._holds.fault(f"gave way again and again, at last because {sentence}{AGAIN}")
+
+    def _hold_blind(self, sentence: str) -> None:
+        if sentence == self._blind:
+            return
+        if self._blind:
+            self._holds.resume(self._blind)
+        self._blind = sentence
+        if sentence:
+            self._holds.hold(sentence, passing=True)
+
+    def _look_whether_over(self, level: Level, contact: str, now_ns: int) -> None:
+        """Whether motion goes on after the arm gave way."""
+        own = {self._yielded, self._blind, self._collision}
+        if self.guard.phase is Phase.RETREATING and set(self._holds.holds) - own:
+            self._end_retreat(now_ns)
+        if level is not Level.FREE or self._free_since_ns is None:
+            self._free_since_ns = now_ns if level is Level.FREE else None
+        if self._follower.safety.state is not Motion.HOLDING:
+            return
+        rest_ns = self.guard.force.retreat.rest_s * 1e9
+        self._rested_ns = now_ns if self._rested_ns is None else self._rested_ns
+        if self._free_since_ns is not None and now_ns - self._free_since_ns >= rest_ns:
+            self._clear_yield()
+        elif level is not Level.FREE and now_ns - self._rested_ns >= rest_ns:
+            self._clear_yield()
+            self._holds.fault(f"gave way as far as it may, and still {contact}: free the arm{AGAIN}")
+
+    def _end_retreat(self, now_ns: int) -> None:
+        """An order to hold is obeyed at once."""
+        with self._lock:
+            reaction = self.guard.end_retreat(now_ns, round(self._follower.buffer.kept_s * 1e9))
+            if reaction is not None:
+                self._react(reaction)
+        self.adopt(now_ns)
+
+    def _clear(self) -> None:
+        self._clear_yield()
+        self._hold_blind("")
+
+    def _clear_yield(self) -> None:
+        if self._yielded:
+            self._holds.resume(self._yielded)
+        self._yielded, self._free_since_ns, self._rested_ns = "", None, None

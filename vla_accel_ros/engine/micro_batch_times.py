@@ -1,0 +1,117 @@
+"""When micro-batches ran, for the timeline: in their lane on the host, and on the GPU by its events.
+
+A pair of CUDA events is recorded around what a micro-batch launches, from a ring made once; nothing waits for
+them. They are read when somebody reads the timeline: pairs that the GPU has not come to yet are left for the
+next time, and an event recorded then, on a stream of its own, tells where GPU time is on the host's clock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from vla_accel_ros.engine.request import OBSERVE, MicroBatch
+from vla_accel_ros.timeline import TIMELINE, Event, Flows, flow
+
+PAIRS = 4096
+"""Micro-batches whose GPU times are kept, if nobody reads them."""
+MOST_READ = 256
+"""At once: it takes a few milliseconds."""
+
+
+def note(lane: str, batch: MicroBatch, began_s: float, ended_s: float) -> None:
+    """A micro-batch ran in a lane. Times: seconds of the monotonic clock."""
+    begin_ns, end_ns = round(began_s * 1e9), round(ended_s * 1e9)
+    detail: tuple[str | int, ...] = ()
+    for request in batch.requests:
+        frame = request.result if request.want == OBSERVE else request.prefix
+        version = getattr(frame, "version", "unknown")
+        number = "" if request.number < 0 else request.number
+        detail += (request.robot, request.want, number, "of frame", version)
+    TIMELINE.span(f"lane {lane}", batch.kind, begin_ns, end_ns, flows_of(batch), detail)
+
+
+def flows_of(batch: MicroBatch) -> Flows:
+    """The frames that its requests are about, and of one that is observed all its images."""
+    found: Flows = ()
+    for request in batch.requests:
+        if request.want != OBSERVE:
+            if request.prefix is not None:
+                found += (flow(request.prefix.stamp_ns, request.robot),)
+        elif (seen := request.observation) is not None:
+            stamps_ns = (seen.stamp_ns, *seen.stamps_ns.values())
+            found += tuple(flow(stamp_ns, request.robot) for stamp_ns in stamps_ns)
+    return found if len(found) < 2 else tuple(dict.fromkeys(found))
+
+
+@dataclass
+class _Pair:
+    begin: torch.cuda.Event = field(default_factory=lambda: torch.cuda.Event(enable_timing=True))
+    end: torch.cuda.Event = field(default_factory=lambda: torch.cuda.Event(enable_timing=True))
+    name: str = ""
+    flows: Flows = ()
+    recorded: int = 0  # how often, and with that which micro-batch it is of; 0 while it runs
+
+
+class GpuTimes:
+    """Of the micro-batches of one lane, on the track "GPU, lane <name>"."""
+
+    def __init__(self, lane: str, device: torch.device, pairs: int = PAIRS) -> None:
+        self._track, self._device = f"GPU, lane {lane}", device
+        self._pairs = [_Pair() for _ in range(pairs)]
+        self._count = self._read = 0
+        self._reading = threading.Lock()
+        self._anchor = torch.cuda.Event(enable_timing=True)
+        self._beside = torch.cuda.Stream(device)
+        TIMELINE.add_source(self.spans)
+
+    @contextmanager
+    def __call__(self, batch: MicroBatch) -> Iterator[None]:
+        """Around what launches a micro-batch into the current stream; by the lane's thread."""
+        pair = self._pairs[self._count % len(self._pairs)]
+        pair.recorded, pair.name, pair.flows = 0, batch.kind, flows_of(batch)
+        begun = self._record(pair.begin)
+        try:
+            yield
+        finally:
+            if begun and self._record(pair.end):
+                self._count += 1
+                pair.recorded = self._count
+
+    def _record(self, event: torch.cuda.Event) -> bool:
+        """Whether it could be. A device that is gone is for those to tell who compute on it."""
+        try:
+            event.record(torch.cuda.current_stream(self._device))
+        except RuntimeError:
+            return False
+        return True
+
+    def spans(self) -> list[Event]:
+        """The next that the GPU has computed and nobody was told of, in order, MOST_READ at most. Waits for
+        nothing but an event of a stream in which nothing else is."""
+        with self._reading:
+            first = max(self._read, self._count - len(self._pairs))
+            if first == self._count:
+                return []
+            self._anchor.record(self._beside)
+            self._anchor.synchronize()
+            anchor_ns, found = TIMELINE.now_ns(), list[Event]()
+            for number in range(first + 1, min(first + MOST_READ, self._count) + 1):
+                pair = self._pairs[(number - 1) % len(self._pairs)]
+                if pair.recorded == number:
+                    if not pair.end.query():
+                        break
+                    event = self._event(pair, anchor_ns)
+                    if pair.recorded == number:  # the lane may have taken it again meanwhile
+                        found.append(event)
+                self._read = number
+            return found
+
+    def _event(self, pair: _Pair, anchor_ns: int) -> Event:
+        begin_ns = anchor_ns - round(pair.begin.elapsed_time(self._anchor) * 1e6)
+        took_ns = round(pair.begin.elapsed_time(pair.end) * 1e6)
+        return Event(self._track, pair.name, begin_ns, begin_ns + took_ns, pair.flows)

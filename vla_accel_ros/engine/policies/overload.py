@@ -1,0 +1,253 @@
+"""Overload: what is given up, in this order, when there is more to do than there is time for.
+
+1. Language: text is paused, but for a token now and then, which takes at most SHARE of the time.
+2. The action rate: further chunks of a frame come at a half, then a quarter of their rate, then not at all.
+   The first chunk of each frame stays.
+3. The vision rate: a frame waits until the first chunk of its robot's frame before is finished, and is then
+   the newest; those between are skipped. So vision is as fast as frames can be acted on, and never slower.
+
+Overload is that UP of the last OF frames, or of the last OF chunks, came later than asked for
+(`Request.within_s`). Each rung of the ladder is held until there is new evidence. Frames are skipped only
+where chunks are late: else it would gain nothing. After CALM_S with hardly any late one rung is taken back; a
+rung that is needed again within that time is kept twice as long the next time, up to MOST_CALM_S, so that a
+load at the edge does not swing. All that was given up is counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from vla_accel_ros.engine.policies.policy import Policy
+from vla_accel_ros.engine.policies.text import PATIENCE_S, SHARE
+from vla_accel_ros.engine.request import ACT, ASK, DECODE, DENOISE, OBSERVE, MicroBatch, Request
+
+NONE, LANGUAGE, ACTIONS, VISION = "none", "language", "actions", "vision"
+LEVELS = (NONE, LANGUAGE, ACTIONS, VISION)
+UP, OF = 4, 8
+"""So many late ones of the last so many are overload."""
+AGAIN = 2
+"""So many of them are not calm."""
+CALM_S, MOST_CALM_S = 2.0, 32.0
+"""How long it is calm before a rung is taken back: at first, and at most."""
+LEAST_PERIOD_S = 0.001
+"""Of chunks whose period is not known."""
+MOST_HELD_S = 1.0
+"""Longest that a frame waits for a chunk."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """What is given up. every: periods from one chunk of a frame to its next, inf = there is no next."""
+
+    level: str
+    every: float = 1.0
+
+
+LADDER = (
+    Rung(NONE),
+    Rung(LANGUAGE),
+    Rung(ACTIONS, 2.0),
+    Rung(ACTIONS, 4.0),
+    Rung(ACTIONS, math.inf),
+    Rung(VISION, math.inf),
+)
+
+
+@dataclass(frozen=True)
+class Degradation:
+    """What is given up now, and what was so far. A whole that is replaced, never changed.
+
+    level: of LEVELS; it includes those before it. raised: how often a rung was taken. paused_s: how long
+    text that was there was held back. chunks, frames: by robot, periods in which one was held back.
+    """
+
+    level: str = NONE
+    raised: int = 0
+    paused_s: float = 0.0
+    chunks: Mapping[str, int] = field(default_factory=dict)
+    frames: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class _Held:
+    """A request that is held back. counted: periods so far."""
+
+    request: Request
+    since_s: float
+    counted: int = 0
+
+
+class Degrading:
+    """What `first` chooses of what is not given up. Its time is that of `next`, and what micro-batches took.
+
+    degradation: read it from any thread.
+    """
+
+    def __init__(self, first: Policy) -> None:
+        self._first = first
+        self.degradation = Degradation()
+        self._rung = 0
+        self._late = {want: deque[bool](maxlen=OF) for want in (OBSERVE, ACT)}
+        self._calm_s, self._quiet_s = CALM_S, -math.inf  # since when it is calm, and no rung was new
+        self._lowered_s = -math.inf
+        self._began_s: dict[str, float] = {}  # by lane
+        self._took_s = 0.0  # of the last micro-batch of actions
+        self._acted_s: dict[str, float] = {}  # by robot: when its last chunk was begun
+        self._acting: dict[str, Request] = {}  # by robot: the first chunk of its newest frame
+        self._held: dict[tuple[str, str], _Held] = {}
+        self._let_go: dict[str, tuple[Request, float]] = {}
+        self._wrote_s, self._pause_s = -math.inf, PATIENCE_S
+        self._paused_s: float | None = None  # until when text was seen to be held back
+
+    @property
+    def rung(self) -> Rung:
+        """What is given up now."""
+        return LADDER[self._rung]
+
+    def next(
+        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
+    ) -> MicroBatch | None:
+        self._recover(now_s)
+        given = [request for request in ready if not self._holds(request, now_s)]
+        self._count_pause(any(r.want == ASK for r in ready), any(r.want == ASK for r in given), now_s)
+        batch = self._first.next(lane, given, now_s, due_s)
+        if batch is not None:
+            self._chosen(lane, batch, now_s)
+        return batch
+
+    def ran(self, batch: MicroBatch, took_s: float) -> None:
+        self._first.ran(batch, took_s)
+        last = batch.requests[-1]
+        ended_s = self._began_s.get(last.lane, 0.0) + took_s
+        if last.want == ASK and batch.stage == DECODE:
+            self._pause_s = max(PATIENCE_S, took_s / SHARE)
+        if last.want == ACT:
+            self._took_s = took_s
+        for request in batch.requests:
+            if request.finished and request.result is not None:
+                self._note(request, ended_s)
+
+    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
+        held = [request for request in ready if self._holds(request, now_s)]
+        given = [request for request in ready if request not in held]
+        times = [self._first.wake_s(given, now_s), *(self._until_s(request) for request in held)]
+        return min([*times, self._quiet_s + self._calm_s if held else math.inf])
+
+    def _holds(self, request: Request, now_s: float) -> bool:
+        """Whether it is given up for now; counts the periods of that."""
+        rung = self.rung
+        if rung.level == NONE:
+            held = False
+        elif request.want == ASK:
+            return now_s < self._until_s(request)
+        elif request.want == ACT:
+            again = request.stream and not request.begun and not request.fresh
+            held = again and now_s < self._until_s(request)
+        else:
+            held = rung.level == VISION and self._waits_for_chunk(request, now_s)
+        if request.want in self._late and not request.begun:
+            self._count(request, held, now_s)
+        return held
+
+    def _until_s(self, request: Request) -> float:
+        """Until when one that may be held back is."""
+        if request.want == ASK:
+            return self._wrote_s + self._pause_s
+        if request.want == ACT:
+            acted_s, every = self._acted_s.get(request.robot, -math.inf), self.rung.every
+            period_s = max(request.period_s, self._took_s, LEAST_PERIOD_S)
+            return acted_s + every * period_s if every > 1.0 else -math.inf
+        held = self._held.get((request.robot, OBSERVE))
+        return math.inf if held is None else held.since_s + MOST_HELD_S
+
+    def _waits_for_chunk(self, request: Request, now_s: float) -> bool:
+        acting = self._acting.get(request.robot)
+        if acting is None or acting.finished or acting.released or request.want != OBSERVE:
+            return False
+        if self._let_go.get(request.robot, (None, 0.0))[0] is request:
+            return False
+        held = self._held.get((request.robot, OBSERVE))
+        return held is None or held.request is not request or now_s < held.since_s + MOST_HELD_S
+
+    def _count(self, request: Request, is_held: bool, now_s: float) -> None:
+        key = request.robot, request.want
+        held = self._held.get(key)
+        if held is None or held.request is not request:
+            if not is_held:
+                return
+            held = self._held[key] = _Held(request, now_s)
+        period_s = max(request.period_s, LEAST_PERIOD_S)
+        periods = math.floor((now_s - held.since_s) / period_s + 1e-6)
+        if periods > held.counted:
+            now = self.degradation
+            counts = now.frames if request.want == OBSERVE else now.chunks
+            counts = {**counts, request.robot: counts.get(request.robot, 0) + periods - held.counted}
+            held.counted = periods
+            if request.want == OBSERVE:
+                self.degradation = replace(now, frames=counts)
+            else:
+                self.degradation = replace(now, chunks=counts)
+        if not is_held:
+            self._held.pop(key)
+            if request.want == OBSERVE:
+                self._let_go[request.robot] = request, now_s
+
+    def _count_pause(self, there: bool, given: bool, now_s: float) -> None:
+        """The time in which there was text, and none was let through."""
+        if self._paused_s is not None and there:
+            paused_s = self.degradation.paused_s + now_s - self._paused_s
+            self.degradation = replace(self.degradation, paused_s=paused_s)
+        self._paused_s = now_s if there and not given else None
+
+    def _chosen(self, lane: str, batch: MicroBatch, now_s: float) -> None:
+        self._began_s[lane] = now_s
+        for request in batch.requests:
+            if request.want == ASK:
+                self._wrote_s = now_s
+            elif request.want == ACT and request.stream and not request.begun:
+                self._acted_s[request.robot] = now_s
+                if request.fresh and request.stage == DENOISE:
+                    self._acting[request.robot] = request
+
+    def _note(self, request: Request, ended_s: float) -> None:
+        """A frame or a chunk of a stream was finished: whether it was late, and what follows from it."""
+        if request.want not in self._late or math.isinf(request.within_s):
+            return
+        began_s = request.begun_s
+        if request.want == OBSERVE:
+            other, let_go_s = self._let_go.get(request.robot, (None, 0.0))
+            began_s = let_go_s if other is request else request.submitted_s
+        late = ended_s - began_s > request.within_s
+        self._late[request.want].append(late)
+        if late and sum(self._late[request.want]) >= AGAIN:
+            self._quiet_s = max(self._quiet_s, ended_s)
+        overloaded = {want for want, last in self._late.items() if sum(last) >= UP}
+        above = self._rung + 1
+        if (
+            not overloaded
+            or above == len(LADDER)
+            or (LADDER[above].level == VISION and ACT not in overloaded)
+        ):
+            return
+        if ended_s < self._lowered_s + self._calm_s:
+            self._calm_s = min(2.0 * self._calm_s, MOST_CALM_S)
+        self._lowered_s = -math.inf
+        self._take(above, ended_s)
+
+    def _recover(self, now_s: float) -> None:
+        """Take a rung back after a calm while."""
+        if self._rung and now_s >= self._quiet_s + self._calm_s:
+            if self._lowered_s > -math.inf:  # it was not needed again
+                self._calm_s = max(CALM_S, self._calm_s / 2.0)
+            self._lowered_s = now_s
+            self._take(self._rung - 1, now_s)
+
+    def _take(self, rung: int, now_s: float) -> None:
+        raised = self.degradation.raised + (rung > self._rung)
+        self._rung, self._quiet_s = rung, max(self._quiet_s, now_s)
+        self.degradation = replace(self.degradation, level=self.rung.level, raised=raised)
+        for late in self._late.values():
+            late.clear()

@@ -1,0 +1,73 @@
+"""An adapter for two threads: each call under the lock of all of a robot's adapters.
+
+The node's thread decides about motion, and the thread of the force sensors makes the ticks and reacts to
+contacts. What they do takes microseconds, so one waits for the other no longer than that.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup
+
+
+class LockedAdapter(Adapter):
+    """Passes everything on to another adapter; `open` without the lock, because it waits for answers."""
+
+    def __init__(self, adapter: Adapter, lock: threading.RLock) -> None:
+        super().__init__(adapter.controller)
+        self._adapter, self._lock = adapter, lock
+
+    @classmethod
+    def make(cls, setup: Setup) -> Adapter:
+        raise TypeError("a locked adapter is made of another one")
+
+    def send(self, trajectory: Trajectory, now_ns: int) -> None:
+        with self._lock:
+            self._adapter.send(trajectory, now_ns)
+
+    def measured(self, positions: Mapping[str, float]) -> None:
+        with self._lock:
+            self._adapter.measured(positions)
+
+    def begin(self) -> None:
+        with self._lock:
+            self._adapter.begin()
+
+    def stop(self, braking: Trajectory | None, now_ns: int) -> None:
+        with self._lock:
+            self._adapter.stop(braking, now_ns)
+
+    def tick(self, now_ns: int) -> None:
+        with self._lock:
+            self._adapter.tick(now_ns)
+
+    def open(self) -> list[str]:
+        return self._adapter.open()
+
+    def rest(self) -> None:
+        with self._lock:
+            self._adapter.rest()
+
+    def at_rest(self, now_ns: int) -> bool:
+        with self._lock:
+            return self._adapter.at_rest(now_ns)
+
+    def close(self) -> None:
+        with self._lock:
+            self._adapter.close()
+
+    def lead_s(self, now_ns: int) -> float:
+        with self._lock:
+            return self._adapter.lead_s(now_ns)
+
+    @property
+    def trouble(self) -> str:
+        with self._lock:
+            return self._adapter.trouble
+
+    def values(self) -> dict[str, object]:
+        with self._lock:
+            return self._adapter.values()

@@ -1,0 +1,81 @@
+"""What the nodes of a running robot did lately, by their services `~/timeline`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from rclpy.client import Client
+
+from vla_accel_msgs.srv import GetTimeline
+from vla_accel_ros.nodes.clients.client_node import ClientNode
+from vla_accel_ros.nodes.service_calls import ask_again
+from vla_accel_ros.nodes.timeline import events_from_response
+from vla_accel_ros.timeline import Event, Recorded
+
+EXPECTED = ("inference", "trajectory")
+_TYPE = "vla_accel_msgs/srv/GetTimeline"
+_LATER_NS = (1 << 63) - 1
+
+
+class Timelines(ClientNode):
+    """What the nodes of a robot tell."""
+
+    def read(
+        self, seconds: float, timeout_s: float, expected: Sequence[str] = EXPECTED
+    ) -> tuple[list[Recorded], list[str]]:
+        """What each node of the robot did in the last seconds, and the names of expected nodes that did not
+        tell. timeout_s: for those to be found, and for each answer.
+
+        Raises TimeoutError, one sentence, where none tells, ValueError for an answer that is none.
+        """
+        end = time.monotonic() + timeout_s
+        while not set(expected) <= set(services := self._services()) and time.monotonic() < end:
+            self._executor.spin_once(timeout_sec=0.05)
+        found = [self._read(name, service, seconds, timeout_s) for name, service in sorted(services.items())]
+        records = [record for record in found if record is not None]
+        if not records:
+            where = self._node.get_namespace()
+            raise TimeoutError(
+                f"no node in {where} tells its timeline after {timeout_s:g} s: are inference and trajectory "
+                "running in this namespace and ROS domain?"
+            )
+        told = {node.rpartition("/")[2] for record in records for node in record.nodes}
+        return records, [name for name in expected if name not in told]
+
+    def _services(self) -> dict[str, str]:
+        """Of the robot's nodes, by their names."""
+        space = self._node.get_namespace().rstrip("/")
+        found = {}
+        for service, types in self._node.get_service_names_and_types():
+            node, _, last = service.removeprefix(f"{space}/").rpartition("/")
+            if _TYPE in types and last == "timeline" and service == f"{space}/{node}/timeline":
+                found[node] = service
+        return {node: service for node, service in found.items() if "/" not in node}
+
+    def _read(self, node: str, service: str, seconds: float, timeout_s: float) -> Recorded | None:
+        client = self._node.create_client(GetTimeline, service)
+        try:
+            # Its clock first: it may run on another machine.
+            now = self._ask(client, timeout_s, since_ns=_LATER_NS)
+            if now is None:
+                return None
+            since_ns, position, events = now.monotonic_ns - round(seconds * 1e9), 0, list[Event]()
+            while True:
+                page = self._ask(client, timeout_s, since_ns=since_ns, position=position)
+                if page is None:
+                    raise TimeoutError(f"{service} answered, and then no more: is {node} still alive?")
+                events += events_from_response(page)
+                if not page.more or page.next <= position:
+                    break
+                position = page.next
+        finally:
+            self._node.destroy_client(client)
+        name = service.rpartition("/")[0]
+        oldest_ns = max(since_ns, now.oldest_ns)
+        return Recorded(now.process, (name,), tuple(events), now.monotonic_ns, now.ros_ns, oldest_ns)
+
+    def _ask(self, client: Client, timeout_s: float, **fields: int) -> Any:
+        return ask_again(partial(client.call_async, GetTimeline.Request(**fields)), timeout_s, self._wait)

@@ -1,0 +1,226 @@
+"""What this process did lately: micro-batches, uploads, callbacks, publishes, deadlines, in one bounded ring.
+
+Always on, so that what went wrong can be looked at afterwards (`vla trace`). An event is a tuple that is
+appended to a deque: any thread writes, nobody waits, the oldest is forgotten. Times are nanoseconds of the
+machine's monotonic clock, which all its processes share. There is one ring for a process, `TIMELINE`, as
+there is one clock, one interpreter and mostly one GPU: whoever does something worth knowing writes one line,
+and needs no handle on who will read it.
+
+A frame is followed by its flow, a number made of its image's capture time, which goes with it from the camera
+to the command (`flow`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+import uuid
+import weakref
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+MOST = 32768
+"""Events that are kept: some 20 s of a robot at 30 Hz, 9 MB."""
+MOST_SCANNED, MOST_TOLD = 4096, 512
+"""Of a page: it takes a node about a millisecond."""
+
+Flows = tuple[int, ...]
+Detail = str | int | tuple[str | int, ...]
+"""Words of a tuple are put together when somebody reads them, without those that are empty."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class Event(NamedTuple):
+    """Something that happened. track: "lane main", "loop vision", "topic /action_chunk", ... An instant ends
+    when it begins. flows: the frames it belongs to. detail: what else is known of it."""
+
+    track: str
+    name: str
+    begin_ns: int
+    end_ns: int
+    flows: Flows = ()
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some of the events. oldest_ns: end of the oldest that is kept, 0 without any. next: position of the
+    page after, and `more`: whether there is one."""
+
+    events: tuple[Event, ...]
+    oldest_ns: int
+    next: int
+    more: bool
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What one process did. process: its name, see `process_name`; nodes: of it. monotonic_ns, ros_ns: one
+    instant by both clocks. oldest_ns: since when the events are all there are."""
+
+    process: str
+    nodes: tuple[str, ...]
+    events: tuple[Event, ...]
+    monotonic_ns: int = 0
+    ros_ns: int = 0
+    oldest_ns: int = 0
+
+
+class Timeline:
+    """A ring of events. Safe to use from several threads. clock_ns: monotonic nanoseconds."""
+
+    def __init__(self, most: int = MOST, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self.now_ns = clock_ns
+        self._ring: deque[tuple[int, int, int, str, str, Flows, Detail]] = deque(maxlen=most)
+        self._number = itertools.count().__next__
+        self._sources: list[weakref.WeakMethod[Callable[[], Iterable[Event]]]] = []
+
+    def span(
+        self,
+        track: str,
+        name: str,
+        begin_ns: int,
+        end_ns: int | None = None,
+        flows: Flows = (),
+        detail: Detail = "",
+    ) -> None:
+        """Something went on from begin_ns to end_ns, None = now."""
+        end_ns = self.now_ns() if end_ns is None else end_ns
+        self._ring.append((self._number(), begin_ns, end_ns, track, name, flows, detail))
+
+    def instant(self, track: str, name: str, flows: Flows = (), detail: Detail = "") -> None:
+        """Something happens now."""
+        now_ns = self.now_ns()
+        self._ring.append((self._number(), now_ns, now_ns, track, name, flows, detail))
+
+    def add_source(self, source: Callable[[], Iterable[Event]]) -> None:
+        """A method that tells, as a page is read, some events that were not known before: of a GPU. It is
+        forgotten with its object."""
+        self._sources.append(weakref.WeakMethod(source))
+
+    def events(self, since_ns: int = 0) -> list[Event]:
+        """Those that ended at since_ns or later, in the order in which they were written."""
+        position, found = 0, list[Event]()
+        while True:
+            page = self.page(since_ns, position)
+            found += page.events
+            if not page.more:
+                return found
+            position = page.next
+
+    def page(self, since_ns: int = 0, position: int = 0) -> Page:
+        """The next events from a position on that ended at since_ns or later; position 0 = the oldest."""
+        grown = self._ask_sources()
+        kept = list(self._ring)  # one operation of the interpreter: no other thread appends meanwhile
+        if not kept:
+            return Page((), 0, position, False)
+        first = max(0, position - kept[0][0])
+        scanned = kept[first : first + MOST_SCANNED]
+        wanted = [entry for entry in scanned if entry[2] >= since_ns]
+        told = wanted[:MOST_TOLD]
+        last = told[-1] if len(wanted) > len(told) else scanned[-1] if scanned else kept[-1]
+        events = tuple(Event(e[3], e[4], e[1], e[2], e[5], _words(e[6])) for e in told)
+        return Page(events, kept[0][2], last[0] + 1, grown or last[0] < kept[-1][0])
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._ring.clear()
+
+    def _ask_sources(self) -> bool:
+        """Whether they told something, and so may have more."""
+        grown = False
+        for reference in tuple(self._sources):
+            source = reference()
+            if source is None:
+                self._sources.remove(reference)
+                continue
+            try:
+                found = tuple(source())
+            except Exception:
+                _LOG.exception("a part of the timeline cannot be read")
+                continue
+            for event in found:
+                self.span(event.track, event.name, event.begin_ns, event.end_ns, event.flows, event.detail)
+            grown |= bool(found)
+        return grown
+
+
+def _words(detail: Detail) -> str:
+    return " ".join(str(word) for word in detail if word != "") if isinstance(detail, tuple) else str(detail)
+
+
+TIMELINE = Timeline()
+"""Of this process."""
+
+
+def flow(stamp_ns: int, robot: str = "") -> int:
+    """The number of a frame: its capture time in nanoseconds of the ROS clock, and whose it is where several
+    share an engine."""
+    return stamp_ns ^ _number_of(robot) if robot else stamp_ns
+
+
+@cache
+def _number_of(robot: str) -> int:
+    return zlib.crc32(robot.encode()) << 16
+
+
+@cache
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+@cache
+def _token(pid: int) -> str:
+    return uuid.uuid4().hex[:8]
+
+
+def process_name() -> str:
+    """Of this one: "<boot of the machine> <number> <token>". Processes of one boot have one monotonic clock;
+    those of two containers may have one number."""
+    pid = os.getpid()
+    return f"{_boot()} {pid} {_token(pid)}"
+
+
+def merged(records: Sequence[Recorded]) -> list[Recorded]:
+    """Each process once, with all its nodes, until the first was asked, in the clock of its machine.
+
+    Clocks of other machines are put beside it by ROS time, which is as good as their ROS times agree.
+    """
+    found: dict[str, Recorded] = {}
+    for record in records:
+        before = found.get(record.process)
+        if before is not None and len(before.events) >= len(record.events):
+            record = before if set(record.nodes) <= set(before.nodes) else _with_nodes(before, record)
+        elif before is not None:
+            record = _with_nodes(record, before)
+        found[record.process] = record
+    shifted = [_shifted(record, records[0]) for record in found.values()]
+    end_ns = min((record.monotonic_ns for record in shifted), default=0)
+    return [
+        replace(record, events=tuple(event for event in record.events if event.begin_ns <= end_ns))
+        for record in shifted
+    ]
+
+
+def _with_nodes(record: Recorded, other: Recorded) -> Recorded:
+    return replace(record, nodes=tuple(dict.fromkeys((*record.nodes, *other.nodes))))
+
+
+def _shifted(record: Recorded, reference: Recorded) -> Recorded:
+    if record.process.split()[0] == reference.process.split()[0]:
+        return record
+    by_ns = (record.ros_ns - record.monotonic_ns) - (reference.ros_ns - reference.monotonic_ns)
+    events = tuple(e._replace(begin_ns=e.begin_ns + by_ns, end_ns=e.end_ns + by_ns) for e in record.events)
+    monotonic_ns, oldest_ns = record.monotonic_ns + by_ns, record.oldest_ns + by_ns
+    return replace(record, events=events, monotonic_ns=monotonic_ns, oldest_ns=oldest_ns)

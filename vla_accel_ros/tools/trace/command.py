@@ -1,0 +1,72 @@
+"""`vla trace`: the subcommand."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from vla_accel_ros.timeline import Recorded, merged
+from vla_accel_ros.tools.options import subcommand
+
+SECONDS = 10.0
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand."""
+    what = "what a robot did lately, for Perfetto, and where the time from image to command goes"
+    parser = subcommand(subparsers, "trace", what, run)
+    add = parser.add_argument
+    add("bag", type=Path, nargs="?", metavar="BAG", help="of a recording (default: of a running robot)")
+    add("-o", "--output", type=Path, metavar="FILE", help="write the trace there; open it in ui.perfetto.dev")
+    add(
+        "--seconds",
+        type=float,
+        metavar="S",
+        help=f"of the past (default: {SECONDS:g}), or of the end of the bag (default: all)",
+    )
+    add("--namespace", default="", metavar="NS", help="of the robot (default: none)")
+    add("--timeout", type=float, default=5.0, metavar="S", help="to wait for nodes (default: %(default)g s)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, print the table, write the trace."""
+    for name in ("seconds", "timeout"):
+        given = getattr(arguments, name)
+        if given is not None and not 0.0 < given < math.inf:
+            raise ValueError(f"--{name} is {given:g}: give seconds, more than 0")
+
+    from vla_accel_ros.tools.trace import bag, latency
+
+    records: Sequence[Recorded]
+    if arguments.bag is not None:
+        record, moments = bag.read(arguments.bag, arguments.seconds)
+        records, rows = [record], latency.steps(moments.values(), latency.RECORDED)
+    else:
+        records = _live(arguments.namespace, arguments.seconds or SECONDS, arguments.timeout)
+        rows = [*latency.steps(latency.frames(records).values()), *latency.gpu_steps(records)]
+    print(latency.table(rows), flush=True)
+    if arguments.output is not None:
+        from vla_accel_ros.tools.trace import perfetto_file
+
+        count = perfetto_file.write(arguments.output, records)
+        print(f"{arguments.output}: {count} events; open it in https://ui.perfetto.dev", file=sys.stderr)
+    return 0
+
+
+def _live(namespace: str, seconds: float, timeout_s: float) -> list[Recorded]:
+    from vla_accel_ros.nodes.clients.timelines import Timelines
+
+    with Timelines(namespace) as timelines:
+        told, missing = timelines.read(seconds, timeout_s)
+    records = merged(told)
+    for name in missing:
+        print(f"{name} does not tell its timeline: what it does is not known", file=sys.stderr)
+    for record in records:
+        past_s = (record.monotonic_ns - record.oldest_ns) * 1e-9
+        if past_s < 0.99 * seconds:
+            nodes = ", ".join(record.nodes)
+            print(f"{nodes}: what was more than {past_s:.1f} s ago is not kept", file=sys.stderr)
+    return records

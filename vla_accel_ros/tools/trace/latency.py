@@ -1,0 +1,136 @@
+"""Where the time from image stamp to command goes: the moments of every frame, and what is between them.
+
+Moments are the host's. A frame's later moments are missing where it was overtaken, or where a ring did not
+go back as far; a step counts the frames that have both its ends. What nobody told of stands there as not
+known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vla_accel_ros.timeline import Event, Recorded
+
+LIVE = (
+    ("captured", "arrived", "image on its way"),
+    ("arrived", "observed", "image taken; waits for its set and for the lane"),
+    ("observed", "prefix", "upload, encode, prefill"),
+    ("prefix", "acting", "waits for the action's turn"),
+    ("acting", "acted", "denoise, or the action's tokens"),
+    ("acted", "published", "finished, not yet published"),
+    ("published", "received", "chunk on its way"),
+    ("received", "followed", "chunk read"),
+    ("followed", "limited", "joined, limited"),
+    ("limited", "commanded", "command published"),
+)
+"""Steps: the moments at their ends, and what happens between."""
+
+RECORDED = (
+    ("captured", "arrived", "image stamp to its record"),
+    ("arrived", "prefix", "record of the image to that of its prefix"),
+    ("prefix", "published", "record of the prefix to that of its chunk"),
+    ("published", "commanded", "record of the chunk to that of the next command"),
+)
+"""Of a bag, which knows when messages came to the recorder and nothing of what was between."""
+
+CHUNKS = "/action_chunk"
+OBSERVED = "observe."
+FOLLOWED = ("trajectory", "follow")
+"""Track and name of what becomes of a chunk in the trajectory node."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step took in each frame that has both ends, in ms; in order of the frames."""
+
+    what: str
+    ms: tuple[float, ...] = ()
+
+
+def frames(records: Sequence[Recorded]) -> dict[int, dict[str, int]]:
+    """The moments of each frame, in monotonic nanoseconds, by its flow; of several chunks those of the first.
+    Frames of which nobody made a prefix were overtaken, or are those of the later cameras of a set."""
+    found: dict[int, dict[str, int]] = {}
+    events = sorted(
+        ((place, e) for place, record in enumerate(records) for e in record.events if e.flows),
+        key=lambda each: each[1].begin_ns,
+    )
+    following = {place for place, event in events if (event.track, event.name) == FOLLOWED}
+    for each, (captured_ns, arrived_ns) in _arrivals(events).items():
+        found[each] = {"captured": captured_ns, "arrived": arrived_ns}
+    for place, event in events:
+        # The first is the frame's; the others of an `observe` are its later images, and frames of their own.
+        for each in event.flows[:1] if event.name.startswith(OBSERVED) else event.flows:
+            _note(found.setdefault(each, {}), event, place in following)
+    return found
+
+
+def _note(at: dict[str, int], event: Event, follows: bool) -> None:
+    """follows: it is of the process that follows chunks; others may hear them too."""
+    track, name = event.track, event.name
+    if track.startswith("lane ") and name.startswith(OBSERVED):
+        at.setdefault("observed", event.begin_ns)
+        at.setdefault("prefix", event.end_ns)
+    elif track.startswith("lane ") and name.startswith("act.") and "published" not in at:
+        at.setdefault("acting", event.begin_ns)
+        at["acted"] = max(event.end_ns, at.get("acted", 0))
+    elif name in ("publish", "write") and track.endswith(CHUNKS):  # a message, or shared memory
+        at.setdefault("published", event.begin_ns)
+    elif name in ("callback", "read") and track.endswith(CHUNKS) and follows:
+        at.setdefault("received", event.begin_ns)
+    elif (track, name) == FOLLOWED:
+        at.setdefault("followed", event.begin_ns)
+    elif name == "publish" and follows:
+        at.setdefault("limited", event.begin_ns)
+        at.setdefault("commanded", event.end_ns)
+
+
+def _arrivals(events: Iterable[tuple[int, Event]]) -> dict[int, tuple[int, int]]:
+    """Of each frame when it was captured and when its last image arrived: "taken" tells its age in ROS time,
+    from which no jump or other speed of that clock keeps it."""
+    begun: dict[tuple[int, int], list[Event]] = {}
+    found: dict[int, tuple[int, int]] = {}
+    for place, event in events:
+        each = event.flows[0]
+        if event.name == "callback":
+            begun.setdefault((place, each), []).append(event)
+        elif event.name == "taken" and event.track.startswith("camera "):
+            around = [one for one in begun.get((place, each), ()) if one.end_ns >= event.begin_ns]
+            at_ns = around[-1].begin_ns if around else event.begin_ns
+            found[each] = at_ns - int(event.detail or 0), at_ns
+    return found
+
+
+def steps(moments: Iterable[dict[str, int]], of: Sequence[tuple[str, str, str]] = LIVE) -> list[Step]:
+    """What each step took, and the whole at the end."""
+    moments = list(moments)
+    whole = (of[0][0], of[-1][1], "image stamp to command")
+    return [Step(what, _between(moments, begin, end)) for begin, end, what in (*of, whole)]
+
+
+def _between(moments: Iterable[dict[str, int]], begin: str, end: str) -> tuple[float, ...]:
+    return tuple((at[end] - at[begin]) * 1e-6 for at in moments if begin in at and end in at)
+
+
+def gpu_steps(records: Sequence[Recorded]) -> list[Step]:
+    """What the GPU computed, by kind of micro-batch."""
+    found: dict[str, list[float]] = {}
+    for event in (e for record in records for e in record.events if e.track.startswith("GPU")):
+        found.setdefault(event.name, []).append((event.end_ns - event.begin_ns) * 1e-6)
+    return [Step(f"on the GPU: {name}", tuple(ms)) for name, ms in sorted(found.items())]
+
+
+def table(rows: Sequence[Step]) -> str:
+    """For a terminal: a line for each step."""
+    width = max(len(row.what) for row in rows)
+    lines = [f"{'where the time goes':<{width}}  frames  median ms   p99 ms"]
+    for row in rows:
+        if row.ms:
+            p50, p99 = np.percentile(row.ms, (50, 99))
+            lines.append(f"{row.what:<{width}}  {len(row.ms):6d}  {p50:9.3f}  {p99:7.3f}")
+        else:
+            lines.append(f"{row.what:<{width}}       0  not known: no frame has both ends of it")
+    return "\n".join(lines)
