@@ -58,8 +58,9 @@ class Stages:
     """encode, prefill, denoise and finish of a model over a pool of prefixes.
 
     time_rule: of the flow, see models.flow.sampling. ops: makes the kernels of a stage; None = those of the
-    pool's device. precision: see engine.stages.precision. rule: how pixels become the network's. joints:
-    numbers of an action that the magnitudes of updates count where a call does not say; None = all.
+    pool's device. prefix_ops: the same for encode and prefill; None = ops. precision: see
+    engine.stages.precision. rule: how pixels become the network's. joints: numbers of an action that the
+    magnitudes of updates count where a call does not say; None = all.
     partitions: streams by a name for each, on which stages that are called for that partition are captured,
     so that their graphs keep its processors and priority; None, which is there, is no partition. A call that
     names none is for that of the stream which it is in, if there is one.
@@ -75,13 +76,14 @@ class Stages:
         precision: str = EXACT,
         rule: PixelRule = OPENPI.pixels,
         joints: int | None = None,
+        prefix_ops: Callable[[], Ops] | None = None,
     ) -> None:
         device, dtype, sizes = pool.k.device, pool.k.dtype, model.config.prefix
         self.model, self.pool, self.time_rule, self.rule = model, pool, time_rule, rule
         self.joints = joints
         self.partitions: dict[Hashable, torch.cuda.Stream | None] = {None: None}
         check(precision, True, device, dtype)
-        self._ops = ops or (lambda: ops_for(device))
+        self.make_ops = ops or (lambda: ops_for(device))
         self.prefix = fold_prefix(model.language_model)
         self.small = Small(precision, model, self.prefix)
         self.carry = torch.zeros(pool.slots, sizes.width, device=device, dtype=dtype)
@@ -95,7 +97,7 @@ class Stages:
         self._experts: dict[int, Expert] = {}
         self._clean: dict[int, Expert] = {}
         self._stages: dict[Hashable, Stage] = {}
-        self._chain = self._ops()
+        self._chain = (prefix_ops or self.make_ops)()
         self._making, self._observing, self._chained = threading.RLock(), threading.Lock(), InOrder(device)
         self._locks: dict[Hashable, threading.Lock] = {}
 
@@ -259,7 +261,7 @@ class Stages:
         """The hidden state [W] after the final norm of a prefix's last token, which text begins with."""
         stage = self._stage(
             ("finish",),
-            lambda: Finish(self.model, self.prefix, self.pool, self.tables, self.carry, self._ops()),
+            lambda: Finish(self.model, self.prefix, self.pool, self.tables, self.carry, self.make_ops()),
         )
         with self._locks["finish",]:
             stage.set([slot], [length])
@@ -303,7 +305,7 @@ class Stages:
                 expert,
                 self.pool,
                 self.tables,
-                self._ops(),
+                self.make_ops(),
                 batch,
                 self.small.expert(expert.layers),
                 partial(self.clean, steps),
@@ -314,12 +316,12 @@ class Stages:
         return self._stage(("denoise", batch, steps), make)
 
     def _run(self, stage: Stage, partition: Hashable) -> None:
-        stage.partition = partition = self._partition() if partition is None else partition
+        stage.partition = partition = self.current_partition() if partition is None else partition
         stage.capture(self.partitions[partition])
         stage.run()
 
-    def _partition(self) -> Hashable:
-        """That of the current stream."""
+    def current_partition(self) -> Hashable:
+        """That of the current stream; None if it is none of theirs."""
         if len(self.partitions) == 1:
             return None
         current = torch.cuda.current_stream(self.pool.k.device)
