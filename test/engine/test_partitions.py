@@ -15,7 +15,7 @@ from fake_driver import Driver, Stream, streams
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, EngineConfig, Split
 from vla_accel_ros.engine.lane_streams import LaneStreams
 from vla_accel_ros.engine.partitioned import Partitioned
-from vla_accel_ros.engine.partitions import CannotDivide, divide, sizes
+from vla_accel_ros.engine.partitions import CannotDivide, divide, of_size, sizes
 from vla_accel_ros.engine.policies.chunks import WholeChunks
 from vla_accel_ros.engine.policies.lanes import lanes_of
 from vla_accel_ros.engine.policies.partition import Measured
@@ -55,6 +55,12 @@ def test_a_device_is_divided_into_what_was_asked_for_and_the_rest() -> None:
     ]
 
 
+@pytest.mark.usefixtures("streams")
+@pytest.mark.parametrize(("asked", "found"), [(32, 32), (100, 100), (33, 40), (28, 28), (1, 8), (124, 124)])
+def test_a_set_of_a_size_is_found_on_either_side(asked: int, found: int) -> None:
+    assert of_size(CUDA, asked, Driver()).sms == found
+
+
 @pytest.mark.parametrize(
     ("first", "said"),
     [
@@ -69,7 +75,7 @@ def test_a_number_that_leaves_nothing_is_refused(first: int, said: str) -> None:
 
 
 def test_a_driver_that_cannot_says_why() -> None:
-    with pytest.raises(CannotDivide, match=f"has no {OLD}, which it needs CUDA 12.4 or newer for"):
+    with pytest.raises(CannotDivide, match=rf"has no {OLD} \(one of CUDA 12.4 or newer has it\)"):
         divide(CUDA, 32, driver=Driver(missing=OLD))
     with pytest.raises(CannotDivide, match=f"{OLD} failed with error 801"):
         divide(CUDA, 32, driver=Driver(failing=OLD))

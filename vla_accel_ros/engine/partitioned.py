@@ -80,6 +80,11 @@ class Partitioned:
         return None if self.streams is None else self.streams.split
 
     @property
+    def missing(self) -> bool:
+        """Whether one was asked for by numbers and there is none."""
+        return self._config.split is not None and self.split is None
+
+    @property
     def sets(self) -> tuple[Split, ...]:
         """Splits between which the policy chooses, () = it has no choice."""
         return () if self._policy is None else self._policy.sets

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +65,17 @@ def sizes(device: torch.device, first: int, driver: Any = None) -> tuple[int, in
     return _count(mine), _count(rest)
 
 
+def of_size(device: torch.device, count: int, driver: Any = None) -> Partition:
+    """One of so many multiprocessors, on either side of a split, or of the next larger number there is."""
+    driver = driver or _driver()
+    mine, rest = sizes(device, count, driver)
+    other = mine + rest - count
+    with suppress(ValueError):  # the other side may be too large to leave anything
+        if mine != count and sizes(device, other, driver)[1] == count:
+            return divide(device, other, driver=driver)[1]
+    return divide(device, count, driver=driver)[0]
+
+
 def _split(device: torch.device, first: int, driver: Any) -> tuple[ctypes.c_int, Any, Any]:
     number = ctypes.c_int()
     _call(driver, "cuDeviceGet", ctypes.byref(number), device.index or 0)
@@ -102,7 +114,7 @@ def _count(resource: Any) -> int:
 def _call(driver: Any, name: str, *given: Any) -> None:
     function = getattr(driver, name, None)
     if function is None:
-        raise CannotDivide(f"this GPU driver has no {name}, which it needs CUDA 12.4 or newer for")
+        raise CannotDivide(f"this GPU driver has no {name} (one of CUDA 12.4 or newer has it)")
     result = function(*given)
     if result != 0:
         raise CannotDivide(f"{name} failed with error {result}")
