@@ -5,14 +5,20 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
+from builders import make_policy
 from fake_driver import Driver, Stream, streams
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, EngineConfig, Split
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.flow_actor import FlowActor
 from vla_accel_ros.engine.lane_streams import LaneStreams
 from vla_accel_ros.engine.partitioned import Partitioned
 from vla_accel_ros.engine.partitions import CannotDivide, divide, of_size, sizes
@@ -21,6 +27,8 @@ from vla_accel_ros.engine.policies.lanes import lanes_of
 from vla_accel_ros.engine.policies.partition import Measured
 from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
 from vla_accel_ros.engine.split_times import RUNS, WARM_UPS, late, measure
+from vla_accel_ros.engine.stages.stage import Stage
+from vla_accel_ros.engine.stages.stages import Stages
 
 __all__ = ["streams"]
 
@@ -295,6 +303,46 @@ def test_auto_takes_none_where_it_cannot_have_any(
     assert device.made.split is None and device.made.sets == () and not device.made.chooses
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert warning.getMessage() == device.made.why
+
+
+@pytest.mark.parametrize("staggered", [0, 3])
+def test_auto_measures_on_the_stages_of_an_engine(
+    monkeypatch: pytest.MonkeyPatch, streams: type[Stream], staggered: int
+) -> None:
+    """Of one on a CPU, whose stages run in streams that only tell of it."""
+    engine = Engine(make_policy("pi0"), fast=True, lanes=ACTIONS_APART, steps=3, staggered=staggered, slots=8)
+    stages, actor = engine.runner.stages, engine.runner.actor
+    assert isinstance(stages, Stages) and isinstance(actor, FlowActor)
+    ran = set[Any]()
+    run = Stage.run
+    monkeypatch.setattr(
+        Stage, "run", lambda stage: (ran.add((type(stage).__name__, stage.partition)), run(stage))
+    )
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132)
+    )
+    local = threading.local()  # as current streams are
+    monkeypatch.setattr(torch.cuda, "stream", partial(_in_thread, local))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: local.stream)
+    config = EngineConfig(lanes=ACTIONS_APART, partition="auto", steps=3, staggered=staggered)
+    made = Partitioned(config, CUDA, True, Driver())
+    made.policy(WholeChunks())
+    made.serve(stages, None)
+    made.choose(stages, actor, 2, 8)
+    splits = [Split(32, 100), Split(64, 68), Split(88, 44), Split(96, 36)]
+    assert [one.split for one in made.measured] == [None, *splits]
+    acting, seeing = ({lane, *((lane, split) for split in splits)} for lane in ("action", "vision"))
+    steps = "StaggeredStep" if staggered else "Denoise"
+    assert {partition for name, partition in ran if name == steps} == acting
+    assert {partition for name, partition in ran if name in ("Encode", "Prefill")} == seeing
+    assert stages.pool.free == stages.pool.slots
+
+
+@contextmanager
+def _in_thread(local: threading.local, stream: Stream) -> Iterator[None]:
+    before, local.stream = getattr(local, "stream", None), stream
+    yield
+    local.stream = before
 
 
 def _no_memory(*_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Sets of a real GPU's multiprocessors: they share none, graphs keep them, and what is computed is the same."""
+"""Sets of a real GPU's multiprocessors: they share none, graphs keep them, what is computed is the same."""
 
 from __future__ import annotations
 
