@@ -243,10 +243,10 @@ def switching(policy: Policy, arguments: argparse.Namespace) -> tuple[dict[str, 
     two = streams.splits[0], streams.splits[-1]
     count = 4 * arguments.runs
     taken: dict[str, float] = {}
-    for split in two:
-        streams.use(split)
+    for one_side in two:
+        streams.use(one_side)
         stations.step()
-        taken[str(split)] = _each_ms(engine, lambda index: stations.step(False), count)
+        taken[str(one_side)] = _each_ms(engine, lambda index: stations.step(False), count)
     streams.use(two[0])
 
     def to_and_fro(index: int) -> None:

@@ -315,9 +315,12 @@ def test_auto_measures_on_the_stages_of_an_engine(
     assert isinstance(stages, Stages) and isinstance(actor, FlowActor)
     ran = set[Any]()
     run = Stage.run
-    monkeypatch.setattr(
-        Stage, "run", lambda stage: (ran.add((type(stage).__name__, stage.partition)), run(stage))
-    )
+
+    def noted(stage: Stage) -> None:
+        ran.add((type(stage).__name__, stage.partition))
+        run(stage)
+
+    monkeypatch.setattr(Stage, "run", noted)
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132)
     )

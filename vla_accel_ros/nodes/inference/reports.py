@@ -171,7 +171,7 @@ def of_overload(now: Degradation) -> DiagnosticStatus:
 
 def of_partition(partitioned: Partitioned) -> DiagnosticStatus:
     """Which multiprocessors actions have to themselves, and why."""
-    values = {
+    values: dict[str, object] = {
         "partition": partitioned.split or NO_PARTITION,
         "splits by load": ", ".join(map(str, partitioned.sets)) or "no",
         "switched": partitioned.switched,
