@@ -102,6 +102,18 @@ class FlowActor:
         if self._seats is not None:
             self._seats.prepare()
 
+    def rehearse(self, slot: int, length: int, steps: int) -> None:
+        """Compute what is between two chunks of a prefix, for its time alone: a step of all seats or, without
+        seats, a chunk. Before the first request, and where there are captured stages."""
+        assert isinstance(self._stages, Stages)
+        if isinstance(self._seats, CapturedSeats):
+            self._seats.rehearse(slot, length)
+            return
+        config, device = self._policy.config, self._policy.device
+        noise = torch.zeros(1, config.horizon, config.action_dim, device=device)
+        state = torch.zeros(1, config.state_dim, device=device) if self._policy.takes_state else None
+        self._stages.act(noise, state, [slot], [length], steps)
+
     def room(self, request: Request) -> bool:
         """Whether a seat is free, or will be when chunks of another instruction are dropped."""
         if self._seats is None or request.whole:

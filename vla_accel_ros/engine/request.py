@@ -19,6 +19,7 @@ import numpy as np
 from vla_accel_ros.types import Agreement, Chunk, Observation
 
 if TYPE_CHECKING:  # policies plan with requests where there is no torch
+    from vla_accel_ros.engine.config import Split
     from vla_accel_ros.engine.kv.prefixes import Prefix
     from vla_accel_ros.models.flow.rtc import Guidance
     from vla_accel_ros.models.text.decoding import Sampling
@@ -140,13 +141,14 @@ class MicroBatch:
     """What one launch computes: a stage of some requests.
 
     steps: how many denoising steps or tokens; 0 = to the end. draft: ids that may be the next tokens of the
-    request whose stage is PREFILL.
+    request whose stage is PREFILL. split: of the processors while it runs, None = as its lane has it.
     """
 
     stage: str
     requests: tuple[Request, ...]
     steps: int = 1
     draft: tuple[int, ...] = ()
+    split: Split | None = None
 
     @property
     def kind(self) -> str:

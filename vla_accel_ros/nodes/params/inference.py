@@ -148,6 +148,13 @@ INFERENCE = (
         maximum=64,
     ),
     Parameter(
+        "partition",
+        EngineConfig.partition,
+        "Sets of the GPU's multiprocessors for two or three lanes: none; A:B in quotes, A for actions and B "
+        "for frames and text; auto measures splits on configure and takes one only where actions would be "
+        "late without (docs/streaming.md). Where a GPU cannot be divided, actions come first by priority.",
+    ),
+    Parameter(
         "token_mode",
         EngineConfig.token_mode,
         "How frames of a model that acts by tokens (OpenVLA) share forwards: not at all; pipelined, later "
