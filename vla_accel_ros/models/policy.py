@@ -228,7 +228,7 @@ class Policy:
         raw: float [H, A], normalised; state: [D'], the observation's own, added to delta dimensions.
         Returns float32 [H, D], absolute.
         """
-        joints = raw.detach().cpu()[:, : self.joints].double().numpy()
+        joints = raw.detach().cpu().double().numpy()[:, : self.joints]
         targets = self.action_normalizer.unnormalize(joints) + self._origin(state)
         return targets.astype(np.float32)
 
@@ -275,9 +275,11 @@ class Policy:
 
 def state_origin(delta_mask: np.ndarray, state: np.ndarray) -> np.ndarray:
     """float64 [D]: the state where an action is relative to it, 0 elsewhere."""
-    origin, known = np.zeros(len(delta_mask)), min(len(state), len(delta_mask))
-    if delta_mask[known:].any():
-        last = np.flatnonzero(delta_mask)[-1]
-        raise ValueError(f"delta_mask makes action {last} relative, but the state has {len(state)} values.")
-    np.copyto(origin[:known], state[:known], where=delta_mask[:known])
+    origin = np.zeros(len(delta_mask))
+    relative = np.flatnonzero(delta_mask)
+    if len(relative) and relative[-1] >= len(state):
+        raise ValueError(
+            f"delta_mask makes action {relative[-1]} relative, but the state has {len(state)} values."
+        )
+    origin[relative] = np.asarray(state, np.float64)[relative]
     return origin

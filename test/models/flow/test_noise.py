@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,14 +83,3 @@ def test_coherent_noise_is_normal_and_its_columns_and_rows_are_independent():
     np.testing.assert_allclose((rows[1:] * rows[:-1]).mean(axis=0), 0.0, atol=0.01)
     np.testing.assert_allclose((rows**4).mean(axis=0), 3.0, atol=0.1)
     assert coherent(5, 0, 0.1, (8, 6)).dtype == np.float32
-
-
-@given(seed=st.integers(0, 2**70), number=st.integers(0, 2**40))
-def test_fresh_noise_is_that_of_numpys_generator_of_the_numbers_themselves(seed, number):
-    plain = np.random.default_rng((seed, number, 0)).standard_normal((H, A), dtype=np.float32)
-    np.testing.assert_array_equal(fresh(seed, number, (H, A)), plain)
-
-
-def test_a_number_that_is_negative_is_refused():
-    with pytest.raises(ValueError, match="non-negative"):
-        fresh(0, -1, (H, A))

@@ -19,10 +19,7 @@ _WORDS = 4  # of 64 bits, that one count of Philox-4x64 makes
 
 def fresh(seed: int, number: int, shape: tuple[int, int]) -> np.ndarray:
     """float32 [H, A], of a request's number."""
-    words: tuple[int, ...] | np.ndarray = (seed, number, 0)
-    if min(words) >= 0 and max(words) < 1 << 32:  # what numpy makes of them itself, and takes its time for
-        words = np.array(words, np.uint32)
-    return np.random.default_rng(words).standard_normal(shape, dtype=np.float32)
+    return np.random.default_rng((seed, number, 0)).standard_normal(shape, dtype=np.float32)
 
 
 def coherent(seed: int, stamp_ns: int, step_dt_s: float, shape: tuple[int, int]) -> np.ndarray:
