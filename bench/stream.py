@@ -7,16 +7,17 @@ A setting is a word for lanes, and other options of the engine behind it: "text,
 "two,partition=32:100". The first is what the others are compared with.
 
 Full-size random weights. A camera gives a frame 30 times a second, joints change 500 times a second, further
-chunks are wanted as often, and the model continues its own prompt for 72 tokens a second. The ways: `stream`: chunks are
-staggered, each in a seat; `fresh`: the first chunk of a frame is whole and before them (docs/staggered.md).
-Of each case, by the host's clock after a warm-up, with the interpreter set as in a node: frames a second and those dropped, finished chunks a second
+chunks are wanted as often, and the model continues its own prompt for 72 tokens a second. The ways: `stream`:
+chunks are staggered, each in a seat; `fresh`: the first chunk of a frame is whole and before them
+(docs/staggered.md). The interpreter is set as in a node.
+Of each case, by the host's clock after a warm-up: frames a second and those dropped, finished chunks a second
 and the time from one to the next, from an image in host memory to the first finished chunk of it, tokens a
 second, and what was given up for overload.
 
 Then everything is wanted at once without a deadline. The work done in a second is the sum over frames, chunks
 and tokens of how long each takes when nothing else runs, so it is at most about 1 one after another;
-`against_first` compares it with the first setting of the same way, which is meant to be `one`. Prints a table and writes
-bench/results/stream.json. --small runs tiny models in float32 on a CPU to try the command; its figures mean
+`against_first` compares it with the first setting of the same way, which is meant to be `one`.
+Prints a table and writes bench/results/stream.json. --small runs tiny models in float32 on a CPU to try the command; its figures mean
 nothing and are written only to --out.
 """
 
