@@ -90,8 +90,8 @@ MUTATIONS = (
     ),
     Mutation(
         "a slot is given away before its layer was computed",
-        "            yield matrices\n            self._release(number)",
-        "            self._release(number)\n            yield matrices",
+        "            yield matrices\n            self._release(number, last)",
+        "            self._release(number, last)\n            yield matrices",
         ("test_offload.py",),
         "own_weights or same_bits",
     ),

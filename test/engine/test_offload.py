@@ -8,6 +8,7 @@ GPU has.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,17 @@ def test_a_layer_is_copied_once_a_run_and_as_early_as_its_slot_is_free() -> None
     assert seen == [ahead, ahead, third, third, fourth, fourth, fourth, fourth]
 
 
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("cuts", [(0, 3, 7), (0, 1, 2, 7), (0, 6, 7)])
+def test_layers_may_be_computed_in_groups(cuts: tuple[int, ...], slots: int) -> None:
+    layers = make_layers(7)
+    expected, ring = weights(layers), LayerRing(layers, 0.6, CPU, slots)
+    for _ in range(2):
+        for first, end in pairwise(cuts):
+            for given, matrices in zip(ring.between(first, end), expected[first:end], strict=True):
+                assert [matrix.tolist() for matrix in given] == [matrix.tolist() for matrix in matrices]
+
+
 def test_streamed_weights_leave_the_memory_that_they_were_in() -> None:
     layers = make_layers(4)
     before = [layer[1][0].weight.data_ptr() for layer in layers]
@@ -161,6 +173,17 @@ def test_actions_of_openvla_have_the_same_bits(option: str, tmp_path: Path) -> N
                 kept.append(torch.from_numpy(engine.act(prefix).actions))
     assert all(torch.equal(one, other) for one, other in zip(kept[:4], kept[4:], strict=True))
     assert not torch.equal(kept[0], kept[2])
+
+
+@pytest.mark.parametrize("groups", [2, 5])
+def test_frames_in_groups_of_layers_have_the_same_bits(groups: int) -> None:
+    chunks, options = [], dict[str, Any](offload="vision", prefill_groups=groups)
+    for given in ({}, options):
+        engine = Engine(make_policy("pi0", vision=VISION), EngineConfig(fast=True, **given))
+        for seed in (0, 1):
+            with engine.observe(make_observation(seed)) as prefix:
+                chunks.append(engine.act(prefix).actions)
+    np.testing.assert_array_equal(chunks[:2], chunks[2:])
 
 
 def test_stages_of_other_numbers_of_images_share_the_ring() -> None:

@@ -137,18 +137,24 @@ class LayerRing:
         return len(self.streamed) * self._layout.nbytes
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        self._begin()  # now, not with the first layer: what comes before it takes time, too
-        return self._in_order()
+        return self.between(0, self.layers)
 
-    def _in_order(self) -> Iterator[tuple[Tensor, ...]]:
-        for index, matrices in enumerate(self._matrices):
-            number = self._numbers.get(index)
+    def between(self, first: int, end: int) -> Iterator[tuple[Tensor, ...]]:
+        """The same of layers from the first to the one before `end`."""
+        numbers = [number for index, number in self._numbers.items() if first <= index < end]
+        last = max(numbers, default=-1)
+        self._begin(numbers)  # now, not with the first layer: what comes before it takes time, too
+        return self._in_order(first, end, last)
+
+    def _in_order(self, first: int, end: int, last: int) -> Iterator[tuple[Tensor, ...]]:
+        for index in range(first, end):
+            number, matrices = self._numbers.get(index), self._matrices[index]
             if number is None:
                 yield matrices
                 continue
             self._await(number)
             yield matrices
-            self._release(number)
+            self._release(number, last)
 
     @contextmanager
     def without_copies(self) -> Iterator[None]:
@@ -165,10 +171,10 @@ class LayerRing:
         for number in range(len(self.streamed)):
             self._slots[number % self.slots].copy_(self._host[number], non_blocking=True)
 
-    def _begin(self) -> None:
-        if self._copies and self._stream is not None:
+    def _begin(self, numbers: Sequence[int]) -> None:
+        if numbers and self._copies and self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        for number in range(self.slots):
+        for number in numbers[: self.slots]:
             self._copy(number)
 
     def _copy(self, number: int) -> None:
@@ -187,10 +193,10 @@ class LayerRing:
         if self._copies and self._stream is not None:
             torch.cuda.current_stream(self._device).wait_event(self._filled[number % self.slots])
 
-    def _release(self, number: int) -> None:
-        """A streamed layer has been computed: the next of its slot may come."""
+    def _release(self, number: int, last: int) -> None:
+        """A streamed layer has been computed: the next of its slot may come, up to the last."""
         following = number + self.slots
-        if following >= len(self.streamed):
+        if following > last:
             return  # a wait that no copy follows would never be joined to the graph
         if self._copies and self._stream is not None:
             self._read[number % self.slots].record(torch.cuda.current_stream(self._device))
