@@ -11,9 +11,10 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
-from builders import make_policy
+from builders import make_observation, make_policy
 from fake_driver import Driver, Stream, streams
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, EngineConfig, Split
@@ -197,6 +198,18 @@ def test_a_machine_without_a_gpu_has_none_and_says_so(caplog: pytest.LogCaptureF
             assert caplog.records[-1].levelno == level
             assert caplog.records[-1].getMessage() == made.why
     assert Partitioned(EngineConfig(lanes=ALL_APART), CPU, True).why == "", "nobody asked for one"
+
+
+@pytest.mark.parametrize("word", ["32:100", "auto"])
+def test_an_engine_without_a_gpu_goes_on_as_without(word: str) -> None:
+    policy = make_policy("pi05")
+    found = []
+    for partition in ("none", word):
+        engine = Engine(policy, fast=True, lanes=ALL_APART, partition=partition)
+        engine.prepare([2], [8])
+        with engine.observe(make_observation()) as prefix:
+            found.append(engine.act(prefix, noise=1).actions)
+    np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.usefixtures("streams")

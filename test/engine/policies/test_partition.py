@@ -55,14 +55,14 @@ def test_no_split_is_taken_where_both_rates_are_met_without() -> None:
     choice = choose(H200, 30.0, 60.0)
     assert (choice.split, choice.sets) == (None, ())
     assert choice.why.startswith("partition: auto takes none.") and "6.5 ms" in choice.why
-    assert "with 100:32 a frame takes 18.1 ms and an action (p99) 2.0 ms" in choice.why
+    assert "with 100:32, a frame takes 18.1 ms and an action (p99) 2.0 ms" in choice.why
 
 
 def test_a_split_is_taken_where_actions_would_be_late_without() -> None:
     choice = choose(H200, 30.0, 500.0)
     assert choice.split == Split(100, 32)
     assert choice.sets == (Split(100, 32),), "the others take more than twice as long as asked, or are beaten"
-    assert "auto takes 100:32" in choice.why and "without a frame takes 6.5 ms" in choice.why
+    assert "auto takes 100:32" in choice.why and "without a split, a frame takes 6.5 ms" in choice.why
 
 
 def test_of_those_that_meet_the_rates_the_one_with_the_fastest_frames() -> None:

@@ -185,6 +185,6 @@ def _compared(plain: Measured, measured: Sequence[Measured]) -> str:
 
 
 def _times(one: Measured) -> str:
-    of = "without" if one.split is None else f"with {one.split}"
+    of = "without a split" if one.split is None else f"with {one.split}"
     frame_ms, action_ms = one.frame_beside_s * 1e3, one.action_beside_s * 1e3
-    return f"{of} a frame takes {frame_ms:.1f} ms and an action (p99) {action_ms:.1f} ms beside each other"
+    return f"{of}, a frame takes {frame_ms:.1f} ms and an action (p99) {action_ms:.1f} ms beside each other"
