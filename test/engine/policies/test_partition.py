@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from vla_accel_ros.engine.config import ALL_APART, AUTO, ONE, EngineConfig, Split
+from vla_accel_ros.engine.config import ALL_APART, AUTO, ONE, TEXT_APART, EngineConfig, Split
 from vla_accel_ros.engine.policies.chunks import WholeChunks
 from vla_accel_ros.engine.policies.lanes import LANES, in_lanes
 from vla_accel_ros.engine.policies.partition import (
@@ -160,6 +160,17 @@ def test_both_sides_keep_the_split_of_the_frame_that_is_computed() -> None:
     assert switching.policy.switched == 3
 
 
+def test_a_frame_that_is_computed_in_groups_keeps_the_split_that_it_began_in() -> None:
+    switching = Switching(SETS)
+    waiting = frames(4)
+    assert switching.split("vision", *waiting) == SETS[0] == switching.policy.split
+    waiting[0].begun = True
+    assert switching.split("vision", waiting[0]) == SETS[0], (
+        "the others are of no account until it is finished"
+    )
+    assert switching.split("vision", *frames(1)) == SETS[2]
+
+
 def test_frames_with_other_words_and_prefills_of_questions_count() -> None:
     switching = Switching(SETS)
     assert switching.split("vision", *frames(1), Request(REWORD), Request(ASK)) == SETS[1]
@@ -195,7 +206,8 @@ def test_options_name_what_they_can_be() -> None:
     ):
         with pytest.raises(ValueError, match=r"partition is '.*'; use 'none', 'auto', or"):
             EngineConfig(lanes=ALL_APART, partition=wrong)
-    with pytest.raises(ValueError, match="partition is '32:100', but lanes is 'one'"):
-        EngineConfig(lanes=ONE, partition="32:100")
+    for lanes in (ONE, TEXT_APART):
+        with pytest.raises(ValueError, match=f"partition is '32:100', but lanes is '{lanes}', where frames"):
+            EngineConfig(lanes=lanes, partition="32:100")
     with pytest.raises(ValueError, match="action_hz is -1"):
         EngineConfig(action_hz=-1.0)

@@ -147,7 +147,7 @@ class Degrading:
             again = request.stream and not request.begun and not request.fresh
             held = again and now_s < self._until_s(request)
         else:
-            held = rung.level == VISION and self._waits_for_chunk(request, now_s)
+            held = rung.level == VISION and not request.begun and self._waits_for_chunk(request, now_s)
         if request.want in self._late and not request.begun:
             self._count(request, held, now_s)
         return held

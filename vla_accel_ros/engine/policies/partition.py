@@ -158,7 +158,7 @@ class InPartitions:
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
-        if lane == self._frames and len(self.sets) > 1:
+        if lane == self._frames and len(self.sets) > 1 and not any(map(_in_progress, ready)):
             before, self._pending = self.split, sum(map(_computes_prefix, ready))
             self.switched += self.split != before
         batch = self._first.next(lane, ready, now_s, due_s)
@@ -173,6 +173,11 @@ class InPartitions:
 
 def _computes_prefix(request: Request) -> bool:
     return request.want in (OBSERVE, REWORD) or (request.want == ASK and request.stage == PREFILL)
+
+
+def _in_progress(request: Request) -> bool:
+    """Whether it is a frame between two of its groups of layers."""
+    return request.want == OBSERVE and request.begun and not request.released
 
 
 def _gains(time: float, otherwise: float) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vla_accel_ros.engine.policies.policy import Policy, see
+from vla_accel_ros.engine.policies.policy import Policy, in_progress, see
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ASK, DECODE, PREFILL, MicroBatch, Request
 
@@ -42,6 +42,8 @@ class TextInSlack:
         asks = [request for request in ready if request.want == ASK]
         text = _text(asks)
         overdue = text is not None and now_s >= self._overdue_s(asks)
+        if text is not None and text.stage == PREFILL and in_progress(ready):
+            overdue = False
         if not overdue:
             urgent = self._first.next(lane, [r for r in ready if r.want != ASK], now_s, due_s)
             if urgent is not None:

@@ -223,7 +223,7 @@ class CapturedSeats:
         self._guides: list[Inpainting | None] = [None] * count
         self._forms = tuple(Form) if committed else (Form.FREE, Form.GUIDED)
         self._begins = HostRing(device, _begin_fields(self.stage, steps), blocks=count + 1)
-        self._begun: set[int] = set()  # seats of chunks with steps to come, or that were given up
+        self._begun: set[int] = set()  # seats of chunks with steps to come
 
     def prepare(self) -> None:
         """Capture the stage; the second time it does nothing."""
@@ -248,7 +248,7 @@ class CapturedSeats:
 
     def _enter(self) -> None:
         """Compute in the partition from now on."""
-        partition = self._stages.current_partition() if self._partition is None else self._partition
+        partition = self._stages.partition(self._partition)
         for step in self._steps:
             step.partition = partition
 
@@ -297,18 +297,22 @@ class CapturedSeats:
             to.copy_(value, non_blocking=True)
         self._begins.sent()
 
+    def leave(self, seat: int) -> None:
+        """See Seats."""
+        self._begun.discard(seat)
+
     @torch.inference_mode()
     def step(self, taken: Sequence[int]) -> None:
         """See Seats. Seats that are not among these are computed too, and put back."""
         self._enter()
-        x, waiting = self.stage.x, sorted(self._begun.difference(taken))
-        kept = x[waiting] if waiting else None
+        x = self.stage.x
+        kept = [(seat, x[seat].clone()) for seat in sorted(self._begun.difference(taken))]
         stage = next(step for step in self._steps if len(step.x) > max(taken))
         stage.use(max(Form.of(self._guides[seat]) for seat in taken))
         self.stage.place(self._where)
         stage.run()
-        if kept is not None:
-            x[waiting] = kept
+        for seat, waiting in kept:
+            x[seat] = waiting
         self._where[2, list(taken)] += 1
         self._where[2] %= self.steps
         self._begun.difference_update(seat for seat in taken if not self._where[2, seat])

@@ -21,6 +21,7 @@ from torch import Tensor
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.denoise import Denoise, Form, Guides
 from vla_accel_ros.engine.stages.finish import Finish
+from vla_accel_ros.engine.stages.groups import Frame, Groups
 from vla_accel_ros.engine.stages.host_buffers import Pending
 from vla_accel_ros.engine.stages.precision import EXACT, Small, check
 from vla_accel_ros.engine.stages.prefill import Encode, Prefill
@@ -63,7 +64,8 @@ class Stages:
     magnitudes of updates count where a call does not say; None = all.
     partitions: streams by a name for each, on which stages that are called for that partition are captured,
     so that their graphs keep its processors and priority; None, which is there, is no partition. A call that
-    names none is for that of the stream which it is in, if there is one.
+    names none is for that of the stream which it is in, if there is one. groups: of layers, in which a prefix
+    can be computed by `groups` (engine.stages.groups), beside whole ones; 1 = there are none.
     Raises RuntimeError on a GPU without triton, ValueError for a precision that the device does not have.
     """
 
@@ -76,6 +78,7 @@ class Stages:
         precision: str = EXACT,
         rule: PixelRule = OPENPI.pixels,
         joints: int | None = None,
+        groups: int = 1,
         prefix_ops: Callable[[], Ops] | None = None,
     ) -> None:
         device, dtype, sizes = pool.k.device, pool.k.dtype, model.config.prefix
@@ -100,6 +103,7 @@ class Stages:
         self._chain = (prefix_ops or self.make_ops)()
         self._making, self._observing, self._chained = threading.RLock(), threading.Lock(), InOrder(device)
         self._locks: dict[Hashable, threading.Lock] = {}
+        self.groups = Groups(self, groups) if groups > 1 else None
 
     def build(
         self,
@@ -126,9 +130,7 @@ class Stages:
                 for bucket in buckets:
                     prompt = torch.zeros(bucket, dtype=torch.int64)
                     name = f"prefix of {count} images and {bucket} words"
-                    made.append(
-                        (name, partial(self.observe, [images], [prompt], [slot], partition=partition))
-                    )
+                    made.append((name, partial(self._build_prefix, images, prompt, slot, partition)))
             for number in sorted(set(steps)):
                 for batch in sorted(set(batches)):
                     noise = torch.zeros(batch, config.horizon, config.action_dim, device=device)
@@ -166,10 +168,9 @@ class Stages:
         """
         batch, views = len(frames), len(frames[0])
         encode = self.encode(batch * views)
-        # Encode and prefill share their buffers with all others of their kind.
-        with self._observing, self._chained.one():
+        with self.prefixing():
             encode.upload.begin([image for frame in frames for image in frame])
-            self._run(encode, partition)
+            self.replay(encode, self.partition(partition))
             encode.upload.read()
             try:
                 prompts = prompts() if callable(prompts) else prompts
@@ -181,7 +182,7 @@ class Stages:
             for slot, seen in zip(slots, encode.tokens.split(tokens), strict=True):
                 self.images[slot, :tokens].copy_(seen)
             prefill.set(prompts, slots)
-            self._run(prefill, partition)
+            self.replay(prefill, self.partition(partition))
         return [tokens + len(prompt) for prompt in prompts]
 
     @torch.inference_mode()
@@ -192,11 +193,11 @@ class Stages:
         """
         views = tokens // self.model.config.vision.tokens
         encode, prefill = self.encode(views), self.prefill(views, len(prompt))
-        with self._observing, self._chained.one():
+        with self.prefixing():
             encode.tokens.copy_(self.images[source, :tokens])
             self.images[slot, :tokens].copy_(encode.tokens)
             prefill.set([prompt], [slot])
-            self._run(prefill, partition)
+            self.replay(prefill, self.partition(partition))
         return tokens + len(prompt)
 
     @torch.inference_mode()
@@ -253,7 +254,7 @@ class Stages:
         stage = self.denoise(len(slots), steps)
         with self._locks["denoise", len(slots), steps], stage.call():
             stage.set(noise, state if stage.alone else None, slots, lengths, guides, joints)
-            self._run(stage, partition)
+            self.replay(stage, self.partition(partition))
             yield stage
 
     @torch.inference_mode()
@@ -265,7 +266,7 @@ class Stages:
         )
         with self._locks["finish",]:
             stage.set([slot], [length])
-            self._run(stage, partition)
+            self.replay(stage, self.partition(partition))
             return stage.hidden[0, 0].clone()
 
     def encode(self, images: int) -> Encode:
@@ -315,17 +316,38 @@ class Stages:
 
         return self._stage(("denoise", batch, steps), make)
 
-    def _run(self, stage: Stage, partition: Hashable) -> None:
-        stage.partition = partition = self.current_partition() if partition is None else partition
+    @contextmanager
+    def prefixing(self, frame: Frame | None = None) -> Iterator[None]:
+        """One call with the buffers of encode and prefill, which all of their kind share.
+
+        Of a frame that is between two of its groups the rest is computed first, unless it is `frame`.
+        """
+        with self._observing, self._chained.one():
+            if self.groups is not None:
+                self.groups.finish(frame)
+            yield
+
+    def record(self, stage: Stage, partition: Hashable) -> None:
+        """Its graph, if there is none."""
+        stage.partition = partition
         stage.capture(self.partitions[partition])
+
+    def replay(self, stage: Stage, partition: Hashable) -> None:
+        """Compute it."""
+        self.record(stage, partition)
         stage.run()
 
-    def current_partition(self) -> Hashable:
-        """That of the current stream; None if it is none of theirs."""
-        if len(self.partitions) == 1:
-            return None
+    def partition(self, given: Hashable) -> Hashable:
+        """What a call is for: what it says, else the partition of the current stream."""
+        if given is not None or len(self.partitions) == 1:
+            return given
         current = torch.cuda.current_stream(self.pool.k.device)
         return next((name for name, stream in self.partitions.items() if stream == current), None)
+
+    def _build_prefix(self, images: np.ndarray, prompt: Tensor, slot: int, partition: Hashable) -> None:
+        self.observe([images], [prompt], [slot], partition=partition)
+        if self.groups is not None:
+            self.groups.build(images, prompt, slot, partition)
 
     def clean(self, steps: int) -> Expert:
         """The expert of so many steps, which has been made, with a row for flow time 0."""

@@ -57,6 +57,7 @@ class Load:
     scheduling: str = EngineConfig.scheduling
     lanes: str = EngineConfig.lanes
     partition: str = EngineConfig.partition
+    prefill_groups: int = EngineConfig.prefill_groups
     token_mode: str = EngineConfig.token_mode
     token_prefer: str = EngineConfig.token_prefer
     camera_hz: float = EngineConfig.camera_hz
