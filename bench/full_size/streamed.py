@@ -181,7 +181,15 @@ class Streamed:
 
 def costs_alone(engine: Engine, frame: Observation, runs: int) -> dict[str, float]:
     """Seconds of a frame, of a chunk in full seats, of a whole chunk and of a token, where nothing else runs
-    beside it."""
+    beside it, in lanes with threads."""
+    engine.scheduler.start()
+    try:
+        return _costs(engine, frame, runs)
+    finally:
+        engine.scheduler.stop()
+
+
+def _costs(engine: Engine, frame: Observation, runs: int) -> dict[str, float]:
     device, scheduler = engine.policy.device, engine.scheduler
 
     def timed(work: Callable[[], object], number: int) -> float:

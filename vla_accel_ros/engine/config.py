@@ -71,12 +71,12 @@ class EngineConfig:
         its first chunk; "two": actions beside frames and text; "three": frames, actions and text at once.
         Each lane has a CUDA stream of its own, of which that of actions is the most urgent; with "three"
         staggering "fresh" adds a lane for first chunks. Not for frames that share forwards.
-    partition: sets of the GPU's multiprocessors for several lanes: "none"; "A:B", A for actions and B for
-        frames and text; or "auto", which measures splits in `Engine.prepare` and takes one only where actions
-        would be late without (policies.partition). Where a device cannot be divided there is none.
     prefill_groups: how many groups of layers a frame is computed in, with a step of staggered chunks between
         two of them, so that a step waits for one group and not for a frame; 1 = none. The bits are the same.
         For fast stages of kernels alone, see docs/streaming.md.
+    partition: sets of the GPU's multiprocessors for several lanes: "none"; "A:B", A for actions and B for
+        frames and text; or "auto", which measures splits in `Engine.prepare` and takes one only where actions
+        would be late without (policies.partition). Where a device cannot be divided there is none.
     token_mode, token_prefer: how frames of a policy that acts by tokens share forwards, see policies.tokens.
     camera_hz: how often frames come, which token_mode "auto" and partition "auto" plan with; 0 = as often as
         they are wanted. action_hz: how often chunks are wanted, which partition "auto" plans with; 0 = not
@@ -99,8 +99,8 @@ class EngineConfig:
     staggering: str = STREAM
     scheduling: str = AUTO
     lanes: str = ONE
-    partition: str = NO_PARTITION
     prefill_groups: int = 1
+    partition: str = NO_PARTITION
     token_mode: str = SEQUENTIAL
     token_prefer: str = FRESHNESS
     camera_hz: float = 0.0

@@ -339,8 +339,12 @@ class Stages:
 
     def partition(self, given: Hashable) -> Hashable:
         """What a call is for: what it says, else the partition of the current stream."""
-        if given is not None or len(self.partitions) == 1:
-            return given
+        return self.current_partition() if given is None else given
+
+    def current_partition(self) -> Hashable:
+        """That of the current stream; None if it is none of theirs."""
+        if len(self.partitions) == 1:
+            return None
         current = torch.cuda.current_stream(self.pool.k.device)
         return next((name for name, stream in self.partitions.items() if stream == current), None)
 

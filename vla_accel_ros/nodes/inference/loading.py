@@ -56,8 +56,8 @@ class Load:
     precision: str = EngineConfig.precision
     scheduling: str = EngineConfig.scheduling
     lanes: str = EngineConfig.lanes
-    partition: str = EngineConfig.partition
     prefill_groups: int = EngineConfig.prefill_groups
+    partition: str = EngineConfig.partition
     token_mode: str = EngineConfig.token_mode
     token_prefer: str = EngineConfig.token_prefer
     camera_hz: float = EngineConfig.camera_hz

@@ -139,13 +139,6 @@ INFERENCE = (
         choices=LANES,
     ),
     Parameter(
-        "partition",
-        EngineConfig.partition,
-        "Sets of the GPU's multiprocessors for two or three lanes: none; A:B in quotes, A for actions and B "
-        "for frames and text; auto measures splits on configure and takes one only where actions would be "
-        "late without (docs/streaming.md). Where a GPU cannot be divided, actions come first by priority.",
-    ),
-    Parameter(
         "prefill_groups",
         EngineConfig.prefill_groups,
         "Groups of layers that a frame is computed in: between two of them comes a step of staggered chunks, "
@@ -153,6 +146,13 @@ INFERENCE = (
         "pi0.5. 1: a frame is computed at once.",
         minimum=1,
         maximum=64,
+    ),
+    Parameter(
+        "partition",
+        EngineConfig.partition,
+        "Sets of the GPU's multiprocessors for two or three lanes: none; A:B in quotes, A for actions and B "
+        "for frames and text; auto measures splits on configure and takes one only where actions would be "
+        "late without (docs/streaming.md). Where a GPU cannot be divided, actions come first by priority.",
     ),
     Parameter(
         "token_mode",
