@@ -277,7 +277,7 @@ def test_random_schedules_tear_no_prefix(device: str, events: int, kind: str, co
             assert_same_prefix(engine, ours, alone, theirs)
     assert not engine.scheduler.requests and held_slots(engine, 2) == 0
     for robot, stream in schedule.streams.items():
-        assert not stream.errors and len(stream.chunks) > 3
+        assert not stream.errors and stream.chunks
         for chunk in stream.chunks[::4]:
             assert_made_by(alone, chunk, schedule.frames[chunk.stamp_ns])
         newest = engine.scheduler.newest(robot)
