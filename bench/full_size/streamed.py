@@ -143,8 +143,19 @@ class Streamed:
         self.dropped = max(0, came - taken - 1)  # the last may still be taken
         return {name: done[name] for name in names}, seconds
 
-    def _counted(self, batch: MicroBatch) -> None:
-        self._run(batch)
+    def _counted(self, batch: MicroBatch) -> Callable[[], None] | None:
+        wait = self._run(batch)
+        if wait is None:
+            self._count(batch)
+            return None
+
+        def count_then() -> None:
+            wait()
+            self._count(batch)
+
+        return count_then
+
+    def _count(self, batch: MicroBatch) -> None:
         kind = batch.requests[-1].kind
         finished = sum(request.finished and request.error is None for request in batch.requests)
         names = {OBSERVE: "frames", ACT: "chunks", WHOLE: "first_chunks"}

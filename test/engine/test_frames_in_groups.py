@@ -19,6 +19,7 @@ from smolvla_recording import make_smolvla_folder
 from vla_accel_ros.engine.config import LANES
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
+from vla_accel_ros.engine.lanes import Launched
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, REWORD, MicroBatch, Request
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.policy import Policy
@@ -53,12 +54,15 @@ def observing(engine: Engine, number: int, robot: str = "", **given: Any) -> Req
 def test_a_request_takes_a_micro_batch_for_each_group_and_is_published_after_the_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    engine, told, kinds = make_engine(), list[bool](), list[str]()
+    engine, told, kinds, waits = make_engine(), list[bool](), list[str](), list[bool]()
     run = engine.runner.run
 
-    def noted(batch: MicroBatch) -> None:
+    def noted(batch: MicroBatch) -> Callable[[], None] | None:
+        wait = run(batch)
         kinds.append(batch.kind)
-        run(batch)
+        waits.append(wait is not None)
+        assert not Launched(batch, 0.0, wait=wait).is_short, "nothing is launched behind it"
+        return wait
 
     monkeypatch.setattr(engine.runner, "run", noted)
     request = observing(engine, 0, on_progress=lambda one: told.append(one.finished))
@@ -66,6 +70,7 @@ def test_a_request_takes_a_micro_batch_for_each_group_and_is_published_after_the
         assert engine.scheduler.newest() is None and held_slots(engine, 0) == bool(number)
         assert engine.scheduler.step() == (request,)
     assert kinds == ["observe.encode"] * 2 + ["observe.prefill"] * 2
+    assert waits == [True] * (LAYERS - 1) + [False], "what acts on the frame may be launched behind it"
     assert told == [False] * (LAYERS - 1) + [True] and request.done == LAYERS
     assert request.result is not None
     request.result.release()

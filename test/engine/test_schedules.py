@@ -36,19 +36,23 @@ SEATS, STEPS = 2, 3
 WITHIN_S = 0.03
 GROUPS = 3
 SETTINGS = [
-    (word, seats, fresh, groups)
+    (word, *setting)
     for word in LANES
-    for seats, fresh, groups in ((0, False, 1), (SEATS, False, 1), (SEATS, True, 1), (SEATS, False, GROUPS))
+    for setting in (
+        (0, False, False, 1),
+        *((SEATS, fresh, ahead, 1) for fresh in (False, True) for ahead in (False, True)),
+        *((SEATS, False, ahead, GROUPS) for ahead in (False, True)),
+    )
 ]
 
 
 class Random(Overlapping):
     """Random schedules of two robots in some lanes, and what has to be true after each event."""
 
-    def __init__(self, word: str, seats: int, fresh: bool, groups: int, seed: int) -> None:
+    def __init__(self, word: str, seats: int, fresh: bool, ahead: bool, groups: int, seed: int) -> None:
         kinds = FIRST_APART if fresh and word == ALL_APART else KINDS[word]
         policy: Policy = StaggeredChunks(seats, groups) if seats else WholeChunks()
-        super().__init__(word, policy, steps=STEPS if seats else 1, lanes=kinds)
+        super().__init__(word, policy, steps=STEPS if seats else 1, lanes=kinds, ahead=ahead)
         self.runner.seats, self.seats, self.fresh, self.runner.groups = fresh, seats, fresh, groups
         self.before: dict[str, str] = {}  # by lane: the kind of its last micro-batch
         self.degrading = Degrading(in_lanes(kinds, policy, TextInSlack(policy, self.profile)))
@@ -58,8 +62,9 @@ class Random(Overlapping):
         self.felt, self.rungs = 0, [0]
         self.told: list[Request] = []
         self.waits: dict[tuple[str, bool | None], Request] = {}
-        # Of each robot a frame, a text and what waits; chunks in seats, and one that is whole.
-        self.most = 2 * (2 + (2 if fresh else 1)) + max(seats, 1) + 1
+        # Of each robot a frame, a text and what waits; chunks in seats, those that left them and whose
+        # results are on their way, and one that is whole.
+        self.most = 2 * (2 + (2 if fresh else 1)) + (1 + ahead) * max(seats, 1) + 1
         self.submitted: list[Request] = []
         self.newest: dict[str, tuple[int, int]] = {}
         self.begun: dict[tuple[str, int], list[Request]] = {}
@@ -160,7 +165,7 @@ class Random(Overlapping):
         others = {r.kind for name, (other, _) in self.running.items() if name != lane for r in other.requests}
         assert kind not in others, "a kind runs once at a time"
         self.counts[kind] += 1
-        seated = [r for r in self.runner.held if r.kind == ACT]
+        seated = [r for r in self.runner.held if r.kind == ACT and not r.awaited]
         if self.runner.groups > 1 and kind == self.before.get(lane) == OBSERVE:
             assert ACT not in self.kinds[lane] or not seated, "a step waits for one group"
         self.before[lane] = kind
@@ -177,6 +182,8 @@ class Random(Overlapping):
         """A frame's first chunk goes first, and stays, whatever is given up."""
         assert request.prefix is not None
         before = self.begun.setdefault((request.robot, request.prefix.version), [])
+        if request in before:  # its first step runs ahead
+            return
         assert request.fresh == (not before)
         assert request.first is None or request.first == request.fresh
         if not request.fresh:
@@ -224,9 +231,9 @@ class Random(Overlapping):
 FELT = np.zeros(JOINTS, np.float32)
 
 
-@pytest.mark.parametrize(("word", "seats", "fresh", "groups"), SETTINGS)
-def test_random_schedules(word: str, seats: int, fresh: bool, groups: int) -> None:
-    system = Random(word, seats, fresh, groups, seed=1)
+@pytest.mark.parametrize(("word", "seats", "fresh", "ahead", "groups"), SETTINGS)
+def test_random_schedules(word: str, seats: int, fresh: bool, ahead: bool, groups: int) -> None:
+    system = Random(word, seats, fresh, ahead, groups, seed=1)
     count = -(-SCHEDULES // len(SETTINGS))
     for _ in range(count):
         system.schedule()

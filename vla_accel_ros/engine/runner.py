@@ -9,7 +9,7 @@ frames in one forward. Text needs a language head, and a prefix to continue.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, cast
 
@@ -21,6 +21,7 @@ from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.lanes import Lane
 from vla_accel_ros.engine.micro_batch_times import GpuTimes
+from vla_accel_ros.engine.partitioned import Partitioned
 from vla_accel_ros.engine.policies.lanes import in_lanes, lanes_of
 from vla_accel_ros.engine.policies.overload import Degrading
 from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
@@ -76,7 +77,7 @@ class Actor(Protocol):
     def first_stage(self, request: Request) -> str: ...
     def room(self, request: Request) -> bool: ...
     def begin(self, request: Request) -> None: ...
-    def run(self, batch: MicroBatch) -> None: ...
+    def run(self, batch: MicroBatch) -> Callable[[], None] | None: ...
     def drop(self, request: Request) -> None: ...
 
 
@@ -97,6 +98,7 @@ class ModelRunner:
         _check(policy, config)
         kernels = config.fast and _has_kernels(policy)
         forward = _forward(policy, config, most) if kernels and policy.decodes else None
+        self.partitioned = partitioned = Partitioned(config, policy.device, kernels and policy.acts == FLOW)
         worded = cast(WordedPolicy, policy)
         packs = policy.acts != FLOW and (config.fast or config.token_mode != SEQUENTIAL)
         slots = (slots_for(config, most) if packs else config.slots) + len(self.robots.names)
@@ -126,7 +128,9 @@ class ModelRunner:
                 rule=policy.pixel_rule,
                 joints=policy.joints,
                 groups=config.prefill_groups,
+                **partitioned.ops(),
             )
+            partitioned.serve(stages, forward)
             groups = stages.groups
             self.prefill = CapturedPrefill(stages) if groups is None else GroupedPrefill(stages, groups)
         elif config.fast:
@@ -160,22 +164,16 @@ class ModelRunner:
         make = find(POLICIES, name if config.scheduling == AUTO else config.scheduling)
         first: SchedulingPolicy = make(Setup(config, profile, tokens, times))
         with_text = first if self.text is None else TextInSlack(first, profile)
-        return Degrading(in_lanes(lanes_of(config), first, with_text))
+        return Degrading(self.partitioned.policy(in_lanes(lanes_of(config), first, with_text)))
 
     def _make_lanes(self) -> tuple[Lane, ...]:
         names, device = tuple(lanes_of(self.config)), self.policy.device
         if device.type != "cuda":
             return tuple(map(Lane, names))
-        if len(names) == 1:
-            return (Lane(*names, timing=GpuTimes(*names, device)),)
-        # A lower number is more urgent, and 0 is what streams have otherwise.
-        streams = {name: torch.cuda.Stream(device, priority=at - len(names)) for at, name in enumerate(names)}
-        if isinstance(self.stages, Stages):
-            self.stages.partitions.update(streams)
-        return tuple(
-            Lane(name, partial(torch.cuda.stream, stream), GpuTimes(name, device))
-            for name, stream in streams.items()
-        )
+        streams = self.partitioned.streams
+        if streams is None:
+            return (Lane(names[0], timing=GpuTimes(names[0], device)),)
+        return tuple(Lane(name, partial(streams.on, name), GpuTimes(name, device)) for name in names)
 
     def first_stage(self, request: Request) -> str:
         if request.want == ACT:
@@ -204,16 +202,22 @@ class ModelRunner:
         if request.want == ACT:
             self.actor.begin(request)
 
-    def run(self, batch: MicroBatch) -> None:
+    def run(self, batch: MicroBatch) -> Callable[[], None] | None:
+        with self.partitioned.computing(batch):
+            return self._run(batch)
+
+    def _run(self, batch: MicroBatch) -> Callable[[], None] | None:
         if batch.requests[-1].want == ACT:
-            self.actor.run(batch)
-        elif batch.stage == DECODE:
+            return self.actor.run(batch)
+        if batch.stage == DECODE:
             assert self.text is not None
             self.text.advance()
-        else:
-            for request in batch.requests:
-                with failing_alone(request):
-                    self._prefill(request)
+            return None
+        wait = None
+        for request in batch.requests:
+            with failing_alone(request):
+                wait = self._prefill(request)
+        return wait
 
     def drop(self, request: Request) -> None:
         if request.want == ACT:
@@ -239,9 +243,17 @@ class ModelRunner:
         views, prompts, steps = tuple(views), tuple(prompts), (self.config.steps,)
         if len(self.lanes) == 1 or not isinstance(self.stages, Stages):
             self.stages.build(views, prompts, steps, progress=progress, forms=forms)
-        for lane, kinds in zip(self.lanes, lanes_of(self.config).values(), strict=True):
-            with lane.computing():
-                self._prepare(kinds, views, prompts, steps, progress, forms)
+
+        def make() -> None:
+            for _ in self.partitioned.each():
+                for lane, kinds in zip(self.lanes, lanes_of(self.config).values(), strict=True):
+                    with lane.computing():
+                        self._prepare(kinds, views, prompts, steps, progress, forms)
+
+        make()
+        if self.partitioned.chooses and views and prompts and isinstance(self.stages, Stages):
+            self.partitioned.choose(self.stages, cast(FlowActor, self.actor), max(views), max(prompts))
+            make()
 
     def _prepare(
         self,
@@ -256,7 +268,7 @@ class ModelRunner:
         if len(self.lanes) > 1 and isinstance(self.stages, Stages):
             if WHOLE in kinds:
                 self.stages.build((), (), steps, progress=progress, forms=forms)
-            elif OBSERVE in kinds or (ASK in kinds and self.text is not None):
+            if OBSERVE in kinds or (ASK in kinds and self.text is not None):
                 self.stages.build(views, prompts, (), progress=progress)
         if ACT in kinds:
             self.actor.prepare()
@@ -264,12 +276,11 @@ class ModelRunner:
             with self.pool.holding(1) as (slot,):
                 self.text.prepare(slot, 1, self.prefill.last_hidden(slot, 1))
 
-    def _prefill(self, request: Request) -> None:
-        """A frame's prefix, the same with other words, or what an answer begins with."""
+    def _prefill(self, request: Request) -> Callable[[], None] | None:
+        """A frame's prefix or its next group, the same with other words, or what an answer begins with."""
         with torch.inference_mode():
             if request.want == OBSERVE:
-                self.frames.run(request)
-                return
+                return self.frames.run(request)
             prefix = request.prefix
             assert prefix is not None
             if request.question is not None and request.question != prefix.instruction:
@@ -277,10 +288,11 @@ class ModelRunner:
                 request.instruction = prefix.instruction
             if request.want == REWORD:
                 request.result, request.finished = self.prefixes.hold(prefix), True
-                return
+                return None
             assert self.text is not None
             self.text.begin(request, self.prefill.last_hidden(prefix.slot, prefix.n_tokens))
             request.stage = DECODE
+            return None
 
     def _reworded(self, frame: Prefix, question: str) -> Prefix:
         """The same frame with other words, instead of the handle that is given back."""

@@ -59,8 +59,9 @@ class Stages:
     """encode, prefill, denoise and finish of a model over a pool of prefixes.
 
     time_rule: of the flow, see models.flow.sampling. ops: makes the kernels of a stage; None = those of the
-    pool's device. precision: see engine.stages.precision. rule: how pixels become the network's. joints:
-    numbers of an action that the magnitudes of updates count where a call does not say; None = all.
+    pool's device. prefix_ops: the same for encode and prefill; None = ops. precision: see
+    engine.stages.precision. rule: how pixels become the network's. joints: numbers of an action that the
+    magnitudes of updates count where a call does not say; None = all.
     partitions: streams by a name for each, on which stages that are called for that partition are captured,
     so that their graphs keep its processors and priority; None, which is there, is no partition. A call that
     names none is for that of the stream which it is in, if there is one. groups: of layers, in which a prefix
@@ -78,13 +79,14 @@ class Stages:
         rule: PixelRule = OPENPI.pixels,
         joints: int | None = None,
         groups: int = 1,
+        prefix_ops: Callable[[], Ops] | None = None,
     ) -> None:
         device, dtype, sizes = pool.k.device, pool.k.dtype, model.config.prefix
         self.model, self.pool, self.time_rule, self.rule = model, pool, time_rule, rule
         self.joints = joints
         self.partitions: dict[Hashable, torch.cuda.Stream | None] = {None: None}
         check(precision, True, device, dtype)
-        self._ops = ops or (lambda: ops_for(device))
+        self.make_ops = ops or (lambda: ops_for(device))
         self.prefix = fold_prefix(model.language_model)
         self.small = Small(precision, model, self.prefix)
         self.carry = torch.zeros(pool.slots, sizes.width, device=device, dtype=dtype)
@@ -98,7 +100,7 @@ class Stages:
         self._experts: dict[int, Expert] = {}
         self._clean: dict[int, Expert] = {}
         self._stages: dict[Hashable, Stage] = {}
-        self._chain = self._ops()
+        self._chain = (prefix_ops or self.make_ops)()
         self._making, self._observing, self._chained = threading.RLock(), threading.Lock(), InOrder(device)
         self._locks: dict[Hashable, threading.Lock] = {}
         self.groups = Groups(self, groups) if groups > 1 else None
@@ -260,7 +262,7 @@ class Stages:
         """The hidden state [W] after the final norm of a prefix's last token, which text begins with."""
         stage = self._stage(
             ("finish",),
-            lambda: Finish(self.model, self.prefix, self.pool, self.tables, self.carry, self._ops()),
+            lambda: Finish(self.model, self.prefix, self.pool, self.tables, self.carry, self.make_ops()),
         )
         with self._locks["finish",]:
             stage.set([slot], [length])
@@ -304,7 +306,7 @@ class Stages:
                 expert,
                 self.pool,
                 self.tables,
-                self._ops(),
+                self.make_ops(),
                 batch,
                 self.small.expert(expert.layers),
                 partial(self.clean, steps),
@@ -337,8 +339,12 @@ class Stages:
 
     def partition(self, given: Hashable) -> Hashable:
         """What a call is for: what it says, else the partition of the current stream."""
-        if given is not None or len(self.partitions) == 1:
-            return given
+        return self.current_partition() if given is None else given
+
+    def current_partition(self) -> Hashable:
+        """That of the current stream; None if it is none of theirs."""
+        if len(self.partitions) == 1:
+            return None
         current = torch.cuda.current_stream(self.pool.k.device)
         return next((name for name, stream in self.partitions.items() if stream == current), None)
 
