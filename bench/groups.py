@@ -5,7 +5,7 @@
 Full-size random weights. For each number of groups (`prefill_groups`), 1 being a frame at once: the graphs of
 each group, replayed one after another and timed by events of the GPU; then the engine's own path, by the
 host's clock: ten staggered chunks are always in progress, a frame of page-locked images is observed again and
-again, and each micro-batch on the one lane is timed. `step_ms` is from the end of a step of the chunks to the
+again, and each micro-batch on the one lane, stepped without its thread, is timed. `step_ms` is from the end of a step of the chunks to the
 end of the next where nothing is between, `apart_ms` the same where a group is, or the whole frame: what a
 group adds is how long an action waits. `same_bits`: the prefix equals that of a frame at once. Prints a table
 and writes bench/results/groups.json. --small runs tiny models in float32 on a CPU to try the command; its
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--counts", nargs="+", type=int, default=(1, 2, 4, 6, 8), help="numbers of groups")
     add("--views", type=int, choices=(1, 2, 3), default=2, help="number of cameras (default: %(default)s)")
     add("--prompt", type=int, default=20, help="tokens of the prompt (default: %(default)s)")
-    add("--runs", type=int, default=100, help="frames of each case (default: %(default)s)")
+    add("--runs", type=int, default=50, help="frames of each case (default: %(default)s)")
     add("--size", nargs=2, type=int, default=(480, 640), metavar=("H", "W"), help="of the cameras' images")
     add("--small", action="store_true", help="tiny models on the CPU, to try the command itself")
     add("--out", type=Path, help="folder of groups.json (default: bench/results)")

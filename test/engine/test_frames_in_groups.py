@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from builders import JOINTS, make_observation, make_policy
 from frame_stream import FrameStream, held_slots
 from openvla_builders import make_openvla_folder
@@ -75,6 +76,18 @@ def test_a_request_takes_a_micro_batch_for_each_group_and_is_published_after_the
     assert request.result is not None
     request.result.release()
     assert held_slots(engine) == 0
+
+
+@pytest.mark.gpu
+def test_a_group_is_computed_when_its_micro_batch_is_over() -> None:
+    """Else what is chosen next would wait for all that was put before it."""
+    engine = make_engine(device="cuda")
+    engine.observe(seen(0)).release()
+    request = observing(engine, 1)
+    for _ in range(LAYERS - 1):
+        engine.scheduler.step()
+        assert torch.cuda.current_stream().query() and not request.finished
+    engine.scheduler.wait(request).result.release()
 
 
 @pytest.mark.parametrize("after", range(1, LAYERS))
