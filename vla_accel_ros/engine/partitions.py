@@ -1,0 +1,93 @@
+"""Sets of a GPU's multiprocessors, each with a stream whose work runs on those alone (CUDA green contexts).
+
+A graph that is captured on such a stream keeps its multiprocessors, wherever it is replayed from. The driver
+divides the device once: the first set gets at least as many as wanted, in steps that it decides (8 on
+Hopper), the second what is left, so the two never share one. torch.cuda.green_contexts makes one context of a
+number of multiprocessors, always the first ones, so two of those would share; hence the driver's own
+functions (CUDA Driver API, Green Contexts, from CUDA 12.4 on).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_SM = 1
+"""CU_DEV_RESOURCE_TYPE_SM."""
+_OWN_STREAM = 1
+"""CU_GREEN_CTX_DEFAULT_STREAM, and CU_STREAM_NON_BLOCKING."""
+_RESOURCE_BYTES = 256
+"""More than a CUdevResource has in any version: it grows at its end."""
+_COUNT_AT = 96
+"""Where its number of multiprocessors is."""
+
+
+@dataclass(frozen=True)
+class Partition:
+    """sms: multiprocessors in it. stream: on which work is put that runs there."""
+
+    sms: int
+    stream: torch.cuda.Stream
+
+
+def divide(
+    device: torch.device, first: int, priorities: Sequence[int] = (0, 0), driver: Any = None
+) -> tuple[Partition, Partition]:
+    """A device in two: at least `first` multiprocessors, and the rest. They stay for the life of the process.
+
+    priorities: of the two streams; a lower number is more urgent. driver: libcuda, None = the installed one.
+    Raises ValueError for a number that leaves one of them nothing, RuntimeError, one sentence, where the
+    driver cannot do it.
+    """
+    driver = driver or _driver()
+    number = ctypes.c_int()
+    _call(driver, "cuDeviceGet", ctypes.byref(number), device.index or 0)
+    whole, mine, rest = (ctypes.create_string_buffer(_RESOURCE_BYTES) for _ in range(3))
+    _call(driver, "cuDeviceGetDevResource", number, whole, _SM)
+    there = _count(whole)
+    if not 0 < first < there:
+        raise ValueError(f"a partition of {first} multiprocessors was asked for; {device} has {there} in all.")
+    groups = ctypes.c_uint(1)
+    _call(driver, "cuDevSmResourceSplitByCount", mine, ctypes.byref(groups), whole, rest, 0, first)
+    if not _count(mine) or not _count(rest):
+        raise ValueError(
+            f"a partition of {first} multiprocessors leaves none of the {there} of {device}: give fewer."
+        )
+    one, two = (
+        Partition(_count(part), _stream(driver, number, part, priority))
+        for part, priority in zip((mine, rest), priorities, strict=True)
+    )
+    return one, two
+
+
+def _stream(driver: Any, number: ctypes.c_int, part: Any, priority: int) -> torch.cuda.Stream:
+    described, context, stream = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    _call(driver, "cuDevResourceGenerateDesc", ctypes.byref(described), part, 1)
+    _call(driver, "cuGreenCtxCreate", ctypes.byref(context), described, number, _OWN_STREAM)
+    _call(driver, "cuGreenCtxStreamCreate", ctypes.byref(stream), context, _OWN_STREAM, priority)
+    return torch.cuda.ExternalStream(stream.value or 0, device=number.value)
+
+
+def _count(resource: Any) -> int:
+    return int(ctypes.c_uint.from_buffer(resource, _COUNT_AT).value)
+
+
+def _call(driver: Any, name: str, *given: Any) -> None:
+    function = getattr(driver, name, None)
+    if function is None:
+        raise RuntimeError(f"this GPU driver has no {name}: partitions need one of CUDA 12.4 or newer.")
+    result = function(*given)
+    if result != 0:
+        raise RuntimeError(f"{name} failed with error {result}: this GPU cannot be partitioned here.")
+
+
+def _driver() -> Any:
+    torch.cuda.init()
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise RuntimeError(f"partitions need the GPU driver's library: {error}") from error
