@@ -49,7 +49,8 @@ class Request:
     period_s: how often at most the like of it is wanted; 0 = not known.
     stream: it belongs to a stream of frames: it waits until there is something new to act on, and may ride in
         the forwards of later frames. False: it is finished as soon as possible.
-    waits: whether it waits for room (a slot, a seat, a place for an answer) or fails without it.
+    waits: whether it waits for room (a slot, a seat, a place for an answer) or fails without it; a frame that
+        waits is older when it is observed, so those of robots do not.
 
     first: of a stream of actions: True: only the first chunk of a frame, denoised whole; False: only further
         ones; None: either.
@@ -138,13 +139,15 @@ class MicroBatch:
     """What one launch computes: a stage of some requests.
 
     steps: how many denoising steps or tokens; 0 = to the end. draft: ids that may be the next tokens of the
-    request whose stage is PREFILL.
+    request whose stage is PREFILL. split: multiprocessors of a divided GPU that decoding has, everything else
+    has the rest; 0 = not divided.
     """
 
     stage: str
     requests: tuple[Request, ...]
     steps: int = 1
     draft: tuple[int, ...] = ()
+    split: int = 0
 
     @property
     def kind(self) -> str:
