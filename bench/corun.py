@@ -1,7 +1,7 @@
 """Requests of agents on one GPU: encode, prefill, decode at Poisson rates, under several schedulers.
 
     python bench/corun.py [--policies prefill_first chunked two_streams static adaptive fifo]
-        [--loads 0.4 0.6 0.8] [--seconds S] [--splits SMS ...] [--chunk TOKENS] [--seed N]
+        [--loads 0.4 0.6 0.8] [--seconds S] [--splits SMS ...] [--chunk TOKENS] [--seed N] [--robot]
     python bench/corun.py --simulate [bench/results/corun.json] [--requests 10000]
 
 A CogAgent-sized model of random weights (agents/model.py): 4.5 billion in the encoder at 1120 px, 9.4 billion
@@ -11,6 +11,7 @@ timed alone and beside decoding, for each split of the GPU; the static and the a
 are best on these durations in simulated time (agents/tuning.py). Prints a table and writes
 bench/results/corun.json.
 
+--robot: a robot's pi0 acts on 30 frames a second meanwhile; its latency is in the file.
 --simulate runs the same schedulers in simulated time on the durations of such a file; its figures are
 labelled simulated. --small runs a tiny model on a CPU to try the command; its figures mean nothing. Both
 write only to --out.
@@ -23,6 +24,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ from agents.captured import CHUNK, Captured
 from agents.durations import Durations, read
 from agents.measured import measure
 from agents.model import TINY, AgentConfig, AgentModel
+from agents.robot import Robot
 from agents.runner import AgentRunner
 from agents.schedulers import ADAPTIVE, COMPARED, FIFO, LANES, STATIC, make
 from agents.simulation import Simulation
@@ -43,6 +46,7 @@ from full_size.figures import write
 from full_size.gpu import alone, gpu_id
 from vla_accel_ros.engine.lanes import Lane
 from vla_accel_ros.engine.policies.agents import Share
+from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.tools.provenance import provenance
@@ -50,6 +54,8 @@ from vla_accel_ros.tools.provenance import provenance
 SPLITS = (16, 24, 32, 48, 64)
 MOST = 4096
 """Arrivals that are drawn for a run; those in its seconds are taken."""
+ROBOT_S = 3.0
+"""Of the robot alone."""
 PATIENCE_S = 60.0
 """For the last answers of a run."""
 SMALL_TOKENS, SMALL_FRONT_S = (3, 8), 0.1
@@ -71,6 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--seed", type=int, default=0, help="of the arrivals (default: %(default)s)")
     add("--simulate", nargs="?", type=Path, const=RESULTS / "corun.json", help="durations to simulate with")
     add("--requests", type=int, default=10_000, help="in each simulated case (default: %(default)s)")
+    add("--robot", action="store_true", help="beside pi0, 2 views, 30 frames a second, on another engine")
     add("--small", action="store_true", help="a tiny model on the CPU, to try the command itself")
     add("--out", type=Path, help="folder of corun.json (default: bench/results)")
     return finish(parser, arguments)
@@ -84,32 +91,54 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.simulate is not None:
         return simulate(arguments)
     device, dtype, out = place(arguments)
+    config = TINY if arguments.small else AgentConfig()
+    chunk, splits = (8, ()) if arguments.small else (arguments.chunk, arguments.splits)
+    tokens = SMALL_TOKENS if arguments.small else TOKENS
     with alone(gpu_id(device)):
         began_s = time.monotonic()
-        config = TINY if arguments.small else AgentConfig()
         model = AgentModel(config, device, dtype)
-        chunk, splits = (8, ()) if arguments.small else (arguments.chunk, arguments.splits)
         captured = Captured(model, splits=splits, chunk=chunk)
         durations = measure(captured)
-        tokens = SMALL_TOKENS if arguments.small else TOKENS
         document = _document(arguments, durations, tokens, chunk, config.prompt) | {
             "weights": dict(zip(("encoder", "language"), model.weights, strict=True)),
             "dtype": str(dtype).removeprefix("torch."),
             "set_up_s": round(time.monotonic() - began_s, 1),
         }
         print(json.dumps(document["durations"]), json.dumps(document["shares"]), HEAD, sep="\n", flush=True)
-        shares = shares_of(document)
-        streams = {name: torch.cuda.Stream(device) for name in _names()} if device.type == "cuda" else {}
+        robot = Robot(device, dtype, arguments.small) if arguments.robot else None
+        if robot is not None:
+            with robot.acting() as acted:
+                time.sleep(min(arguments.seconds, ROBOT_S))
+            document["robot_alone"] = acted.figures()
         for load in arguments.loads:
             rate_hz = load / (SMALL_FRONT_S if arguments.small else durations.front_s())
             arrivals = within(poisson(rate_hz, MOST, arguments.seed, tokens), arguments.seconds)
             for name in arguments.policies:
-                lanes = [lane_on(lane, streams) for lane in LANES[name]]
-                runner = AgentRunner(captured.pool, config.prompt, captured)
-                served = serve(Scheduler(runner, make(name, shares, chunk), lanes=lanes), arrivals)
-                found = figures(served, rate_hz, whole=name == FIFO)
-                _add(document, name, load, rate_hz, found | {"open": _open(runner)}, out)
+                policy = make(name, shares_of(document), chunk)
+                found = case_of(captured, name, policy, arrivals, rate_hz, robot)
+                _add(document, name, load, rate_hz, found, out)
     return 0
+
+
+def case_of(
+    captured: Captured,
+    name: str,
+    policy: Policy,
+    arrivals: Sequence[Arrival],
+    rate_hz: float,
+    robot: Robot | None = None,
+) -> dict[str, Any]:
+    """The figures of one scheduler, with those of the robot beside it if there is one."""
+    device = captured.model.device
+    streams = {lane: torch.cuda.Stream(device) for lane in LANES[name] if device.type == "cuda"}
+    lanes = [lane_on(lane, streams) for lane in LANES[name]]
+    runner = AgentRunner(captured.pool, captured.config.prompt, captured)
+    with ExitStack() as beside:
+        acted = None if robot is None else beside.enter_context(robot.acting())
+        served = serve(Scheduler(runner, policy, lanes=lanes), arrivals)
+    found: dict[str, Any] = dict(figures(served, rate_hz, whole=name == FIFO))
+    found["open"] = _open(runner)
+    return found if acted is None else found | {"robot": acted.figures()}
 
 
 def lane_on(name: str, streams: Mapping[str, torch.cuda.Stream]) -> Lane:
@@ -225,10 +254,6 @@ def _open(runner: AgentRunner) -> float | None:
     return round(sum(rows * count for rows, count in runner.steps.items()) / steps, 3) if steps else None
 
 
-def _names() -> list[str]:
-    return sorted({lane for lanes in LANES.values() for lane in lanes})
-
-
 HEAD = (
     f"{'':20}{'load':>6}{'lost/of':>10}{'average':>9}{'p50':>8}{'p99':>8}{'max s':>8}{'req/s':>8}{'first':>8}"
     f"{'token ms':>10}{'open':>7}{'used':>7}{'queue':>8}{'M/G/1':>8}{'same':>8}"
@@ -247,8 +272,15 @@ def line(case: dict[str, Any]) -> str:
     )
     return (
         f"{head}{case['average_s']:9.3f}{times}{1e3 * case['between_tokens_s']:10.2f}"
-        f"{case['open'] or 0.0:7.2f}{case['utilisation']:7.3f}{shown}"
+        f"{case['open'] or 0.0:7.2f}{case['utilisation']:7.3f}{shown}{_robot(case)}"
     )
+
+
+def _robot(case: Mapping[str, Any]) -> str:
+    acted = case.get("robot")
+    if not acted or "p99_ms" not in acted:
+        return ""
+    return f"  robot {acted['p50_ms']:.1f} / {acted['p99_ms']:.1f} ms, {acted['dropped']} dropped"
 
 
 if __name__ == "__main__":

@@ -36,6 +36,16 @@ def test_every_scheduler_has_a_row_at_every_load(tmp_path: Path, capsys: pytest.
     assert len(lines) == 3 + len(document["cases"]) and lines[3].startswith("fifo ")
 
 
+def test_a_robot_acts_beside_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--small", "--robot", "--seconds", "1.0", "--loads", "0.5", "--policies", "adaptive"]
+    assert corun.main([*given, "--out", str(tmp_path)]) == 0
+    document = json.loads((tmp_path / "corun.json").read_text())
+    (case,) = document["cases"]
+    for acted in (document["robot_alone"], case["robot"]):
+        assert acted["frames"] > 0 and acted["p99_ms"] >= acted["p50_ms"] > 0 <= acted["dropped"]
+    assert case["lost"] == 0 and "robot " in capsys.readouterr().out.splitlines()[-1]
+
+
 def test_simulated_figures_say_that_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "measured.json"
     measured = {"durations": DURATIONS.document(), "chunk": 16, "prompt": 64, "answers": [2, 6]}
