@@ -56,7 +56,7 @@ MOST = 4096
 """Arrivals that are drawn for a run; those in its seconds are taken."""
 ROBOT_S = 3.0
 """Of the robot alone."""
-PATIENCE_S = 60.0
+PATIENCE_S = 20.0
 """For the last answers of a run."""
 SMALL_TOKENS, SMALL_FRONT_S = (3, 8), 0.1
 """Of the tiny model, whose stages take less than it takes to schedule them."""
@@ -264,7 +264,7 @@ def line(case: dict[str, Any]) -> str:
     """Of the table."""
     head = f"{case['policy']:20}{case['load']:6.2f}{case['lost']:5d}/{case['requests']:<4d}"
     if "max_s" not in case:
-        return f"{head}  nothing was finished"
+        return f"{head}  nothing was finished: {case['why']}"
     queues = [case["queue_s"], case["queue_mg1_s"], case["queue_same_s"]]
     shown = "".join(f"{'-' if one is None else f'{one:.3f}':>8}" for one in queues)
     times = "".join(
@@ -272,8 +272,12 @@ def line(case: dict[str, Any]) -> str:
     )
     return (
         f"{head}{case['average_s']:9.3f}{times}{1e3 * case['between_tokens_s']:10.2f}"
-        f"{case['open'] or 0.0:7.2f}{case['utilisation']:7.3f}{shown}{_robot(case)}"
+        f"{case['open'] or 0.0:7.2f}{case['utilisation']:7.3f}{shown}{_robot(case)}{_lost(case)}"
     )
+
+
+def _lost(case: Mapping[str, Any]) -> str:
+    return f"  lost: {case['why']}" if case["lost"] else ""
 
 
 def _robot(case: Mapping[str, Any]) -> str:

@@ -71,6 +71,11 @@ class Captured:
         """Multiprocessors that decoding may have of a GPU that is divided."""
         return tuple(sorted(split for split in self._decode if split))
 
+    @property
+    def answering(self) -> int:
+        """Slots with an answer that is not whole."""
+        return int(self._active.sum())
+
     def encode(self, slot: int, split: int) -> None:
         with torch.inference_mode():
             self._slot.fill_(slot)

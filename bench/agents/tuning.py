@@ -43,7 +43,7 @@ def score_s(
         policy = SideBySide({ENCODE: share, PREFILL: share})
         simulation = Simulation(policy, (VISION, LANGUAGE), durations, prompt)
         found = figures(simulation.run(poisson(rate_hz, requests, SEED, tokens)), rate_hz)
-        total += (found["average_s"] or 0.0) + (found["max_s"] or 0.0)
+        total += found["average_s"] + found["max_s"]
     return total / len(LOADS) / 2
 
 

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -160,15 +161,19 @@ def same_s(came_s: Sequence[float], services_s: Sequence[float]) -> float:
     return waited_s / len(came_s)
 
 
-def figures(served: Sequence[Served], rate_hz: float, whole: bool = False) -> dict[str, float | int | None]:
+def figures(served: Sequence[Served], rate_hz: float, whole: bool = False) -> dict[str, Any]:
     """Of a run, in seconds: latencies, time to the first token and between tokens, requests a second, the
     delay in the queue beside what theory says. Lost requests are counted and in nothing else.
 
     rate_hz: of arrivals. whole: a request is served until its answer is whole, and not only until its screen
-    is prefilled. queue_mg1_s is None where the queue would grow for ever.
+    is prefilled. queue_mg1_s is None where the queue would grow for ever; why: the first lost request was.
     """
     done = [one for one in served if not one.lost]
-    found: dict[str, float | int | None] = {"requests": len(served), "lost": len(served) - len(done)}
+    found: dict[str, Any] = {
+        "requests": len(served),
+        "lost": len(served) - len(done),
+        "why": next((one.lost for one in served if one.lost), None),
+    }
     if not done:
         return found
     came, began, prefilled, ended = (

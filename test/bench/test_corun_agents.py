@@ -202,7 +202,8 @@ def said(captured: Captured, name: str, lengths: list[int]) -> list[tuple[int, .
     runner = AgentRunner(captured.pool, TINY.prompt, captured)
     scheduler = Scheduler(runner, make(name, SHARES, captured.chunk), lanes=lanes)
     served = corun.serve(scheduler, [Arrival(0.0, tokens) for tokens in lengths])
-    assert not [one.lost for one in served if one.lost] and captured.pool.free == captured.pool.slots
+    assert not [one.lost for one in served if one.lost]
+    assert captured.pool.free == captured.pool.slots and captured.answering == 0
     return [one.said for one in served]
 
 
@@ -240,6 +241,26 @@ class TestTinyModel:
             keys.append((captured.open(1, None), captured.pool.k[1, :, :, : TINY.prompt].clone()))
         assert keys[0][0] == keys[1][0]
         torch.testing.assert_close(keys[0][1], keys[1][1], rtol=1e-4, atol=1e-5)
+
+    def test_a_step_leaves_slots_alone_that_have_no_answer(self) -> None:
+        """Neither a prompt that is prefilled beside it nor one whose answer has ended is written to."""
+        captured = Captured(AgentModel(TINY, torch.device("cpu"), torch.float32), slots=4, chunk=8)
+        for slot in (2, 3):
+            captured.encode(slot, 0)
+            captured.prefill(slot, 0, 0, (), 0)
+        captured.open(3, None)
+        self._steps_leave(captured, answering=3, other=2)
+        captured.close(3)
+        captured.open(2, None)
+        self._steps_leave(captured, answering=2, other=3)
+
+    @staticmethod
+    def _steps_leave(captured: Captured, answering: int, other: int) -> None:
+        """All of another slot but the place that nobody reads."""
+        kept = captured.pool.k[other, :, :, :-1].clone()
+        captured.decode([answering], 0)
+        captured.prefill(0, 0, 8, [answering], 0)
+        assert torch.equal(captured.pool.k[other, :, :, :-1], kept)
 
     def test_what_is_not_captured_is_refused(self) -> None:
         model = AgentModel(TINY, torch.device("cpu"), torch.float32)
