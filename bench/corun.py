@@ -51,7 +51,7 @@ from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.tools.provenance import provenance
 
-SPLITS = (16, 24, 32, 48, 64)
+SPLITS = (8, 16, 24, 32, 48)
 MOST = 4096
 """Arrivals that are drawn for a run; those in its seconds are taken."""
 ROBOT_S = 3.0
@@ -114,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
             rate_hz = load / (SMALL_FRONT_S if arguments.small else durations.front_s())
             arrivals = within(poisson(rate_hz, MOST, arguments.seed, tokens), arguments.seconds)
             for name in arguments.policies:
-                policy = make(name, shares_of(document), chunk)
+                policy = make(name, shares_of(document), chunk, durations.sms)
                 found = case_of(captured, name, policy, arrivals, rate_hz, robot)
                 _add(document, name, load, rate_hz, found, out)
     return 0
@@ -181,7 +181,7 @@ def simulate(arguments: argparse.Namespace) -> int:
         rate_hz = load / durations.front_s()
         arrivals = poisson(rate_hz, arguments.requests, arguments.seed, (tokens[0], tokens[1]))
         for name in arguments.policies:
-            simulation = Simulation(make(name, shares, chunk), LANES[name], durations, prompt)
+            simulation = Simulation(make(name, shares, chunk, durations.sms), LANES[name], durations, prompt)
             found = figures(simulation.run(arrivals), rate_hz, whole=name == FIFO)
             _add(document, name, load, rate_hz, found | {"open": _open(simulation.runner)}, arguments.out)
     return 0

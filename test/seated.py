@@ -57,4 +57,4 @@ class Seated:
 
     def drop(self, number: int) -> None:
         """A chunk leaves its seat before it is finished."""
-        del self._taken[number]
+        self._seats.leave(self._taken.pop(number)[0])

@@ -217,7 +217,7 @@ class Captured:
         }
         for split in splits:
             decoding, rest = divide(device, split)
-            streams[decoding.sms] = decoding.stream, rest.stream
+            streams[decoding.sms] = decoding.streams[0], rest.streams[0]
         for split, (mine, others) in streams.items():
             self._front[split] = (
                 _captured(self._encode, others, front),

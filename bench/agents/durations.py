@@ -45,8 +45,8 @@ class Durations:
 
     def _both(self, batch: MicroBatch, other: MicroBatch | None) -> Beside | None:
         """What is known of it beside others. A split holds whether or not something runs beside."""
-        if batch.split:
-            return self.beside[nearest(batch.split, self.splits)]
+        if batch.split is not None:
+            return self.beside[nearest(batch.split.actions, self.splits)]
         return None if other is None else self.beside[0]
 
     @property

@@ -22,7 +22,8 @@ from vla_accel_ros.types import Observation
 
 
 class Computing(Protocol):
-    """Computes stages of requests by their slots, to their end. split: see MicroBatch."""
+    """Computes stages of requests by their slots, to their end. split: multiprocessors of
+    decoding, 0 = all are everybody's."""
 
     def encode(self, slot: int, split: int) -> None:
         """The screen of a slot."""
@@ -86,17 +87,18 @@ class AgentRunner:
         self._end_if_whole(request)
 
     def run(self, batch: MicroBatch) -> None:
+        split = 0 if batch.split is None else batch.split.actions
         asks = [request for request in batch.requests if request.want == ASK]
         slots = [cast(Prefix, request.prefix).slot for request in asks]
         if batch.stage == ENCODE:
             (request,) = batch.requests
-            self._computing.encode(request.progress.slot, batch.split)
+            self._computing.encode(request.progress.slot, split)
             request.stage = PREFILL
             return
         if batch.stage == DECODE:
-            tokens = self._computing.decode(slots, batch.split)
+            tokens = self._computing.decode(slots, split)
         else:
-            tokens = self._prefill(batch.requests[-1], batch.steps, slots, batch.split)
+            tokens = self._prefill(batch.requests[-1], batch.steps, slots, split)
         if asks:
             self.steps[len(asks)] += 1
         for request, token in zip(asks, tokens, strict=True):

@@ -31,11 +31,11 @@ LIMIT = 5
 """Open answers that may wait in prefill_first, as in Nova."""
 
 
-def make(name: str, shares: Mapping[str, Mapping[str, Share]], chunk: int) -> Policy:
-    """A policy of that name. shares: of STATIC and ADAPTIVE, by stage; chunk: tokens of a chunked prefill.
-    Raises KeyError for a name that is none."""
+def make(name: str, shares: Mapping[str, Mapping[str, Share]], chunk: int, sms: int = 0) -> Policy:
+    """A policy of that name. shares: of STATIC and ADAPTIVE, by stage; chunk: tokens of a chunked prefill;
+    sms: multiprocessors of the GPU. Raises KeyError for a name that is none."""
     if LANES[name] == TWO:
-        return SideBySide(shares.get(name))
+        return SideBySide(shares.get(name), sms)
     if name == CHUNKED:
         return ChunkedPrefill(chunk)
     return PrefillFirst(0 if name == FIFO else LIMIT)

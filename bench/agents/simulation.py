@@ -49,8 +49,7 @@ class _Running:
     """left: of the micro-batch, 1 at its begin, 0 of one whose requests were finished as they began."""
 
     batch: MicroBatch
-    began_s: float
-    left: float = 1.0
+    left: float
 
 
 class Simulation:
@@ -91,7 +90,7 @@ class Simulation:
             batch = self.scheduler._schedule(lane)
             if batch is not None:
                 nothing = all(request.finished for request in batch.requests)
-                self._running[lane.name] = _Running(batch, self.now_s, 0.0 if nothing else 1.0)
+                self._running[lane.name] = _Running(batch, 0.0 if nothing else 1.0)
                 self.order.append((self.now_s, lane.name, batch))
 
     def _advance(self, next_s: float) -> None:
@@ -111,7 +110,6 @@ class Simulation:
         return self._durations.takes_s(self._running[lane].batch, others[0] if others else None)
 
     def _end(self, lane: Lane, one: _Running) -> None:
-        ran = self.scheduler._run(one.batch)
-        self.scheduler._postprocess(one.batch, one.began_s, ran)
+        self.scheduler._advance(lane, one.batch, None)
         self.scheduler._end(lane)
         self.scheduler._settle()

@@ -23,11 +23,11 @@ SEED = 1000
 
 
 def candidates(splits: Sequence[int]) -> list[Share]:
-    """Equation 5 between every two splits."""
+    """Equation 5 between every two splits, and between one and none."""
     return [
         Share(most, least, (most - least) / (surge - 1))
         for most in splits
-        for least in splits
+        for least in (0, *splits)
         for surge in SURGES
         if least < most
     ]
@@ -40,7 +40,7 @@ def score_s(
     total = 0.0
     for load in LOADS:
         rate_hz = load / durations.front_s()
-        policy = SideBySide({ENCODE: share, PREFILL: share})
+        policy = SideBySide({ENCODE: share, PREFILL: share}, durations.sms)
         simulation = Simulation(policy, (VISION, LANGUAGE), durations, prompt)
         found = figures(simulation.run(poisson(rate_hz, requests, SEED, tokens)), rate_hz)
         total += found["average_s"] + found["max_s"]

@@ -143,8 +143,19 @@ class Streamed:
         self.dropped = max(0, came - taken - 1)  # the last may still be taken
         return {name: done[name] for name in names}, seconds
 
-    def _counted(self, batch: MicroBatch) -> None:
-        self._run(batch)
+    def _counted(self, batch: MicroBatch) -> Callable[[], None] | None:
+        wait = self._run(batch)
+        if wait is None:
+            self._count(batch)
+            return None
+
+        def count_then() -> None:
+            wait()
+            self._count(batch)
+
+        return count_then
+
+    def _count(self, batch: MicroBatch) -> None:
         kind = batch.requests[-1].kind
         finished = sum(request.finished and request.error is None for request in batch.requests)
         names = {OBSERVE: "frames", ACT: "chunks", WHOLE: "first_chunks"}
@@ -170,7 +181,15 @@ class Streamed:
 
 def costs_alone(engine: Engine, frame: Observation, runs: int) -> dict[str, float]:
     """Seconds of a frame, of a chunk in full seats, of a whole chunk and of a token, where nothing else runs
-    beside it."""
+    beside it, in lanes with threads."""
+    engine.scheduler.start()
+    try:
+        return _costs(engine, frame, runs)
+    finally:
+        engine.scheduler.stop()
+
+
+def _costs(engine: Engine, frame: Observation, runs: int) -> dict[str, float]:
     device, scheduler = engine.policy.device, engine.scheduler
 
     def timed(work: Callable[[], object], number: int) -> float:

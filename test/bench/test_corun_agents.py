@@ -45,7 +45,7 @@ COUNT = 10_000
 
 
 def simulated(name: str, slots: int = 16) -> Simulation:
-    return Simulation(make(name, SHARES, CHUNK), LANES[name], DURATIONS, PROMPT, slots)
+    return Simulation(make(name, SHARES, CHUNK, DURATIONS.sms), LANES[name], DURATIONS, PROMPT, slots)
 
 
 def requests_of(simulation: Simulation, want: str) -> Iterator[tuple[float, MicroBatch]]:
@@ -98,8 +98,8 @@ class TestSimulated:
                 (front, *_) = [
                     one for s, one in reversed(list(requests_of(simulation, OBSERVE))) if s <= when_s
                 ]
-                assert batch.split == front.split > 0
-            splits.add(batch.split)
+                assert batch.split == front.split is not None
+            splits.add(0 if batch.split is None else batch.split.actions)
         assert beside == 200
         assert splits == ({0, 32} if name == STATIC else {0, 8, 16, 24, 32})
 
@@ -188,7 +188,7 @@ class TestDurations:
     def test_shares_are_tried_in_simulated_time(self) -> None:
         static, adaptive = tuned(DURATIONS, TOKENS, PROMPT, requests=20)
         assert static[ENCODE].fewer == 0 < adaptive[ENCODE].fewer
-        assert len(candidates(DURATIONS.splits)) == 9
+        assert len(candidates(DURATIONS.splits)) == 18
         alone = Durations(0.1, 0.1, {1: 0.1}, {0: 0.1}, {0: DURATIONS.beside[0]})
         assert tuned(alone, TOKENS, PROMPT) == ({}, {}) and alone.best(5) == {}
 
@@ -200,7 +200,7 @@ def said(captured: Captured, name: str, lengths: list[int]) -> list[tuple[int, .
     lanes = [corun.lane_on(lane, streams) for lane in LANES[name]]
     captured.encoded = 0
     runner = AgentRunner(captured.pool, TINY.prompt, captured)
-    scheduler = Scheduler(runner, make(name, SHARES, captured.chunk), lanes=lanes)
+    scheduler = Scheduler(runner, make(name, SHARES, captured.chunk, 132), lanes=lanes)
     served = corun.serve(scheduler, [Arrival(0.0, tokens) for tokens in lengths])
     assert not [one.lost for one in served if one.lost]
     assert captured.pool.free == captured.pool.slots and captured.answering == 0

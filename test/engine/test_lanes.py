@@ -11,11 +11,13 @@ from functools import partial
 import pytest
 from test_scheduler import WAIT_S, System
 
-from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, ONE
+from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, ONE, TEXT_APART
 from vla_accel_ros.engine.lanes import Lane
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks, WholeChunks
 from vla_accel_ros.engine.policies.lanes import LANES, in_lanes
 from vla_accel_ros.engine.policies.policy import Policy
+from vla_accel_ros.engine.policies.text import TextInSlack
+from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.scheduler import Scheduler, Stream
 
@@ -30,10 +32,14 @@ class Overlapping(System):
         text: Policy | None = None,
         steps: int = 1,
         lanes: Mapping[str, tuple[str, ...]] | None = None,
+        ahead: bool = False,
     ) -> None:
         super().__init__(steps=steps)
         kinds = lanes or LANES[word]
         made = [Lane(name) for name in kinds]
+        self.runner.ahead = ahead
+        for lane in made:
+            lane.runs_ahead = ahead
         self.policy = in_lanes(kinds, policy, policy if text is None else text)
         self.scheduler = Scheduler(self.runner, self.policy, self.profile, self.clock, made)
         self.lanes = {lane.name: lane for lane in made}
@@ -47,18 +53,23 @@ class Overlapping(System):
         frame.result.release()
 
     def begin(self, lane: str) -> list[str]:
-        """Have a lane choose; what it runs from now on."""
+        """Have a lane choose; what it runs from now on. Where that is nothing, what it ran ahead is over."""
         batch = self.scheduler._schedule(self.lanes[lane])
         if batch is not None:
             self.running[lane] = batch, self.clock.now_s
+        elif self.lanes[lane].ahead is not None:
+            self._advance(lane, None)
         return [] if batch is None else [request.want for request in batch.requests]
 
     def end(self, lane: str) -> None:
-        """The micro-batch that it runs is over."""
-        batch, began_s = self.running.pop(lane)
-        ran = self.scheduler._run(batch)
-        self.scheduler._postprocess(batch, began_s, ran)
-        self.scheduler._end(self.lanes[lane])
+        """The micro-batch that it runs is over, or is launched where lanes run ahead."""
+        self._advance(lane, self.running.pop(lane)[0])
+
+    def _advance(self, lane: str, batch: MicroBatch | None) -> None:
+        one = self.lanes[lane]
+        before, one.ahead = one.ahead, None
+        self.scheduler._advance(one, batch, before)
+        self.scheduler._end(one)
         self.scheduler._settle()
 
 
@@ -233,3 +244,91 @@ def test_random_schedules_keep_versions_in_order_and_lose_nothing(word: str, see
         assert made[robot] == sorted(made[robot])  # chunks leave in order, and of no older frame
     assert not system.scheduler.requests and not system.runner.held - set(system.scheduler.requests)
     assert all(request.released for request in submitted) and system.runner.slots_held <= 2
+
+
+def seated(ahead: bool = True) -> Overlapping:
+    """Staggered chunks in lanes that run ahead, and what happens in which order."""
+    system = Overlapping(TEXT_APART, StaggeredChunks(2), TextInSlack(StaggeredChunks(2), Profile()), 2)
+    system.runner.ahead = ahead
+    for lane in system.lanes.values():
+        lane.runs_ahead = ahead
+    system.seen()
+    return system
+
+
+def turn(system: Overlapping, lane: str = "main") -> None:
+    system.begin(lane)
+    if lane in system.running:
+        system.end(lane)
+
+
+def test_the_next_step_is_launched_before_the_last_one_is_waited_for() -> None:
+    system = seated()
+    order: list[str] = []
+    system.runner.during = lambda batch: order.append(f"launch {len(batch.requests)}")
+    system.runner.after = lambda batch: order.append("wait")
+    first, second = system.submit(ACT), system.submit(ACT)
+    for _ in range(4):
+        turn(system)
+    # The first has both its steps after two, the second after three; then there is nothing to launch.
+    assert order == ["launch 1", "launch 2", "wait", "launch 1", "wait", "wait"]
+    assert first.result and second.result and not system.runner.held
+
+
+def test_a_lane_without_a_thread_waits_for_what_it_launched() -> None:
+    system = seated()
+    for lane in system.lanes.values():
+        lane.runs_ahead = False
+    request = system.submit(ACT)
+    for _ in range(2):
+        turn(system)
+    assert request.released and request.result and system.lanes["main"].ahead is None
+
+
+def test_what_a_device_fails_with_later_is_the_error_of_all_in_that_micro_batch() -> None:
+    system = seated()
+    first, second, third = (system.submit(ACT) for _ in range(3))
+
+    def fail(batch: MicroBatch) -> None:
+        if first in batch.requests and second in batch.requests:
+            raise RuntimeError("the device failed")
+
+    system.runner.after = fail
+    for _ in range(6):
+        turn(system)
+    assert [str(request.error) for request in (first, second)] == ["the device failed"] * 2
+    assert first.released and second.released and not system.runner.held
+    assert third.error is None and third.result
+
+
+def test_who_is_cancelled_while_its_last_step_runs_ahead_comes_to_nothing() -> None:
+    system = seated()
+    told: list[Request] = []
+    request = system.submit(ACT, on_progress=told.append)
+    for _ in range(2):
+        turn(system)
+    assert request.awaited and not request.finished
+    system.scheduler.cancel(request)
+    assert request.released and not system.runner.held
+    turn(system)
+    assert request.result is None and request.cancelled and told.count(request) == 2  # launched, cancelled
+
+
+def test_text_apart_leaves_the_gpu_to_a_frame_until_its_first_chunk_is_there() -> None:
+    system = seated(ahead=False)
+    asked = system.submit(ASK)
+    turn(system, "language")
+    assert system.begin("language") == [ASK], "nothing is more urgent"
+    system.end("language")
+    frame = system.frame()
+    assert system.begin("language") == [], "a frame is to be computed"
+    turn(system)
+    acting = system.acting()
+    assert frame.released and system.begin("language") == [], "its chunk is to come"
+    turn(system)
+    assert system.begin("language") == [] and not acting.finished
+    turn(system)
+    assert acting.released and system.begin("language") == [ASK]
+    system.end("language")
+    assert asked.done == 3
+    frame.result.release()

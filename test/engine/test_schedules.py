@@ -35,17 +35,20 @@ EVENTS, TOGETHER = 5, 4
 SEATS, STEPS = 2, 3
 WITHIN_S = 0.03
 SETTINGS = [
-    (word, seats, fresh) for word in LANES for seats, fresh in ((0, False), (SEATS, False), (SEATS, True))
+    (word, seats, fresh, ahead)
+    for word in LANES
+    for seats, fresh in ((0, False), (SEATS, False), (SEATS, True))
+    for ahead in ((False, True) if seats else (False,))
 ]
 
 
 class Random(Overlapping):
     """Random schedules of two robots in some lanes, and what has to be true after each event."""
 
-    def __init__(self, word: str, seats: int, fresh: bool, seed: int) -> None:
+    def __init__(self, word: str, seats: int, fresh: bool, ahead: bool, seed: int) -> None:
         kinds = FIRST_APART if fresh and word == ALL_APART else KINDS[word]
         policy: Policy = StaggeredChunks(seats) if seats else WholeChunks()
-        super().__init__(word, policy, steps=STEPS if seats else 1, lanes=kinds)
+        super().__init__(word, policy, steps=STEPS if seats else 1, lanes=kinds, ahead=ahead)
         self.runner.seats, self.seats, self.fresh = fresh, seats, fresh
         self.degrading = Degrading(in_lanes(kinds, policy, TextInSlack(policy, self.profile)))
         self.scheduler.policy = self.degrading
@@ -54,8 +57,9 @@ class Random(Overlapping):
         self.felt, self.rungs = 0, [0]
         self.told: list[Request] = []
         self.waits: dict[tuple[str, bool | None], Request] = {}
-        # Of each robot a frame, a text and what waits; chunks in seats, and one that is whole.
-        self.most = 2 * (2 + (2 if fresh else 1)) + max(seats, 1) + 1
+        # Of each robot a frame, a text and what waits; chunks in seats, those that left them and whose
+        # results are on their way, and one that is whole.
+        self.most = 2 * (2 + (2 if fresh else 1)) + (1 + ahead) * max(seats, 1) + 1
         self.submitted: list[Request] = []
         self.newest: dict[str, tuple[int, int]] = {}
         self.begun: dict[tuple[str, int], list[Request]] = {}
@@ -163,13 +167,15 @@ class Random(Overlapping):
         for request in batch.requests:
             if request.want == ACT and request.done == 0 and not request.finished:
                 self.check_first(request, rung.every)
-        seated = [r for r in self.runner.held if r.kind == ACT]
+        seated = [r for r in self.runner.held if r.kind == ACT and not r.awaited]
         assert len(seated) <= max(self.seats, 1)
 
     def check_first(self, request: Request, every: float) -> None:
         """A frame's first chunk goes first, and stays, whatever is given up."""
         assert request.prefix is not None
         before = self.begun.setdefault((request.robot, request.prefix.version), [])
+        if request in before:  # its first step runs ahead
+            return
         assert request.fresh == (not before)
         assert request.first is None or request.first == request.fresh
         if not request.fresh:
@@ -217,9 +223,9 @@ class Random(Overlapping):
 FELT = np.zeros(JOINTS, np.float32)
 
 
-@pytest.mark.parametrize(("word", "seats", "fresh"), SETTINGS)
-def test_random_schedules(word: str, seats: int, fresh: bool) -> None:
-    system = Random(word, seats, fresh, seed=1)
+@pytest.mark.parametrize(("word", "seats", "fresh", "ahead"), SETTINGS)
+def test_random_schedules(word: str, seats: int, fresh: bool, ahead: bool) -> None:
+    system = Random(word, seats, fresh, ahead, seed=1)
     count = -(-SCHEDULES // len(SETTINGS))
     for _ in range(count):
         system.schedule()

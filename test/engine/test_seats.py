@@ -180,3 +180,24 @@ def test_captured_steps_take_prefixes_of_their_pool_only(model: Pi) -> None:
     chunk, seats = make_chunk(model, 0), CapturedSeats(Stages(model, pool), 2, 4)
     with pytest.raises(ValueError, match="not a slot of the stages' pool"):
         seats.take(0, chunk.x, chunk.state, chunk.kv)
+
+
+@pytest.mark.gpu
+def test_a_step_of_some_seats_makes_the_host_wait_for_nothing() -> None:
+    model = make_model(make_config("pi0")).to("cuda")
+    pool = KVPool(model.config.prefix, 4, model.config.max_tokens, torch.device("cuda"), torch.float32)
+    seats = CapturedSeats(Stages(model, pool), 3, steps=2)
+    config = model.config
+    noise = torch.zeros(1, config.horizon, config.action_dim)
+    state = torch.zeros(1, config.state_dim)
+    for seat in range(3):
+        seats.take(seat, noise, state, pool.span(0, 0, 3))
+    seats.step([0, 1, 2])
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        seats.step([0, 2])
+        seats.leave(1)
+        seats.step([0])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from importlib import resources
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from vla_accel_ros.kernels.tuning import (
     ATTENTION,
@@ -15,6 +19,8 @@ from vla_accel_ros.kernels.tuning import (
     Config,
     Shape,
     Table,
+    cache_file,
+    load_table,
     read_table,
     safe,
 )
@@ -109,3 +115,26 @@ def test_tables_of_the_package_can_be_read() -> None:
         table = read_table((folder / name).read_text(), name, 132)
         known = {name.split()[0] for name in CANDIDATES} | {*ATTENTION, PARTED}
         assert {key.split("/")[0] for key in table.entries} <= known
+
+
+def test_a_partition_has_the_table_of_its_size_or_that_of_the_device(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    device, gpu = torch.device("cuda", 0), SimpleNamespace(major=9, minor=0, multi_processor_count=132)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: gpu)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda _: "NVIDIA H200")
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__="3.6.0"))
+    assert cache_file(device).name.startswith("NVIDIA-H200-torch")
+    assert cache_file(device, 32).name.startswith("NVIDIA-H200-32sms-torch")
+    own = cache_file(device, 32)
+    own.parent.mkdir(parents=True)
+    own.write_text(json.dumps(Table(32, {SHAPE.key: A}).to_json()))
+    table = load_table(device, 32)
+    assert (table.processors, table.entries, table.source) == (32, {SHAPE.key: A}, str(own))
+    for other in (None, 100):
+        assert load_table(device, other).source == "sm_90.json", "the same launches, so the same bits"
+        assert load_table(device, other).processors == 132
+    own.write_text("{")
+    with pytest.raises(ValueError, match=r"32sms.* is no tuning table"):
+        load_table(device, 32)

@@ -6,19 +6,45 @@ default changes here changes everywhere.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from vla_accel_ros.models.flow.noise import FRESH, KINDS
 
 SEQUENTIAL, PIPELINED, SPECULATIVE, AUTO = "sequential", "pipelined", "speculative", "auto"
 TOKEN_MODES = (SEQUENTIAL, PIPELINED, SPECULATIVE, AUTO)
-ONE, ACTIONS_APART, ALL_APART = "one", "two", "three"
-LANES = (ONE, ACTIONS_APART, ALL_APART)
+ONE, TEXT_APART, ACTIONS_APART, ALL_APART = "one", "text", "two", "three"
+LANES = (ONE, TEXT_APART, ACTIONS_APART, ALL_APART)
 STREAM, FRESH_FIRST = "stream", "fresh"
 STAGGERING = (STREAM, FRESH_FIRST)
 RATE, FRESHNESS = "rate", "freshness"
 PREFERENCES = (RATE, FRESHNESS)
 EXACT = "exact"
+LEAST = {"slots": 1, "steps": 1, "seed": 0, "answers": 1, "answer_tokens": 1, "prefill_groups": 1}
+"""The least of whole numbers."""
+NO_PARTITION = "none"
+
+
+@dataclass(frozen=True, order=True)
+class Split:
+    """Multiprocessors of actions, and of frames and text."""
+
+    actions: int
+    rest: int
+
+    @classmethod
+    def of(cls, word: str) -> Split:
+        """Of "A:B". Raises ValueError for anything else."""
+        found = re.fullmatch(r"([1-9]\d{0,5}):([1-9]\d{0,5})", word, re.ASCII)
+        if found is None:
+            raise ValueError(
+                f"partition is '{word}'; use '{NO_PARTITION}', '{AUTO}', or multiprocessors of actions "
+                "and of the rest, such as '32:100'."
+            )
+        return cls(int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.actions}:{self.rest}"
 
 
 @dataclass(frozen=True)
@@ -41,11 +67,20 @@ class EngineConfig:
         and before them, and they are further chunks of the frame.
     scheduling: the scheduling policy of frames and actions, by its name in the entry points
         `vla_accel_ros.policies`; "auto" is the one that the other options ask for. Text takes the slack.
-    lanes: "one": everything one after another; "two": actions beside frames and text; "three": frames,
-        actions and text at once, each on a CUDA stream of its own, of which that of actions is the most
-        urgent; staggering "fresh" adds a lane for first chunks. Not for frames that share forwards.
+    lanes: "one": everything one after another; "text": text beside further chunks, but not beside a frame or
+        its first chunk; "two": actions beside frames and text; "three": frames, actions and text at once.
+        Each lane has a CUDA stream of its own, of which that of actions is the most urgent; with "three"
+        staggering "fresh" adds a lane for first chunks. Not for frames that share forwards.
+    prefill_groups: how many groups of layers a frame is computed in, with a step of staggered chunks between
+        two of them, so that a step waits for one group and not for a frame; 1 = none. The bits are the same.
+        For fast stages of kernels alone, see docs/streaming.md.
+    partition: sets of the GPU's multiprocessors for several lanes: "none"; "A:B", A for actions and B for
+        frames and text; or "auto", which measures splits in `Engine.prepare` and takes one only where actions
+        would be late without (policies.partition). Where a device cannot be divided there is none.
     token_mode, token_prefer: how frames of a policy that acts by tokens share forwards, see policies.tokens.
-    camera_hz: how often frames come, which token_mode "auto" plans with; 0 = as often as they are wanted.
+    camera_hz: how often frames come, which token_mode "auto" and partition "auto" plan with; 0 = as often as
+        they are wanted. action_hz: how often chunks are wanted, which partition "auto" plans with; 0 = not
+        known.
 
     Raises ValueError, in one sentence, for a value that cannot be.
     """
@@ -64,20 +99,28 @@ class EngineConfig:
     staggering: str = STREAM
     scheduling: str = AUTO
     lanes: str = ONE
+    prefill_groups: int = 1
+    partition: str = NO_PARTITION
     token_mode: str = SEQUENTIAL
     token_prefer: str = FRESHNESS
     camera_hz: float = 0.0
+    action_hz: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.step_dt_s > 0:
             raise ValueError(f"step_dt_s is {self.step_dt_s}; give the time between two actions in seconds.")
-        for name, least in (("slots", 1), ("steps", 1), ("seed", 0), ("answers", 1), ("answer_tokens", 1)):
+        for name, least in LEAST.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; give {least} or more.")
         if self.noise not in KINDS:
             raise ValueError(f"noise is '{self.noise}'; use one of {KINDS}.")
         if self.lanes not in LANES:
             raise ValueError(f"lanes is '{self.lanes}'; use one of {LANES}.")
+        if self.split is not None and self.lanes == ONE:
+            raise ValueError(
+                f"partition is '{self.partition}', but lanes is '{ONE}', where nothing runs beside anything: "
+                f"use lanes '{ACTIONS_APART}' or '{ALL_APART}', or partition '{NO_PARTITION}'."
+            )
         if self.staggering not in STAGGERING:
             raise ValueError(f"staggering is '{self.staggering}'; use one of {STAGGERING}.")
         if self.staggering == FRESH_FIRST and not self.staggered:
@@ -91,8 +134,15 @@ class EngineConfig:
             raise ValueError(f"token_prefer is '{self.token_prefer}'; use one of {PREFERENCES}.")
         if not 0 <= self.camera_hz < float("inf"):
             raise ValueError(f"camera_hz is {self.camera_hz}; give the frames a second, or 0.")
+        if not 0 <= self.action_hz < float("inf"):
+            raise ValueError(f"action_hz is {self.action_hz}; give the chunks a second, or 0.")
         if self.staggered and not 2 <= self.staggered <= self.steps:
             raise ValueError(
                 f"staggered is {self.staggered}, but a chunk takes {self.steps} steps and one is begun in "
                 f"each: give 2 to {self.steps}, or 0 for one chunk at a time."
             )
+
+    @property
+    def split(self) -> Split | None:
+        """The split that partition asks for by numbers. Raises ValueError if it is no partition at all."""
+        return None if self.partition in (NO_PARTITION, AUTO) else Split.of(self.partition)

@@ -8,7 +8,9 @@ submission and result nothing waits for the device.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -100,6 +102,18 @@ class FlowActor:
         if self._seats is not None:
             self._seats.prepare()
 
+    def rehearse(self, slot: int, length: int, steps: int) -> None:
+        """Compute what is between two chunks of a prefix, for its time alone: a step of all seats or, without
+        seats, a chunk. Before the first request, and where there are captured stages."""
+        assert isinstance(self._stages, Stages)
+        if isinstance(self._seats, CapturedSeats):
+            self._seats.rehearse(slot, length)
+            return
+        config, device = self._policy.config, self._policy.device
+        noise = torch.zeros(1, config.horizon, config.action_dim, device=device)
+        state = torch.zeros(1, config.state_dim, device=device) if self._policy.takes_state else None
+        self._stages.act(noise, state, [slot], [length], steps)
+
     def room(self, request: Request) -> bool:
         """Whether a seat is free, or will be when chunks of another instruction are dropped."""
         if self._seats is None or request.whole:
@@ -133,21 +147,30 @@ class FlowActor:
             self._seated[doing.seat] = request
         request.progress = doing
 
-    def run(self, batch: MicroBatch) -> None:
-        """All steps of chunks that have no seat; one step of those that have."""
+    def run(self, batch: MicroBatch) -> Callable[[], None] | None:
+        """All steps of chunks that have no seat; one step of those that have. See engine.scheduler.Runner."""
         seated = [request for request in batch.requests if request.progress.seat is not None]
-        if seated:
-            self._step(seated, batch.steps or self._config.steps)
+        made = self._step(seated, batch.steps or self._config.steps) if seated else []
         for request in batch.requests:
-            if request.progress.seat is None:
+            if request not in seated:
                 with failing_alone(request):
-                    self._finish(request, self._whole(request))
+                    made.append((request, self._whole(request)))
+        if self._policy.device.type != "cuda":
+            self._finish(made)
+            return None
+        over = torch.cuda.Event()
+        over.record(torch.cuda.current_stream(self._policy.device))
+        for request, _ in made:
+            request.awaited = True
+        return partial(self._finish, made, over)
 
     def drop(self, request: Request) -> None:
         """Leave the seat."""
         doing = request.progress
-        if doing is not None and doing.seat is not None:
-            self._seated.pop(doing.seat, None)
+        if self._seats is not None and doing is not None and doing.seat is not None:
+            self._seats.leave(doing.seat)
+            self._seated.pop(doing.seat)
+            doing.seat = None
 
     def noise(self, number: int, stamp_ns: int = 0, step_dt_s: float | None = None) -> np.ndarray:
         """Of an action request on a frame of that stamp, float32 [H, A]; see models.flow.noise. step_dt_s: of
@@ -181,8 +204,8 @@ class FlowActor:
         return torch.as_tensor(noise, dtype=torch.float32)[None]
 
     @torch.inference_mode()
-    def _step(self, seated: list[Request], steps: int) -> None:
-        """The next steps of chunks in seats, until one is finished."""
+    def _step(self, seated: list[Request], steps: int) -> list[tuple[Request, Pending]]:
+        """The next steps of chunks in seats, until some are finished; these leave their seats."""
         assert self._seats is not None
         finished: list[Request] = []
         for _ in range(steps):
@@ -192,9 +215,10 @@ class FlowActor:
             finished = [request for request in seated if request.progress.steps == self._seats.steps]
             if finished:
                 break
+        made = [(request, self._seats.result(request.progress.seat)) for request in finished]
         for request in finished:
-            with failing_alone(request):
-                self._finish(request, self._seats.result(request.progress.seat))
+            self.drop(request)
+        return made
 
     def _inpainting(self, doing: _Denoising) -> Inpainting | None:
         given = doing.guidance or doing.committed
@@ -239,14 +263,23 @@ class FlowActor:
             parts = (*flow, torch.stack(moved))
             return Pending(Samples(*(part.detach().float().cpu().numpy() for part in parts)))
 
-    def _finish(self, request: Request, pending: Pending) -> None:
+    def _finish(self, made: Sequence[tuple[Request, Pending]], over: torch.cuda.Event | None = None) -> None:
+        """Set what these came to. over: after which all of a micro-batch is computed."""
+        if over is not None:
+            over.synchronize()
+        for request, pending in made:
+            if not request.released:  # it may have been cancelled meanwhile
+                with failing_alone(request):
+                    request.result = self._chunk(request, pending.wait())
+                    request.finished = True
+
+    def _chunk(self, request: Request, made: Samples) -> Chunk:
         prefix, doing = request.prefix, request.progress
         assert prefix is not None
-        made = pending.wait()
         actions = doing.policy.actions(torch.from_numpy(made.actions[0]), doing.origin)
         if request.committed is not None:
             actions[: len(request.committed)] = request.committed
-        request.result = Chunk(
+        return Chunk(
             actions=actions,
             stamp_ns=prefix.stamp_ns,
             step_dt_s=prefix.embodiment.step_dt_s,
@@ -257,4 +290,3 @@ class FlowActor:
             state=request.state,
             step_magnitudes=made.magnitudes[:, 0],
         )
-        request.finished = True

@@ -3,6 +3,9 @@
 A caller that waits for a request may step a lane that nobody steps, so a script needs no thread. A running
 stack gives each lane a thread of its own (`Lane.start`). Lanes of one scheduler run at once; what each has of
 the GPU (a stream, its priority, a set of processors) is in the context that it computes in.
+
+A lane with a thread runs ahead: while the GPU computes a short micro-batch, the next one is chosen and
+launched behind it, and only then is the result waited for. So the GPU does not wait for the host.
 """
 
 from __future__ import annotations
@@ -12,18 +15,39 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 from vla_accel_ros.engine.request import MicroBatch, Request
 
 _LONGEST_WAIT_S = 1.0
 
 
+@dataclass
+class Launched:
+    """A micro-batch that was launched. began_s: when; computed: whether there was anything to
+    compute; wait: returns when its results are there, None: they are. told: requests of it that know that
+    they were advanced."""
+
+    batch: MicroBatch
+    began_s: float
+    computed: bool = False
+    wait: Callable[[], None] | None = None
+    told: tuple[Request, ...] = ()
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the next may be launched behind it: what comes meanwhile then waits for a step at most."""
+        return self.wait is not None and self.batch.steps == 1
+
+
 class Lane:
     """name: as policies know it. computing: what a micro-batch is computed in, such as a CUDA stream. timing:
     what times it there.
 
-    lock: held by who steps the lane. batch: the requests in the micro-batch that runs, () between two.
-    looked: at how many changes of the queue it has looked. again_s: when to look again, if nothing changes.
+    lock: held by who steps the lane. batch: the requests in the micro-batch that is chosen or launched, ()
+    between two. ahead: what the GPU computes while the next is chosen; runs_ahead: whether there may be such.
+    chosen_s, ended_s: when the last one was chosen, and when its results were there. looked: at how many
+    changes of the queue it has looked. again_s: when to look again, if nothing changes.
     """
 
     def __init__(
@@ -35,6 +59,8 @@ class Lane:
         self.name, self.computing, self.timing = name, computing, timing
         self.lock = threading.Lock()
         self.batch: tuple[Request, ...] = ()
+        self.ahead: Launched | None = None
+        self.runs_ahead, self.chosen_s, self.ended_s = False, -math.inf, -math.inf
         self.looked, self.again_s = 0, math.inf
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -55,12 +81,15 @@ class Lane:
         if self.running:
             raise RuntimeError(f"lane '{self.name}' runs already; stop it first.")
         self._stopping = threading.Event()
+        self.runs_ahead, self.ahead = True, None
         self._thread = threading.Thread(target=_run, args=(turn, self._stopping), name=self.name, daemon=True)
         self._thread.start()
 
     def stop(self, wake: Callable[[], None]) -> None:
-        """End the thread after its present micro-batch, and wait for it."""
+        """End the thread after its present micro-batch, and wait for it. What runs ahead is waited for by
+        nobody any more."""
         self._stopping.set()
+        self.runs_ahead = False
         wake()
         if self._thread is not None and not self.entered:
             self._thread.join()

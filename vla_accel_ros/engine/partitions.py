@@ -1,4 +1,4 @@
-"""Sets of a GPU's multiprocessors, each with a stream whose work runs on those alone (CUDA green contexts).
+"""Sets of a GPU's multiprocessors, with streams whose work runs on those alone (CUDA green contexts).
 
 A graph that is captured on such a stream keeps its multiprocessors, wherever it is replayed from. The driver
 divides the device once: the first set gets at least as many as wanted, in steps that it decides (8 on
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,50 +27,84 @@ _COUNT_AT = 96
 """Where its number of multiprocessors is."""
 
 
+class CannotDivide(RuntimeError):
+    """This driver or device has no sets of multiprocessors."""
+
+
 @dataclass(frozen=True)
 class Partition:
-    """sms: multiprocessors in it. stream: on which work is put that runs there."""
+    """sms: multiprocessors in it. streams: on which work is put that runs there."""
 
     sms: int
-    stream: torch.cuda.Stream
+    streams: tuple[torch.cuda.Stream, ...]
 
 
 def divide(
-    device: torch.device, first: int, priorities: Sequence[int] = (0, 0), driver: Any = None
+    device: torch.device,
+    first: int,
+    priorities: tuple[Sequence[int], Sequence[int]] = ((0,), (0,)),
+    driver: Any = None,
 ) -> tuple[Partition, Partition]:
     """A device in two: at least `first` multiprocessors, and the rest. They stay for the life of the process.
 
-    priorities: of the two streams; a lower number is more urgent. driver: libcuda, None = the installed one.
-    Raises ValueError for a number that leaves one of them nothing, RuntimeError, one sentence, where the
+    priorities: of the streams in each; a lower number is more urgent. driver: libcuda, None = the installed
+    one. Raises ValueError for a number that leaves one of them nothing, CannotDivide, one sentence, where the
     driver cannot do it.
     """
     driver = driver or _driver()
+    number, mine, rest = _split(device, first, driver)
+    one, two = (
+        _partition(driver, number, part, at) for part, at in zip((mine, rest), priorities, strict=True)
+    )
+    return one, two
+
+
+def sizes(device: torch.device, first: int, driver: Any = None) -> tuple[int, int]:
+    """Multiprocessors of each set that `divide` would make; the same errors."""
+    _, mine, rest = _split(device, first, driver or _driver())
+    return _count(mine), _count(rest)
+
+
+def of_size(device: torch.device, count: int, driver: Any = None) -> Partition:
+    """One of so many multiprocessors, on either side of a split, or of the next larger number there is."""
+    driver = driver or _driver()
+    mine, rest = sizes(device, count, driver)
+    other = mine + rest - count
+    with suppress(ValueError):  # the other side may be too large to leave anything
+        if mine != count and sizes(device, other, driver)[1] == count:
+            return divide(device, other, driver=driver)[1]
+    return divide(device, count, driver=driver)[0]
+
+
+def _split(device: torch.device, first: int, driver: Any) -> tuple[ctypes.c_int, Any, Any]:
     number = ctypes.c_int()
     _call(driver, "cuDeviceGet", ctypes.byref(number), device.index or 0)
     whole, mine, rest = (ctypes.create_string_buffer(_RESOURCE_BYTES) for _ in range(3))
     _call(driver, "cuDeviceGetDevResource", number, whole, _SM)
     there = _count(whole)
     if not 0 < first < there:
-        raise ValueError(f"a partition of {first} multiprocessors was asked for; {device} has {there} in all.")
+        raise ValueError(
+            f"a partition of {first} multiprocessors was asked for; {device} has {there} in all."
+        )
     groups = ctypes.c_uint(1)
     _call(driver, "cuDevSmResourceSplitByCount", mine, ctypes.byref(groups), whole, rest, 0, first)
     if not _count(mine) or not _count(rest):
         raise ValueError(
             f"a partition of {first} multiprocessors leaves none of the {there} of {device}: give fewer."
         )
-    one, two = (
-        Partition(_count(part), _stream(driver, number, part, priority))
-        for part, priority in zip((mine, rest), priorities, strict=True)
-    )
-    return one, two
+    return number, mine, rest
 
 
-def _stream(driver: Any, number: ctypes.c_int, part: Any, priority: int) -> torch.cuda.Stream:
-    described, context, stream = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+def _partition(driver: Any, number: ctypes.c_int, part: Any, priorities: Sequence[int]) -> Partition:
+    described, context = ctypes.c_void_p(), ctypes.c_void_p()
     _call(driver, "cuDevResourceGenerateDesc", ctypes.byref(described), part, 1)
     _call(driver, "cuGreenCtxCreate", ctypes.byref(context), described, number, _OWN_STREAM)
-    _call(driver, "cuGreenCtxStreamCreate", ctypes.byref(stream), context, _OWN_STREAM, priority)
-    return torch.cuda.ExternalStream(stream.value or 0, device=number.value)
+    streams = []
+    for priority in priorities:
+        stream = ctypes.c_void_p()
+        _call(driver, "cuGreenCtxStreamCreate", ctypes.byref(stream), context, _OWN_STREAM, priority)
+        streams.append(torch.cuda.ExternalStream(stream.value or 0, device=number.value))
+    return Partition(_count(part), tuple(streams))
 
 
 def _count(resource: Any) -> int:
@@ -79,10 +114,10 @@ def _count(resource: Any) -> int:
 def _call(driver: Any, name: str, *given: Any) -> None:
     function = getattr(driver, name, None)
     if function is None:
-        raise RuntimeError(f"this GPU driver has no {name}: partitions need one of CUDA 12.4 or newer.")
+        raise CannotDivide(f"this GPU driver has no {name} (one of CUDA 12.4 or newer has it)")
     result = function(*given)
     if result != 0:
-        raise RuntimeError(f"{name} failed with error {result}: this GPU cannot be partitioned here.")
+        raise CannotDivide(f"{name} failed with error {result}")
 
 
 def _driver() -> Any:
@@ -90,4 +125,4 @@ def _driver() -> Any:
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        raise RuntimeError(f"partitions need the GPU driver's library: {error}") from error
+        raise CannotDivide(f"the GPU driver's library cannot be loaded ({error})") from error

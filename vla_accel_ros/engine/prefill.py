@@ -6,6 +6,10 @@ on every token that it attends to. Where a prefix is causal (OpenVLA) those are 
 values up to the first other word are copied and only the rest is computed. In PaliGemma's prefix (pi0, pi0.5)
 every token attends to every word, so with another word all keys and values are others, those of the images
 too: the whole prefill is computed again, as what continues anything else was never trained.
+
+A frame is computed in one go or, by `EngineConfig.prefill_groups`, a group of layers at a time. Its request
+holds the slot from the first to the last group, which publishes the prefix: until then nobody can read it.
+One that is cancelled or fails between two groups gives the slot back.
 """
 
 from __future__ import annotations
@@ -18,8 +22,11 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.kv.prefixes import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.preprocess import Preprocess, check_whole
+from vla_accel_ros.engine.request import ENCODE, PREFILL, Request
+from vla_accel_ros.engine.robots import Embodiment, Robots
+from vla_accel_ros.engine.stages.groups import Frame, Groups
 from vla_accel_ros.engine.stages.plain_stages import PlainStages
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.engine.stages.towers import Towers
@@ -147,6 +154,30 @@ class CapturedPrefill:
         return self._stages.last_hidden(slot, n_tokens)
 
 
+class GroupedPrefill(CapturedPrefill):
+    """By captured stages, an observation in groups of layers."""
+
+    def __init__(self, stages: Stages, groups: Groups) -> None:
+        super().__init__(stages)
+        self._groups = groups
+
+    def begin(self, observation: Observation, policy: AnyPolicy, slot: int) -> Frame:
+        """The first group of what `observe` computes, after which the images are needed no longer.
+
+        Raises as that.
+        """
+        images = cast(WordedPolicy, policy).host_images(observation)
+
+        def words() -> Tensor:
+            return torch.tensor(policy.prompt(observation.instruction, observation.state))
+
+        return self._groups.begin(images, words, slot, partial(check_whole, observation))
+
+    def advance(self, frame: Frame) -> None:
+        """The next group."""
+        self._groups.advance(frame)
+
+
 class CapturedPlainPrefill(PlainPrefill):
     """By the plain network's functions in captured stages. Other words are computed launch by launch."""
 
@@ -191,3 +222,58 @@ class EncodeOnly:
 
     def last_hidden(self, slot: int, n_tokens: int) -> Tensor:
         raise ValueError(ENCODED_ONLY)
+
+
+class _InProgress(NamedTuple):
+    """frame: whose slot is held; robot: that it is computed for, as it was described when it began."""
+
+    frame: Frame
+    robot: Embodiment
+
+
+class Frames:
+    """Requests to observe, of one engine."""
+
+    def __init__(self, prefill: Prefill, pool: KVPool, prefixes: Prefixes, robots: Robots) -> None:
+        self._prefill, self._pool, self._prefixes, self._robots = prefill, pool, prefixes, robots
+
+    def run(self, request: Request) -> None:
+        """Compute and publish a frame, or its next group. Raises as Prefill.observe."""
+        if isinstance(self._prefill, GroupedPrefill):
+            self._advance(request, self._prefill)
+            return
+        observation = request.observation
+        assert observation is not None
+        robot = self._robots.of(observation.robot)
+        with self._pool.filling() as slot:
+            seen = self._prefill.observe(observation, robot.policy, slot)
+            request.result = self._prefixes.publish(slot, observation, robot, *seen)
+        request.finished = True
+
+    def drop(self, request: Request) -> None:
+        """Give back the slot of one that is not finished."""
+        doing: _InProgress | None = request.progress
+        request.progress = None
+        if doing is not None:
+            doing.frame.drop()
+            self._pool.release(doing.frame.slot)
+
+    def _advance(self, request: Request, prefill: GroupedPrefill) -> None:
+        doing: _InProgress | None = request.progress
+        observation = request.observation
+        assert observation is not None
+        if doing is None:
+            robot = self._robots.of(observation.robot)
+            with self._pool.filling() as slot:
+                doing = _InProgress(prefill.begin(observation, robot.policy, slot), robot)
+            request.progress = doing
+        else:
+            prefill.advance(doing.frame)
+        frame, robot = doing
+        if frame.groups:
+            request.stage = ENCODE if frame.encodes else PREFILL
+            return
+        request.progress = None
+        seen = Extent(frame.length, frame.images)
+        request.result = self._prefixes.publish(frame.slot, observation, robot, *seen)
+        request.finished = True

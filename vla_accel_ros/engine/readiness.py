@@ -16,7 +16,9 @@ from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.request import ACT, OBSERVE, Request
 
 SENSE_AGAIN_S = 0.005
-"""How soon to look again whether there are newer joints, or more committed points, to act on."""
+"""How soon at most to look again whether there are newer joints, or more committed points, to act on."""
+LEAST_AGAIN_S = 0.0005
+"""How soon at least."""
 
 
 @dataclass
@@ -72,8 +74,8 @@ class Readiness:
         at which one more action is committed."""
         waiting = [r for r in requests if not r.begun]
         later_s = [r.not_before_s for r in waiting if r.not_before_s > now_s]
-        sensing = any(self._senses(r) and r.not_before_s <= now_s for r in waiting)
-        return min([*later_s, now_s + SENSE_AGAIN_S if sensing else math.inf])
+        sensing = [r for r in waiting if self._senses(r) and r.not_before_s <= now_s]
+        return min([*later_s, *(now_s + _again_s(request) for request in sensing)], default=math.inf)
 
     def _is_new(self, request: Request, now_s: float) -> bool:
         """Whether there is something to begin with that was not there for the last of its kind."""
@@ -107,3 +109,9 @@ def _has_more_committed(request: Request, robot: _Robot) -> bool:
     committed = None if request.commits is None else request.commits(robot.stamp_ns)
     robot.guided = committed is not None
     return committed is not None and committed > robot.committed
+
+
+def _again_s(request: Request) -> float:
+    """A quarter of the period in which it is wanted, within bounds."""
+    period_s = request.period_s or math.inf
+    return min(SENSE_AGAIN_S, max(LEAST_AGAIN_S, period_s / 4.0))

@@ -19,6 +19,7 @@ import numpy as np
 from vla_accel_ros.types import Agreement, Chunk, Observation
 
 if TYPE_CHECKING:  # policies plan with requests where there is no torch
+    from vla_accel_ros.engine.config import Split
     from vla_accel_ros.engine.kv.prefixes import Prefix
     from vla_accel_ros.models.flow.rtc import Guidance
     from vla_accel_ros.models.text.decoding import Sampling
@@ -68,9 +69,10 @@ class Request:
 
     stage: what is next. kind: what of the runner computes it, one of OBSERVE, ACT, WHOLE and ASK, to which
     REWORD belongs; two micro-batches of a kind never run at once. number: in order of beginning.
-    instruction: that of the frame. fresh: the frame was not acted on before. finished: nothing more is
-    computed of it. cancelled: before it was finished, its result is None. released: nothing is held for it
-    any longer, but its result. done: micro-batches so far. lane: where it ran last.
+    instruction: that of the frame. fresh: the frame was not acted on before. awaited: all of it was
+    launched, its result is on its way. finished: nothing more is computed of it. cancelled: before it was
+    finished, its result is None. released: nothing is held for it any longer, but its result. done:
+    micro-batches so far. lane: where it ran last.
     tokens: ids so far. pieces: text that nobody has read. result: Prefix, Chunk, or the whole text.
     """
 
@@ -108,6 +110,7 @@ class Request:
     instruction: str = field(default="", init=False)
     fresh: bool = field(default=False, init=False)
     begun: bool = field(default=False, init=False)
+    awaited: bool = field(default=False, init=False)
     finished: bool = field(default=False, init=False)
     cancelled: bool = field(default=False, init=False)
     released: bool = field(default=False, init=False)
@@ -139,15 +142,14 @@ class MicroBatch:
     """What one launch computes: a stage of some requests.
 
     steps: how many denoising steps or tokens; 0 = to the end. draft: ids that may be the next tokens of the
-    request whose stage is PREFILL. split: multiprocessors of a divided GPU that decoding has, everything else
-    has the rest; 0 = not divided.
+    request whose stage is PREFILL. split: of the processors while it runs, None = as its lane has it.
     """
 
     stage: str
     requests: tuple[Request, ...]
     steps: int = 1
     draft: tuple[int, ...] = ()
-    split: int = 0
+    split: Split | None = None
 
     @property
     def kind(self) -> str:

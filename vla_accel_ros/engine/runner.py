@@ -9,7 +9,7 @@ frames in one forward. Text needs a language head, and a prefix to continue.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, cast
 
@@ -21,6 +21,7 @@ from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.lanes import Lane
 from vla_accel_ros.engine.micro_batch_times import GpuTimes
+from vla_accel_ros.engine.partitioned import Partitioned
 from vla_accel_ros.engine.policies.lanes import in_lanes, lanes_of
 from vla_accel_ros.engine.policies.overload import Degrading
 from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
@@ -31,6 +32,8 @@ from vla_accel_ros.engine.prefill import (
     CapturedPlainPrefill,
     CapturedPrefill,
     EncodeOnly,
+    Frames,
+    GroupedPrefill,
     PlainPrefill,
     Prefill,
 )
@@ -74,7 +77,7 @@ class Actor(Protocol):
     def first_stage(self, request: Request) -> str: ...
     def room(self, request: Request) -> bool: ...
     def begin(self, request: Request) -> None: ...
-    def run(self, batch: MicroBatch) -> None: ...
+    def run(self, batch: MicroBatch) -> Callable[[], None] | None: ...
     def drop(self, request: Request) -> None: ...
 
 
@@ -95,6 +98,7 @@ class ModelRunner:
         _check(policy, config)
         kernels = config.fast and _has_kernels(policy)
         forward = _forward(policy, config, most) if kernels and policy.decodes else None
+        self.partitioned = partitioned = Partitioned(config, policy.device, kernels and policy.acts == FLOW)
         worded = cast(WordedPolicy, policy)
         packs = policy.acts != FLOW and (config.fast or config.token_mode != SEQUENTIAL)
         slots = (slots_for(config, most) if packs else config.slots) + len(self.robots.names)
@@ -112,6 +116,7 @@ class ModelRunner:
             )
             counts = self.robots.joints
             self.actor = PackedTokenActor(worded, config, self.pool, encoded, forward, counts=counts)
+            self.frames = Frames(self.prefill, self.pool, self.prefixes, self.robots)
             self.lanes = self._make_lanes()
             return
         if kernels:
@@ -122,14 +127,19 @@ class ModelRunner:
                 precision=config.precision,
                 rule=policy.pixel_rule,
                 joints=policy.joints,
+                groups=config.prefill_groups,
+                **partitioned.ops(),
             )
-            self.prefill = CapturedPrefill(stages)
+            partitioned.serve(stages, forward)
+            groups = stages.groups
+            self.prefill = CapturedPrefill(stages) if groups is None else GroupedPrefill(stages, groups)
         elif config.fast:
             plain = cast(CapturablePolicy, policy)
             self.stages = PlainStages(plain, self.pool, self.time_rule)
             self.prefill = CapturedPlainPrefill(plain, self.pool, self.stages)
         else:
             self.prefill = PlainPrefill(policy, self.pool)
+        self.frames = Frames(self.prefill, self.pool, self.prefixes, self.robots)
         if policy.acts == FLOW:
             self.actor = FlowActor(policy, config, self.pool, self.time_rule, self.stages)
         else:
@@ -154,22 +164,16 @@ class ModelRunner:
         make = find(POLICIES, name if config.scheduling == AUTO else config.scheduling)
         first: SchedulingPolicy = make(Setup(config, profile, tokens, times))
         with_text = first if self.text is None else TextInSlack(first, profile)
-        return Degrading(in_lanes(lanes_of(config), first, with_text))
+        return Degrading(self.partitioned.policy(in_lanes(lanes_of(config), first, with_text)))
 
     def _make_lanes(self) -> tuple[Lane, ...]:
         names, device = tuple(lanes_of(self.config)), self.policy.device
         if device.type != "cuda":
             return tuple(map(Lane, names))
-        if len(names) == 1:
-            return (Lane(*names, timing=GpuTimes(*names, device)),)
-        # A lower number is more urgent, and 0 is what streams have otherwise.
-        streams = {name: torch.cuda.Stream(device, priority=at - len(names)) for at, name in enumerate(names)}
-        if isinstance(self.stages, Stages):
-            self.stages.partitions.update(streams)
-        return tuple(
-            Lane(name, partial(torch.cuda.stream, stream), GpuTimes(name, device))
-            for name, stream in streams.items()
-        )
+        streams = self.partitioned.streams
+        if streams is None:
+            return (Lane(names[0], timing=GpuTimes(names[0], device)),)
+        return tuple(Lane(name, partial(streams.on, name), GpuTimes(name, device)) for name in names)
 
     def first_stage(self, request: Request) -> str:
         if request.want == ACT:
@@ -198,20 +202,27 @@ class ModelRunner:
         if request.want == ACT:
             self.actor.begin(request)
 
-    def run(self, batch: MicroBatch) -> None:
+    def run(self, batch: MicroBatch) -> Callable[[], None] | None:
+        with self.partitioned.computing(batch):
+            return self._run(batch)
+
+    def _run(self, batch: MicroBatch) -> Callable[[], None] | None:
         if batch.requests[-1].want == ACT:
-            self.actor.run(batch)
-        elif batch.stage == DECODE:
+            return self.actor.run(batch)
+        if batch.stage == DECODE:
             assert self.text is not None
             self.text.advance()
         else:
             for request in batch.requests:
                 with failing_alone(request):
                     self._prefill(request)
+        return None
 
     def drop(self, request: Request) -> None:
         if request.want == ACT:
             self.actor.drop(request)
+        elif request.want == OBSERVE:
+            self.frames.drop(request)
         elif request.want == ASK and self.text is not None:
             self.text.drop(request)
 
@@ -231,9 +242,17 @@ class ModelRunner:
         views, prompts, steps = tuple(views), tuple(prompts), (self.config.steps,)
         if len(self.lanes) == 1 or not isinstance(self.stages, Stages):
             self.stages.build(views, prompts, steps, progress=progress, forms=forms)
-        for lane, kinds in zip(self.lanes, lanes_of(self.config).values(), strict=True):
-            with lane.computing():
-                self._prepare(kinds, views, prompts, steps, progress, forms)
+
+        def make() -> None:
+            for _ in self.partitioned.each():
+                for lane, kinds in zip(self.lanes, lanes_of(self.config).values(), strict=True):
+                    with lane.computing():
+                        self._prepare(kinds, views, prompts, steps, progress, forms)
+
+        make()
+        if self.partitioned.chooses and views and prompts and isinstance(self.stages, Stages):
+            self.partitioned.choose(self.stages, cast(FlowActor, self.actor), max(views), max(prompts))
+            make()
 
     def _prepare(
         self,
@@ -248,7 +267,7 @@ class ModelRunner:
         if len(self.lanes) > 1 and isinstance(self.stages, Stages):
             if WHOLE in kinds:
                 self.stages.build((), (), steps, progress=progress, forms=forms)
-            elif OBSERVE in kinds or (ASK in kinds and self.text is not None):
+            if OBSERVE in kinds or (ASK in kinds and self.text is not None):
                 self.stages.build(views, prompts, (), progress=progress)
         if ACT in kinds:
             self.actor.prepare()
@@ -260,13 +279,7 @@ class ModelRunner:
         """A frame's prefix, the same with other words, or what an answer begins with."""
         with torch.inference_mode():
             if request.want == OBSERVE:
-                observation = request.observation
-                assert observation is not None
-                robot = self.robots.of(observation.robot)
-                with self.pool.filling() as slot:
-                    seen = self.prefill.observe(observation, robot.policy, slot)
-                    request.result = self.prefixes.publish(slot, observation, robot, *seen)
-                request.finished = True
+                self.frames.run(request)
                 return
             prefix = request.prefix
             assert prefix is not None
@@ -309,6 +322,8 @@ def _check(policy: AnyPolicy, config: EngineConfig) -> None:
     """Raise ValueError for choices that the policy does not have."""
     kind, device, dtype = policy.config.kind, policy.device, policy.kv_dtype
     check(config.precision, config.fast, device, dtype)
+    if config.prefill_groups > 1:
+        _check_groups(policy, config)
     if config.fast and not _has_kernels(policy):
         if not _capturable(policy):
             raise ValueError(f"fast is true, but a {kind} policy has no fast stages; leave it false.")
@@ -341,6 +356,18 @@ def _check(policy: AnyPolicy, config: EngineConfig) -> None:
             f"precision is {config.precision} and token_mode '{config.token_mode}', but only forwards of few "
             f"rows have small weights, so actions would depend on the mode; use {SEQUENTIAL} or {EXACT}."
         )
+
+
+def _check_groups(policy: AnyPolicy, config: EngineConfig) -> None:
+    """Raise ValueError where frames cannot be computed in so many groups of layers."""
+    given, model = f"prefill_groups is {config.prefill_groups}, but", policy.model
+    if not isinstance(model, Pi):
+        raise ValueError(f"{given} frames of a {policy.config.kind} policy are computed whole; use 1.")
+    if not config.fast:
+        raise ValueError(f"{given} plain torch computes frames whole; set fast to true, or use 1.")
+    layers = model.config.vision.depth + model.config.prefix.depth
+    if config.prefill_groups > layers:
+        raise ValueError(f"{given} the model has {layers} layers; give at most as many.")
 
 
 def _forward(policy: AnyPolicy, config: EngineConfig, tokens: int) -> PackedForward:

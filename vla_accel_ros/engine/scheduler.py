@@ -6,6 +6,7 @@ wait until there is something new to act on, so frames never queue: the newest w
 
 Several lanes may run at once. They choose one after another, and never run requests of one kind (frames,
 actions in seats, whole actions, text) at the same time: what computes a kind is its own, and needs no lock.
+What the GPU still computes when a lane chooses again (`Lane.ahead`) is behind it in the lane's stream.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from functools import partial
 from typing import Protocol
 
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
-from vla_accel_ros.engine.lanes import Lane, sleep_s
+from vla_accel_ros.engine.lanes import Lane, Launched, sleep_s
 from vla_accel_ros.engine.micro_batch_times import note
 from vla_accel_ros.engine.policies.overload import Degradation, Degrading
 from vla_accel_ros.engine.policies.policy import Policy
@@ -65,9 +66,14 @@ class Runner(Protocol):
         """Take a request in, whose prefix is held and whose state is known."""
         ...
 
-    def run(self, batch: MicroBatch) -> None:
+    def run(self, batch: MicroBatch) -> Callable[[], None] | None:
         """Advance the requests: `finished` and `result` of those that are finished, `error` of those that
-        failed. What it raises is the error of all of them."""
+        failed. What it raises is the error of all of them.
+
+        Where that is not known before the device has computed it, it returns what waits for it and then sets
+        it, and has set `awaited` of the requests that are finished then. The lane may launch the next one
+        before it calls that. What it raises is the error of all of them, too.
+        """
         ...
 
     def drop(self, request: Request) -> None:
@@ -266,16 +272,10 @@ class Scheduler:
         idle = False
         try:
             with lane.computing():
-                batch = self._schedule(lane)
-                if batch is None:
-                    idle = True
-                    return ()
-                began_s = self._clock()
-                with lane.timing(batch):
-                    ran = self._run(batch)
-                note(lane.name, batch, began_s, self._clock())
-                self._postprocess(batch, began_s, ran)
-                return batch.requests
+                batch, before = self._schedule(lane), lane.ahead
+                lane.ahead = None
+                idle = batch is None and before is None
+                return () if idle else self._advance(lane, batch, before)
         finally:
             try:
                 self._end(lane)
@@ -286,12 +286,34 @@ class Scheduler:
                 self.wake()
             self._settle()
 
+    def _advance(self, lane: Lane, batch: MicroBatch | None, before: Launched | None) -> tuple[Request, ...]:
+        """Launch this one, if there is one, behind the one before, and take what came of that, and of this
+        one unless it may run ahead; returns the requests of both."""
+        advanced = () if before is None else before.batch.requests
+        if batch is None or batch.requests[-1].kind == ASK:  # text is waited for as it is computed
+            self._complete(lane, before)
+            before = None
+        if batch is None:
+            return advanced
+        try:
+            launched = self._launch(lane, batch)
+        finally:
+            self._complete(lane, before)
+        if lane.runs_ahead and launched.is_short:
+            lane.ahead = launched
+            launched.told = tuple(r for r in batch.requests if not (r.awaited or r.released))
+            for request in launched.told:
+                self._tell(request)
+        else:
+            self._complete(lane, launched)
+        return (*advanced, *batch.requests)
+
     def _schedule(self, lane: Lane) -> MicroBatch | None:
         try:
             with self._choosing:
                 self._reap()
                 batch = self._choose(lane)
-                lane.batch = () if batch is None else batch.requests
+                lane.batch, lane.chosen_s = () if batch is None else batch.requests, self._clock()
         finally:
             self._tell_left()
         return batch
@@ -302,7 +324,8 @@ class Scheduler:
         with self._changed:
             lane.looked, queue = self._changes, tuple(self._queue)
         now_s, elsewhere = self._clock(), self._kinds_running()
-        ready = [r for r in queue if r.kind not in elsewhere and self._readiness.is_ready(r, now_s)]
+        waiting = [r for r in queue if not r.awaited and r.kind not in elsewhere]
+        ready = [r for r in waiting if self._readiness.is_ready(r, now_s)]
         due_s = min((stream.due_s() for stream in tuple(self.streams.values())), default=math.inf)
         batch = self.policy.next(lane.name, ready, now_s, due_s)
         if batch is None:
@@ -320,24 +343,41 @@ class Scheduler:
         """What lanes run: nothing else of it may run, begin, or be taken out."""
         return {request.kind for lane in self.lanes for request in lane.batch}
 
-    def _run(self, batch: MicroBatch) -> bool:
-        """Compute what is to be computed; whether all of it came to something."""
+    def _launch(self, lane: Lane, batch: MicroBatch) -> Launched:
+        """Have what is to be computed computed, waiting only for what the runner waits for."""
         alive = tuple(request for request in batch.requests if not request.finished)
+        launched = Launched(batch, lane.chosen_s, computed=bool(alive))
         try:
             if alive:
-                self._runner.run(replace(batch, requests=alive))
+                with lane.timing(batch):
+                    launched.wait = self._runner.run(replace(batch, requests=alive))
         except Exception as error:
-            for request in alive:
-                request.error, request.finished = error, True
-        return bool(alive) and all(request.error is None for request in batch.requests)
+            _fail(alive, error)
+        return launched
 
-    def _postprocess(self, batch: MicroBatch, began_s: float, ran: bool) -> None:
-        took_s = self._clock() - began_s
+    def _complete(self, lane: Lane, launched: Launched | None) -> None:
+        """Take what a micro-batch came to."""
+        if launched is None:
+            return
+        try:
+            if launched.wait is not None:
+                launched.wait()
+        except Exception as error:
+            _fail([r for r in launched.batch.requests if not (r.finished or r.released)], error)
+        began_s, lane.ended_s = max(launched.began_s, lane.ended_s), self._clock()
+        note(lane.name, launched.batch, began_s, lane.ended_s)
+        self._postprocess(launched, began_s, lane.ended_s - began_s)
+
+    def _postprocess(self, launched: Launched, began_s: float, took_s: float) -> None:
+        batch, told = launched.batch, launched.told
+        there: list[Request] = []
         try:
             with self._choosing:
-                if ran:
+                # Of what ran ahead some may have been taken out meanwhile.
+                there = [request for request in batch.requests if not request.released]
+                if launched.computed and all(request.error is None for request in batch.requests):
                     self.profile.note(batch.kind, len(batch.requests), took_s)
-                for request in batch.requests:
+                for request in there:
                     if request.finished or request.cancelled:
                         self._leave(request)
                         self._drop_overtaken(request)
@@ -346,8 +386,9 @@ class Scheduler:
             for stream in tuple(self.streams.values()):
                 stream.on_ran(batch, began_s)
         finally:
-            for request in batch.requests:
-                self._tell(request)
+            for request in there:
+                if request.released or request not in told:
+                    self._tell(request)
 
     def _end(self, lane: Lane) -> None:
         """The lane runs nothing any more; who was cancelled meanwhile is taken out."""
@@ -478,3 +519,8 @@ class Scheduler:
                 request.on_progress(request)
         except Exception:
             _LOG.exception("what a request to %s came to could not be told", request.want)
+
+
+def _fail(requests: Iterable[Request], error: Exception) -> None:
+    for request in requests:
+        request.error, request.finished = error, True

@@ -251,7 +251,7 @@ class Streaming:
 
     def _acted(self, request: Request) -> None:
         if request is self._next.get(request.first) and self._running:
-            self._want_chunk(request.first, request.begun_s + self._action.period_s)
+            self._want_chunk(request.first, self._due_after_s(request))
         if not request.finished or request.cancelled:
             return
         if request.error is not None:
@@ -261,6 +261,12 @@ class Streaming:
             self._chunking.made(request)
         took_s = self._records["action"].note(request.begun_s, self._action.most_s)
         self._give(self._ports.on_chunk, request.result, took_s)
+
+    def _due_after_s(self, request: Request) -> float:
+        """When a further chunk is due: a period after this one was, so that those which a lane comes to a
+        little late do not lower their rate; after it began, if that was later than a period."""
+        due_s, period_s = request.not_before_s, self._action.period_s
+        return period_s + (due_s if request.begun_s - due_s < period_s else request.begun_s)
 
     def _narrate(self, prefix: Prefix) -> None:
         """Have the model continue its own prompt, if it is time and it is not doing so already."""

@@ -152,15 +152,16 @@ class TritonOps(Ops):
         return self.table.pick(parts_shape(rows, weight)).split
 
 
-def ops_for(device: torch.device) -> Ops:
-    """The kernels on a GPU, the references elsewhere. Raises RuntimeError on a GPU without triton."""
+def ops_for(device: torch.device, multiprocessors: int | None = None) -> Ops:
+    """The kernels on a GPU, the references elsewhere. multiprocessors: of a partition, for which another
+    table may be there, see kernels.tuning.load_table. Raises RuntimeError on a GPU without triton."""
     if device.type != "cuda":
         return Ops()
     if importlib.util.find_spec("triton") is None:
         raise RuntimeError(
             "the fast stages need triton, which comes with PyTorch's CUDA builds: install one, or fast=False."
         )
-    return TritonOps(device)
+    return TritonOps(device, tuning.load_table(device, multiprocessors))
 
 
 def attend_shape(

@@ -174,13 +174,17 @@ def _fitting(most: int, per_unit: int, itemsize: int, least: int) -> int:
     return most
 
 
-def load_table(device: torch.device) -> Table:
+def load_table(device: torch.device, multiprocessors: int | None = None) -> Table:
     """The table of a CUDA device: the user's, the package's, or an empty one.
 
-    Raises ValueError naming the file if it cannot be read.
+    multiprocessors: of a partition: the table that `vla tune --sms` made for so many, if there is one, else
+    that of the device, which computes the same bits as without a partition. Raises ValueError naming the file
+    if it cannot be read.
     """
     import torch
 
+    if multiprocessors is not None and (own := cache_file(device, multiprocessors)).exists():
+        return read_table(own.read_text(), str(own), multiprocessors)
     properties = torch.cuda.get_device_properties(device)
     table = Table(properties.multi_processor_count)
     cached = cache_file(device)
@@ -217,15 +221,17 @@ def read_table(text: str, name: str, processors: int) -> Table:
         ) from error
 
 
-def cache_file(device: torch.device) -> Path:
-    """Where `vla tune` keeps the table of a device: named by GPU and versions, because either changes it."""
+def cache_file(device: torch.device, multiprocessors: int | None = None) -> Path:
+    """Where `vla tune` keeps the table of a device, or of so many of its multiprocessors: named by GPU and
+    versions, because either changes it."""
     import torch
     import triton
 
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     gpu = torch.cuda.get_device_name(device).replace(" ", "-").replace("/", "-")
     versions = f"torch{torch.__version__}-triton{triton.__version__}".replace("/", "-")
-    return base / "vla_accel_ros" / "tuning" / f"{gpu}-{versions}.json"
+    part = "" if multiprocessors is None else f"-{multiprocessors}sms"
+    return base / "vla_accel_ros" / "tuning" / f"{gpu}{part}-{versions}.json"
 
 
 def _rows(key: str) -> int:

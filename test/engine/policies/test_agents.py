@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from vla_accel_ros.engine.config import Split
 from vla_accel_ros.engine.policies.agents import (
     LANGUAGE,
     VISION,
@@ -92,34 +93,34 @@ class TestShare:
     def test_one_that_does_not_fall_is_static(self) -> None:
         assert [Share(32).sms(pending) for pending in (1, 5, 50)] == [32, 32, 32]
 
-    @pytest.mark.parametrize("given", [(0,), (8, 16), (8, 0), (8, 4, -1.0), (8, 4, math.nan)])
+    @pytest.mark.parametrize("given", [(0,), (8, 16), (8, -1), (8, 4, -1.0), (8, 4, math.nan)])
     def test_what_cannot_be_is_refused(self, given: tuple[float, ...]) -> None:
-        with pytest.raises(ValueError, match="give least from 1 to most, and fewer of 0 or more"):
+        with pytest.raises(ValueError, match="least from 0 to most, and fewer of 0 or more"):
             Share(*given)  # type: ignore[arg-type]
 
 
 class TestSideBySide:
     def test_decoding_has_what_the_screen_beside_it_leaves(self) -> None:
-        policy, screens, answers = SideBySide(NOVA), [make_screen(), make_screen()], make_answers(2)
+        policy, screens, answers = SideBySide(NOVA, 84), [make_screen(), make_screen()], make_answers(2)
         assert policy.next(VISION, [*screens, *answers], 0.0) == MicroBatch(
-            ENCODE, (screens[0],), steps=0, split=20
+            ENCODE, (screens[0],), steps=0, split=Split(20, 64)
         )
-        assert policy.next(LANGUAGE, answers, 0.0) == MicroBatch(DECODE, tuple(answers), split=20)
+        assert policy.next(LANGUAGE, answers, 0.0) == MicroBatch(DECODE, tuple(answers), split=Split(20, 64))
 
     def test_a_split_holds_while_what_it_was_chosen_for_runs(self) -> None:
         """A set that grew meanwhile would overlap with the other."""
-        policy, (answer,) = SideBySide(NOVA), make_answers(1)
-        for pending in (1, 3):
+        policy, (answer,) = SideBySide(NOVA, 84), make_answers(1)
+        for pending, sms in ((1, 24), (3, 16)):
             policy.next(VISION, [make_screen() for _ in range(pending)], 0.0)
             batch = policy.next(LANGUAGE, [answer], 0.0)  # the scheduler shows no screens while one runs
-            assert batch is not None and batch.split == NOVA[ENCODE].sms(pending)
+            assert batch is not None and batch.split == Split(sms, 84 - sms)
 
     def test_prefill_has_a_share_of_its_own(self) -> None:
-        batch = SideBySide(NOVA).next(VISION, [make_screen(encoded=True)], 0.0)
-        assert batch is not None and (batch.stage, batch.split) == (PREFILL, 30)
+        batch = SideBySide(NOVA, 84).next(VISION, [make_screen(encoded=True)], 0.0)
+        assert batch is not None and (batch.stage, batch.split) == (PREFILL, Split(30, 54))
 
     def test_decoding_alone_has_the_whole_gpu(self) -> None:
-        policy, screen, answers = SideBySide(NOVA), make_screen(), make_answers(1)
+        policy, screen, answers = SideBySide(NOVA, 84), make_screen(), make_answers(1)
         begun = policy.next(VISION, [screen], 0.0)
         assert begun is not None
         policy.ran(begun, 0.1)
@@ -127,24 +128,35 @@ class TestSideBySide:
         assert policy.next(LANGUAGE, answers, 0.0) == MicroBatch(DECODE, tuple(answers))
 
     def test_decoding_leaves_room_to_a_screen_that_is_about_to_begin(self) -> None:
-        policy, screen, answers = SideBySide(NOVA), make_screen(), make_answers(1)
+        policy, screen, answers = SideBySide(NOVA, 84), make_screen(), make_answers(1)
         begun = policy.next(VISION, [screen], 0.0)
         assert begun is not None
         policy.ran(begun, 0.1)
         batch = policy.next(LANGUAGE, [make_screen(encoded=True), *answers], 0.0)
-        assert batch is not None and batch.split == 24
+        assert batch is not None and batch.split == Split(24, 60)
 
     def test_an_answer_that_ran_ends_no_screen(self) -> None:
-        policy, answers = SideBySide(NOVA), make_answers(1)
+        policy, answers = SideBySide(NOVA, 84), make_answers(1)
         policy.next(VISION, [make_screen()], 0.0)
         policy.ran(MicroBatch(DECODE, tuple(answers)), 0.01)
         batch = policy.next(LANGUAGE, answers, 0.0)
-        assert batch is not None and batch.split == 24
+        assert batch is not None and batch.split == Split(24, 60)
 
     def test_two_streams_divide_nothing(self) -> None:
         policy, answers = SideBySide(), make_answers(1)
         batches = [policy.next(VISION, [make_screen()], 0.0), policy.next(LANGUAGE, answers, 0.0)]
-        assert [batch is not None and batch.split for batch in batches] == [0, 0]
+        assert [batch is not None and batch.split for batch in batches] == [None, None]
+
+    def test_at_none_left_the_gpu_is_not_divided(self) -> None:
+        shares = {stage: Share(16, 0, 8) for stage in (ENCODE, PREFILL)}
+        policy = SideBySide(shares, 132)
+        for pending, split in ((2, Split(8, 124)), (3, None), (9, None)):
+            batch = policy.next(VISION, [make_screen() for _ in range(pending)], 0.0)
+            assert batch is not None and batch.split == split
+
+    def test_a_share_of_everything_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="a share is 30 of 24 multiprocessors; leave some to the screens"):
+            SideBySide(NOVA, 24)
 
     def test_a_share_of_one_stage_alone_is_refused(self) -> None:
         with pytest.raises(ValueError, match=r"of \['encode'\]; give one of encode and one of prefill"):

@@ -12,6 +12,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from vla_accel_ros.engine.config import Split
+from vla_accel_ros.engine.policies.partition import sms_of_actions
 from vla_accel_ros.engine.policies.policy import by_priority
 from vla_accel_ros.engine.request import ASK, DECODE, ENCODE, OBSERVE, PREFILL, MicroBatch, Request
 
@@ -24,7 +26,7 @@ class Share:
     """Multiprocessors that decoding has beside encode, or beside prefill (Nova, equation 5).
 
     most: while one screen is in work. fewer: for each further one that waits. least: never less, which bounds
-    the time between two tokens.
+    the time between two tokens; 0: at none left the GPU is not divided, and decoding has what it can get.
     Raises ValueError for numbers that cannot be.
     """
 
@@ -33,15 +35,15 @@ class Share:
     fewer: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.least <= self.most or not 0 <= self.fewer < math.inf:
+        if not 0 <= self.least <= self.most or self.most < 1 or not 0 <= self.fewer < math.inf:
             raise ValueError(
                 f"a share of {self.most} multiprocessors, at least {self.least}, {self.fewer} fewer for each "
-                "that waits; give least from 1 to most, and fewer of 0 or more."
+                "that waits; give most of 1 or more, least from 0 to most, and fewer of 0 or more."
             )
 
     def sms(self, pending: int) -> int:
         """pending: screens in encode or prefill and those that wait for it, at least 1."""
-        return math.floor(max(self.least, self.most - self.fewer * (pending - 1)))
+        return math.floor(sms_of_actions(pending, self.most, self.least, self.fewer))
 
 
 @dataclass(frozen=True)
@@ -136,17 +138,24 @@ class SideBySide:
     shares: of decoding beside ENCODE and beside PREFILL; empty: two streams of one GPU that is not divided.
     A share that does not change with the number of screens is a static split. A split is chosen when encode
     or prefill begins and holds until it ends, so that the two sets never overlap then; decoding alone has the
-    whole GPU, and a step that began so runs to its end beside a screen that begins meanwhile.
-    Raises ValueError if only one of the two has a share.
+    whole GPU, and a step that began so runs to its end beside a screen that begins meanwhile. Of a Split,
+    `actions` is decoding's.
+    sms: multiprocessors of the GPU. Raises ValueError if only one of the two has a share, or one of all.
     """
 
-    def __init__(self, shares: Mapping[str, Share] | None = None) -> None:
+    def __init__(self, shares: Mapping[str, Share] | None = None, sms: int = 0) -> None:
         self._shares = dict(shares or {})
         if self._shares and self._shares.keys() != {ENCODE, PREFILL}:
             raise ValueError(
                 f"shares are of {sorted(self._shares)}; give one of {ENCODE} and one of {PREFILL}, or none."
             )
-        self._split, self._running = 0, False
+        if any(share.most >= sms for share in self._shares.values()):
+            raise ValueError(
+                f"shares are {self._shares} of {sms} multiprocessors; leave some to the screens."
+            )
+        self._sms = sms
+        self._split: Split | None = None
+        self._running = False
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
@@ -155,12 +164,13 @@ class SideBySide:
         if lane == LANGUAGE:
             batch = _decode(_asks(ready))
             divided = self._running or screens > 0
-            return None if batch is None else replace(batch, split=self._split if divided else 0)
+            return None if batch is None else replace(batch, split=self._split if divided else None)
         screen = _screen(ready)
         self._running = screen is not None
         if screen is None:
             return None
-        self._split = self._shares[screen.stage].sms(screens) if self._shares else 0
+        decoding = self._shares[screen.stage].sms(screens) if self._shares else 0
+        self._split = Split(decoding, self._sms - decoding) if decoding else None
         return replace(screen, split=self._split)
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:

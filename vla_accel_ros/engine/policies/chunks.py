@@ -3,6 +3,11 @@
 Staggered: a chunk needs as many steps as ever, but each step advances all that have begun and finishes the
 oldest, so chunks leave at the rate of steps. Whatever is ready to begin joins the next step. What is whole
 (`Request.whole`, as the first chunk of a frame with staggering "fresh") goes before all steps.
+
+A frame goes before steps, but where it is computed in groups of layers the two alternate: a step waits for
+one group at most, and a frame for the steps between its groups. Whole chunks and groups do not alternate: a
+whole chunk takes as long as several groups. What goes before a frame goes before its next group, too; the
+rest waits for all of it.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ import math
 from collections.abc import Sequence
 
 from vla_accel_ros.engine.policies.policy import Setup, by_priority, frame_first, see
-from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, REWORD, MicroBatch, Request
 
 
 class WholeChunks:
@@ -30,10 +35,10 @@ class WholeChunks:
 
 
 class StaggeredChunks(WholeChunks):
-    """Up to `seats` chunks at once, one begun in each step."""
+    """Up to `seats` chunks at once, one begun in each step. groups: in which a frame is computed."""
 
-    def __init__(self, seats: int) -> None:
-        self._seats = seats
+    def __init__(self, seats: int, groups: int = 1) -> None:
+        self._seats, self._groups, self._after_group = seats, groups, False
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
@@ -47,10 +52,12 @@ class StaggeredChunks(WholeChunks):
         begun = [r for r in acts if r.begun and not (fresh and _gives_way(r, fresh[0]))]
         if len(begun) < self._seats and fresh:
             return MicroBatch(DENOISE, (*begun, fresh[0]))
-        if seen := see(ready):
-            return seen
         joins = waiting[:1] if len(begun) < self._seats else []
-        return MicroBatch(DENOISE, (*begun, *joins)) if begun or joins else None
+        step = MicroBatch(DENOISE, (*begun, *joins)) if begun or joins else None
+        return step if step and self._after_group else see(ready) or step
+
+    def ran(self, batch: MicroBatch, took_s: float) -> None:
+        self._after_group = self._groups > 1 and batch.requests[-1].want in (OBSERVE, REWORD)
 
 
 def _gives_way(old: Request, new: Request) -> bool:
@@ -66,4 +73,4 @@ def whole(setup: Setup) -> WholeChunks:
 
 def staggered(setup: Setup) -> StaggeredChunks:
     """`staggered` chunks at once."""
-    return StaggeredChunks(setup.config.staggered)
+    return StaggeredChunks(setup.config.staggered, setup.config.prefill_groups)

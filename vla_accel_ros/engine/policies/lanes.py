@@ -3,6 +3,9 @@
 A lane's policy sees the requests of its kinds alone. So an action never waits for a frame that is being
 encoded, nor either for text; what they share of the GPU, the GPU divides (streams, their priorities, sets of
 processors).
+
+While a frame or its first chunk is there to be computed, lanes without frames are told that the next frame is
+due now: text that looks at that (`TextInSlack`) then leaves the GPU to them.
 """
 
 from __future__ import annotations
@@ -10,13 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, FRESH_FIRST, ONE, EngineConfig
+from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, FRESH_FIRST, ONE, TEXT_APART, EngineConfig
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.policies.text import TextAlone
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, WHOLE, MicroBatch, Request
 
 LANES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     ONE: {"main": (OBSERVE, WHOLE, ACT, ASK)},
+    TEXT_APART: {"main": (OBSERVE, WHOLE, ACT), "language": (ASK,)},
     ACTIONS_APART: {"action": (WHOLE, ACT), "vision": (OBSERVE, ASK)},
     ALL_APART: {"action": (WHOLE, ACT), "vision": (OBSERVE,), "language": (ASK,)},
 }
@@ -37,12 +41,19 @@ class InLanes:
 
     def __init__(self, lanes: Mapping[str, tuple[tuple[str, ...], Policy]]) -> None:
         self._lanes = dict(lanes)
+        self._urgent: list[Request] = []  # frames and their first chunks that were begun
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
         kinds, policy = self._lanes[lane]
-        return policy.next(lane, _of(ready, kinds), now_s, due_s)
+        self._urgent = [request for request in self._urgent if not (request.finished or request.released)]
+        if OBSERVE not in kinds and (self._urgent or any(map(_is_urgent, ready))):
+            due_s = now_s
+        batch = policy.next(lane, _of(ready, kinds), now_s, due_s)
+        if batch is not None:
+            self._urgent += [r for r in batch.requests if _is_urgent(r) and r not in self._urgent]
+        return batch
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
         for kinds, policy in self._lanes.values():
@@ -55,15 +66,21 @@ class InLanes:
 
 def in_lanes(lanes: Mapping[str, tuple[str, ...]], frames_and_actions: Policy, with_text: Policy) -> Policy:
     """The policy of these lanes, by their kinds. frames_and_actions: chooses among both, or one of them;
-    with_text: the same, and text in the slack of either."""
+    with_text: the same, and text in the slack of either. Beside frames in a lane of their own text waits for
+    nobody."""
     if len(lanes) == 1:
         return with_text
     chosen: dict[str, tuple[tuple[str, ...], Policy]] = {}
     for lane, kinds in lanes.items():
         mixed = with_text if ASK in kinds else frames_and_actions
-        chosen[lane] = kinds, TextAlone() if kinds[0] == ASK else mixed
+        alone = kinds == (ASK,) and "vision" in lanes
+        chosen[lane] = kinds, TextAlone() if alone else mixed
     return InLanes(chosen)
 
 
 def _of(ready: Sequence[Request], kinds: tuple[str, ...]) -> list[Request]:
     return [request for request in ready if request.kind in kinds]
+
+
+def _is_urgent(request: Request) -> bool:
+    return request.want == OBSERVE or (request.want == ACT and request.fresh)

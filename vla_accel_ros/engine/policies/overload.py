@@ -111,8 +111,11 @@ class Degrading:
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
         self._recover(now_s)
-        given = [request for request in ready if not self._holds(request, now_s)]
-        self._count_pause(any(r.want == ASK for r in ready), any(r.want == ASK for r in given), now_s)
+        given = ready
+        if self._rung or self._held:
+            given = [request for request in ready if not self._holds(request, now_s)]
+        there = any(request.want == ASK for request in ready)
+        self._count_pause(there, there and any(request.want == ASK for request in given), now_s)
         batch = self._first.next(lane, given, now_s, due_s)
         if batch is not None:
             self._chosen(lane, batch, now_s)
@@ -147,7 +150,7 @@ class Degrading:
             again = request.stream and not request.begun and not request.fresh
             held = again and now_s < self._until_s(request)
         else:
-            held = rung.level == VISION and self._waits_for_chunk(request, now_s)
+            held = rung.level == VISION and not request.begun and self._waits_for_chunk(request, now_s)
         if request.want in self._late and not request.begun:
             self._count(request, held, now_s)
         return held

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.profile import Profile, Times
-from vla_accel_ros.engine.request import ACT, ENCODE, OBSERVE, PREFILL, REWORD, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, OBSERVE, REWORD, MicroBatch, Request
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,18 @@ def frame_first(ready: Sequence[Request]) -> MicroBatch | None:
 
 
 def see(ready: Sequence[Request]) -> MicroBatch | None:
-    """Observe the next frame, or compute one again with another instruction."""
-    for request in by_priority([r for r in ready if r.want in (OBSERVE, REWORD)]):
-        return MicroBatch(ENCODE if request.want == OBSERVE else PREFILL, (request,))
+    """Go on with the frame that is in progress, observe the next, or compute one again with another
+    instruction."""
+    frames = by_priority([r for r in ready if r.want in (OBSERVE, REWORD)])
+    for request in sorted(frames, key=lambda request: not request.begun):
+        return MicroBatch(request.stage, (request,))
     return None
+
+
+def in_progress(ready: Sequence[Request]) -> bool:
+    """Whether a frame is, of which some groups are computed: another prefix would have the rest computed at
+    once."""
+    return any(request.want == OBSERVE and request.begun for request in ready)
 
 
 def by_priority(requests: Sequence[Request]) -> list[Request]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vla_accel_ros.engine.policies.policy import Policy, see
+from vla_accel_ros.engine.policies.policy import Policy, in_progress, see
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ASK, DECODE, PREFILL, MicroBatch, Request
 
@@ -40,8 +40,12 @@ class TextInSlack:
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
         asks = [request for request in ready if request.want == ASK]
+        if not asks:
+            return self._first.next(lane, ready, now_s, due_s)
         text = _text(asks)
         overdue = text is not None and now_s >= self._overdue_s(asks)
+        if text is not None and text.stage == PREFILL and in_progress(ready):
+            overdue = False
         if not overdue:
             urgent = self._first.next(lane, [r for r in ready if r.want != ASK], now_s, due_s)
             if urgent is not None:

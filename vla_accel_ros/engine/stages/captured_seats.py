@@ -22,7 +22,7 @@ from vla_accel_ros.engine.stages.denoise import Denoise, Form, check_fits, singl
 from vla_accel_ros.engine.stages.host_buffers import Field, HostRing, Inputs, Pending
 from vla_accel_ros.engine.stages.precision import SmallLayer
 from vla_accel_ros.engine.stages.stages import Stages
-from vla_accel_ros.kernels.ops import Ops, ops_for
+from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.flow import Guide
 from vla_accel_ros.kernels.reference.linear import product_in_parts
 from vla_accel_ros.models.config import PiConfig
@@ -181,7 +181,7 @@ class CapturedSeats:
     weights, whatever the stages' precision: reading fewer bits makes less of the reading, not of the
     arithmetic.
     ops: as of Stages. committed: whether `prepare` is for committed actions, too; else the first chunk with
-    some waits for the capture. partition: see Stages.
+    some waits for the capture. partition: see Stages; None = that of the stream which a step is in.
 
     sizes: numbers of seats that have graphs of their own; a step computes the fewest that hold all chunks, so
     that empty seats cost less. Products of other numbers of rows round differently, so a chunk is the same to
@@ -203,17 +203,15 @@ class CapturedSeats:
         self.count, self.steps = count, steps
         pool, config = stages.pool, stages.model.config
         expert, device = stages.denoise(1, steps).expert, pool.k.device
-        small, ops = stages.small.expert(expert.layers), ops or ops_for(device)
-        self._pool, self._stream = pool, stages.partitions[partition]
+        small, ops = stages.small.expert(expert.layers), ops or stages.make_ops()
+        self._pool, self._stages, self._partition = pool, stages, partition
         more = partial(stages.clean, steps), stages.time_rule, stages.joints
 
         def made(seats: int) -> StaggeredStep:
             given = config, expert, pool, stages.tables, ops, seats
             rows = seats * (config.horizon + (config.kind == "pi0"))
             many = rows >= WIDE_ROWS if wide is None else wide
-            step = WideStep(*given, *more) if many else StaggeredStep(*given, small, *more)
-            step.partition = partition
-            return step
+            return WideStep(*given, *more) if many else StaggeredStep(*given, small, *more)
 
         self.stage = made(count)
         self._steps = [made(size) for size in sorted(set(sizes or ())) if size < count]
@@ -225,17 +223,34 @@ class CapturedSeats:
         self._guides: list[Inpainting | None] = [None] * count
         self._forms = tuple(Form) if committed else (Form.FREE, Form.GUIDED)
         self._begins = HostRing(device, _begin_fields(self.stage, steps), blocks=count + 1)
-        self._begun: set[int] = set()  # seats of chunks with steps to come, or that were given up
+        self._begun: set[int] = set()  # seats of chunks with steps to come
 
     def prepare(self) -> None:
         """Capture the stage; the second time it does nothing."""
         for form in self._forms:
             self._capture(form)
 
+    @torch.inference_mode()
+    def rehearse(self, slot: int, length: int) -> None:
+        """Compute a step of all seats on one prefix, for its time alone. Before the first chunk."""
+        self.prepare()
+        where = self._where.copy()
+        where[0], where[1] = slot, length
+        self.stage.use(Form.FREE)
+        self.stage.place(where)
+        self.stage.run()
+
     def _capture(self, form: Form) -> None:
+        self._enter()
         for step in self._steps:
             step.use(form)
-            step.capture(self._stream)
+            step.capture(self._stages.partitions[step.partition])
+
+    def _enter(self) -> None:
+        """Compute in the partition from now on."""
+        partition = self._stages.current_partition() if self._partition is None else self._partition
+        for step in self._steps:
+            step.partition = partition
 
     @torch.inference_mode()
     def take(
@@ -282,17 +297,22 @@ class CapturedSeats:
             to.copy_(value, non_blocking=True)
         self._begins.sent()
 
+    def leave(self, seat: int) -> None:
+        """See Seats."""
+        self._begun.discard(seat)
+
     @torch.inference_mode()
     def step(self, taken: Sequence[int]) -> None:
         """See Seats. Seats that are not among these are computed too, and put back."""
-        x, waiting = self.stage.x, sorted(self._begun.difference(taken))
-        kept = x[waiting] if waiting else None
+        self._enter()
+        x = self.stage.x
+        kept = [(seat, x[seat].clone()) for seat in sorted(self._begun.difference(taken))]
         stage = next(step for step in self._steps if len(step.x) > max(taken))
         stage.use(max(Form.of(self._guides[seat]) for seat in taken))
         self.stage.place(self._where)
         stage.run()
-        if kept is not None:
-            x[waiting] = kept
+        for seat, waiting in kept:
+            x[seat] = waiting
         self._where[2, list(taken)] += 1
         self._where[2] %= self.steps
         self._begun.difference_update(seat for seat in taken if not self._where[2, seat])

@@ -10,7 +10,7 @@ launches of attention a layer. Forwards of few rows may have quantised weights (
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
@@ -146,7 +146,8 @@ class PackedForward:
     positions: most that a row may have. capture: False computes without graphs, launch by launch.
     weights: a kind of models.layers.quantized that forwards of few rows have, None = all have exact ones.
     A stage is made and captured when a shape comes for the first time: call once with each before it counts.
-    last: the stage of the last call.
+    last: the stage of the last call. partition: tells at each call for which partition and on which stream
+    its stage is captured, see Stage; any unless set.
     """
 
     def __init__(
@@ -172,6 +173,7 @@ class PackedForward:
         self._kernels = kernels_for(device) if kernels is None else kernels
         self._capture, self._block_m, self._positions = capture, block_m, positions
         self._stages: dict[Hashable, PackedStage] = {}
+        self.partition: Callable[[], tuple[Hashable, torch.cuda.Stream | None]] = lambda: (None, None)
         self.last: PackedStage | None = None
 
     @property
@@ -205,7 +207,8 @@ class PackedForward:
         self._fill(stage, long, single)
         stage.work.point(now)
         if self._capture:
-            stage.capture()
+            stage.partition, stream = self.partition()
+            stage.capture(stream)
         stage.run()
         self.last = stage
         starts = dict(zip(order, stage.work.starts, strict=False))

@@ -230,6 +230,9 @@ class CapturedPlainSeats:
             counted = joints or self._stages.policy.joints
             self._chunks[seat].begin(noise, state, kv, guide, counted)
 
+    def leave(self, seat: int) -> None:
+        """Nothing of a chunk is computed unless it is asked for."""
+
     @torch.inference_mode()
     def step(self, taken: Sequence[int]) -> None:
         """See Seats."""

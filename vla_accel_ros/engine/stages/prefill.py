@@ -20,7 +20,8 @@ from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.host_buffers import Inputs
-from vla_accel_ros.engine.stages.stage import Memory, Stage
+from vla_accel_ros.engine.stages.layered import Layered, layer_cost
+from vla_accel_ros.engine.stages.stage import Memory
 from vla_accel_ros.engine.stages.upload import ImageUpload
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.linear import product_in_parts
@@ -30,8 +31,15 @@ from vla_accel_ros.models.pi.folded import Prefix
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.processing.pixels import PixelRule
 
+Left = tuple[Tensor | None, Tensor | None]
+"""What a layer of the image encoder leaves for the next to add, and its bias."""
 
-class Encode(Stage):
+VISION_COST = 1.5
+"""Times as long as one of the prefix stack an operation of the image encoder takes, in its smaller products;
+as measured on an H200."""
+
+
+class Encode(Layered):
     """`images` images of one forward, as they come from the cameras, made patches of by a rule.
 
     upload: where they are put; patches float32 [N, tokens, 3 * patch * patch]: in [-1, 1], channels first;
@@ -39,8 +47,12 @@ class Encode(Stage):
     """
 
     def __init__(self, model: Pi, ops: Ops, images: int, rule: PixelRule) -> None:
-        super().__init__(model.embed_table.device)
-        self.ops, sizes = ops, model.config.vision
+        sizes = model.config.vision
+        cost = VISION_COST * layer_cost(
+            images * sizes.tokens, sizes.tokens, sizes.width, sizes.width, 3 * sizes.width, 2 * sizes.mlp
+        )
+        super().__init__(model.embed_table.device, [cost] * sizes.depth)
+        self.ops = ops
         paligemma = model.paligemma_with_expert.paligemma.model
         self._vision, self._projector = (
             paligemma.vision_tower.vision_model,
@@ -62,21 +74,17 @@ class Encode(Stage):
         self._x, self._y, self._normed = (place(sizes.width) for _ in range(3))
         self._qkv_out, self._fed = place(3 * sizes.width), place(sizes.mlp)
 
-    def body(self) -> None:
-        ops = self.ops
-        y: Tensor | None = None
-        bias: Tensor | None = None
-        self._enter()
-        for layer, (weight, qkv_bias) in zip(self._layers, self._qkv, strict=True):
-            first, second, attention, mlp = layer.layer_norm1, layer.layer_norm2, layer.self_attn, layer.mlp
-            ops.add_layer_norm(self._x, y, bias, first.weight, first.bias, self._normed)
-            ops.bias_product(self._normed, weight, cast(Tensor, qkv_bias), self._qkv_out)
-            attended, o = self._attended(), attention.out_proj
-            y, bias = ops.add_product(attended, o.weight, o.bias, self._x, self._y)
-            ops.add_layer_norm(self._x, y, bias, second.weight, second.bias, self._normed)
-            ops.gelu_product(self._normed, mlp.fc1.weight, mlp.fc1.bias, self._fed)
-            y, bias = ops.add_product(self._fed, mlp.fc2.weight, mlp.fc2.bias, self._x, self._y)
-        self._leave(y, bias)
+    def _layer(self, index: int, left: Left | None) -> Left:
+        ops, layer, (weight, qkv_bias) = self.ops, self._layers[index], self._qkv[index]
+        first, second, attention, mlp = layer.layer_norm1, layer.layer_norm2, layer.self_attn, layer.mlp
+        y, bias = left or (None, None)
+        ops.add_layer_norm(self._x, y, bias, first.weight, first.bias, self._normed)
+        ops.bias_product(self._normed, weight, cast(Tensor, qkv_bias), self._qkv_out)
+        attended, o = self._attended(), attention.out_proj
+        y, bias = ops.add_product(attended, o.weight, o.bias, self._x, self._y)
+        ops.add_layer_norm(self._x, y, bias, second.weight, second.bias, self._normed)
+        ops.gelu_product(self._normed, mlp.fc1.weight, mlp.fc1.bias, self._fed)
+        return ops.add_product(self._fed, mlp.fc2.weight, mlp.fc2.bias, self._x, self._y)
 
     def _enter(self) -> None:
         """The first layer's input x."""
@@ -86,9 +94,9 @@ class Encode(Stage):
         x = self._x.view(embedded.shape)
         torch.add(embedded, embeddings.position_embedding.weight, out=x)
 
-    def _leave(self, y: Tensor | None, bias: Tensor | None) -> None:
+    def _leave(self, left: Left) -> None:
         """The tokens, of x and what the last layer adds to it."""
-        last = self._vision.post_layernorm
+        last, (y, bias) = self._vision.post_layernorm, left
         self.ops.add_layer_norm(self._x, y, bias, last.weight, last.bias, self._normed)
         self.ops.bias_product(self._normed, self._projector.weight, self._projector.bias, self.tokens)
 
@@ -96,7 +104,7 @@ class Encode(Stage):
         return self.ops.attend_views(self._qkv_out, self._heads, self._images)
 
 
-class Prefill(Stage):
+class Prefill(Layered):
     """`batch` frames, of all images that `encode` takes together, and prompts of up to `bucket` tokens.
 
     image_tokens [images, W]: the encoder's; prompt int64 [B, bucket]; slots int32 [B]: where keys and values
@@ -117,12 +125,15 @@ class Prefill(Stage):
         bucket: int,
         batch: int = 1,
     ) -> None:
-        super().__init__(pool.k.device)
-        self.prefix, self.pool, self.carry, self.ops, sizes = prefix, pool, carry, ops, model.config.prefix
+        sizes, images = model.config.prefix, encode.tokens.shape[0] // batch
+        tokens = images + bucket
+        attended, kv = sizes.heads * sizes.head_dim, 2 * sizes.kv_heads * sizes.head_dim
+        cost = layer_cost(batch * tokens, tokens, sizes.width, attended, attended + kv, 3 * sizes.mlp)
+        last = 2.0 * batch * tokens * sizes.width * kv
+        super().__init__(pool.k.device, [*[cost] * (len(prefix.layers) - 1), last])
+        self.prefix, self.pool, self.carry, self.ops = prefix, pool, carry, ops
         self.cos, self.sin = tables
         self.image_tokens, self._table = encode.tokens, model.embed_table
-        images = encode.tokens.shape[0] // batch
-        tokens = images + bucket
         if tokens > pool.max_tokens:
             raise ValueError(f"a prefix of {tokens} tokens does not fit into slots of {pool.max_tokens}.")
         counts = torch.int32, (batch,)
@@ -137,11 +148,10 @@ class Prefill(Stage):
             return memory.take(f"{name} {batch}", batch, tokens, width, most=most)
 
         self._place_rows = place
-        attended = sizes.heads * sizes.head_dim
         self._x, self._normed = place("x", sizes.width), place("normed", sizes.width)
         self._q = place("q", attended).unflatten(2, (sizes.heads, sizes.head_dim))
-        self._qkv = place("qkv", attended + 2 * sizes.kv_heads * sizes.head_dim)
-        self._kv = place("kv", 2 * sizes.kv_heads * sizes.head_dim)
+        self._qkv = place("qkv", attended + kv)
+        self._kv = place("kv", kv)
         self._attended = place("attended", attended)
         self._gate_up, self._fed = place("gate and up", 2 * sizes.mlp), place("fed", sizes.mlp)
         self._images, self._scale = images, math.sqrt(sizes.width)
@@ -164,25 +174,21 @@ class Prefill(Stage):
             if prompt.is_cuda:
                 row[: len(prompt)].copy_(prompt)
 
-    def body(self) -> None:
-        ops, layers = self.ops, self.prefix.layers
+    def _layer(self, index: int, made: Tensor | None) -> Tensor | None:
+        ops, layer = self.ops, self.prefix.layers[index]
         x, normed = self._x.flatten(0, 1), self._normed.flatten(0, 1)
-        made: Tensor | None = None
-        self._enter()
-        for index, layer in enumerate(layers):
-            self._norm(made, self.prefix.attention_norm[index])
-            if index == len(layers) - 1:
-                break
-            torch.mm(normed, layer.qkv.t(), out=self._qkv.flatten(0, 1))
-            self._attend(index)
-            x.addmm_(self._attended.flatten(0, 1), layer.o.t())
-            ops.rms_norm(x, self.prefix.mlp_norm[index], normed)
-            torch.mm(normed, layer.gate_up.t(), out=self._gate_up.flatten(0, 1))
-            ops.glu(self._gate_up, self._fed)
-            made = self._down(layer.down)
-        rows = layers[-1].qkv[-self._kv.shape[2] :]
-        torch.mm(normed, rows.t(), out=self._kv.flatten(0, 1))
-        self._leave()
+        self._norm(made, self.prefix.attention_norm[index])
+        if index == len(self.prefix.layers) - 1:
+            rows = layer.qkv[-self._kv.shape[2] :]
+            torch.mm(normed, rows.t(), out=self._kv.flatten(0, 1))
+            return None
+        torch.mm(normed, layer.qkv.t(), out=self._qkv.flatten(0, 1))
+        self._attend(index)
+        x.addmm_(self._attended.flatten(0, 1), layer.o.t())
+        ops.rms_norm(x, self.prefix.mlp_norm[index], normed)
+        torch.mm(normed, layer.gate_up.t(), out=self._gate_up.flatten(0, 1))
+        ops.glu(self._gate_up, self._fed)
+        return self._down(layer.down)
 
     def _enter(self) -> None:
         """The first layer's input x."""
@@ -212,7 +218,7 @@ class Prefill(Stage):
             self._q, self.pool.k[:, index], self.pool.v[:, index], self.slots, self.lengths, self._attended
         )
 
-    def _leave(self) -> None:
+    def _leave(self, left: object) -> None:
         """The last layer's keys and values into the pool, and its input for the last token."""
         self._place(self._kv, self._q[:, :, :0], len(self.prefix.layers) - 1)
         self.carry[self.slots.long()] = self._x[self._batch, self.lengths.long() - 1]

@@ -33,26 +33,23 @@ class EncodeFp8(Encode):
         self._normed_rows = Rows.place(rows, sizes.width, self.device)
         self._fed_rows = Rows.place(rows, sizes.mlp, self.device)
 
-    def body(self) -> None:
-        ops, rows, bias = self.ops, self._normed_rows, None
-        y: Product | None = None
-        self._enter()
-        for layer, (_, qkv_bias), small in zip(self._layers, self._qkv, self._small, strict=True):
-            first, second, attention, mlp = layer.layer_norm1, layer.layer_norm2, layer.self_attn, layer.mlp
-            ops.layer_norm_rows(self._x, y, bias, first.weight, first.bias, rows)
-            ops.multiply_rows(rows, small.qkv, self._qkv_out, cast(Tensor, qkv_bias))
-            torch.mm(self._attended(), attention.out_proj.weight.t(), out=self._y)
-            ops.layer_norm_rows(self._x, self._y, attention.out_proj.bias, second.weight, second.bias, rows)
-            ops.multiply_unscaled(rows, small.fc1, self._fed)
-            fed = Product(self._fed, rows.scale, small.fc1.scale)
-            ops.gelu_rows(fed, mlp.fc1.bias, self._fed_rows)
-            bias = mlp.fc2.bias
-            if small is self._small[-1]:
-                ops.multiply_rows(self._fed_rows, small.fc2, self._y)
-            else:
-                ops.multiply_unscaled(self._fed_rows, small.fc2, self._y)
-                y = Product(self._y, self._fed_rows.scale, small.fc2.scale)
-        self._leave(self._y, bias)
+    def _layer(self, index: int, left: Any) -> Any:
+        ops, rows, small = self.ops, self._normed_rows, self._small[index]
+        layer, (_, qkv_bias) = self._layers[index], self._qkv[index]
+        first, second, attention, mlp = layer.layer_norm1, layer.layer_norm2, layer.self_attn, layer.mlp
+        y, bias = left or (None, None)
+        ops.layer_norm_rows(self._x, y, bias, first.weight, first.bias, rows)
+        ops.multiply_rows(rows, small.qkv, self._qkv_out, cast(Tensor, qkv_bias))
+        torch.mm(self._attended(), attention.out_proj.weight.t(), out=self._y)
+        ops.layer_norm_rows(self._x, self._y, attention.out_proj.bias, second.weight, second.bias, rows)
+        ops.multiply_unscaled(rows, small.fc1, self._fed)
+        fed = Product(self._fed, rows.scale, small.fc1.scale)
+        ops.gelu_rows(fed, mlp.fc1.bias, self._fed_rows)
+        if index == len(self._small) - 1:
+            ops.multiply_rows(self._fed_rows, small.fc2, self._y)
+            return self._y, mlp.fc2.bias
+        ops.multiply_unscaled(self._fed_rows, small.fc2, self._y)
+        return Product(self._y, self._fed_rows.scale, small.fc2.scale), mlp.fc2.bias
 
 
 class PrefillFp8(Prefill):
@@ -65,21 +62,18 @@ class PrefillFp8(Prefill):
         # What Prefill has for these rows in bfloat16 is not needed.
         self._normed_rows, self._fed_rows = Rows.within(self._normed), Rows.within(self._fed)
 
-    def body(self) -> None:
+    def _layer(self, index: int, y: Product | None) -> Product | None:  # type: ignore[override]
         ops, rows, gate_up = self.ops, self._normed_rows, self._gate_up.flatten(0, 1)
-        x, y = self._x.flatten(0, 1), None
-        self._enter()
-        for index, (layer, small) in enumerate(zip(self.prefix.layers, self._small, strict=True)):
-            ops.rms_norm_rows(x, y, self.prefix.attention_norm[index], rows)
-            if index == len(self._small) - 1:
-                break
-            ops.multiply_rows(rows, small.qkv, self._qkv.flatten(0, 1))
-            self._attend(index)
-            x.addmm_(self._attended.flatten(0, 1), layer.o.t())
-            ops.rms_norm_rows(x, None, self.prefix.mlp_norm[index], rows)
-            ops.multiply_unscaled(rows, small.gate_up, gate_up)
-            ops.glu_rows(Product(gate_up, rows.scale, small.gate_up.scale), self._fed_rows)
-            ops.multiply_unscaled(self._fed_rows, small.down, self._y)
-            y = Product(self._y, self._fed_rows.scale, small.down.scale)
-        ops.multiply_rows(rows, self._small[-1].qkv.rows(-self._kv.shape[2]), self._kv.flatten(0, 1))
-        self._leave()
+        x, layer, small = self._x.flatten(0, 1), self.prefix.layers[index], self._small[index]
+        ops.rms_norm_rows(x, y, self.prefix.attention_norm[index], rows)
+        if index == len(self._small) - 1:
+            ops.multiply_rows(rows, small.qkv.rows(-self._kv.shape[2]), self._kv.flatten(0, 1))
+            return None
+        ops.multiply_rows(rows, small.qkv, self._qkv.flatten(0, 1))
+        self._attend(index)
+        x.addmm_(self._attended.flatten(0, 1), layer.o.t())
+        ops.rms_norm_rows(x, None, self.prefix.mlp_norm[index], rows)
+        ops.multiply_unscaled(rows, small.gate_up, gate_up)
+        ops.glu_rows(Product(gate_up, rows.scale, small.gate_up.scale), self._fed_rows)
+        ops.multiply_unscaled(self._fed_rows, small.down, self._y)
+        return Product(self._y, self._fed_rows.scale, small.down.scale)

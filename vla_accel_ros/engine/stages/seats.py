@@ -50,6 +50,10 @@ class Seats(Protocol):
         """
         ...
 
+    def leave(self, seat: int) -> None:
+        """A chunk leaves its seat, finished or not; a result that was asked for before stays."""
+        ...
+
     def step(self, taken: Sequence[int]) -> None:
         """The next Euler step of the chunks in these seats."""
         ...
@@ -109,6 +113,10 @@ class PlainSeats:
             x = torch.cat((target[:, : guide.committed], x[:, guide.committed :]), dim=1)
         self._guides[seat], self._moved[seat], self._counted[seat] = guide, [], joints or self._joints
         self._due[seat] = FlowStep(x, self._time(0, device, guide), state, kv)
+
+    def leave(self, seat: int) -> None:
+        for held in (self._due, self._flows, self._guides, self._moved, self._counted):
+            held.pop(seat, None)
 
     def _time(self, step: int, device: torch.device, guide: Inpainting | None) -> Tensor:
         """As models.flow.sampling.Velocity has it, and models.flow.committed where actions are committed."""

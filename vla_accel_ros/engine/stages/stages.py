@@ -21,6 +21,7 @@ from torch import Tensor
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.denoise import Denoise, Form, Guides
 from vla_accel_ros.engine.stages.finish import Finish
+from vla_accel_ros.engine.stages.groups import Frame, Groups
 from vla_accel_ros.engine.stages.host_buffers import Pending
 from vla_accel_ros.engine.stages.precision import EXACT, Small, check
 from vla_accel_ros.engine.stages.prefill import Encode, Prefill
@@ -58,11 +59,13 @@ class Stages:
     """encode, prefill, denoise and finish of a model over a pool of prefixes.
 
     time_rule: of the flow, see models.flow.sampling. ops: makes the kernels of a stage; None = those of the
-    pool's device. precision: see engine.stages.precision. rule: how pixels become the network's. joints:
-    numbers of an action that the magnitudes of updates count where a call does not say; None = all.
+    pool's device. prefix_ops: the same for encode and prefill; None = ops. precision: see
+    engine.stages.precision. rule: how pixels become the network's. joints: numbers of an action that the
+    magnitudes of updates count where a call does not say; None = all.
     partitions: streams by a name for each, on which stages that are called for that partition are captured,
     so that their graphs keep its processors and priority; None, which is there, is no partition. A call that
-    names none is for that of the stream which it is in, if there is one.
+    names none is for that of the stream which it is in, if there is one. groups: of layers, in which a prefix
+    can be computed by `groups` (engine.stages.groups), beside whole ones; 1 = there are none.
     Raises RuntimeError on a GPU without triton, ValueError for a precision that the device does not have.
     """
 
@@ -75,13 +78,15 @@ class Stages:
         precision: str = EXACT,
         rule: PixelRule = OPENPI.pixels,
         joints: int | None = None,
+        groups: int = 1,
+        prefix_ops: Callable[[], Ops] | None = None,
     ) -> None:
         device, dtype, sizes = pool.k.device, pool.k.dtype, model.config.prefix
         self.model, self.pool, self.time_rule, self.rule = model, pool, time_rule, rule
         self.joints = joints
         self.partitions: dict[Hashable, torch.cuda.Stream | None] = {None: None}
         check(precision, True, device, dtype)
-        self._ops = ops or (lambda: ops_for(device))
+        self.make_ops = ops or (lambda: ops_for(device))
         self.prefix = fold_prefix(model.language_model)
         self.small = Small(precision, model, self.prefix)
         self.carry = torch.zeros(pool.slots, sizes.width, device=device, dtype=dtype)
@@ -95,9 +100,10 @@ class Stages:
         self._experts: dict[int, Expert] = {}
         self._clean: dict[int, Expert] = {}
         self._stages: dict[Hashable, Stage] = {}
-        self._chain = self._ops()
+        self._chain = (prefix_ops or self.make_ops)()
         self._making, self._observing, self._chained = threading.RLock(), threading.Lock(), InOrder(device)
         self._locks: dict[Hashable, threading.Lock] = {}
+        self.groups = Groups(self, groups) if groups > 1 else None
 
     def build(
         self,
@@ -124,9 +130,7 @@ class Stages:
                 for bucket in buckets:
                     prompt = torch.zeros(bucket, dtype=torch.int64)
                     name = f"prefix of {count} images and {bucket} words"
-                    made.append(
-                        (name, partial(self.observe, [images], [prompt], [slot], partition=partition))
-                    )
+                    made.append((name, partial(self._build_prefix, images, prompt, slot, partition)))
             for number in sorted(set(steps)):
                 for batch in sorted(set(batches)):
                     noise = torch.zeros(batch, config.horizon, config.action_dim, device=device)
@@ -164,10 +168,9 @@ class Stages:
         """
         batch, views = len(frames), len(frames[0])
         encode = self.encode(batch * views)
-        # Encode and prefill share their buffers with all others of their kind.
-        with self._observing, self._chained.one():
+        with self.prefixing():
             encode.upload.begin([image for frame in frames for image in frame])
-            self._run(encode, partition)
+            self.replay(encode, self.partition(partition))
             encode.upload.read()
             try:
                 prompts = prompts() if callable(prompts) else prompts
@@ -179,7 +182,7 @@ class Stages:
             for slot, seen in zip(slots, encode.tokens.split(tokens), strict=True):
                 self.images[slot, :tokens].copy_(seen)
             prefill.set(prompts, slots)
-            self._run(prefill, partition)
+            self.replay(prefill, self.partition(partition))
         return [tokens + len(prompt) for prompt in prompts]
 
     @torch.inference_mode()
@@ -190,11 +193,11 @@ class Stages:
         """
         views = tokens // self.model.config.vision.tokens
         encode, prefill = self.encode(views), self.prefill(views, len(prompt))
-        with self._observing, self._chained.one():
+        with self.prefixing():
             encode.tokens.copy_(self.images[source, :tokens])
             self.images[slot, :tokens].copy_(encode.tokens)
             prefill.set([prompt], [slot])
-            self._run(prefill, partition)
+            self.replay(prefill, self.partition(partition))
         return tokens + len(prompt)
 
     @torch.inference_mode()
@@ -251,7 +254,7 @@ class Stages:
         stage = self.denoise(len(slots), steps)
         with self._locks["denoise", len(slots), steps], stage.call():
             stage.set(noise, state if stage.alone else None, slots, lengths, guides, joints)
-            self._run(stage, partition)
+            self.replay(stage, self.partition(partition))
             yield stage
 
     @torch.inference_mode()
@@ -259,11 +262,11 @@ class Stages:
         """The hidden state [W] after the final norm of a prefix's last token, which text begins with."""
         stage = self._stage(
             ("finish",),
-            lambda: Finish(self.model, self.prefix, self.pool, self.tables, self.carry, self._ops()),
+            lambda: Finish(self.model, self.prefix, self.pool, self.tables, self.carry, self.make_ops()),
         )
         with self._locks["finish",]:
             stage.set([slot], [length])
-            self._run(stage, partition)
+            self.replay(stage, self.partition(partition))
             return stage.hidden[0, 0].clone()
 
     def encode(self, images: int) -> Encode:
@@ -303,7 +306,7 @@ class Stages:
                 expert,
                 self.pool,
                 self.tables,
-                self._ops(),
+                self.make_ops(),
                 batch,
                 self.small.expert(expert.layers),
                 partial(self.clean, steps),
@@ -313,17 +316,42 @@ class Stages:
 
         return self._stage(("denoise", batch, steps), make)
 
-    def _run(self, stage: Stage, partition: Hashable) -> None:
-        stage.partition = partition = self._partition() if partition is None else partition
+    @contextmanager
+    def prefixing(self, frame: Frame | None = None) -> Iterator[None]:
+        """One call with the buffers of encode and prefill, which all of their kind share.
+
+        Of a frame that is between two of its groups the rest is computed first, unless it is `frame`.
+        """
+        with self._observing, self._chained.one():
+            if self.groups is not None:
+                self.groups.finish(frame)
+            yield
+
+    def record(self, stage: Stage, partition: Hashable) -> None:
+        """Its graph, if there is none."""
+        stage.partition = partition
         stage.capture(self.partitions[partition])
+
+    def replay(self, stage: Stage, partition: Hashable) -> None:
+        """Compute it."""
+        self.record(stage, partition)
         stage.run()
 
-    def _partition(self) -> Hashable:
-        """That of the current stream."""
+    def partition(self, given: Hashable) -> Hashable:
+        """What a call is for: what it says, else the partition of the current stream."""
+        return self.current_partition() if given is None else given
+
+    def current_partition(self) -> Hashable:
+        """That of the current stream; None if it is none of theirs."""
         if len(self.partitions) == 1:
             return None
         current = torch.cuda.current_stream(self.pool.k.device)
         return next((name for name, stream in self.partitions.items() if stream == current), None)
+
+    def _build_prefix(self, images: np.ndarray, prompt: Tensor, slot: int, partition: Hashable) -> None:
+        self.observe([images], [prompt], [slot], partition=partition)
+        if self.groups is not None:
+            self.groups.build(images, prompt, slot, partition)
 
     def clean(self, steps: int) -> Expert:
         """The expert of so many steps, which has been made, with a row for flow time 0."""

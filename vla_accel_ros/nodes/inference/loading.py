@@ -56,9 +56,12 @@ class Load:
     precision: str = EngineConfig.precision
     scheduling: str = EngineConfig.scheduling
     lanes: str = EngineConfig.lanes
+    prefill_groups: int = EngineConfig.prefill_groups
+    partition: str = EngineConfig.partition
     token_mode: str = EngineConfig.token_mode
     token_prefer: str = EngineConfig.token_prefer
     camera_hz: float = EngineConfig.camera_hz
+    action_hz: float = EngineConfig.action_hz
     staggered: int = EngineConfig.staggered
     staggering: str = EngineConfig.staggering
 
@@ -152,7 +155,8 @@ def choices(engine: Engine) -> str:
     """What was chosen where "auto" was asked for, for the log: "cuda, bfloat16, captured stages"."""
     dtype = str(engine.policy.kv_dtype).removeprefix("torch.")
     how = "captured stages" if engine.config.fast else "plain torch"
-    return f"{engine.policy.device.type}, {dtype}, {how}"
+    why = engine.runner.partitioned.why
+    return f"{engine.policy.device.type}, {dtype}, {how}{why and '; '}{why}"
 
 
 def warm_up(engine: Engine, contract: Contract) -> float:

@@ -54,6 +54,7 @@ from vla_accel_ros.nodes.inference.reports import (
     of_loops,
     of_observations,
     of_overload,
+    of_partition,
 )
 from vla_accel_ros.nodes.inference.streams import Streams
 from vla_accel_ros.nodes.lifecycle import ManagedNode
@@ -81,7 +82,7 @@ class InferenceNode(ManagedNode):
         load = self._choices()
         engine = self._load(load, contract)
         image_hint = IMAGE_HINT if lacks_profile() else PROFILED_HINT
-        self._policy = engine.policy
+        self._policy, self._partitioned = engine.policy, engine.runner.partitioned
         self._ingest = Ingest(contract, image_hint, page_lock=engine.policy.device.type == "cuda")
         self._instruction.restore(value(self, "after_restart") == "keep")
         self._ingest.instruct(self._instruction.text, self._instruction.missing)
@@ -310,6 +311,7 @@ class InferenceNode(ManagedNode):
             of_chunking(self._guiding, self._contract.chunk.step_dt_s),
             *self._streams.statuses(now_ns),
             of_overload(self._stream.degradation),
+            of_partition(self._partitioned),
             *of_loops(self._stream.stats()),
         ]
 

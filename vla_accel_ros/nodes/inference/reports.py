@@ -23,7 +23,9 @@ from vla_accel_msgs.msg import Session as SessionMessage
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.guidance import Guiding
 from vla_accel_ros.control.chunking.pace import ChunkPace
+from vla_accel_ros.engine.config import NO_PARTITION
 from vla_accel_ros.engine.loop import LoopStats
+from vla_accel_ros.engine.partitioned import Partitioned
 from vla_accel_ros.engine.policies.overload import ACTIONS, LANGUAGE, NONE, VISION, Degradation
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.models.checkpoints.checksum import checksum
@@ -165,6 +167,21 @@ def of_overload(now: Degradation) -> DiagnosticStatus:
         "frames skipped": sum(now.frames.values()),
     }
     return status("overload", OK if now.level == NONE else WARN, GIVEN_UP[now.level], values)
+
+
+def of_partition(partitioned: Partitioned) -> DiagnosticStatus:
+    """Which multiprocessors actions have to themselves, and why."""
+    values: dict[str, object] = {
+        "partition": partitioned.split or NO_PARTITION,
+        "splits by load": ", ".join(map(str, partitioned.sets)) or "no",
+        "switched": partitioned.switched,
+    }
+    for one in partitioned.measured:
+        name = one.split or "without"
+        values[f"frame, {name} [ms]"] = one.frame_beside_s * 1e3
+        values[f"action p99, {name} [ms]"] = one.action_beside_s * 1e3
+    said = partitioned.why or "nothing was asked for"
+    return status("partition", WARN if partitioned.missing else OK, said, values)
 
 
 def of_loops(loops: Iterable[LoopStats]) -> list[DiagnosticStatus]:

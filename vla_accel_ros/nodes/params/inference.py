@@ -133,10 +133,26 @@ INFERENCE = (
     Parameter(
         "lanes",
         EngineConfig.lanes,
-        "What runs at once: one: nothing, each after the other; two: actions beside frames and text; three: "
-        "frames, actions and text, each in a thread and on a CUDA stream of its own. Chunks have the same "
-        "bits.",
+        "What runs at once: one: nothing, each after the other; text: text beside further chunks, not beside "
+        "a frame or its first chunk; two: actions beside frames and text; three: frames, actions and text; "
+        "each in a thread and on a CUDA stream of its own. Chunks have the same bits.",
         choices=LANES,
+    ),
+    Parameter(
+        "prefill_groups",
+        EngineConfig.prefill_groups,
+        "Groups of layers that a frame is computed in: between two of them comes a step of staggered chunks, "
+        "which so waits for one group and not for a frame (docs/streaming.md). Needs fast stages, of pi0 or "
+        "pi0.5. 1: a frame is computed at once.",
+        minimum=1,
+        maximum=64,
+    ),
+    Parameter(
+        "partition",
+        EngineConfig.partition,
+        "Sets of the GPU's multiprocessors for two or three lanes: none; A:B in quotes, A for actions and B "
+        "for frames and text; auto measures splits on configure and takes one only where actions would be "
+        "late without (docs/streaming.md). Where a GPU cannot be divided, actions come first by priority.",
     ),
     Parameter(
         "token_mode",

@@ -73,7 +73,7 @@ def _note(at: dict[str, int], event: Event, follows: bool) -> None:
     track, name = event.track, event.name
     if track.startswith("lane ") and name.startswith(OBSERVED):
         at.setdefault("observed", event.begin_ns)
-        at.setdefault("prefix", event.end_ns)
+        at["prefix"] = max(event.end_ns, at.get("prefix", 0))  # of the last of its groups
     elif track.startswith("lane ") and name.startswith("act.") and "published" not in at:
         at.setdefault("acting", event.begin_ns)
         at["acted"] = max(event.end_ns, at.get("acted", 0))

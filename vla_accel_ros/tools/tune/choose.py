@@ -44,13 +44,15 @@ def tune(
     batches: tuple[int, ...],
     say: Callable[[str], None],
     ways: tuple[str, ...] = WAYS,
+    multiprocessors: int | None = None,
 ) -> Table:
     """The fastest Config of each kernel at the sizes of `config`, whose modulated norms are the most work.
 
     ways: of kernels that are timed; with fewer than all, against those of the table in use.
+    multiprocessors: of the partition whose stream is the current one; None = all.
     """
-    processors = torch.cuda.get_device_properties(device).multi_processor_count
-    used = load_table(device) if set(ways) < set(WAYS) else Table(processors)
+    processors = multiprocessors or torch.cuda.get_device_properties(device).multi_processor_count
+    used = load_table(device, multiprocessors) if set(ways) < set(WAYS) else Table(processors)
     hopper = {} if "cuda" in ways else used.hopper
     table = Table(processors, dict(used.entries), source="vla tune", hopper=dict(hopper))
     device_takes = compiling.available() and torch.cuda.get_device_capability(device) == (9, 0)

@@ -1,7 +1,8 @@
 """`vla tune`: times every way to launch each kernel on this GPU and keeps the fastest as its tuning table.
 
 The table goes to the user's cache, named by GPU and versions, where engines find it; --out writes it
-elsewhere, for instance to be given to others with the same device.
+elsewhere, for instance to be given to others with the same device. --sms tunes for a partition, whose table
+is found by engines that run with one of so many multiprocessors.
 """
 
 from __future__ import annotations
@@ -30,13 +31,20 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--weights", nargs="+", choices=("fp8", "int8", "int4"), default=(),
         help="kinds of quantised weights whose products are timed, too (default: none)",
     )  # fmt: skip
+    parser.add_argument(
+        "--sms", type=int, metavar="N",
+        help="time on a partition of N multiprocessors, or the next larger that the GPU has, for an engine "
+        "with partition N:M or M:N (default: on all)",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, help="file to write (default: the user's cache)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Time, print, write. Raises RuntimeError without a CUDA device or triton."""
+    """Time, print, write. Raises RuntimeError without a CUDA device or triton, or for --sms where the GPU
+    cannot be divided; ValueError for a number that it does not have."""
     import torch
 
+    from vla_accel_ros.engine.partitions import of_size
     from vla_accel_ros.kernels.ops import ops_for
     from vla_accel_ros.kernels.tuning import cache_file
     from vla_accel_ros.models.config import PI05
@@ -47,10 +55,16 @@ def run(arguments: argparse.Namespace) -> int:
     device = torch.device("cuda")
     ops_for(device)
     ways, say = tuple(arguments.ways), partial(print, flush=True)
-    table = tune(PI05, device, tuple(arguments.batches), say, ways)
-    for kind in arguments.weights:
-        tune_small(table, PI05, device, kind, say)
-    out = arguments.out or cache_file(device)
+    sms, on = None, None
+    if arguments.sms is not None:
+        part = of_size(device, arguments.sms)
+        sms, on = part.sms, part.streams[0]
+        say(f"on {sms} multiprocessors")
+    with torch.cuda.stream(on):
+        table = tune(PI05, device, tuple(arguments.batches), say, ways, sms)
+        for kind in arguments.weights:
+            tune_small(table, PI05, device, kind, say)
+    out = arguments.out or cache_file(device, sms)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps({**table.to_json(), **provenance()}, indent=1) + "\n")
     print(f"written: {out}")

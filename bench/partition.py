@@ -1,0 +1,297 @@
+"""A GPU's multiprocessors divided between actions and frames: what each split comes to, and a switch costs.
+
+    python bench/partition.py [--kind pi05] [--splits none 32:100 64:68 88:44 100:32] [--staggered N]
+        [--seconds S] [--views V]
+
+Full-size random weights, one engine for each split (actions : the rest; none: two streams that share all).
+By the host's clock, from submission until the device is done: a frame (upload, encode and prefill), a step of
+all seats and a whole chunk, each alone; then steps without a break beside frames that come 30 times a
+second. Last, steps that go to and fro between two captured splits against steps in either: the cost of a
+switch, which is to be less than 0.175 ms; and what partition "auto" chooses for two rates of actions.
+Prints a table and writes bench/results/partition.json. --small runs a tiny model in float32 on a CPU, without
+splits, to try the command; its figures mean nothing and are written only to --out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from full_size.command import place
+from full_size.figures import summary, write
+from full_size.gpu import alone, gpu_id
+from full_size.policies import random_policy
+from grids.measure import synchronize
+from grids.sizes import small
+from vla_accel_ros.engine.config import ACTIONS_APART, NO_PARTITION
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.flow_actor import FlowActor
+from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.models.config import PI0, PI05
+from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.tools.cli import finish
+from vla_accel_ros.tools.provenance import provenance
+
+KINDS = {"pi0": PI0, "pi05": PI05}
+STEPS = 10
+VISION_HZ = 30.0
+SPLITS = (NO_PARTITION, "32:100", "64:68", "88:44", "100:32")
+RATES_HZ = (60.0, 500.0)
+"""Of actions, for which auto chooses."""
+Run = Callable[[], object]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, measure; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.set_defaults(run=run)
+    add = parser.add_argument
+    add("--kind", choices=tuple(KINDS), default="pi05")
+    add("--splits", nargs="+", default=SPLITS, help="none or A:B (default: %(default)s)")
+    add("--staggered", type=int, default=STEPS, help="chunks at once (default: %(default)s)")
+    add("--seconds", type=float, default=4.0, help="of frames beside steps (default: %(default)s)")
+    add("--runs", type=int, default=60, help="of each stage alone (default: %(default)s)")
+    add("--views", type=int, choices=(1, 2, 3), default=2, help="number of cameras (default: %(default)s)")
+    add("--prompt", type=int, default=20, help="tokens of the prompt (default: %(default)s)")
+    add("--small", action="store_true", help="a tiny model on the CPU, to try the command itself")
+    add("--out", type=Path, help="folder of partition.json (default: bench/results)")
+    return finish(parser, arguments)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, print, write. Raises RuntimeError without a CUDA device."""
+    device, dtype, out = place(arguments)
+    names = ("base", "left", "right")
+    config = KINDS[arguments.kind]
+    if arguments.small:
+        config = replace(small().staggered_model, kind=arguments.kind, image_names=names)
+    document: dict[str, Any] = {
+        "kind": arguments.kind,
+        "steps": STEPS,
+        "staggered": arguments.staggered,
+        "views": arguments.views,
+        "prompt": arguments.prompt,
+        "seconds": arguments.seconds,
+        "vision_hz": VISION_HZ,
+        "dtype": str(dtype).removeprefix("torch."),
+        "seeds": "weights 0",
+        **provenance(),
+        "splits": [],
+    }
+
+    def keep() -> None:
+        gc.collect()
+        if out is not None:
+            write(out / "partition.json", document)  # a run that is cut off leaves what it has
+
+    print(HEAD, flush=True)
+    with alone(gpu_id(device)):
+        policy = random_policy(config, device, dtype)
+        for word in (NO_PARTITION,) if arguments.small else arguments.splits:
+            try:
+                engine = make(policy, arguments, partition=word)
+            except ValueError as error:  # the device has other numbers
+                print(f"{word:10}{error}")
+                continue
+            document["splits"].append(case := {"asked": word, **figures(engine, arguments)})
+            print(line(case), flush=True)
+            del engine
+            keep()
+        if not arguments.small:
+            document["switch"], document["auto"] = switching(policy, arguments)
+            keep()
+    return 0
+
+
+def make(policy: Policy, arguments: argparse.Namespace, **options: Any) -> Engine:
+    """An engine of two lanes, prepared."""
+    count = arguments.staggered
+    engine = Engine(
+        policy, fast=True, steps=STEPS, staggered=count, lanes=ACTIONS_APART, slots=count + 6, **options
+    )
+    engine.prepare([arguments.views], [arguments.prompt])
+    return engine
+
+
+class Stations:
+    """What an engine computes, called by hand: each in its lane, until the device is done."""
+
+    def __init__(self, engine: Engine, views: int, prompt: int) -> None:
+        runner, policy = engine.runner, engine.policy
+        assert isinstance(runner.stages, Stages) and isinstance(runner.actor, FlowActor)
+        self._stages, self._actor, config = runner.stages, runner.actor, runner.stages.model.config
+        self._lanes = {lane.name: lane for lane in runner.lanes}
+        self._cuda, device = policy.device.type == "cuda", policy.device
+        side = config.vision.image_size
+        self._images = np.zeros((views, side, side, 3), np.uint8)
+        self._words = torch.zeros(prompt, dtype=torch.int64)
+        self._noise = torch.zeros(1, config.horizon, config.action_dim, device=device)
+        self._state = torch.zeros(1, config.state_dim, device=device) if policy.takes_state else None
+        self._seen, self._acted = runner.pool.acquire(), runner.pool.acquire()
+        self._length = self._observe(self._acted)
+
+    def frame(self) -> None:
+        self._observe(self._seen)
+
+    def step(self, wait: bool = True) -> None:
+        self._in("action", self.step_here, wait)
+
+    def step_here(self) -> None:
+        """In whatever stream is the current one."""
+        self._actor.rehearse(self._acted, self._length, STEPS)
+
+    def chunk(self) -> None:
+        place = [self._acted], [self._length]
+        self._in("action", lambda: self._stages.act(self._noise, self._state, *place, STEPS))
+
+    def _observe(self, slot: int) -> int:
+        found: list[int] = []
+        self._in("vision", lambda: found.extend(self._stages.observe([self._images], [self._words], [slot])))
+        return found[0]
+
+    def _in(self, lane: str, work: Run, wait: bool = True) -> None:
+        with self._lanes[lane].computing():
+            work()
+            if self._cuda and wait:
+                torch.cuda.current_stream().synchronize()
+
+
+def figures(engine: Engine, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Of one split."""
+    split = engine.runner.partitioned.split
+    stations = Stations(engine, arguments.views, arguments.prompt)
+    runs = 3 if arguments.small else arguments.runs
+    named = {"frame": stations.frame, "step": stations.step, "chunk": stations.chunk}
+    times = {name: summary(1e3 * timed(work, runs)) for name, work in named.items()}
+    return {
+        "split": None if split is None else asdict(split),
+        "alone": times,
+        "beside": beside(stations.frame, stations.step, arguments.seconds),
+    }
+
+
+def timed(work: Run, runs: int) -> np.ndarray:
+    """Seconds [runs], after a warm-up."""
+    for _ in range(3):
+        work()
+    found = np.empty(runs)
+    for index in range(runs):
+        began_s = time.perf_counter()
+        work()
+        found[index] = time.perf_counter() - began_s
+    return found
+
+
+def beside(frame: Run, step: Run, seconds: float) -> dict[str, Any]:
+    """Steps without a break in a thread, and frames at their rate, or as fast as they are."""
+    steps, frames, over = list[float](), list[float](), threading.Event()
+
+    def act() -> None:
+        while not over.is_set():
+            began_s = time.perf_counter()
+            step()
+            steps.append(time.perf_counter() - began_s)
+
+    thread = threading.Thread(target=act)
+    began_s = due_s = time.perf_counter()
+    thread.start()
+    try:
+        while due_s < began_s + seconds:
+            time.sleep(max(0.0, due_s - time.perf_counter()))
+            now_s = time.perf_counter()
+            frame()
+            frames.append(time.perf_counter() - now_s)
+            due_s = max(due_s + 1.0 / VISION_HZ, time.perf_counter())
+    finally:
+        over.set()
+        thread.join()
+    took_s = time.perf_counter() - began_s
+    return {
+        "frame": summary(1e3 * np.array(frames)),
+        "frames_hz": round(len(frames) / took_s, 2),
+        "step": summary(1e3 * np.array(steps)),
+        "steps_hz": round(len(steps) / took_s, 2),
+    }
+
+
+def switching(policy: Policy, arguments: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What going from one captured split to another costs, and what auto chooses."""
+    chosen: list[dict[str, Any]] = []
+    for rate_hz in RATES_HZ:
+        engine = make(policy, arguments, partition="auto", camera_hz=VISION_HZ, action_hz=rate_hz)
+        partitioned = engine.runner.partitioned
+        split = None if partitioned.split is None else str(partitioned.split)
+        measured = [asdict(one) for one in partitioned.measured]
+        chosen.append({"action_hz": rate_hz, "split": split, "why": partitioned.why, "measured": measured})
+        print(f"{rate_hz:5.0f} Hz: {partitioned.why}", flush=True)
+    streams = engine.runner.partitioned.streams
+    if streams is None or len(streams.splits) < 2:
+        return {}, chosen
+    stations = Stations(engine, arguments.views, arguments.prompt)
+    two = streams.splits[0], streams.splits[-1]
+    count = 4 * arguments.runs
+    taken: dict[str, float] = {}
+    for one_side in two:
+        streams.use(one_side)
+        stations.step()
+        taken[str(one_side)] = _each_ms(engine, lambda index: stations.step(False), count)
+    streams.use(two[0])
+
+    def to_and_fro(index: int) -> None:
+        with streams.on("action"), streams.elsewhere("action", two[index % 2]):
+            stations.step_here()
+
+    taken["to and fro"] = _each_ms(engine, to_and_fro, count)
+    one, other, both = taken.values()
+    # Each pair of steps goes there and back: two switches.
+    found = {"steps_ms": taken, "switch_ms": round(both - (one + other) / 2, 4)}
+    print(f"a switch: {found['switch_ms']:.4f} ms ({taken})", flush=True)
+    return found, chosen
+
+
+def _each_ms(engine: Engine, work: Callable[[int], object], count: int) -> float:
+    """Of `count` without waiting between two."""
+    device = engine.policy.device
+    for index in range(4):
+        work(index)
+    synchronize(device)
+    began_s = time.perf_counter()
+    for index in range(count):
+        work(index)
+    synchronize(device)
+    return round(1e3 * (time.perf_counter() - began_s) / count, 5)
+
+
+HEAD = (
+    f"{'split':10}{'frame':>9}{'step':>8}{'chunk':>8} ms alone |{'frame p50':>10}{'p99':>8}{'frames/s':>10}"
+    f"{'step p50':>10}{'p99 ms':>8}{'steps/s':>9}"
+)
+
+
+def line(case: dict[str, Any]) -> str:
+    """Of the table."""
+    by_itself, both = case["alone"], case["beside"]
+    of = case["split"]
+    name = NO_PARTITION if of is None else f"{of['actions']}:{of['rest']}"
+    return (
+        f"{name:10}{by_itself['frame']['p50_ms']:9.2f}{by_itself['step']['p50_ms']:8.2f}"
+        f"{by_itself['chunk']['p50_ms']:8.2f}          |{both['frame']['p50_ms']:10.2f}"
+        f"{both['frame']['p99_ms']:8.2f}{both['frames_hz']:10.2f}{both['step']['p50_ms']:10.2f}"
+        f"{both['step']['p99_ms']:8.2f}{both['steps_hz']:9.1f}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

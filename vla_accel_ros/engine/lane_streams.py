@@ -1,0 +1,138 @@
+"""The CUDA streams of an engine's lanes: urgent by their order, and in sets of multiprocessors if wanted.
+
+Without a split the lanes' streams share all multiprocessors, those of actions first. With one, streams of
+actions are in the first set and the others in the second, so that neither waits for the other's blocks. A
+device whose driver cannot divide it has priorities alone, and says so once; where it has no priorities
+either, it says that.
+
+Streams of several splits may be there at once, each with the graphs that were captured on it. A lane computes
+in the one that is in use; `elsewhere` computes a micro-batch in another, in the order of the lane.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from vla_accel_ros.engine.config import Split
+from vla_accel_ros.engine.partitions import CannotDivide, divide, sizes
+from vla_accel_ros.engine.request import ACT, WHOLE
+
+_LOG = logging.getLogger(__name__)
+
+
+class LaneStreams:
+    """lanes: which kinds run in which, the most urgent first. driver: libcuda, None = the installed one.
+
+    split: in use, None = none. why: one sentence about it, "" where nobody asked for any.
+    """
+
+    def __init__(self, lanes: Mapping[str, Sequence[str]], device: torch.device, driver: Any = None) -> None:
+        self._device, self._driver = device, driver
+        # A lower number is more urgent, and 0 is what streams have otherwise.
+        self._priorities = {name: at - len(lanes) for at, name in enumerate(lanes)}
+        self._acting = [name for name, kinds in lanes.items() if set(kinds) <= {ACT, WHOLE}]
+        self._streams: dict[Split | None, dict[str, torch.cuda.Stream]] = {
+            None: {name: torch.cuda.Stream(device, priority=at) for name, at in self._priorities.items()}
+        }
+        self.split: Split | None = None
+        self.why = ""
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """All that there are streams of."""
+        return tuple(split for split in self._streams if split is not None)
+
+    def named(self) -> dict[Hashable, torch.cuda.Stream]:
+        """Every stream, by a name of its own: the lane's without a split, else (lane, split)."""
+        return {
+            (lane if split is None else (lane, split)): stream
+            for split, streams in self._streams.items()
+            for lane, stream in streams.items()
+        }
+
+    def add(self, wanted: Split) -> Split:
+        """Streams of a split with at least as many of both; returns what the driver made of it.
+
+        Raises ValueError for one that the device cannot have, CannotDivide where it can have none.
+        """
+        mine = [self._priorities[lane] for lane in self._acting]
+        other = {lane: at for lane, at in self._priorities.items() if lane not in self._acting}
+        made = sizes(self._device, wanted.actions, self._driver)
+        if made[1] >= wanted.rest:
+            one, two = divide(self._device, wanted.actions, (mine, [*other.values()]), self._driver)
+        else:  # the other way round less may be lost by rounding
+            turned = sizes(self._device, wanted.rest, self._driver)
+            if turned[1] < wanted.actions:
+                raise ValueError(
+                    f"partition is '{wanted}', but {self._device} has {sum(made)} multiprocessors, which can "
+                    f"be divided as {made[0]}:{made[1]} or {turned[1]}:{turned[0]}: give numbers that fit "
+                    "into one of them."
+                )
+            two, one = divide(self._device, wanted.rest, ([*other.values()], mine), self._driver)
+        found = Split(one.sms, two.sms)
+        if found not in self._streams:
+            self._streams[found] = {
+                **dict(zip(self._acting, one.streams, strict=True)),
+                **dict(zip(other, two.streams, strict=True)),
+            }
+        return found
+
+    def take(self, wanted: Split) -> None:
+        """Use a split from now on; where the device cannot be divided, none, with one warning.
+
+        Raises ValueError for one that the device cannot have.
+        """
+        try:
+            self.use(self.add(wanted))
+            self.why = f"partition: {self.split} multiprocessors (actions : the rest)"
+            _LOG.info("%s", self.why)
+        except CannotDivide as error:
+            self.go_without(str(wanted), error)
+
+    def go_without(self, wanted: str, error: CannotDivide) -> None:
+        """Use none, and warn of it."""
+        self.use(None)
+        self.why = f"partition is '{wanted}', but {error}: {self._otherwise()}"
+        _LOG.warning("%s", self.why)
+
+    def use(self, split: Split | None) -> None:
+        """Of those that there are. While nothing is computed."""
+        if split not in self._streams:
+            raise KeyError(f"there are no streams of {split}")
+        self.split = split
+
+    def of(self, lane: str) -> torch.cuda.Stream:
+        """The lane's stream, of the split in use."""
+        return self._streams[self.split][lane]
+
+    @contextmanager
+    def on(self, lane: str) -> Iterator[None]:
+        """Work in the block goes to the lane's stream."""
+        with torch.cuda.stream(self.of(lane)):
+            yield
+
+    @contextmanager
+    def elsewhere(self, lane: str, split: Split | None) -> Iterator[None]:
+        """Work in the block, which is in `on`, goes to the lane's stream of another split, after what was in
+        the lane's stream before and before what is put there after it. None: to its own."""
+        if split is None or split == self.split:
+            yield
+            return
+        base, other = self.of(lane), self._streams[split][lane]
+        other.wait_stream(base)
+        try:
+            with torch.cuda.stream(other):
+                yield
+        finally:
+            base.wait_stream(other)
+
+    def _otherwise(self) -> str:
+        least, greatest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]
+        if least == greatest:
+            return "the lanes share all multiprocessors, without priorities, which it does not have either"
+        return "the lanes share all multiprocessors, and those of actions come first by priority"

@@ -1,0 +1,210 @@
+"""What an engine makes of `partition`: streams of its lanes, launch tables, and the choice of "auto".
+
+A split that is given by numbers is made with the engine, and its kernels are launched as `vla tune --sms`
+found best for so many multiprocessors, if it was run. "auto" can choose only when the stages are there, so it
+measures in `Engine.prepare`: each candidate and none, frames and actions alone and beside each other. Its
+kernels are launched as without a split whatever it takes, so chunks have the same bits in all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from vla_accel_ros.engine.config import AUTO, NO_PARTITION, EngineConfig, Split
+from vla_accel_ros.engine.flow_actor import FlowActor
+from vla_accel_ros.engine.lane_streams import LaneStreams
+from vla_accel_ros.engine.partitions import CannotDivide
+from vla_accel_ros.engine.policies.lanes import lanes_of
+from vla_accel_ros.engine.policies.partition import InPartitions, Measured, candidates, choose
+from vla_accel_ros.engine.policies.policy import Policy
+from vla_accel_ros.engine.request import ACT, OBSERVE, MicroBatch
+from vla_accel_ros.engine.split_times import measure
+from vla_accel_ros.engine.stages.packed_forward import PackedForward
+from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.kernels.ops import ops_for
+
+_CAPTURED = "only the captured kernels of a policy that acts by flow keep their multiprocessors"
+_LOG = logging.getLogger(__name__)
+
+
+class Partitioned:
+    """Of one engine. captured: whether actions are denoised by captured stages of kernels. driver: libcuda,
+    None = the installed one.
+
+    streams: of the lanes, None where there is one lane or no GPU. chooses: whether "auto" has yet to choose.
+    measured: what it chose from. why: one sentence about what is in use, "" where nothing was asked for.
+    Raises ValueError for a split that the policy or the device cannot have.
+    """
+
+    def __init__(
+        self, config: EngineConfig, device: torch.device, captured: bool, driver: Any = None
+    ) -> None:
+        self._config, self._device, self._lanes = config, device, lanes_of(config)
+        self.streams: LaneStreams | None = None
+        if device.type == "cuda" and len(self._lanes) > 1:
+            self.streams = LaneStreams(self._lanes, device, driver)
+        self._policy: InPartitions | None = None
+        self.measured: tuple[Measured, ...] = ()
+        self.chooses, self.why = False, ""
+        asked, split = config.partition, config.split
+        if asked == NO_PARTITION:
+            return
+        if device.type != "cuda":
+            self._ignore(f"the model runs on {device}, which has no multiprocessors to divide")
+        elif not captured:
+            if split is not None:
+                raise ValueError(
+                    f"partition is '{asked}', but {_CAPTURED}: use fast with pi0 or pi0.5, or partition "
+                    f"'{NO_PARTITION}'."
+                )
+            self._ignore(_CAPTURED)
+        elif self.streams is None:
+            self._ignore(f"lanes is '{config.lanes}', where nothing runs beside anything")
+        elif split is not None:
+            self.streams.take(split)
+            self.why = self.streams.why
+        else:
+            self.chooses = True
+            self.why = "partition is 'auto', which chooses when the engine is prepared: none until then"
+
+    @property
+    def split(self) -> Split | None:
+        """That is in use; equation 5 may take others of `sets` for a while."""
+        return None if self.streams is None else self.streams.split
+
+    @property
+    def missing(self) -> bool:
+        """Whether one was asked for by numbers and there is none."""
+        return self._config.split is not None and self.split is None
+
+    @property
+    def sets(self) -> tuple[Split, ...]:
+        """Splits between which the policy chooses, () = it has no choice."""
+        return () if self._policy is None else self._policy.sets
+
+    @property
+    def switched(self) -> int:
+        """How often the policy took another of them."""
+        return 0 if self._policy is None else self._policy.switched
+
+    def ops(self) -> dict[str, Any]:
+        """Arguments of Stages: kernels as they are launched best on the multiprocessors of either side."""
+        if self.split is None:
+            return {}
+        make = partial(ops_for, self._device)
+        return {"ops": partial(make, self.split.actions), "prefix_ops": partial(make, self.split.rest)}
+
+    def serve(self, stages: Stages, forward: PackedForward | None) -> None:
+        """Have stages and forwards captured on the streams of the lanes that call them."""
+        if self.streams is None:
+            return
+        stages.partitions.update(self.streams.named())
+        if forward is not None:
+            forward.partition = partial(_current, stages)
+
+    def policy(self, first: Policy) -> Policy:
+        """The policy whose micro-batches name their split, where there may be several."""
+        if not self.chooses:
+            return first
+        self._policy = InPartitions(first, self._lanes)
+        return self._policy
+
+    def computing(self, batch: MicroBatch) -> AbstractContextManager[None]:
+        """Around what computes a micro-batch in its lane: in the split that it names."""
+        if self.streams is None or batch.split is None:
+            return nullcontext()
+        return self.streams.elsewhere(batch.requests[-1].lane, batch.split)
+
+    def each(self) -> Iterator[None]:
+        """In turn, with each split in use that the policy may take, that of the lanes last."""
+        streams = self.streams
+        if streams is None or len(self.sets) < 2:
+            yield
+            return
+        with _kept(streams):
+            for split in (*(split for split in self.sets if split != streams.split), streams.split):
+                streams.use(split)
+                yield
+
+    def choose(self, stages: Stages, actor: FlowActor, views: int, prompt: int) -> None:
+        """Measure splits on frames of so many images and words, and take one or none."""
+        streams = self.streams
+        assert streams is not None and self._policy is not None
+        self.chooses = False
+        sms = torch.cuda.get_device_properties(self._device).multi_processor_count
+        try:
+            with _kept(streams):
+                tried = [self._measured(stages, actor, views, prompt)]
+                for number in candidates(sms):
+                    split = streams.add(Split(number, 1))
+                    if any(split == one.split for one in tried):
+                        continue
+                    stages.partitions.update(streams.named())
+                    streams.use(split)
+                    tried.append(self._measured(stages, actor, views, prompt))
+        except CannotDivide as error:
+            streams.go_without(AUTO, error)
+            self.why = streams.why
+            return
+        except torch.OutOfMemoryError as error:
+            self.why = f"partition: auto takes none, as the GPU has no room for graphs of splits ({error})"
+            _LOG.warning("%s", self.why)
+            return
+        self.measured = tuple(tried)
+        choice = choose(tried, self._config.camera_hz, self._config.action_hz)
+        streams.use(choice.split)
+        self._policy.sets, self.why = choice.sets, choice.why
+        _LOG.info("%s", self.why)
+
+    def _measured(self, stages: Stages, actor: FlowActor, views: int, prompt: int) -> Measured:
+        streams = self.streams
+        assert streams is not None
+        side, steps = stages.model.config.vision.image_size, self._config.steps
+        images = np.zeros((views, side, side, 3), np.uint8)
+        words = torch.zeros(prompt, dtype=torch.int64)
+        acting, seeing = (
+            next(lane for lane, kinds in self._lanes.items() if kind in kinds) for kind in (ACT, OBSERVE)
+        )
+        with stages.pool.holding(2) as (seen, acted):
+
+            def frame(slot: int = seen) -> int:
+                with streams.on(seeing):
+                    (length,) = stages.observe([images], [words], [slot])
+                streams.of(seeing).synchronize()
+                return length
+
+            length = frame(acted)
+
+            def action() -> None:
+                with streams.on(acting):
+                    actor.rehearse(acted, length, steps)
+                streams.of(acting).synchronize()
+
+            return measure(streams.split, frame, action)
+
+    def _ignore(self, why: str) -> None:
+        """Go without. A split by numbers was meant for this machine; "auto" was not."""
+        self.why = f"partition is '{self._config.partition}', but {why}: there is none"
+        _LOG.log(logging.INFO if self._config.split is None else logging.WARNING, "%s", self.why)
+
+
+@contextmanager
+def _kept(streams: LaneStreams) -> Iterator[None]:
+    """The split that is in use is so again after the block."""
+    split = streams.split
+    try:
+        yield
+    finally:
+        streams.use(split)
+
+
+def _current(stages: Stages) -> tuple[Any, torch.cuda.Stream | None]:
+    name = stages.current_partition()
+    return name, stages.partitions[name]

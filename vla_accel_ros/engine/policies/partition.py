@@ -1,0 +1,190 @@
+"""How many of a GPU's multiprocessors actions have to themselves: chosen from measured times, and by load.
+
+A split gives actions some multiprocessors and the other lanes the rest. What each split comes to was
+measured (`Measured`), and so was what it comes to without one, where streams share all. `choose` takes the
+one in which both rates that are asked for are met and frames take least; without a split frames are nearly
+always faster, so it takes one only where actions would be late without it.
+
+A split that is right while one frame is computed is wrong while several wait (Nova, section III-C, equation
+5): actions then give up alpha multiprocessors for each further frame, down to the split in which they take
+PATIENCE times what was asked for. All the splits were captured before; a micro-batch names its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from vla_accel_ros.engine.config import Split
+from vla_accel_ros.engine.policies.policy import Policy
+from vla_accel_ros.engine.request import ASK, OBSERVE, PREFILL, REWORD, MicroBatch, Request
+
+GAIN = 0.95
+"""Of the time without a split: what a split must come to, to be taken for its time alone."""
+PATIENCE = 2.0
+"""How many times as long as asked for an action may take while several frames wait."""
+SHARES = (1 / 4, 1 / 2, 2 / 3, 3 / 4)
+"""Of the multiprocessors, for actions: the splits that are tried."""
+STEP = 8
+"""Multiprocessors by which those are rounded; the driver may round on."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a split comes to, in seconds; None: without one.
+
+    frame_s: of a frame's encode and prefill; action_s: from one chunk to the next, a step of staggered chunks
+    or a whole one; each alone on its side. frame_beside_s, median, and action_beside_s, which 99 of 100 take
+    at most: while the other side runs without a break.
+    """
+
+    split: Split | None
+    frame_s: float
+    action_s: float
+    frame_beside_s: float
+    action_beside_s: float
+
+    def __post_init__(self) -> None:
+        for name in ("frame_s", "action_s", "frame_beside_s", "action_beside_s"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} of {self.split} is {getattr(self, name)}; it takes some seconds.")
+
+    def load(self, frame_hz: float, action_hz: float) -> float:
+        """The share of its time that the busier side needs for these rates; more than 1 is too much."""
+        return max(self.frame_beside_s * frame_hz, self.action_beside_s * action_hz)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """split: what is taken, None = none. sets: splits between which equation 5 chooses while the engine runs,
+    the taken one included, by growing numbers of actions. why: one sentence for the log."""
+
+    split: Split | None
+    sets: tuple[Split, ...]
+    why: str
+
+
+def candidates(multiprocessors: int) -> list[int]:
+    """Numbers for actions that are worth a try on a GPU of so many; none on a very small one."""
+    found = {round(share * multiprocessors / STEP) * STEP for share in SHARES}
+    return sorted(number for number in found if 0 < number < multiprocessors)
+
+
+def front(measured: Sequence[Measured]) -> list[Measured]:
+    """The Pareto front: those that none beats in the time of a frame or of an action without losing in the
+    other; by growing time of a frame."""
+    found: list[Measured] = []
+    for one in sorted(measured, key=lambda m: (m.frame_beside_s, m.action_beside_s)):
+        if not found or one.action_beside_s < found[-1].action_beside_s:
+            found.append(one)
+    return found
+
+
+def choose(measured: Sequence[Measured], frame_hz: float, action_hz: float) -> Choice:
+    """The split for these rates [Hz], 0 = none is asked for. One of the measured must be without a split.
+
+    Raises ValueError if none is.
+    """
+    plain = next((one for one in measured if one.split is None), None)
+    if plain is None:
+        raise ValueError("nothing was measured without a split, so there is nothing to compare with.")
+    best = front(measured)
+    met = [one for one in best if one.load(frame_hz, action_hz) <= 1.0]
+    if met:
+        taken = min(met, key=lambda one: one.frame_beside_s)
+        better = plain.load(frame_hz, action_hz) > 1.0 or _gains(taken.frame_beside_s, plain.frame_beside_s)
+    else:
+        taken = min(best, key=lambda one: one.load(frame_hz, action_hz))
+        better = _gains(taken.load(frame_hz, action_hz), plain.load(frame_hz, action_hz))
+    if taken.split is None or not better:
+        return Choice(None, (), f"partition: auto takes none. {_compared(plain, measured)}")
+    sets = [taken.split]
+    for one in best:
+        fewer = one.split is not None and one.split.actions < taken.split.actions
+        if fewer and one.split is not None and one.action_beside_s * action_hz <= PATIENCE:
+            sets.append(one.split)
+    why = (
+        f"partition: auto takes {taken.split} multiprocessors (actions : the rest). {_times(taken)}; "
+        f"{_times(plain)}"
+    )
+    least = min(sets)
+    return Choice(
+        taken.split,
+        tuple(sorted(sets)),
+        f"{why}. While several frames wait: down to {least}." if least != taken.split else f"{why}.",
+    )
+
+
+def sms_of_actions(pending: int, most: int, least: int, alpha: float) -> float:
+    """Nova, equation 5: SMdec = max(SMmin, SMop - alpha (Npend - 1)); without any that waits, SMop."""
+    return max(least, most - alpha * (max(pending, 1) - 1))
+
+
+def split_for(pending: int, sets: Sequence[Split]) -> Split:
+    """Which of the captured splits equation 5 asks for, the next larger one where it is between two.
+
+    alpha is the smallest difference between two of them, so that each further frame counts.
+    """
+    sizes = sorted(sets)
+    if len(sizes) == 1:
+        return sizes[0]
+    alpha = min(b.actions - a.actions for a, b in pairwise(sizes))
+    wanted = sms_of_actions(pending, sizes[-1].actions, sizes[0].actions, alpha)
+    return next(split for split in sizes if split.actions >= wanted)
+
+
+class InPartitions:
+    """A policy whose micro-batches name their split, by how many frames wait.
+
+    lanes: which kinds run in which. sets: the captured splits, () or one = micro-batches name none. How many
+    wait counts when the lane of frames chooses, that frame included, so that both sides keep one split until
+    it has been computed; what another lane runs at that moment ends in the split that it began in.
+    """
+
+    def __init__(self, first: Policy, lanes: Mapping[str, tuple[str, ...]]) -> None:
+        self._first = first
+        self._frames = next(lane for lane, kinds in lanes.items() if OBSERVE in kinds)
+        self.sets: tuple[Split, ...] = ()
+        self._pending = 0
+        self.switched = 0
+
+    @property
+    def split(self) -> Split | None:
+        """That of the next micro-batch; None: its lane's own."""
+        return split_for(self._pending, self.sets) if len(self.sets) > 1 else None
+
+    def next(
+        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
+    ) -> MicroBatch | None:
+        if lane == self._frames and len(self.sets) > 1:
+            before, self._pending = self.split, sum(map(_computes_prefix, ready))
+            self.switched += self.split != before
+        batch = self._first.next(lane, ready, now_s, due_s)
+        return batch if batch is None or self.split is None else replace(batch, split=self.split)
+
+    def ran(self, batch: MicroBatch, took_s: float) -> None:
+        self._first.ran(batch, took_s)
+
+    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
+        return self._first.wake_s(ready, now_s)
+
+
+def _computes_prefix(request: Request) -> bool:
+    return request.want in (OBSERVE, REWORD) or (request.want == ASK and request.stage == PREFILL)
+
+
+def _gains(time: float, otherwise: float) -> bool:
+    return time <= GAIN * otherwise
+
+
+def _compared(plain: Measured, measured: Sequence[Measured]) -> str:
+    others = [one for one in measured if one.split is not None]
+    return f"{'; '.join(map(_times, (plain, *others)))}."
+
+
+def _times(one: Measured) -> str:
+    of = "without" if one.split is None else f"with {one.split}"
+    frame_ms, action_ms = one.frame_beside_s * 1e3, one.action_beside_s * 1e3
+    return f"{of} a frame takes {frame_ms:.1f} ms and an action (p99) {action_ms:.1f} ms beside each other"

@@ -1,0 +1,71 @@
+"""How long frames and actions take in a split of the GPU: each alone, and both at once without a break.
+
+Alone tells what a side's multiprocessors come to. Beside each other tells what a robot gets, and is the only
+fair comparison with no split, where the two share all: there an action waits for blocks of a frame.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable
+
+from vla_accel_ros.engine.config import Split
+from vla_accel_ros.engine.policies.partition import Measured
+
+WARM_UPS, RUNS = 2, 8
+FRAMES = 24
+"""Computed beside actions."""
+LATE = 0.99
+"""Share of the actions that are as fast as is told, or faster."""
+
+
+def measure(
+    split: Split | None,
+    frame: Callable[[], object],
+    action: Callable[[], object],
+    clock: Callable[[], float] = time.perf_counter,
+    frames: int = FRAMES,
+) -> Measured:
+    """Times of a split. frame, action: compute one, and return when it is finished; frame is called in this
+    thread, action also in another, at the same time. What either raises is raised here."""
+    alone = [statistics.median(_times(run, clock, RUNS)) for run in (frame, action)]
+    acted, failed, over = [], [], threading.Event()
+
+    def act() -> None:
+        try:
+            while not over.is_set():
+                acted.extend(_times(action, clock, 1, warm_ups=0))
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=act, name="actions beside frames")
+    thread.start()
+    try:
+        seen = _times(frame, clock, frames)
+    finally:
+        over.set()
+        thread.join()
+    if failed:
+        raise failed[0]
+    return Measured(split, alone[0], alone[1], statistics.median(seen), late(acted or [alone[1]]))
+
+
+def late(seconds: list[float]) -> float:
+    """What LATE of them take at most."""
+    ranked = sorted(seconds)
+    return ranked[min(len(ranked) - 1, int(LATE * len(ranked)))]
+
+
+def _times(
+    run: Callable[[], object], clock: Callable[[], float], count: int, warm_ups: int = WARM_UPS
+) -> list[float]:
+    for _ in range(warm_ups):
+        run()
+    found = []
+    for _ in range(count):
+        began_s = clock()
+        run()
+        found.append(clock() - began_s)
+    return found

@@ -1,0 +1,105 @@
+"""A stage of layers one after another, of which some may be computed by themselves, and how to group them.
+
+The graph of some layers begins with what the layers before left in the stage's buffers, so it is the same
+kernels with the same numbers as in one graph of all. Recording a graph computes its layers more than once:
+record all parts first, and then compute them, from the first on.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+
+from vla_accel_ros.engine.stages.stage import Stage
+
+Part = tuple["Layered", tuple[int, int]]
+"""A stage, and which of its layers: the first, and the one after the last."""
+
+
+class Layered(Stage):
+    """costs: of each layer, to be compared with those of other stages. variant: the layers that are computed,
+    (first, end); None = all."""
+
+    def __init__(self, device: torch.device, costs: Sequence[float]) -> None:
+        super().__init__(device)
+        self.costs = tuple(costs)
+        self._left: dict[int, Any] = {}  # by the layer that adds it
+
+    def body(self) -> None:
+        first, end = cast("tuple[int, int]", self.variant or (0, len(self.costs)))
+        if first == 0:
+            self._enter()
+        left = self._left[first] if first else None
+        for index in range(first, end):
+            left = self._layer(index, left)
+        if end == len(self.costs):
+            self._leave(left)
+        else:
+            self._left[end] = left
+
+    @contextmanager
+    def only(self, layers: tuple[int, int]) -> Iterator[None]:
+        """Of these layers alone are records and calls in the block."""
+        self.variant = layers
+        try:
+            yield
+        finally:
+            self.variant = None
+
+    @abstractmethod
+    def _enter(self) -> None:
+        """Make the first layer's input of the stage's."""
+
+    @abstractmethod
+    def _layer(self, index: int, left: Any) -> Any:
+        """Compute a layer. left: what the one before left in buffers to be added, None before the first;
+        returns what this one leaves."""
+
+    @abstractmethod
+    def _leave(self, left: Any) -> None:
+        """Make the stage's outputs of the last layer's."""
+
+
+def layer_cost(rows: int, keys: int, width: int, attended: int, qkv: int, mlp: int) -> float:
+    """Operations of a layer.
+
+    keys: that each row reads; attended, qkv, mlp: columns of attention's results, of the product before it,
+    and of the matrices of the MLP together.
+    """
+    return 2.0 * rows * (width * (qkv + attended + mlp) + 2 * keys * attended)
+
+
+def grouped(stages: Sequence[Layered], count: int) -> list[list[Part]]:
+    """The layers of some stages, one stage after the other, in `count` groups of about the same cost.
+
+    Raises ValueError where there are fewer layers.
+    """
+    layers = [(stage, index) for stage in stages for index in range(len(stage.costs))]
+    groups: list[list[Part]] = []
+    for size in sizes([stage.costs[index] for stage, index in layers], count):
+        taken, layers = layers[:size], layers[size:]
+        parts = [(stage, [index for of, index in taken if of is stage]) for stage in stages]
+        groups.append([(stage, (found[0], found[-1] + 1)) for stage, found in parts if found])
+    return groups
+
+
+def sizes(costs: Sequence[float], count: int) -> list[int]:
+    """How many of these, in order, are in each of `count` groups of about the same cost, at least one.
+
+    Raises ValueError where there are fewer.
+    """
+    if not 1 <= count <= len(costs):
+        raise ValueError(f"{len(costs)} layers cannot be in {count} groups; give 1 to {len(costs)}.")
+    found, rest = list[int](), list(costs)
+    for left in range(count, 0, -1):
+        share, size, cost = sum(rest) / left, 1, rest[0]
+        while len(rest) - size >= left and (left == 1 or cost + rest[size] / 2 <= share):
+            cost += rest[size]
+            size += 1
+        found.append(size)
+        rest = rest[size:]
+    return found
