@@ -17,8 +17,8 @@ second, and what was given up for overload.
 Then everything is wanted at once without a deadline. The work done in a second is the sum over frames, chunks
 and tokens of how long each takes when nothing else runs, so it is at most about 1 one after another;
 `against_first` compares it with the first setting of the same way, which is meant to be `one`.
-Prints a table and writes bench/results/stream.json. --small runs tiny models in float32 on a CPU to try the command; its figures mean
-nothing and are written only to --out.
+Prints a table and writes bench/results/stream.json. --small runs tiny models in float32 on a CPU to try the
+command; its figures mean nothing and are written only to --out.
 """
 
 from __future__ import annotations

@@ -53,6 +53,10 @@ class Camera:
         with self._came:
             return self._came.wait_for(lambda: self._newest is not None or given_up(), patience_s)
 
+    def age_s(self) -> float:
+        newest = self._newest
+        return 0.0 if newest is None else time.monotonic() - newest.stamp_ns * 1e-9
+
     def wake(self) -> None:
         with self._came:
             self._came.notify_all()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from builders import JOINTS, make_observation, make_policy
 from frame_stream import FrameStream, held_slots
 from openvla_builders import make_openvla_folder
@@ -19,6 +20,7 @@ from smolvla_recording import make_smolvla_folder
 from vla_accel_ros.engine.config import LANES
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
+from vla_accel_ros.engine.lanes import Launched
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, REWORD, MicroBatch, Request
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.policy import Policy
@@ -53,12 +55,15 @@ def observing(engine: Engine, number: int, robot: str = "", **given: Any) -> Req
 def test_a_request_takes_a_micro_batch_for_each_group_and_is_published_after_the_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    engine, told, kinds = make_engine(), list[bool](), list[str]()
+    engine, told, kinds, waits = make_engine(), list[bool](), list[str](), list[bool]()
     run = engine.runner.run
 
-    def noted(batch: MicroBatch) -> None:
+    def noted(batch: MicroBatch) -> Callable[[], None] | None:
+        wait = run(batch)
         kinds.append(batch.kind)
-        run(batch)
+        waits.append(wait is not None)
+        assert not Launched(batch, 0.0, wait=wait).is_short, "nothing is launched behind it"
+        return wait
 
     monkeypatch.setattr(engine.runner, "run", noted)
     request = observing(engine, 0, on_progress=lambda one: told.append(one.finished))
@@ -66,10 +71,23 @@ def test_a_request_takes_a_micro_batch_for_each_group_and_is_published_after_the
         assert engine.scheduler.newest() is None and held_slots(engine, 0) == bool(number)
         assert engine.scheduler.step() == (request,)
     assert kinds == ["observe.encode"] * 2 + ["observe.prefill"] * 2
+    assert waits == [True] * (LAYERS - 1) + [False], "what acts on the frame may be launched behind it"
     assert told == [False] * (LAYERS - 1) + [True] and request.done == LAYERS
     assert request.result is not None
     request.result.release()
     assert held_slots(engine) == 0
+
+
+@pytest.mark.gpu
+def test_a_group_is_computed_when_its_micro_batch_is_over() -> None:
+    """Else what is chosen next would wait for all that was put before it."""
+    engine = make_engine(device="cuda")
+    engine.observe(seen(0)).release()
+    request = observing(engine, 1)
+    for _ in range(LAYERS - 1):
+        engine.scheduler.step()
+        assert torch.cuda.current_stream().query() and not request.finished
+    engine.scheduler.wait(request).result.release()
 
 
 @pytest.mark.parametrize("after", range(1, LAYERS))
@@ -277,7 +295,7 @@ def test_random_schedules_tear_no_prefix(device: str, events: int, kind: str, co
             assert_same_prefix(engine, ours, alone, theirs)
     assert not engine.scheduler.requests and held_slots(engine, 2) == 0
     for robot, stream in schedule.streams.items():
-        assert not stream.errors and len(stream.chunks) > 3
+        assert not stream.errors and stream.chunks
         for chunk in stream.chunks[::4]:
             assert_made_by(alone, chunk, schedule.frames[chunk.stamp_ns])
         newest = engine.scheduler.newest(robot)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from builders import make_config, make_model
 from hypothesis import given
 from hypothesis import strategies as st
 from test_stages import InParts, Setting
@@ -16,6 +18,7 @@ from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.groups import Frame, Groups
 from vla_accel_ros.engine.stages.layered import sizes
 from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.models.config import GemmaConfig, VisionConfig
 from vla_accel_ros.types import Torn
 
 KINDS = ("pi0", "pi05")
@@ -179,3 +182,47 @@ def test_images_may_be_overwritten_after_the_first_group_and_a_torn_frame_is_non
     setting.pool.k[1] = 7.0
     setting.stages.observe([images], [prompt], [0])
     assert (setting.pool.k[1] == 7.0).all(), "nothing is left of it"
+
+
+# Captured.
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("precision", ["exact", "fp8"])
+@pytest.mark.parametrize("apart", [False, True], ids=["no partition", "in a lane's stream"])
+def test_graphs_of_groups_make_the_bits_of_one_graph(kind: str, precision: str, apart: bool) -> None:
+    """bfloat16 and the kernels; with another call between the groups, and the next frame at once after it."""
+    device, vision = torch.device("cuda"), VisionConfig(144, 5, 288, 2, image_size=56, patch=14)
+    stack = GemmaConfig(width=256, depth=6, mlp=1024, heads=4, kv_heads=1, head_dim=64)
+    config = make_config(kind, vision=vision, prefix=stack, expert=replace(stack, width=128, mlp=512))
+    model, generator = make_model(config).to(device), torch.Generator().manual_seed(1)
+    model = model.set_precision(torch.bfloat16)
+    pools = [KVPool(config.prefix, 6, config.max_tokens, device, torch.bfloat16) for _ in range(2)]
+    whole, stages = (
+        Stages(model, pool, precision=precision, groups=count) for pool, count in zip(pools, (1, 7))
+    )
+    stream = torch.cuda.Stream(device)
+    if apart:
+        stages.partitions["vision"] = stream
+    assert stages.groups is not None
+    seen = [
+        (
+            torch.randint(256, (views, 60, 80, 3), generator=generator).byte().numpy(),
+            torch.randint(4, config.vocab, (words,), generator=generator),
+        )
+        for views, words in ((2, 5), (2, 7), (1, 20), (2, 5), (2, 9))
+    ]
+    for slot, (images, prompt) in enumerate(seen):
+        (length,) = whole.observe([images], [prompt], [slot])
+        with torch.cuda.stream(stream if apart else torch.cuda.current_stream()):
+            frame = stages.groups.begin(images, prompt.clone, slot)
+            while frame.groups:
+                if slot == 3 and len(frame.groups) == 2:
+                    stages.reword(0, 2 * vision.tokens, prompt, 5)
+                    assert not frame.groups, "buffers are one frame's"
+                stages.groups.advance(frame)
+        torch.cuda.synchronize()
+        for ours, theirs in zip(pools[1].view(slot, length), pools[0].view(slot, length), strict=True):
+            assert torch.equal(ours, theirs)
+        assert torch.equal(stages.last_hidden(slot, length), whole.last_hidden(slot, length))

@@ -203,6 +203,16 @@ def test_a_frame_waits_for_the_chunk_of_the_one_before_and_not_for_ever() -> Non
         assert planned.policy.degradation.frames == {"": 3 if ends else 36}
 
 
+def test_a_frame_of_which_some_groups_are_computed_is_finished() -> None:
+    planned, acting, frame = Planned(rung=5), again(), Request(OBSERVE)
+    acting.fresh = True
+    planned.next(acting)
+    acting.begun = True
+    assert planned.next(frame) is None
+    frame.begun = True
+    assert planned.next(frame) is not None
+
+
 def test_a_load_at_the_edge_does_not_swing() -> None:
     """On the first rung nothing is late, without it everything is: each try to go back comes later."""
     planned, downs = Planned(), list[float]()

@@ -67,11 +67,12 @@ class FakeRunner:
     it is waited for what was launched. fails: those
     that cannot begin. held: those that have begun and were not dropped.
     seats: whole chunks are of a kind of their own. ahead: what a step of chunks in seats comes to is known
-    later, as with a GPU.
+    later, as with a GPU. groups: micro-batches of a frame, which holds its slot.
     """
 
     def __init__(self, steps: int = 1, first: str = DENOISE) -> None:
         self.seats = self.ahead = False
+        self.groups = 1
         self.pool = KVPool(make_config().prefix, SLOTS, 2, torch.device("cpu"), torch.float32)
         self.prefixes = Prefixes(self.pool)
         self.steps, self.first = steps, first
@@ -141,9 +142,12 @@ class FakeRunner:
     def advance(self, request: Request, batch: MicroBatch) -> None:
         if request.want == OBSERVE:
             assert request.observation is not None
-            with self.pool.filling() as slot:
+            slot, computed = request.progress or (self.pool.acquire(), 0)
+            request.progress = slot, computed + 1
+            request.stage = PREFILL
+            if computed + 1 == self.groups:
                 request.result = self.prefixes.publish(slot, request.observation, NOBODY, 2, 1)
-            request.finished = True
+                request.progress, request.finished = None, True
         elif request.want == REWORD:
             assert request.prefix is not None
             request.result, request.finished = self.prefixes.hold(request.prefix), True
@@ -159,6 +163,9 @@ class FakeRunner:
 
     def drop(self, request: Request) -> None:
         self.held.discard(request)
+        if request.want == OBSERVE and request.progress is not None:
+            self.pool.release(request.progress[0])
+            request.progress = None
 
     @property
     def wants(self) -> list[str]:

@@ -34,22 +34,27 @@ SCHEDULES = 100_000
 EVENTS, TOGETHER = 5, 4
 SEATS, STEPS = 2, 3
 WITHIN_S = 0.03
+GROUPS = 3
 SETTINGS = [
-    (word, seats, fresh, ahead)
+    (word, *setting)
     for word in LANES
-    for seats, fresh in ((0, False), (SEATS, False), (SEATS, True))
-    for ahead in ((False, True) if seats else (False,))
+    for setting in (
+        (0, False, False, 1),
+        *((SEATS, fresh, ahead, 1) for fresh in (False, True) for ahead in (False, True)),
+        *((SEATS, False, ahead, GROUPS) for ahead in (False, True)),
+    )
 ]
 
 
 class Random(Overlapping):
     """Random schedules of two robots in some lanes, and what has to be true after each event."""
 
-    def __init__(self, word: str, seats: int, fresh: bool, ahead: bool, seed: int) -> None:
+    def __init__(self, word: str, seats: int, fresh: bool, ahead: bool, groups: int, seed: int) -> None:
         kinds = FIRST_APART if fresh and word == ALL_APART else KINDS[word]
-        policy: Policy = StaggeredChunks(seats) if seats else WholeChunks()
+        policy: Policy = StaggeredChunks(seats, groups) if seats else WholeChunks()
         super().__init__(word, policy, steps=STEPS if seats else 1, lanes=kinds, ahead=ahead)
-        self.runner.seats, self.seats, self.fresh = fresh, seats, fresh
+        self.runner.seats, self.seats, self.fresh, self.runner.groups = fresh, seats, fresh, groups
+        self.before: dict[str, str] = {}  # by lane: the kind of its last micro-batch
         self.degrading = Degrading(in_lanes(kinds, policy, TextInSlack(policy, self.profile)))
         self.scheduler.policy = self.degrading
         self.draw = random.Random(seed)
@@ -160,6 +165,10 @@ class Random(Overlapping):
         others = {r.kind for name, (other, _) in self.running.items() if name != lane for r in other.requests}
         assert kind not in others, "a kind runs once at a time"
         self.counts[kind] += 1
+        seated = [r for r in self.runner.held if r.kind == ACT and not r.awaited]
+        if self.runner.groups > 1 and kind == self.before.get(lane) == OBSERVE:
+            assert ACT not in self.kinds[lane] or not seated, "a step waits for one group"
+        self.before[lane] = kind
         rung = self.degrading.rung
         if kind == ASK:
             assert LADDER.index(rung) == 0 or now_s >= self.wrote_s + PATIENCE_S - 1e-9, "language is first"
@@ -167,7 +176,6 @@ class Random(Overlapping):
         for request in batch.requests:
             if request.want == ACT and request.done == 0 and not request.finished:
                 self.check_first(request, rung.every)
-        seated = [r for r in self.runner.held if r.kind == ACT and not r.awaited]
         assert len(seated) <= max(self.seats, 1)
 
     def check_first(self, request: Request, every: float) -> None:
@@ -223,9 +231,9 @@ class Random(Overlapping):
 FELT = np.zeros(JOINTS, np.float32)
 
 
-@pytest.mark.parametrize(("word", "seats", "fresh", "ahead"), SETTINGS)
-def test_random_schedules(word: str, seats: int, fresh: bool, ahead: bool) -> None:
-    system = Random(word, seats, fresh, ahead, seed=1)
+@pytest.mark.parametrize(("word", "seats", "fresh", "ahead", "groups"), SETTINGS)
+def test_random_schedules(word: str, seats: int, fresh: bool, ahead: bool, groups: int) -> None:
+    system = Random(word, seats, fresh, ahead, groups, seed=1)
     count = -(-SCHEDULES // len(SETTINGS))
     for _ in range(count):
         system.schedule()

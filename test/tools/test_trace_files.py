@@ -72,6 +72,20 @@ def test_every_step_is_between_the_moments_it_is_named_after() -> None:
     assert [(row.what, row.ms) for row in latency.gpu_steps(robot())] == [("on the GPU: act.denoise", (3.0,))]
 
 
+def test_a_frame_in_groups_is_a_prefix_after_the_last() -> None:
+    records, at_ns = robot(), 50_000 * MS
+    ends = {
+        "observe.encode": at_ns + 4 * MS,
+        "act.denoise": at_ns + 5 * MS,
+        "observe.prefill": at_ns + 6 * MS,
+    }
+    groups = [Event("lane main", name, end_ns - MS, end_ns, (IMAGE,)) for name, end_ns in ends.items()]
+    others = [event for event in records[0].events if not event.name.startswith("observe.")]
+    records[0] = replace(records[0], events=(*others, *groups))
+    moments = latency.frames(records)[IMAGE]
+    assert (moments["observed"], moments["prefix"]) == (at_ns + 3 * MS, at_ns + 6 * MS)
+
+
 def test_an_image_that_another_frame_used_as_its_later_one_is_observed_in_its_own() -> None:
     records, before_ns = robot(), 50_000 * MS - 3 * MS
     earlier = Event("lane main", "observe.encode", before_ns, before_ns + MS, (IMAGE - 33 * MS, IMAGE))

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from vla_accel_ros.engine.request import MicroBatch, Request
+from vla_accel_ros.engine.request import DENOISE, MicroBatch, Request
 
 _LONGEST_WAIT_S = 1.0
 
@@ -36,8 +36,11 @@ class Launched:
 
     @property
     def is_short(self) -> bool:
-        """Whether the next may be launched behind it: what comes meanwhile then waits for a step at most."""
-        return self.wait is not None and self.batch.steps == 1
+        """Whether the next may be launched behind it: what comes meanwhile then waits for a step at most.
+
+        A group of a frame is not: two of them would be put before an action.
+        """
+        return self.wait is not None and self.batch.stage == DENOISE and self.batch.steps == 1
 
 
 class Lane:

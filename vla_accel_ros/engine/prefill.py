@@ -14,6 +14,7 @@ One that is cancelled or fails between two groups gives the slot back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import takewhile
 from typing import NamedTuple, Protocol, cast
@@ -177,6 +178,10 @@ class GroupedPrefill(CapturedPrefill):
         """The next group."""
         self._groups.advance(frame)
 
+    def wait(self) -> None:
+        """Return when the last group is computed."""
+        self._groups.wait()
+
 
 class CapturedPlainPrefill(PlainPrefill):
     """By the plain network's functions in captured stages. Other words are computed launch by launch."""
@@ -237,11 +242,14 @@ class Frames:
     def __init__(self, prefill: Prefill, pool: KVPool, prefixes: Prefixes, robots: Robots) -> None:
         self._prefill, self._pool, self._prefixes, self._robots = prefill, pool, prefixes, robots
 
-    def run(self, request: Request) -> None:
-        """Compute and publish a frame, or its next group. Raises as Prefill.observe."""
+    def run(self, request: Request) -> Callable[[], None] | None:
+        """Compute and publish a frame, or its next group. Raises as Prefill.observe.
+
+        Returns what waits for the group, None for the last or a whole frame: what is launched next waits for
+        those on the device, but behind a group nothing should be launched that is not chosen after it.
+        """
         if isinstance(self._prefill, GroupedPrefill):
-            self._advance(request, self._prefill)
-            return
+            return self._advance(request, self._prefill)
         observation = request.observation
         assert observation is not None
         robot = self._robots.of(observation.robot)
@@ -249,6 +257,7 @@ class Frames:
             seen = self._prefill.observe(observation, robot.policy, slot)
             request.result = self._prefixes.publish(slot, observation, robot, *seen)
         request.finished = True
+        return None
 
     def drop(self, request: Request) -> None:
         """Give back the slot of one that is not finished."""
@@ -258,7 +267,7 @@ class Frames:
             doing.frame.drop()
             self._pool.release(doing.frame.slot)
 
-    def _advance(self, request: Request, prefill: GroupedPrefill) -> None:
+    def _advance(self, request: Request, prefill: GroupedPrefill) -> Callable[[], None] | None:
         doing: _InProgress | None = request.progress
         observation = request.observation
         assert observation is not None
@@ -272,8 +281,9 @@ class Frames:
         frame, robot = doing
         if frame.groups:
             request.stage = ENCODE if frame.encodes else PREFILL
-            return
+            return prefill.wait
         request.progress = None
         seen = Extent(frame.length, frame.images)
         request.result = self._prefixes.publish(frame.slot, observation, robot, *seen)
         request.finished = True
+        return None

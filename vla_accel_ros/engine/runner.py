@@ -212,11 +212,12 @@ class ModelRunner:
         if batch.stage == DECODE:
             assert self.text is not None
             self.text.advance()
-        else:
-            for request in batch.requests:
-                with failing_alone(request):
-                    self._prefill(request)
-        return None
+            return None
+        wait = None
+        for request in batch.requests:
+            with failing_alone(request):
+                wait = self._prefill(request)
+        return wait
 
     def drop(self, request: Request) -> None:
         if request.want == ACT:
@@ -275,12 +276,11 @@ class ModelRunner:
             with self.pool.holding(1) as (slot,):
                 self.text.prepare(slot, 1, self.prefill.last_hidden(slot, 1))
 
-    def _prefill(self, request: Request) -> None:
-        """A frame's prefix, the same with other words, or what an answer begins with."""
+    def _prefill(self, request: Request) -> Callable[[], None] | None:
+        """A frame's prefix or its next group, the same with other words, or what an answer begins with."""
         with torch.inference_mode():
             if request.want == OBSERVE:
-                self.frames.run(request)
-                return
+                return self.frames.run(request)
             prefix = request.prefix
             assert prefix is not None
             if request.question is not None and request.question != prefix.instruction:
@@ -288,10 +288,11 @@ class ModelRunner:
                 request.instruction = prefix.instruction
             if request.want == REWORD:
                 request.result, request.finished = self.prefixes.hold(prefix), True
-                return
+                return None
             assert self.text is not None
             self.text.begin(request, self.prefill.last_hidden(prefix.slot, prefix.n_tokens))
             request.stage = DECODE
+            return None
 
     def _reworded(self, frame: Prefix, question: str) -> Prefix:
         """The same frame with other words, instead of the handle that is given back."""

@@ -73,6 +73,21 @@ class TestStaggeredChunks:
         assert chosen(StaggeredChunks(3), under_way, see) == (see,)
         assert chosen(StaggeredChunks(3), under_way) == (under_way,)
 
+    def test_steps_alternate_with_the_groups_of_frames_and_a_fresh_frame_goes_before_both(self) -> None:
+        policy, frames = StaggeredChunks(3, groups=4), [make_observe(), make_observe("other", priority=1)]
+        under_way, again = make_act(begun=True), make_again()
+        frames[0].begun, frames[0].stage = True, PREFILL
+        group = MicroBatch(PREFILL, (frames[0],))
+        for _ in range(3):
+            assert policy.next("main", (under_way, again, *frames), 0.0) == group
+            step = policy.next("main", (under_way, again, *frames), 0.0)
+            assert step == MicroBatch(DENOISE, (under_way, again))
+        for _ in range(2):
+            assert chosen(policy, *frames) == (frames[0],), "there is nothing else"
+        assert chosen(policy, under_way, frames[1]) == (under_way,), "also before the next frame begins"
+        fresh = make_act()
+        assert chosen(policy, under_way, *frames, fresh) == (under_way, fresh)
+
     def test_newer_joints_join_a_step_when_there_is_nothing_else(self) -> None:
         under_way, see, again = make_act(begun=True), make_observe(), make_again()
         assert chosen(StaggeredChunks(3), under_way, again, see) == (see,)

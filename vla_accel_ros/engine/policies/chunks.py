@@ -43,6 +43,13 @@ class StaggeredChunks(WholeChunks):
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
+        batch = self._chosen(ready)
+        if batch is not None:
+            frame = batch.requests[-1].want in (OBSERVE, REWORD)
+            self._after_group = frame and self._groups > 1
+        return batch
+
+    def _chosen(self, ready: Sequence[Request]) -> MicroBatch | None:
         acts = [request for request in ready if request.want == ACT]
         whole = by_priority([request for request in acts if request.whole])
         if whole:
@@ -55,9 +62,6 @@ class StaggeredChunks(WholeChunks):
         joins = waiting[:1] if len(begun) < self._seats else []
         step = MicroBatch(DENOISE, (*begun, *joins)) if begun or joins else None
         return step if step and self._after_group else see(ready) or step
-
-    def ran(self, batch: MicroBatch, took_s: float) -> None:
-        self._after_group = self._groups > 1 and batch.requests[-1].want in (OBSERVE, REWORD)
 
 
 def _gives_way(old: Request, new: Request) -> bool:

@@ -2,9 +2,7 @@
 
 Encode and prefill have one set of buffers, so there is one frame in progress. Whatever else needs them has
 what is left of that frame computed first (`Groups.finish`): policies avoid it, because it takes as long as
-several groups, but no order of calls tears a prefix. Nothing but the host's order keeps a later micro-batch
-from being put behind all groups at once, so a call returns when its group is computed; only the last is not
-waited for.
+several groups, but no order of calls tears a prefix.
 """
 
 from __future__ import annotations
@@ -102,7 +100,6 @@ class Groups:
                 encode.upload.end()
             taken()
             self._frame = frame if frame.groups else None
-        self._wait(frame)
         return frame
 
     @torch.inference_mode()
@@ -115,7 +112,11 @@ class Groups:
             raise frame.error
         if frame.error is not None:
             raise RuntimeError(f"a frame was broken off between two of its groups: {frame.error!r}")
-        self._wait(frame)
+
+    def wait(self) -> None:
+        """Return when the last group that was launched is computed."""
+        if self._computed is not None:
+            self._computed.synchronize()
 
     def finish(self, wanted: Frame | None = None) -> None:
         """Compute what is left of the frame in progress, unless it is the wanted one. The caller has the
@@ -162,7 +163,3 @@ class Groups:
                 self._frame = None
         if self._computed is not None:
             self._computed.record(torch.cuda.current_stream(self._device))
-
-    def _wait(self, frame: Frame) -> None:
-        if self._computed is not None and frame.groups:
-            self._computed.synchronize()
