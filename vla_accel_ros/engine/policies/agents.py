@@ -150,9 +150,8 @@ class SideBySide:
                 f"shares are of {sorted(self._shares)}; give one of {ENCODE} and one of {PREFILL}, or none."
             )
         if any(share.most >= sms for share in self._shares.values()):
-            raise ValueError(
-                f"shares are {self._shares} of {sms} multiprocessors; leave some to the screens."
-            )
+            most = max(share.most for share in self._shares.values())
+            raise ValueError(f"a share is {most} of {sms} multiprocessors; leave some to the screens.")
         self._sms = sms
         self._split: Split | None = None
         self._running = False
