@@ -37,7 +37,7 @@ class ProcessorIds(Stage):
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
             self.run()
-        torch.cuda.synchronize()
+            torch.cuda.current_stream().synchronize()  # the device's does not wait for streams of partitions
         return set(_distinct(self.ids))
 
 

@@ -45,8 +45,10 @@ class Readiness:
     def is_ready(self, request: Request, now_s: float) -> bool:
         """Whether its next micro-request may run. Sets what the policy is to know of one that has not begun:
         instruction and fresh."""
-        if request.begun or request.want == OBSERVE:
+        if request.begun or (request.want == OBSERVE and not request.waits):
             return True
+        if request.want == OBSERVE:
+            return self._room(request)
         if request.prefix is None:
             request.instruction = self._prefixes.newest_words(request.robot)
         else:

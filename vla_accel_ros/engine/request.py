@@ -50,7 +50,8 @@ class Request:
     period_s: how often at most the like of it is wanted; 0 = not known.
     stream: it belongs to a stream of frames: it waits until there is something new to act on, and may ride in
         the forwards of later frames. False: it is finished as soon as possible.
-    waits: whether it waits for room (a slot, a seat, a place for an answer) or fails without it.
+    waits: whether it waits for room (a slot, a seat, a place for an answer) or fails without it; a frame that
+        waits is older when it is observed, so those of robots do not.
 
     first: of a stream of actions: True: only the first chunk of a frame, denoised whole; False: only further
         ones; None: either.

@@ -2,6 +2,7 @@
 
 policy: the interface, and what all share. chunks: whole and staggered flow chunks. tokens: frames of policies
 that act by tokens. text: answers in the time that the others leave. lanes: a policy for each lane. overload:
-what is given up when there is too much to do. partition: how many multiprocessors actions have. Another
-policy may come from another package, by the entry point `vla_accel_ros.policies`.
+what is given up when there is too much to do. partition: how many multiprocessors actions have.
+agents: screens and answers of agents (bench/corun.py). Another policy may come from another package, by the
+entry point `vla_accel_ros.policies`.
 """

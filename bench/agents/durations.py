@@ -1,0 +1,116 @@
+"""How long an agent's stages take, alone and beside each other: what a simulation runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vla_accel_ros.engine.policies.agents import Beside, best_splits
+from vla_accel_ros.engine.request import DECODE, ENCODE, PREFILL, MicroBatch
+
+BESIDE_BATCH = 4
+"""Open answers in the decode steps that are measured beside encode and prefill."""
+
+
+@dataclass(frozen=True)
+class Durations:
+    """Seconds of a stage. decode_s: by open answers. chunk_s: a chunk of a prompt with so many answers beside
+    it. beside: by the multiprocessors that decoding has, with BESIDE_BATCH answers; 0: two streams of a GPU
+    that is not divided. sms: of the GPU."""
+
+    encode_s: float
+    prefill_s: float
+    decode_s: Mapping[int, float]
+    chunk_s: Mapping[int, float]
+    beside: Mapping[int, Beside]
+    sms: int = 132
+
+    def takes_s(self, batch: MicroBatch, other: MicroBatch | None) -> float:
+        """A micro-batch while another runs, or none."""
+        rows = len(batch.requests)
+        if batch.stage == PREFILL and batch.steps:
+            return _at(self.chunk_s, rows - 1)
+        both = self._both(batch, other)
+        if batch.stage == DECODE:
+            alone_s = _at(self.decode_s, rows)
+            if both is None:
+                return alone_s
+            in_prefill = other is not None and other.stage == PREFILL
+            longer_s = both.decode_in_prefill_s if in_prefill else both.decode_in_encode_s
+            return alone_s * longer_s / _at(self.decode_s, BESIDE_BATCH)
+        if batch.stage == ENCODE:
+            return self.encode_s if both is None else both.encode_s
+        return self.prefill_s if both is None else both.prefill_s
+
+    def _both(self, batch: MicroBatch, other: MicroBatch | None) -> Beside | None:
+        """What is known of it beside others. A split holds whether or not something runs beside."""
+        if batch.split is not None:
+            return self.beside[nearest(batch.split.actions, self.splits)]
+        return None if other is None else self.beside[0]
+
+    @property
+    def splits(self) -> tuple[int, ...]:
+        """Multiprocessors that decoding may have of a GPU that is divided."""
+        return tuple(sorted(split for split in self.beside if split))
+
+    def front_s(self) -> float:
+        """Encode and prefill alone: one over it is the most requests a second that there can be."""
+        return self.encode_s + self.prefill_s
+
+    def best(self, tokens: float) -> dict[str, int]:
+        """The splits of Nova's equation 3, by the stage beside which decoding is; none of a GPU that is not
+        divided."""
+        if not self.splits:
+            return {}
+        measured = {split: self.beside[split] for split in self.splits}
+        return dict(zip((ENCODE, PREFILL), best_splits(measured, tokens), strict=True))
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it, in ms."""
+        return {
+            "sms": self.sms,
+            "encode_ms": _ms(self.encode_s),
+            "prefill_ms": _ms(self.prefill_s),
+            "decode_ms": {str(batch): _ms(seconds) for batch, seconds in self.decode_s.items()},
+            "chunk_ms": {str(batch): _ms(seconds) for batch, seconds in self.chunk_s.items()},
+            "beside": [
+                {"split": split, **{name[:-1] + "ms": _ms(value) for name, value in vars(both).items()}}
+                for split, both in self.beside.items()
+            ],
+        }
+
+
+def read(document: Mapping[str, Any]) -> Durations:
+    """What `document` wrote. Raises ValueError, one sentence, for what is not that."""
+    try:
+        beside = {
+            int(row["split"]): Beside(
+                **{name: row[name[:-1] + "ms"] / 1e3 for name in Beside.__dataclass_fields__}
+            )
+            for row in document["beside"]
+        }
+        decode_s, chunk_s = (
+            {int(batch): ms / 1e3 for batch, ms in document[name].items()}
+            for name in ("decode_ms", "chunk_ms")
+        )
+        encode_s, prefill_s = document["encode_ms"] / 1e3, document["prefill_ms"] / 1e3
+        return Durations(encode_s, prefill_s, decode_s, chunk_s, beside, int(document["sms"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"durations are not as bench/corun.py writes them: {error!r}; measure.") from error
+
+
+def nearest(split: int, there: tuple[int, ...]) -> int:
+    """The largest that is not more, or else the smallest. Raises ValueError if there are none."""
+    if not there:
+        raise ValueError(f"a split of {split} multiprocessors was asked for, but the GPU is not divided.")
+    return max((one for one in there if one <= split), default=there[0])
+
+
+def _at(known: Mapping[int, float], batch: int) -> float:
+    """Of the smallest captured batch that has room for so many, or else of the largest."""
+    return known[min((size for size in known if size >= batch), default=max(known))]
+
+
+def _ms(seconds: float) -> float:
+    return round(1e3 * seconds, 4)
