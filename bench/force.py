@@ -38,10 +38,10 @@ from rclpy.signals import SignalHandlerOptions
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.force.guard import Reaction, Why
+from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.environment import demo_contract, process_environment
-from vla_accel_ros.nodes.process import SWITCH_S, keep_loaded
 from vla_accel_ros.nodes.trajectory.node import TrajectoryNode
 from vla_accel_ros.sensing.force_slot import ForceWriter
 from vla_accel_ros.tools.demo import graph

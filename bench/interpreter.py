@@ -40,9 +40,9 @@ from vla_accel_ros.engine.policies.chunks import WholeChunks
 from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.scheduler import Scheduler
+from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
 from vla_accel_ros.models.config import GemmaConfig
 from vla_accel_ros.nodes.environment import process_environment
-from vla_accel_ros.nodes.process import SWITCH_S, keep_loaded
 from vla_accel_ros.sensing.ingest import Ingest
 from vla_accel_ros.tools.demo.graph import claim_domain
 from vla_accel_ros.tools.provenance import provenance

@@ -1,20 +1,24 @@
 """A stream at several rates over one engine: what each rate comes to, for every setting of lanes.
 
-    python bench/stream.py [--kinds pi0 pi05] [--ways fresh stream] [--lanes one two three] [--seconds S]
-        [--staggered N] [--views V] [--size H W] [--pageable]
+    python bench/stream.py [--kinds pi0 pi05] [--ways fresh stream] [--settings one text two three ...]
+        [--seconds S] [--staggered N] [--views V] [--size H W] [--pageable]
+
+A setting is a word for lanes, and other options of the engine behind it: "text,prefill_groups=6",
+"two,partition=32:100". The first is what the others are compared with.
 
 Full-size random weights. A camera gives a frame 30 times a second, joints change 500 times a second, further
-chunks are wanted as often, and the model always continues its own prompt. The ways: `stream`: chunks are
-staggered, each in a seat; `fresh`: the first chunk of a frame is whole and before them (docs/staggered.md).
+chunks are wanted as often, and the model continues its own prompt for 72 tokens a second. The ways: `stream`:
+chunks are staggered, each in a seat; `fresh`: the first chunk of a frame is whole and before them
+(docs/staggered.md). The interpreter is set as in a node.
 Of each case, by the host's clock after a warm-up: frames a second and those dropped, finished chunks a second
 and the time from one to the next, from an image in host memory to the first finished chunk of it, tokens a
 second, and what was given up for overload.
 
 Then everything is wanted at once without a deadline. The work done in a second is the sum over frames, chunks
 and tokens of how long each takes when nothing else runs, so it is at most about 1 one after another;
-`against_one` compares it with `lanes: one` of the same way. Prints a table and writes
-bench/results/stream.json. --small runs tiny models in float32 on a CPU to try the command; its figures mean
-nothing and are written only to --out.
+`against_first` compares it with the first setting of the same way, which is meant to be `one`.
+Prints a table and writes bench/results/stream.json. --small runs tiny models in float32 on a CPU to try the
+command; its figures mean nothing and are written only to --out.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ import gc
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +41,9 @@ from full_size.gpu import alone, gpu_id
 from full_size.policies import random_observation, random_policy
 from full_size.streamed import Camera, Streamed, costs_alone
 from grids.sizes import small
-from vla_accel_ros.engine.config import LANES, STAGGERING
+from vla_accel_ros.engine.config import LANES, STAGGERING, EngineConfig
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.interpreter import SWITCH_S
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.tools.cli import finish
@@ -47,7 +52,7 @@ from vla_accel_ros.types import Observation
 
 KINDS = {"pi0": PI0, "pi05": PI05}
 STEPS = 10
-VISION_HZ, JOINTS_HZ, LANGUAGE_HZ = 30.0, 500.0, 60.0
+VISION_HZ, JOINTS_HZ, LANGUAGE_HZ = 30.0, 500.0, 4.5
 ENDLESS_S = 1e3
 OBSERVATIONS = 3
 
@@ -61,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS))
     add("--ways", nargs="+", choices=STAGGERING, default=STAGGERING, help="how chunks of a frame begin")
-    add("--lanes", nargs="+", choices=LANES, default=LANES)
+    add("--settings", nargs="+", default=LANES, type=_setting, metavar="LANES,OPTION=VALUE")
     add("--seconds", type=float, default=60.0, help="of each case (default: %(default)s)")
     add("--warm-up", type=float, default=3.0, help="seconds before (default: %(default)s)")
     add("--saturated", type=float, default=5.0, help="seconds at the limit (default: %(default)s)")
@@ -94,6 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
         "cases": [],
     }
     print(HEAD, flush=True)
+    sys.setswitchinterval(SWITCH_S)
     with alone(gpu_id(device)):
         for kind in arguments.kinds:
             policy = random_policy(_config(kind, arguments.small), device, dtype)
@@ -117,15 +123,15 @@ def _cases(
     ]
     locked = [] if arguments.pageable else [page_locked(observation) for observation in made]
     frames = [observation for observation, _ in locked] or made
-    one: float | None = None
+    first: float | None = None
     try:
-        for lanes in arguments.lanes:
-            found = measure(policy, frames, way, lanes, arguments)
+        for setting in arguments.settings:
+            found = measure(policy, frames, way, setting, arguments)
             work = found["saturated"]["work"]
-            one = work if lanes == "one" else one
-            found["saturated"]["against_one"] = None if one is None else round(work / one, 4)
+            first = work if first is None else first
+            found["saturated"]["against_first"] = round(work / first, 4)
             state = "pageable" if arguments.pageable else locked[0][1].lock.state
-            case = {"kind": kind, "way": way, "lanes": lanes, "frames": state, **found}
+            case = {"kind": kind, "way": way, "setting": setting, "frames": state, **found}
             document["cases"].append(case)
             print(line(case), flush=True)
             if out is not None:
@@ -137,12 +143,20 @@ def _cases(
 
 
 def measure(
-    policy: Policy, frames: Sequence[Observation], way: str, lanes: str, arguments: argparse.Namespace
+    policy: Policy, frames: Sequence[Observation], way: str, setting: str, arguments: argparse.Namespace
 ) -> dict[str, Any]:
     """The figures of one engine: streaming at its rates, and at its limit."""
     count = arguments.staggered
     engine = Engine(
-        policy, fast=True, steps=STEPS, staggered=count, staggering=way, lanes=lanes, slots=count + 6
+        policy,
+        fast=True,
+        steps=STEPS,
+        staggered=count,
+        staggering=way,
+        slots=count + 6,
+        camera_hz=VISION_HZ,
+        action_hz=JOINTS_HZ,
+        **options_of(setting),
     )
     engine.prepare([arguments.views], [arguments.prompt])
     costs = costs_alone(engine, frames[0], 2 if arguments.small else 40)
@@ -157,9 +171,31 @@ def measure(
         time.sleep(arguments.saturated)
         done, seconds = streamed.end()
     work = sum(number * costs[name] for name, number in done.items()) / seconds
+    chosen = engine.runner.partitioned.why
     alone_ms = {name: round(1e3 * cost, 4) for name, cost in costs.items()}
     rates_hz = {name: round(number / seconds, 2) for name, number in done.items()}
-    return {**found, "alone_ms": alone_ms, "saturated": {"work": round(work, 4), "rates_hz": rates_hz}}
+    saturated = {"work": round(work, 4), "rates_hz": rates_hz}
+    return {**found, "partition": chosen, "alone_ms": alone_ms, "saturated": saturated}
+
+
+def options_of(setting: str) -> dict[str, Any]:
+    """Options of the engine that a setting means. Raises ValueError for what is none."""
+    lanes, *others = setting.split(",")
+    given: dict[str, Any] = {"lanes": lanes}
+    for name, found, value in (other.partition("=") for other in others):
+        if not found or name not in {field.name for field in fields(EngineConfig)}:
+            raise ValueError(f"'{name}' in '{setting}' is no option of an engine with a value.")
+        given[name] = int(value) if value.isdecimal() else value
+    EngineConfig(fast=True, **given)
+    return given
+
+
+def _setting(word: str) -> str:
+    try:
+        options_of(word)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return word
 
 
 def figures(streamed: Streamed, seconds: float) -> dict[str, Any]:
@@ -191,8 +227,8 @@ def _times(seconds: np.ndarray) -> dict[str, float]:
 
 
 HEAD = (
-    f"{'':22}{'vision/s':>9}{'dropped':>8}{'chunks/s':>10}{'apart p99':>11}{'first p50':>11}{'p99 ms':>9}"
-    f"{'tokens/s':>10}{'given up':>10}{'work':>7}{'/ one':>7}"
+    f"{'':44}{'vision/s':>9}{'dropped':>8}{'chunks/s':>10}{'apart p99':>11}{'first p50':>11}{'p99 ms':>9}"
+    f"{'tokens/s':>10}{'given up':>10}{'work':>7}{'/first':>7}"
 )
 
 
@@ -200,12 +236,11 @@ def line(case: dict[str, Any]) -> str:
     """Of the table."""
     first, apart, full = case["first_chunk"], case["chunks"]["interval"], case["saturated"]
     none = float("nan")
-    ratio = "-" if full["against_one"] is None else f"{full['against_one']:.3f}"
     return (
-        f"{case['kind'] + ', ' + case['way'] + ', ' + case['lanes']:22}{case['vision']['hz']:9.2f}"
+        f"{case['kind'] + ', ' + case['way'] + ', ' + case['setting']:44}{case['vision']['hz']:9.2f}"
         f"{case['vision']['dropped']:8d}{case['chunks']['hz']:10.1f}{apart.get('p99_ms', none):11.2f}"
         f"{first.get('p50_ms', none):11.2f}{first.get('p99_ms', none):9.2f}{case['tokens_hz']:10.1f}"
-        f"{case['given_up']['level']:>10}{full['work']:7.3f}{ratio:>7}"
+        f"{case['given_up']['level']:>10}{full['work']:7.3f}{full['against_first']:7.3f}"
     )
 
 

@@ -26,7 +26,7 @@ LAYERS = (
     {"fleet", "control", "sensing", "recording", "contract", "sim"},
     {"engine"},
     {"kernels", "models"},
-    {"types", "extensions", "private_files", "timeline"},
+    {"types", "extensions", "private_files", "timeline", "interpreter"},
 )
 """From top to bottom. No arrow of the diagram goes up."""
 

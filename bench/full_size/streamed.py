@@ -53,6 +53,10 @@ class Camera:
         with self._came:
             return self._came.wait_for(lambda: self._newest is not None or given_up(), patience_s)
 
+    def age_s(self) -> float:
+        newest = self._newest
+        return 0.0 if newest is None else time.monotonic() - newest.stamp_ns * 1e-9
+
     def wake(self) -> None:
         with self._came:
             self._came.notify_all()
@@ -181,7 +185,15 @@ class Streamed:
 
 def costs_alone(engine: Engine, frame: Observation, runs: int) -> dict[str, float]:
     """Seconds of a frame, of a chunk in full seats, of a whole chunk and of a token, where nothing else runs
-    beside it."""
+    beside it, in lanes with threads."""
+    engine.scheduler.start()
+    try:
+        return _costs(engine, frame, runs)
+    finally:
+        engine.scheduler.stop()
+
+
+def _costs(engine: Engine, frame: Observation, runs: int) -> dict[str, float]:
     device, scheduler = engine.policy.device, engine.scheduler
 
     def timed(work: Callable[[], object], number: int) -> float:

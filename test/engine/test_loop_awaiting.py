@@ -69,6 +69,17 @@ def test_the_grid_moves_behind_the_frames_so_that_nothing_is_waited(phase: float
     assert starts[-1] - starts[-2] == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize("phase", [0.001, 0.005, 0.01, 0.02, 0.032])
+def test_a_loop_as_fast_as_its_camera_does_not_leave_frames_lying(phase: float) -> None:
+    clock = Clock()
+    frames = Frames(clock, 90.0 + phase)
+    loop, starts, ages = watched(clock, frames, run_s=0.005, rate_hz=30.0)
+    drive(loop, clock, until=115.0)
+    last = ages[-100:]
+    assert sum(last) / len(last) <= 0.25 * frames.period and max(last) <= 0.35 * frames.period
+    assert len(starts) == pytest.approx(15 * 30, rel=0.02)
+
+
 @pytest.mark.parametrize("rate", [7.0, 12.0, 20.0, 29.0])
 def test_awaiting_costs_no_runs_at_a_rate_that_does_not_divide_the_cameras(rate: float) -> None:
     clock = Clock()
@@ -129,6 +140,9 @@ def test_stopping_a_thread_that_awaits_does_not_wait_for_what_it_awaits() -> Non
         def __init__(self) -> None:
             self.changed, self.asked = threading.Condition(), threading.Event()
             self.lead_s = 0.0
+
+        def age_s(self) -> float:
+            return 0.0
 
         def wait(self, patience_s: float, given_up: Callable[[], bool]) -> None:
             with self.changed:

@@ -11,12 +11,13 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
-from builders import make_policy
+from builders import make_observation, make_policy
 from fake_driver import Driver, Stream, streams
 
-from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, EngineConfig, Split
+from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, ONE, TEXT_APART, EngineConfig, Split
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.flow_actor import FlowActor
 from vla_accel_ros.engine.lane_streams import LaneStreams
@@ -199,14 +200,27 @@ def test_a_machine_without_a_gpu_has_none_and_says_so(caplog: pytest.LogCaptureF
     assert Partitioned(EngineConfig(lanes=ALL_APART), CPU, True).why == "", "nobody asked for one"
 
 
+@pytest.mark.parametrize("word", ["32:100", "auto"])
+def test_an_engine_without_a_gpu_goes_on_as_without(word: str) -> None:
+    policy = make_policy("pi05")
+    found = []
+    for partition in ("none", word):
+        engine = Engine(policy, fast=True, lanes=ALL_APART, partition=partition)
+        engine.prepare([2], [8])
+        with engine.observe(make_observation()) as prefix:
+            found.append(engine.act(prefix, noise=1).actions)
+    np.testing.assert_array_equal(found[0], found[1])
+
+
 @pytest.mark.usefixtures("streams")
 def test_a_split_needs_captured_kernels_and_auto_does_without() -> None:
     with pytest.raises(ValueError, match="partition is '32:100', but only the captured kernels"):
         Partitioned(EngineConfig(lanes=ALL_APART, partition="32:100"), CUDA, False, Driver())
     made = Partitioned(EngineConfig(lanes=ALL_APART, partition="auto"), CUDA, False, Driver())
     assert not made.chooses and "only the captured kernels" in made.why
-    made = Partitioned(EngineConfig(partition="auto"), CUDA, True, Driver())
-    assert not made.chooses and "lanes is 'one'" in made.why
+    for lanes in (ONE, TEXT_APART):
+        made = Partitioned(EngineConfig(lanes=lanes, partition="auto"), CUDA, True, Driver())
+        assert not made.chooses and f"lanes is '{lanes}', where frames and actions share" in made.why
 
 
 @pytest.mark.usefixtures("streams")

@@ -10,13 +10,13 @@ import torch
 from builders import make_observation, make_policy
 from test_stream_with_threads import Running
 
-from vla_accel_ros.engine.config import LANES, ONE, Split
+from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, Split
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.partitions import divide
 from vla_accel_ros.engine.policies.partition import InPartitions, candidates
 
 pytestmark = pytest.mark.gpu
-SEVERAL = tuple(word for word in LANES if word != ONE)
+SEVERAL = (ACTIONS_APART, ALL_APART)
 PROMPTS = (5, 6, 7, 8)
 
 

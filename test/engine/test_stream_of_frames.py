@@ -475,6 +475,9 @@ def test_vision_awaits_frames_and_stops_while_it_does():
             self.changed, self.given, self.waits = threading.Condition(), False, 0
             self.lead_s = 0.0
 
+        def age_s(self) -> float:
+            return 0.0
+
         def wait(self, patience_s: float, given_up) -> None:
             with self.changed:
                 self.waits += 1

@@ -11,7 +11,7 @@ from builders import CAMERAS, JOINTS, make_observation, make_policy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.models.policy import Policy, state_origin
 
 PI0, PI05 = make_policy("pi0"), make_policy("pi05")
 MASK = np.array([True, True, True, True, True, False])
@@ -121,3 +121,13 @@ def test_what_the_policy_cannot_take_is_named(changes: dict[str, object], messag
 def test_relative_actions_need_their_joints() -> None:
     with pytest.raises(ValueError, match="makes action 4 relative, but the state has 4 values"):
         RELATIVE.actions(torch.zeros(8, 8), np.zeros(4, np.float32))
+
+
+def test_actions_are_relative_to_the_state_where_the_mask_says_so() -> None:
+    mask, state = np.array([True, False, True]), np.array([0.1, 0.2, 0.3, 0.4], np.float32)
+    expected = [float(state[0]), 0.0, float(state[2])]
+    assert state_origin(mask, state).tolist() == expected  # of a state with more values, and of as many
+    assert state_origin(mask, state[:3]).tolist() == expected
+    assert state_origin(mask & [True, True, False], state[:1]).tolist() == [expected[0], 0.0, 0.0]
+    with pytest.raises(ValueError, match="action 2 relative, but the state has 2 values"):
+        state_origin(mask, state[:2])

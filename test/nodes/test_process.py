@@ -10,7 +10,7 @@ import weakref
 
 from running import node_environment
 
-from vla_accel_ros.nodes.process import SWITCH_S, keep_loaded
+from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
 
 PROGRAM = """
 import gc, json, sys

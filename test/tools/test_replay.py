@@ -135,6 +135,28 @@ def test_a_recording_from_before_there_were_kinds_of_noise_is_replayed_with_fres
     assert result.equal and result.chunks == 3
 
 
+@pytest.mark.parametrize(
+    ("recorded", "same_gpu", "taken"),
+    [("auto", True, "none"), ("32:100", False, "none"), ("32:100", True, "32:100"), ("none", True, "none")],
+)
+def test_a_partition_is_made_again_only_where_its_launches_may_be_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: str, same_gpu: bool, taken: str
+) -> None:
+    run = Run(tmp_path).frames(1).tell(settings={"partition": recorded, "lanes": "two"})
+    moments = Moments(Bag(run.end()))
+    (session,) = moments.sessions.values()
+    monkeypatch.setattr("vla_accel_ros.tools.replay.again._gpu", lambda: session.device if same_gpu else "")
+    engine, found = Load.engine, []
+
+    def loaded(load: Load, *given: Any) -> Engine:
+        found.append(load.partition)
+        return engine(load, *given)
+
+    monkeypatch.setattr(Load, "engine", loaded)
+    assert replay(moments, AS_RECORDED).equal
+    assert found == [taken]
+
+
 def test_another_number_format_differs_and_is_named_as_a_reason(tmp_path):
     path = Run(tmp_path).frames(3).tell().end()
     result, _ = again(path, Otherwise(dtype="bfloat16"))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -122,8 +123,7 @@ class Contract:
 
     def to_policy(self, positions: ArrayLike) -> np.ndarray:
         """ROS joint positions [..., D] in the policy's units, float64 [..., D]."""
-        scale = np.array([joint.scale for joint in self.joints])
-        offset = np.array([joint.offset for joint in self.joints])
+        scale, offset = self._state_units
         return np.asarray(positions, dtype=np.float64) * scale + offset
 
     def to_robot(self, actions: ArrayLike) -> np.ndarray:
@@ -131,10 +131,21 @@ class Contract:
 
         The six columns of a twist are in ROS units already and stay as they are.
         """
-        joints, ones = self.action_joints, np.ones(self._twisted)
-        scale = np.concatenate([ones, [joint.scale for joint in joints]])
-        offset = np.concatenate([0.0 * ones, [joint.offset for joint in joints]])
+        scale, offset = self._action_units
         return (np.asarray(actions, dtype=np.float64) - offset) / scale
+
+    @cached_property
+    def _state_units(self) -> tuple[np.ndarray, np.ndarray]:
+        """Scale and offset of the joints, [D] each."""
+        scales = np.array([joint.scale for joint in self.joints])
+        return scales, np.array([joint.offset for joint in self.joints])
+
+    @cached_property
+    def _action_units(self) -> tuple[np.ndarray, np.ndarray]:
+        """Scale and offset of the columns of a chunk, [A] each."""
+        joints, ones = self.action_joints, np.ones(self._twisted)
+        scales = np.concatenate([ones, [joint.scale for joint in joints]])
+        return scales, np.concatenate([0.0 * ones, [joint.offset for joint in joints]])
 
     @property
     def _twisted(self) -> int:

@@ -116,10 +116,10 @@ class EngineConfig:
             raise ValueError(f"noise is '{self.noise}'; use one of {KINDS}.")
         if self.lanes not in LANES:
             raise ValueError(f"lanes is '{self.lanes}'; use one of {LANES}.")
-        if self.split is not None and self.lanes == ONE:
+        if self.split is not None and self.lanes not in (ACTIONS_APART, ALL_APART):
             raise ValueError(
-                f"partition is '{self.partition}', but lanes is '{ONE}', where nothing runs beside anything: "
-                f"use lanes '{ACTIONS_APART}' or '{ALL_APART}', or partition '{NO_PARTITION}'."
+                f"partition is '{self.partition}', but lanes is '{self.lanes}', where frames and actions "
+                f"share a lane: use lanes '{ACTIONS_APART}' or '{ALL_APART}', or partition '{NO_PARTITION}'."
             )
         if self.staggering not in STAGGERING:
             raise ValueError(f"staggering is '{self.staggering}'; use one of {STAGGERING}.")

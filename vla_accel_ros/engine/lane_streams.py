@@ -43,6 +43,11 @@ class LaneStreams:
         self.why = ""
 
     @property
+    def apart(self) -> bool:
+        """Whether actions have lanes to themselves, which alone can have a set to themselves."""
+        return bool(self._acting)
+
+    @property
     def splits(self) -> tuple[Split, ...]:
         """All that there are streams of."""
         return tuple(split for split in self._streams if split is not None)

@@ -8,7 +8,8 @@ A loop may await what it works on. When it is due it then waits for that, at mos
 longer than leaves nine of ten recent runs time to end before period and deadline are over: so waiting costs
 no run, and what does not come leaves the loop its period. When every one of the last WAITS runs waited, the
 least wait moves the grid, and a little more: runs then are due just after what they work on has come, even
-when there is no time to wait. `wake` makes a run due at once. `tick` holds all the logic and takes the time
+when there is no time to wait. When it was older than that for every one of them, the grid moves forward, by
+EARLIER of a period at most: a loop as fast as its camera does not leave frames lying. `wake` makes a run due at once. `tick` holds all the logic and takes the time
 from outside; the thread only waits.
 """
 
@@ -30,6 +31,7 @@ from vla_accel_ros.timeline import TIMELINE
 WINDOW_S = 5.0
 PART = 0.5
 WAITS = 8
+EARLIER = 1 / 16
 USUAL = 0.9
 
 _LOG = logging.getLogger(__name__)
@@ -43,6 +45,10 @@ class Awaited(Protocol):
 
     def wait(self, patience_s: float, given_up: Callable[[], bool]) -> object:
         """Return when it is there, is not expected in time or is given up; after patience_s at most."""
+        ...
+
+    def age_s(self) -> float:
+        """How long ago the newest came; inf if none did."""
         ...
 
     def wake(self) -> None:
@@ -172,6 +178,7 @@ class Loop:
         self._record = LoopRecord(name, rate_hz, clock)
         self._due: float | None = None
         self._waits: deque[float] = deque([0.0], maxlen=WAITS)
+        self._ages: deque[float] = deque(maxlen=WAITS)
         self._stopping = threading.Event()
         self._called = threading.Event()
         self._thread: threading.Thread | None = None
@@ -275,10 +282,17 @@ class Loop:
             self._awaited.wait(patience, self._stopping.is_set)
         begin = self._clock()
         self._waits.append(begin - now)
+        self._ages.append(self._awaited.age_s())
         return begin
 
     def _shift(self) -> float:
-        """How far the grid moves when all the last runs waited."""
+        """How far the grid moves: back when all the last runs waited, forward when all had something old."""
+        if self._awaited is not None and len(self._ages) == WAITS:
+            period, lead = 1.0 / self.rate_hz, self._awaited.lead_s
+            older = min(self._ages) - 2.0 * lead
+            if older > 0.0 and max(self._ages) < period:
+                self._ages.clear()
+                return -min(older, EARLIER * period)
         least = min(self._waits)
         if self._awaited is None or not least:
             return 0.0

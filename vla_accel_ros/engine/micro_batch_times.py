@@ -26,26 +26,26 @@ MOST_READ = 256
 def note(lane: str, batch: MicroBatch, began_s: float, ended_s: float) -> None:
     """A micro-batch ran in a lane. Times: seconds of the monotonic clock."""
     begin_ns, end_ns = round(began_s * 1e9), round(ended_s * 1e9)
-    detail: tuple[str | int, ...] = ()
+    detail: list[str | int] = []
     for request in batch.requests:
         frame = request.result if request.want == OBSERVE else request.prefix
         version = getattr(frame, "version", "unknown")
         number = "" if request.number < 0 else request.number
         detail += (request.robot, request.want, number, "of frame", version)
-    TIMELINE.span(f"lane {lane}", batch.kind, begin_ns, end_ns, flows_of(batch), detail)
+    TIMELINE.span(f"lane {lane}", batch.kind, begin_ns, end_ns, flows_of(batch), tuple(detail))
 
 
 def flows_of(batch: MicroBatch) -> Flows:
     """The frames that its requests are about, and of one that is observed all its images."""
-    found: Flows = ()
+    found: dict[int, None] = {}
     for request in batch.requests:
         if request.want != OBSERVE:
             if request.prefix is not None:
-                found += (flow(request.prefix.stamp_ns, request.robot),)
+                found[flow(request.prefix.stamp_ns, request.robot)] = None
         elif (seen := request.observation) is not None:
-            stamps_ns = (seen.stamp_ns, *seen.stamps_ns.values())
-            found += tuple(flow(stamp_ns, request.robot) for stamp_ns in stamps_ns)
-    return found if len(found) < 2 else tuple(dict.fromkeys(found))
+            for stamp_ns in (seen.stamp_ns, *seen.stamps_ns.values()):
+                found[flow(stamp_ns, request.robot)] = None
+    return tuple(found)
 
 
 @dataclass

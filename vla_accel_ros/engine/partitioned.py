@@ -65,8 +65,8 @@ class Partitioned:
                     f"'{NO_PARTITION}'."
                 )
             self._ignore(_CAPTURED)
-        elif self.streams is None:
-            self._ignore(f"lanes is '{config.lanes}', where nothing runs beside anything")
+        elif self.streams is None or not self.streams.apart:
+            self._ignore(f"lanes is '{config.lanes}', where frames and actions share a lane")
         elif split is not None:
             self.streams.take(split)
             self.why = self.streams.why
@@ -206,5 +206,5 @@ def _kept(streams: LaneStreams) -> Iterator[None]:
 
 
 def _current(stages: Stages) -> tuple[Any, torch.cuda.Stream | None]:
-    name = stages.current_partition()
+    name = stages.partition(None)
     return name, stages.partitions[name]

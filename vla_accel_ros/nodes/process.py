@@ -6,9 +6,8 @@ goes through its shutdown transition with publishers that still work, and then t
 is single-threaded: the multi-threaded one loses a quarter of 30 Hz images, and the events executor of the
 Python wheels never returns.
 
-Beside it run threads that wait for a GPU, a sensor or a camera, and must have the interpreter soon when that
-is there. So it is passed on after SWITCH_S; and what a node has loaded once it is configured is looked at by
-the garbage collector no more: a look at all of it stops every thread for some 0.1 s (bench/interpreter.py).
+Beside it run threads that wait for a GPU, a sensor or a camera; vla_accel_ros/interpreter.py says what they
+need of Python.
 """
 
 from __future__ import annotations
@@ -23,11 +22,9 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
+from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
 from vla_accel_ros.nodes import shutdown as ending
 from vla_accel_ros.nodes.lifecycle import ManagedNode
-
-SWITCH_S = 1e-4
-"""How long a thread keeps the interpreter while others wait for it; Python's own is 5 ms."""
 
 
 def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int:
@@ -68,13 +65,6 @@ def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int
     end.over.set()
     _leave_terminal()
     return end.status
-
-
-def keep_loaded() -> None:
-    """Collect the garbage there is, and look at all other objects no more, until gc.unfreeze."""
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()
 
 
 def _leave_terminal() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 _JUMP_NS = 500_000_000
+_NEVER = np.iinfo(np.int64).max
 
 
 class JointHistory:
@@ -36,9 +37,11 @@ class JointHistory:
     def clear(self) -> None:
         """Forget all samples."""
         with self._lock:
-            self._times = np.zeros((self._capacity, len(self.joints)), np.int64)
-            self._positions = np.zeros((self._capacity, len(self.joints)))
+            shape = len(self.joints), self._capacity
+            self._times, self._positions = np.full(shape, _NEVER), np.zeros(shape)
             self._counts = np.zeros(len(self.joints), np.int64)
+            self._newest_ns, self._newest = self._times[:, 0].copy(), self._positions[:, 0].copy()
+            self._missing = self.joints
 
     def add(self, names: Sequence[str], positions: Sequence[float] | np.ndarray, stamp_ns: int) -> bool:
         """One JointState: names in any order, some of ours or others. True when it had something new.
@@ -61,22 +64,25 @@ class JointHistory:
             bad = np.flatnonzero(~np.isfinite(values))[0]
             raise ValueError(f"joint state of {self.joints[columns[bad]]} is {values[bad]}: mend its driver")
         with self._lock:
-            last = self._times[(self._counts[columns] - 1) % self._capacity, columns]
+            last = self._newest_ns[columns]
             seen = self._counts[columns] > 0
             if (seen & (last - stamp_ns > _JUMP_NS)).any():
                 self.clear()
             elif (seen & (stamp_ns <= last)).any():
                 return False
-            rows = self._counts[columns] % self._capacity
-            self._times[rows, columns] = stamp_ns
-            self._positions[rows, columns] = values
+            places = self._counts[columns] % self._capacity
+            self._times[columns, places] = stamp_ns
+            self._positions[columns, places] = values
+            self._newest_ns[columns], self._newest[columns] = stamp_ns, values
             self._counts[columns] += 1
+            if self._missing:
+                self._missing = tuple(n for n, count in zip(self.joints, self._counts) if count == 0)
             return True
 
     @property
     def missing(self) -> tuple[str, ...]:
         """Joints of which nothing has come yet."""
-        return tuple(name for name, count in zip(self.joints, self._counts) if count == 0)
+        return self._missing
 
     def problem(self, now_ns: int, max_age_s: float) -> str:
         """A sentence that names the joints of which nothing has come yet, or nothing for max_age_s while
@@ -84,7 +90,7 @@ class JointHistory:
         with self._lock:
             if self.missing:
                 return f"no state of joint {', '.join(self.missing)} yet: look at its driver and its name"
-            last = self._last(self._times)
+            last = self._newest_ns
             limit_ns = round(max_age_s * 1e9)
             late = now_ns - last > limit_ns
             if not late.any() or late.all():
@@ -97,13 +103,13 @@ class JointHistory:
     def newest_ns(self) -> int | None:
         """Time up to which every joint is known, None while one is missing."""
         with self._lock:
-            return None if self.missing else int(self._last(self._times).min())
+            return None if self.missing else int(self._newest_ns.min())
 
     def newest(self) -> np.ndarray:
         """The last position of every joint, float64 [D]. ValueError while one is missing."""
         with self._lock:
             self._require_all()
-            return self._last(self._positions)
+            return self._newest.copy()
 
     def at(self, stamp_ns: int) -> np.ndarray:
         """Positions at a time, float64 [D]: linear between samples, the first or last one outside them.
@@ -112,32 +118,26 @@ class JointHistory:
         """
         with self._lock:
             self._require_all()
-            return np.array([self._at(column, stamp_ns)[0] for column in range(len(self.joints))])
+            return self._around(stamp_ns)[0]
 
     def gap_s(self, stamp_ns: int) -> float:
         """Seconds from a time to the nearest sample of the worst joint; infinite while one is missing."""
         with self._lock:
             if self.missing:
                 return float("inf")
-            return max(self._at(column, stamp_ns)[1] for column in range(len(self.joints))) * 1e-9
+            return int(self._around(stamp_ns)[1].max()) * 1e-9
 
-    def _last(self, values: np.ndarray) -> np.ndarray:
-        return values[(self._counts - 1) % self._capacity, np.arange(len(self.joints))]
-
-    def _at(self, column: int, stamp_ns: int) -> tuple[float, int]:
-        """Position at a time and the distance to the nearest sample in nanoseconds."""
-        count = int(self._counts[column])
-        kept = min(count, self._capacity)
-        rows = np.arange(count - kept, count) % self._capacity
-        times, positions = self._times[rows, column], self._positions[rows, column]
-        after = int(np.searchsorted(times, stamp_ns))
-        if after == 0 or after == kept:
-            edge = 0 if after == 0 else kept - 1
-            return float(positions[edge]), abs(int(times[edge]) - stamp_ns)
-        before, span = after - 1, int(times[after] - times[after - 1])
-        share = (stamp_ns - int(times[before])) / span
-        gap = min(stamp_ns - int(times[before]), int(times[after]) - stamp_ns)
-        return float(positions[before] + share * (positions[after] - positions[before])), gap
+    def _around(self, stamp_ns: int) -> tuple[np.ndarray, np.ndarray]:
+        """Positions at a time, float64 [D], and how far the nearest samples are, int64 nanoseconds [D]."""
+        columns, kept = np.arange(len(self.joints)), np.minimum(self._counts, self._capacity)
+        earlier = (self._times < stamp_ns).sum(axis=1)
+        sides = np.clip([earlier - 1, earlier], 0, kept - 1)  # the same sample twice outside all of them
+        places = (self._counts - kept + sides) % self._capacity
+        before_ns, after_ns = self._times[columns, places]
+        before, after = self._positions[columns, places]
+        share = (stamp_ns - before_ns) / np.maximum(after_ns - before_ns, 1)
+        positions = before + np.where(after_ns > before_ns, share, 0.0) * (after - before)
+        return positions, np.minimum(np.abs(stamp_ns - before_ns), np.abs(after_ns - stamp_ns))
 
     def _match(self, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
         """Which entries of a message are ours, and our columns of them; remembered by the names."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from vla_accel_ros.engine.config import ALL_APART, AUTO, ONE, EngineConfig, Split
+from vla_accel_ros.engine.config import ALL_APART, AUTO, ONE, TEXT_APART, EngineConfig, Split
 from vla_accel_ros.engine.policies.chunks import WholeChunks
 from vla_accel_ros.engine.policies.lanes import LANES, in_lanes
 from vla_accel_ros.engine.policies.partition import (
@@ -55,14 +55,14 @@ def test_no_split_is_taken_where_both_rates_are_met_without() -> None:
     choice = choose(H200, 30.0, 60.0)
     assert (choice.split, choice.sets) == (None, ())
     assert choice.why.startswith("partition: auto takes none.") and "6.5 ms" in choice.why
-    assert "with 100:32 a frame takes 18.1 ms and an action (p99) 2.0 ms" in choice.why
+    assert "with 100:32, a frame takes 18.1 ms and an action (p99) 2.0 ms" in choice.why
 
 
 def test_a_split_is_taken_where_actions_would_be_late_without() -> None:
     choice = choose(H200, 30.0, 500.0)
     assert choice.split == Split(100, 32)
     assert choice.sets == (Split(100, 32),), "the others take more than twice as long as asked, or are beaten"
-    assert "auto takes 100:32" in choice.why and "without a frame takes 6.5 ms" in choice.why
+    assert "auto takes 100:32" in choice.why and "without a split, a frame takes 6.5 ms" in choice.why
 
 
 def test_of_those_that_meet_the_rates_the_one_with_the_fastest_frames() -> None:
@@ -160,6 +160,17 @@ def test_both_sides_keep_the_split_of_the_frame_that_is_computed() -> None:
     assert switching.policy.switched == 3
 
 
+def test_a_frame_that_is_computed_in_groups_keeps_the_split_that_it_began_in() -> None:
+    switching = Switching(SETS)
+    waiting = frames(4)
+    assert switching.split("vision", *waiting) == SETS[0] == switching.policy.split
+    waiting[0].begun = True
+    assert switching.split("vision", waiting[0]) == SETS[0], (
+        "the others are of no account until it is finished"
+    )
+    assert switching.split("vision", *frames(1)) == SETS[2]
+
+
 def test_frames_with_other_words_and_prefills_of_questions_count() -> None:
     switching = Switching(SETS)
     assert switching.split("vision", *frames(1), Request(REWORD), Request(ASK)) == SETS[1]
@@ -195,7 +206,8 @@ def test_options_name_what_they_can_be() -> None:
     ):
         with pytest.raises(ValueError, match=r"partition is '.*'; use 'none', 'auto', or"):
             EngineConfig(lanes=ALL_APART, partition=wrong)
-    with pytest.raises(ValueError, match="partition is '32:100', but lanes is 'one'"):
-        EngineConfig(lanes=ONE, partition="32:100")
+    for lanes in (ONE, TEXT_APART):
+        with pytest.raises(ValueError, match=f"partition is '32:100', but lanes is '{lanes}', where frames"):
+            EngineConfig(lanes=lanes, partition="32:100")
     with pytest.raises(ValueError, match="action_hz is -1"):
         EngineConfig(action_hz=-1.0)

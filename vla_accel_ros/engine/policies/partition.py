@@ -158,7 +158,7 @@ class InPartitions:
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
-        if lane == self._frames and len(self.sets) > 1:
+        if lane == self._frames and len(self.sets) > 1 and not any(map(_in_progress, ready)):
             before, self._pending = self.split, sum(map(_computes_prefix, ready))
             self.switched += self.split != before
         batch = self._first.next(lane, ready, now_s, due_s)
@@ -175,6 +175,11 @@ def _computes_prefix(request: Request) -> bool:
     return request.want in (OBSERVE, REWORD) or (request.want == ASK and request.stage == PREFILL)
 
 
+def _in_progress(request: Request) -> bool:
+    """Whether it is a frame between two of its groups of layers."""
+    return request.want == OBSERVE and request.begun and not request.released
+
+
 def _gains(time: float, otherwise: float) -> bool:
     return time <= GAIN * otherwise
 
@@ -185,6 +190,6 @@ def _compared(plain: Measured, measured: Sequence[Measured]) -> str:
 
 
 def _times(one: Measured) -> str:
-    of = "without" if one.split is None else f"with {one.split}"
+    of = "without a split" if one.split is None else f"with {one.split}"
     frame_ms, action_ms = one.frame_beside_s * 1e3, one.action_beside_s * 1e3
-    return f"{of} a frame takes {frame_ms:.1f} ms and an action (p99) {action_ms:.1f} ms beside each other"
+    return f"{of}, a frame takes {frame_ms:.1f} ms and an action (p99) {action_ms:.1f} ms beside each other"

@@ -40,6 +40,8 @@ class TextInSlack:
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
         asks = [request for request in ready if request.want == ASK]
+        if not asks:
+            return self._first.next(lane, ready, now_s, due_s)
         text = _text(asks)
         overdue = text is not None and now_s >= self._overdue_s(asks)
         if text is not None and text.stage == PREFILL and in_progress(ready):

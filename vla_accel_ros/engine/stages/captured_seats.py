@@ -248,7 +248,7 @@ class CapturedSeats:
 
     def _enter(self) -> None:
         """Compute in the partition from now on."""
-        partition = self._stages.current_partition() if self._partition is None else self._partition
+        partition = self._stages.partition(self._partition)
         for step in self._steps:
             step.partition = partition
 

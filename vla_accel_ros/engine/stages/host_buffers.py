@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ BLOCKS = 4
 """Of the host for the inputs of one stage: so many calls may be put behind a busy device without waiting."""
 
 Field = tuple[torch.dtype, tuple[int, ...]]
+Floats = TypeVar("Floats", Tensor, np.ndarray)
 Value = Tensor | np.ndarray | Sequence[int] | Sequence[float] | Sequence[Sequence[float]]
 
 
@@ -162,7 +163,8 @@ class Readback:
     def __init__(self, device: torch.device, batch: int, horizon: int, dims: int, steps: int) -> None:
         self._shape = batch, horizon, dims, steps
         self._block = torch.zeros(self._floats(batch), device=device)
-        self.x, self.update, self.magnitudes = self._cut(self._block, batch)
+        self.x, self.update, self.magnitudes = parts = self._cut(self._block, batch)
+        self._rows = [[part[row].flatten() for part in parts] for row in range(batch)]
         self._free: list[tuple[Tensor, torch.cuda.Event]] = []
         self.made = 0
 
@@ -172,11 +174,11 @@ class Readback:
 
     def one(self, row: int) -> Pending:
         """One chunk, likewise."""
-        return self._copy([part[row].flatten() for part in (self.x, self.update, self.magnitudes)], 1)
+        return self._copy(self._rows[row], 1)
 
     def samples(self, block: Tensor, batch: int) -> Samples:
         """A copy of what is in a host block."""
-        x, update, magnitudes = (part.numpy().copy() for part in self._cut(block, batch))
+        x, update, magnitudes = (part.copy() for part in self._cut(block.numpy(), batch))
         return Samples(x, update, magnitudes.swapaxes(0, 1))
 
     def give_back(self, block: Tensor, arrived: torch.cuda.Event) -> None:
@@ -208,9 +210,10 @@ class Readback:
         _, horizon, dims, steps = self._shape
         return batch * horizon * (2 * dims + steps)
 
-    def _cut(self, block: Tensor, batch: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _cut(self, block: Floats, batch: int) -> tuple[Floats, Floats, Floats]:
+        """Views: x, update and magnitudes of so many chunks."""
         _, horizon, dims, steps = self._shape
-        sizes = [batch * horizon * dims] * 2 + [batch * horizon * steps]
-        x, update, magnitudes = block[: sum(sizes)].split(sizes)
-        shape = (batch, horizon, dims)
-        return x.view(shape), update.view(shape), magnitudes.view(batch, steps, horizon)
+        size, shape = batch * horizon * dims, (batch, horizon, dims)
+        magnitudes = block[2 * size : 2 * size + batch * horizon * steps]
+        x, update = block[:size], block[size : 2 * size]
+        return x.reshape(shape), update.reshape(shape), magnitudes.reshape(batch, steps, horizon)

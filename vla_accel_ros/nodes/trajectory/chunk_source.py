@@ -14,29 +14,23 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.control.chunking.chunk_record import ChunkReader
 from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.adapters.outputs import Outputs
 from vla_accel_ros.nodes.chunk_topic import TOPIC, slot_name
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.lifecycle import ManagedNode
-from vla_accel_ros.sensing.slot import SlotReader
-from vla_accel_ros.timeline import TIMELINE, flow
-from vla_accel_ros.types import Chunk
+from vla_accel_ros.sensing.chunk_slot import ChunkSlot, Take
 
 TRAJECTORIES_HZ = 60.0
 """Most whole trajectories that are sent to a controller of chunks from the slot."""
 SILENT_S = 0.2
 SLOT, BY_TOPIC = "slot", "topic"
-
-Take = Callable[[Callable[[], Chunk]], bool]
 
 
 class ChunkSource:
@@ -57,27 +51,30 @@ class ChunkSource:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._node, self._take, self._lost, self._clock = node, take, lost, clock
-        self._track = f"topic {node.resolve_topic_name(TOPIC)}"
         rates = [controller.rate_hz for controller in contract.controllers]
         wanted = value(node, "chunks_from")
-        self._streamed = all(rates)
-        self.wanted = BY_TOPIC if wanted == "auto" and not self._streamed else wanted
-        self._period_s = 1.0 / max(TRAJECTORIES_HZ, *(rate or 0.0 for rate in rates))
-        self._reader = ChunkReader(contract.action_names)
-        self._slot: SlotReader | None = None
-        if self.wanted != BY_TOPIC:
-            self._slot = SlotReader(slot_name(node), clock)
+        streamed = all(rates)
+        self.wanted = BY_TOPIC if wanted == "auto" and not streamed else wanted
         self.counts: Counter[str] = Counter()
+        self._slot: ChunkSlot | None = None
+        if self.wanted != BY_TOPIC:
+            self._slot = ChunkSlot(
+                slot_name(node),
+                contract.action_names,
+                max(TRAJECTORIES_HZ, *(rate or 0.0 for rate in rates)),
+                0.0 if streamed else TRAJECTORIES_HZ,
+                self.counts,
+                f"topic {node.resolve_topic_name(TOPIC)}",
+                clock,
+            )
         self.used = ""
         node.on_release(self.close)
         self.begin()
 
     def begin(self) -> None:
         """Follow nothing of before: at activation, and when the clock has jumped."""
-        entry = None if self._slot is None else self._slot.newest()
-        self._number = 0 if entry is None else entry.number
-        self._last = (0, 0)
-        self._came_s = self._free_s = -float("inf")
+        if self._slot is not None:
+            self._slot.begin()
 
     def poll_before_commands(self, outputs: Outputs) -> None:
         """Look into the slot before each command of the fastest controller; at TRAJECTORIES_HZ where none is
@@ -95,33 +92,20 @@ class ChunkSource:
     @property
     def writer(self) -> str:
         """The node that writes the slot; empty while there is none, or it has written nothing."""
-        return self._reader.writer if self._slot is not None and self._slot.is_open else ""
+        return self._slot.writer if self._slot is not None else ""
 
     def poll(self) -> None:
         """Follow what is new in the slot."""
-        if self._slot is None or self._clock() < self._free_s:
+        if self._slot is None:
             return
-        entry = self._slot.newest()
+        taken = self._slot.poll(self._take)
         if self.used == SLOT and not self._slot.is_open:
             why = self._slot.refused or f"the process that wrote chunk slot {self._slot.name} has ended"
             self._lost(why)
             self._use("", f"chunks come by the slot no more: {why}")
-        if entry is None or entry.number == self._number:
-            return
-        self.counts["overtaken"] += max(0, min(entry.number - self._number, 1000) - 1) if self._number else 0
-        self._number = entry.number
-        began_s, begin_ns = self._clock(), TIMELINE.now_ns()
-        taken = self._take(partial(self._read, entry.data))
-        TIMELINE.span(self._track, "read", begin_ns, flows=(flow(entry.stamp_ns),), detail="slot")
-        if taken:
+        elif taken:
             self.counts["by slot"] += 1
-            self._came_s = began_s
             self._use(SLOT, f"chunks come by the slot of {self.writer}")
-        ended_s = self._clock()
-        if not self._streamed:
-            self._free_s = began_s + 1.0 / TRAJECTORIES_HZ
-        if ended_s - began_s > self._period_s / 2:  # others have their turn for as long
-            self._free_s = max(self._free_s, 2.0 * ended_s - began_s)
 
     def takes(self, message: ActionChunk) -> bool:
         """Whether a message is to be followed: not what the slot has had, or has something newer for."""
@@ -129,7 +113,7 @@ class ChunkSource:
             return True
         self.poll()
         number = (convert.stamp_ns(message.header.stamp), message.request_id)
-        if self._clock() - self._came_s <= SILENT_S or number <= self._last:
+        if self._clock() - self._slot.came_s <= SILENT_S or number <= self._slot.last:
             self.counts["messages beside the slot"] += 1
             return False
         self._use(BY_TOPIC, f"chunks come by {TOPIC}: {self.problem or 'nothing new is in the slot'}")
@@ -148,7 +132,7 @@ class ChunkSource:
                 f"there is no chunk slot {slot.name} with a living writer: is inference active on this "
                 "machine, and its chunk_slot not false?"
             )
-        if slot.newest() is None:
+        if slot.is_empty:
             return f"chunk slot {slot.name} has no whole chunk: is inference making any?"
         return ""
 
@@ -166,11 +150,6 @@ class ChunkSource:
         """Let go of the slot."""
         if self._slot is not None:
             self._slot.close()
-
-    def _read(self, data: bytes) -> Chunk:
-        chunk = self._reader.chunk(data)
-        self._last = (chunk.stamp_ns, chunk.request_id)
-        return chunk
 
     def _use(self, used: str, sentence: str) -> None:
         """Say when it is another."""

@@ -11,6 +11,7 @@ come, (n - 1) / n of an interval, and its oldest frame is new. Arrivals are time
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -93,6 +94,11 @@ class FrameSets:
         """Half the time for which a set is fresh; 0 before the rhythm is known."""
         with self._changed:
             return 0.5 * FRESH * float(np.median(self._intervals)) if self._intervals else 0.0
+
+    def age_s(self) -> float:
+        """How long ago the newest set came; inf if none did."""
+        with self._changed:
+            return math.inf if self._came_s is None else self._clock() - self._came_s
 
     def wake(self) -> None:
         """Have everybody who waits ask whether it is given up."""

@@ -17,11 +17,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.engine.config import FRESH_FIRST
+from vla_accel_ros.engine.config import AUTO, FRESH_FIRST, NO_PARTITION
 from vla_accel_ros.engine.kv.prefixes import Prefix
-from vla_accel_ros.engine.session import Session, session_of
+from vla_accel_ros.engine.session import Session, device_name, session_of
 from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.models.flow.noise import FRESH
 from vla_accel_ros.nodes.inference.loading import Load
@@ -231,12 +232,20 @@ def difference(chunk: RecordedChunk, actions: np.ndarray, magnitudes: np.ndarray
 def _load(session: Session, model: Path, otherwise: Otherwise) -> Load:
     """How the session's engine was made, as far as this version knows of it, and what is wanted otherwise.
 
-    Sessions that name no noise are from before there was a choice: theirs was fresh.
+    Sessions that name no noise are from before there was a choice: theirs was fresh. A partition changes bits
+    only by a launch table for its numbers, on the device that it is for: elsewhere there is none.
     """
     known = {field.name for field in fields(Load)}
     settings = {name: choice for name, choice in json.loads(session.settings).items() if name in known}
+    if "partition" in settings and (settings["partition"] == AUTO or session.device != _gpu()):
+        settings["partition"] = NO_PARTITION
     wanted = {"device": otherwise.device, "dtype": otherwise.dtype}
     return Load(**{"noise": FRESH, **settings, **{n: w for n, w in wanted.items() if w}, "model": model})
+
+
+def _gpu() -> str:
+    """The name of this machine's, empty without one."""
+    return device_name(torch.device("cuda")) if torch.cuda.is_available() else ""
 
 
 class Progress:
