@@ -5,11 +5,11 @@
 Full-size random weights. For each number of groups (`prefill_groups`), 1 being a frame at once: the graphs of
 each group, replayed one after another and timed by events of the GPU; then the engine's own path, by the
 host's clock: ten staggered chunks are always in progress, a frame of page-locked images is observed again and
-again, and each micro-batch on the one lane, stepped without its thread, is timed. `step_ms` is from the end of a step of the chunks to the
-end of the next where nothing is between, `apart_ms` the same where a group is, or the whole frame: what a
-group adds is how long an action waits. `same_bits`: the prefix equals that of a frame at once. Prints a table
-and writes bench/results/groups.json. --small runs tiny models in float32 on a CPU to try the command; its
-figures mean nothing and are written only to --out.
+again, and each micro-batch on the one lane, stepped without its thread, is timed. `step_ms` is from the end
+of a step of the chunks to the end of the next where nothing is between, `apart_ms` the same where a group is,
+or the whole frame: what a group adds is how long an action waits. `same_bits`: the prefix equals that of a
+frame at once. Prints a table and writes bench/results/groups.json. --small runs tiny models in float32 on a
+CPU to try the command; its figures mean nothing and are written only to --out.
 """
 
 from __future__ import annotations
