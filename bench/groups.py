@@ -35,6 +35,7 @@ from full_size.policies import random_observation, random_policy
 from grids.measure import synchronize
 from grids.sizes import small
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import ACT, OBSERVE, Request
 from vla_accel_ros.engine.stages.layered import grouped
 from vla_accel_ros.engine.stages.stages import Stages
@@ -192,7 +193,9 @@ def path(engine: Engine, frame: Observation, runs: int) -> tuple[list[float], li
             if number >= WARM_UP:
                 times.append(now_s - (began_s if is_group else ended_s))
             ended_s, between = (ended_s, True) if is_group else (now_s, False)
-        scheduler.wait(seen).result.release()
+        scheduler.wait(seen)
+        assert isinstance(seen.result, Prefix)
+        seen.result.release()
     scheduler.cancel(*scheduler.requests)
     return steps, apart, host
 

@@ -285,7 +285,8 @@ def test_random_schedules_tear_no_prefix(device: str, events: int, kind: str, co
     assert all(isinstance(r.error, AttributeError) or r.cancelled for r in schedule.failed)
     assert all(r.cancelled or r.error for r in schedule.cancelled)
     assert min(map(len, (schedule.failed, schedule.cancelled, schedule.reworded, schedule.asked))) > 0
-    assert all(r.error is None and r.result is not None for r in (*schedule.reworded, *schedule.asked))
+    left = [r.error for r in (*schedule.reworded, *schedule.asked) if r.error or r.result is None]
+    assert not left
     for request in schedule.reworded:
         ours = request.result
         with alone.observe(schedule.frames[ours.stamp_ns]) as other:
@@ -306,6 +307,9 @@ def test_random_schedules_tear_no_prefix(device: str, events: int, kind: str, co
 
 def assert_same_prefix(engine: Engine, prefix: Any, alone: Engine, other: Any) -> None:
     assert (prefix.n_tokens, prefix.n_images) == (other.n_tokens, other.n_images)
+    for held in (prefix, other):  # computed in streams of lanes
+        if held.ready is not None:
+            held.ready.synchronize()
     ours, theirs = (
         one.runner.pool.view(held.slot, held.n_tokens) for one, held in ((engine, prefix), (alone, other))
     )

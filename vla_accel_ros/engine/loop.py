@@ -9,8 +9,8 @@ longer than leaves nine of ten recent runs time to end before period and deadlin
 no run, and what does not come leaves the loop its period. When every one of the last WAITS runs waited, the
 least wait moves the grid, and a little more: runs then are due just after what they work on has come, even
 when there is no time to wait. When it was older than that for every one of them, the grid moves forward, by
-EARLIER of a period at most: a loop as fast as its camera does not leave frames lying. `wake` makes a run due at once. `tick` holds all the logic and takes the time
-from outside; the thread only waits.
+EARLIER of a period at most: a loop as fast as its camera does not leave frames lying. `wake` makes a run due
+at once. `tick` holds all the logic and takes the time from outside; the thread only waits.
 """
 
 from __future__ import annotations
