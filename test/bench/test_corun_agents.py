@@ -203,6 +203,8 @@ def said(captured: Captured, name: str, lengths: list[int]) -> list[tuple[int, .
     scheduler = Scheduler(runner, make(name, SHARES, captured.chunk, 132), lanes=lanes)
     served = corun.serve(scheduler, [Arrival(0.0, tokens) for tokens in lengths])
     assert not [one.lost for one in served if one.lost]
+    if cuda:  # what is read here was written in streams of lanes
+        torch.cuda.synchronize()
     assert captured.pool.free == captured.pool.slots and captured.answering == 0
     return [one.said for one in served]
 
