@@ -147,8 +147,8 @@ MUTATIONS = (
     ),
     Mutation(
         "a robot's frame that cannot become an action",
-        "            with failing_alone(request):\n                self._finish(request, self._seats.result(",
-        "            if True:\n                self._finish(request, self._seats.result(",
+        "                with failing_alone(request):\n                    request.result = self._chunk(",
+        "                if True:\n                    request.result = self._chunk(",
         ("test_robots.py",),
         "bad_observation",
     ),

@@ -21,6 +21,7 @@ from vla_accel_ros.models.config import PI0
 ROOT = Path(__file__).resolve().parents[1]
 README, PERFORMANCE, STAGGERED = "README.md", "docs/performance.md", "docs/staggered.md"
 HIGH_RATE, TRACE, OFFLOAD = "docs/high_rate.md", "docs/trace.md", "docs/offload.md"
+STREAMING = "docs/streaming.md"
 Claim = tuple[str, str, list[float | None]]
 
 
@@ -262,6 +263,16 @@ def offload() -> Iterator[Claim]:
     yield OFFLOAD, f"| pi0's encoder, {views} views, H200 |", figures
 
 
+def streams() -> Iterator[Claim]:
+    for name in ("stream", "stream_fresh"):
+        for case in result(name)["cases"]:
+            named = f"| pi0, `{case['way']}`, `{case['setting']}` |"
+            first, chunks = case["first_chunk"], case["chunks"]
+            figures = [case["vision"]["hz"], chunks["hz"], chunks["interval"]["p99_ms"], first["p50_ms"]]
+            figures += [first["p99_ms"], case["tokens_hz"], case["saturated"]["against_first"]]
+            yield STREAMING, named, figures
+
+
 def timeline() -> Iterator[Claim]:
     found = result("timeline")
     hooks, named = found["hooks"], ("callback of an image", "micro-batch")
@@ -321,6 +332,7 @@ PARTS = (
     pipelines,
     loading_and_precision,
     offload,
+    streams,
     timeline,
 )
 CLAIMS = [claim for part in PARTS for claim in part()]

@@ -17,7 +17,7 @@ from frame_stream import FrameStream, held_slots
 from openvla_builders import make_openvla_folder
 from smolvla_recording import make_smolvla_folder
 
-from vla_accel_ros.engine.config import LANES
+from vla_accel_ros.engine.config import LANES, ONE
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.lanes import Launched
@@ -29,7 +29,6 @@ from vla_accel_ros.types import Chunk, Observation
 LAYERS = 4
 """Of the image encoder and the prefix stack together."""
 STEPS = 4
-DEVICES = [("cpu", 300), pytest.param("cuda", 1000, marks=pytest.mark.gpu)]
 WORDS = ("reach the red block", "reach the green block")
 
 
@@ -272,9 +271,11 @@ class Schedule:
         scheduler.stop()
 
 
-@pytest.mark.parametrize(("device", "events"), DEVICES)
+@pytest.mark.parametrize(
+    ("device", "events", "lanes"),
+    [*(("cpu", 300, lanes) for lanes in LANES), pytest.param("cuda", 1000, ONE, marks=pytest.mark.gpu)],
+)
 @pytest.mark.parametrize(("kind", "count"), [("pi0", LAYERS), ("pi05", 3)])
-@pytest.mark.parametrize("lanes", LANES)
 def test_random_schedules_tear_no_prefix(device: str, events: int, kind: str, count: int, lanes: str) -> None:
     """What is finished is what an engine without groups makes, to the bit."""
     engine, alone = (make_engine(kind, n, device, lanes=lanes, slots=40) for n in (count, 1))
