@@ -14,6 +14,7 @@ from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.captured_seats import CapturedSeats, powers_of_two
 from vla_accel_ros.engine.stages.seats import PlainSeats, Seats
 from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.engine.stages.wide import MOST_NARROW
 from vla_accel_ros.models.flow.committed import Committed
 from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.rtc import SCHEDULES, Guidance
@@ -145,7 +146,11 @@ def test_guides_without_weight_or_actions_leave_a_chunk_free_to_the_bit(kind: st
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("host", [False, True], ids=["from the device", "from the host"])
-def test_a_batch_may_hold_chunks_of_every_kind(kind: str, host: bool, device: str) -> None:
+@pytest.mark.parametrize("most", [MOST_NARROW, 0], ids=["few rows", "many rows"])
+def test_a_batch_may_hold_chunks_of_every_kind(
+    kind: str, host: bool, most: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vla_accel_ros.engine.stages.stages.MOST_NARROW", most)
     setting = Setting(kind, device)
     given = setting.several()
     free = setting.act([0, 1, 2], None, host)

@@ -15,6 +15,7 @@ from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
 from vla_accel_ros.engine.stages.denoise import Form
 from vla_accel_ros.engine.stages.finish import Decode
 from vla_accel_ros.engine.stages.stages import BUCKET, CHUNKS, Stages
+from vla_accel_ros.engine.stages.wide import MOST_NARROW, Wide
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.models.flow.sampling import Flow, sample
 from vla_accel_ros.models.layers.gemma import KV
@@ -118,8 +119,12 @@ def test_actions_are_the_plain_ones_for_any_number_of_steps(kind: str) -> None:
         torch.testing.assert_close(ours.update, plain.update, **NEAR)
 
 
+@pytest.mark.parametrize("most", [MOST_NARROW, 0])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_batch_is_its_parts_each_with_its_own_prefix(kind: str) -> None:
+def test_a_batch_is_its_parts_each_with_its_own_prefix(
+    kind: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vla_accel_ros.engine.stages.stages.MOST_NARROW", most)
     setting = Setting(kind)
     frames = [setting.frame(1, words) for words in (3, 9)]
     prefixes = [plain_prefix(setting.model, *frame)[1] for frame in frames]
@@ -133,6 +138,7 @@ def test_a_batch_is_its_parts_each_with_its_own_prefix(kind: str) -> None:
     for row, i in enumerate(order):
         plain = plain_actions(setting.model, noise[row : row + 1], state[row : row + 1], prefixes[i])
         torch.testing.assert_close(ours.actions[row], plain.actions[0], **NEAR)
+    assert isinstance(setting.stages.denoise(3, STEPS), Wide) == (most == 0)
 
 
 def test_the_same_stage_serves_one_frame_after_another() -> None:

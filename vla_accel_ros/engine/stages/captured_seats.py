@@ -4,8 +4,7 @@ Every seat is computed in every step, whether a chunk is in it or not: there is 
 the same time, and a chunk's numbers are the same to the bit whatever else is denoised with it. What depends
 on the flow time is a row of a table for each seat; which row, and where each prefix lies, is on the device.
 
-A few dozen rows are bound by the reading of weights, and go through the launches of engine.stages.denoise.
-From WIDE_ROWS on arithmetic counts: there, as in prefill, the products are cuBLAS with one pass between two.
+From WIDE_ROWS on a step is that of engine.stages.wide.
 """
 
 from __future__ import annotations
@@ -18,24 +17,21 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.stages.denoise import Denoise, Form, check_fits, single
+from vla_accel_ros.engine.stages.denoise import Denoise, Form, check_fits
 from vla_accel_ros.engine.stages.host_buffers import Field, HostRing, Inputs, Pending
 from vla_accel_ros.engine.stages.precision import SmallLayer
 from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.engine.stages.wide import Wide
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.flow import Guide
-from vla_accel_ros.kernels.reference.linear import product_in_parts
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow
 from vla_accel_ros.models.layers.packed import Part, Span
-from vla_accel_ros.models.pi.folded import Expert, Modulation
+from vla_accel_ros.models.pi.folded import Expert
 
 WIDE_ROWS = 96
 """Rows of a step from which on cuBLAS is faster than the kernels for few rows: two chunks, on an H200."""
-PARTS = 2
-"""Parts of the inner dimension of products with few columns, whose tiles are too few for the processors; the
-pass that adds them to the residual adds them up."""
 
 
 class StaggeredStep(Denoise):
@@ -98,79 +94,8 @@ class StaggeredStep(Denoise):
         self._step(self.steps, self.steps, self._state_token())
 
 
-class WideStep(StaggeredStep):
+class WideStep(Wide, StaggeredStep):
     """The same for many rows."""
-
-    def __init__(
-        self,
-        config: PiConfig,
-        expert: Expert,
-        pool: KVPool,
-        tables: tuple[Tensor, Tensor],
-        ops: Ops,
-        batch: int,
-        clean: Callable[[], Expert] | None = None,
-        time_rule: str = "openpi",
-        joints: int | None = None,
-    ) -> None:
-        super().__init__(config, expert, pool, tables, ops, batch, None, clean, time_rule, joints)
-        sizes = config.expert
-        columns = (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim
-        self._rows_in = torch.zeros_like(self._hidden)
-        self._made = self._hidden.new_zeros(PARTS, *self._hidden.shape)
-        self._qkv = self._hidden.new_zeros(*self._hidden.shape[:2], columns)
-        self._gate_up = self._hidden.new_zeros(*self._hidden.shape[:2], 2 * sizes.mlp)
-
-    def _step(self, now: slice | Tensor, at: Tensor, token: Tensor | None) -> None:
-        expert, ops, own_now = self.expert, self.ops, now
-        x, rows_in, made = self._hidden, self._rows_in, self._made
-        if self.variant is Form.COMMITTED:
-            expert, own_now = self._timed, self._times_of_actions(at)
-            if expert.modulation is not None:  # every token is a sequence, at its own time
-                x, rows_in, made = single(x), single(rows_in), made.flatten(1, 2).unsqueeze(2)
-                at = own_now
-        table = expert.modulation
-
-        def onward(
-            added: Tensor | None, gate: Tensor | None, norm: tuple[Tensor | None, Tensor | None]
-        ) -> None:
-            """Add what was made to the rows, and norm them for the next product."""
-            ops.add_norm(x, added, rows_in, at, gate, *norm)
-
-        ops.embed_actions(
-            self.x, expert.in_weight, expert.in_bias[own_now], self._hidden, expert.mlp_weight,
-            expert.mlp_bias, token,
-        )  # fmt: skip
-        onward(None, None, _attention_norm(table, 0))
-        for index, layer in enumerate(expert.layers):
-            torch.mm(self._rows_in.flatten(0, 1), layer.qkv.t(), out=self._qkv.flatten(0, 1))
-            ops.attend_rotary(
-                self._qkv, self.cos, self.sin, self._q, self._k, self.pool.k[:, index],
-                self.pool.v[:, index], self.slots, self.lengths, self._attended, self.alone,
-            )  # fmt: skip
-            product_in_parts(self._attended.flatten(0, 1), layer.o, self._made.flatten(1, 2))
-            gate = None if table is None else table.attention_gate[:, index]
-            onward(made, gate, _mlp_norm(table, index))
-            torch.mm(self._rows_in.flatten(0, 1), layer.gate_up.t(), out=self._gate_up.flatten(0, 1))
-            ops.glu(self._gate_up, self._fed)
-            product_in_parts(self._fed.flatten(0, 1), layer.down, self._made.flatten(1, 2))
-            gate = None if table is None else table.mlp_gate[:, index]
-            if index + 1 < len(expert.layers):
-                onward(made, gate, _attention_norm(table, index + 1))
-            else:
-                ops.add_norm(x, made, None, at, gate)
-        self._end(now, self.steps)
-
-
-def _attention_norm(table: Modulation | None, layer: int) -> tuple[Tensor | None, Tensor | None]:
-    """Scale and shift [S, W] of every step."""
-    return (
-        (None, None) if table is None else (table.attention_scale[:, layer], table.attention_shift[:, layer])
-    )
-
-
-def _mlp_norm(table: Modulation | None, layer: int) -> tuple[Tensor | None, Tensor | None]:
-    return (None, None) if table is None else (table.mlp_scale[:, layer], table.mlp_shift[:, layer])
 
 
 class CapturedSeats:
@@ -211,7 +136,7 @@ class CapturedSeats:
             given = config, expert, pool, stages.tables, ops, seats
             rows = seats * (config.horizon + (config.kind == "pi0"))
             many = rows >= WIDE_ROWS if wide is None else wide
-            return WideStep(*given, *more) if many else StaggeredStep(*given, small, *more)
+            return WideStep(*given, None, *more) if many else StaggeredStep(*given, small, *more)
 
         self.stage = made(count)
         self._steps = [made(size) for size in sorted(set(sizes or ())) if size < count]

@@ -28,6 +28,7 @@ from vla_accel_ros.engine.stages.precision import EXACT, Small, check
 from vla_accel_ros.engine.stages.prefill import Encode, Prefill, tower_of
 from vla_accel_ros.engine.stages.prefill_fp8 import EncodeFp8, PrefillFp8
 from vla_accel_ros.engine.stages.stage import InOrder, Memory, Stage
+from vla_accel_ros.engine.stages.wide import MOST_NARROW, Wide
 from vla_accel_ros.kernels.ops import Ops, ops_for
 from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow
@@ -319,15 +320,18 @@ class Stages:
             if steps not in self._experts:
                 other = next(iter(self._experts.values()), None)
                 self._experts[steps] = fold_expert(self.model, steps, self.time_rule, other)
-            expert = self._experts[steps]
-            return Denoise(
-                self.model.config,
+            expert, config = self._experts[steps], self.model.config
+            small = self.small.expert(expert.layers)
+            rows = batch * (config.horizon + (config.kind == "pi0"))
+            kind = Wide if rows > MOST_NARROW and small is None else Denoise
+            return kind(
+                config,
                 expert,
                 self.pool,
                 self.tables,
                 self.make_ops(),
                 batch,
-                self.small.expert(expert.layers),
+                small,
                 partial(self.clean, steps),
                 self.time_rule,
                 self.joints,
