@@ -44,7 +44,7 @@ from agents.workload import TOKENS, Agents, Arrival, figures, poisson, within
 from full_size.command import RESULTS, place
 from full_size.figures import write
 from full_size.gpu import alone, gpu_id
-from vla_accel_ros.engine.lanes import Lane
+from vla_accel_ros.engine.lanes.lane import Lane
 from vla_accel_ros.engine.policies.agents import Share
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.scheduler import Scheduler

@@ -33,9 +33,9 @@ from full_size.gpu import alone, gpu_id
 from full_size.policies import random_policy
 from grids.measure import synchronize
 from grids.sizes import small
+from vla_accel_ros.engine.actors.flow import FlowActor
 from vla_accel_ros.engine.config import ACTIONS_APART, NO_PARTITION
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.flow_actor import FlowActor
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.config import PI0, PI05
 from vla_accel_ros.models.policy import Policy

@@ -29,7 +29,7 @@ from sensor_msgs.msg import Image
 
 from vla_accel_msgs.msg import ActionChunk
 from vla_accel_msgs.srv import GetTimeline
-from vla_accel_ros.engine.micro_batch_times import GpuTimes, note
+from vla_accel_ros.engine.lanes.times import GpuTimes, note
 from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
 from vla_accel_ros.nodes.timeline import NodeTimeline, page_to_response
 from vla_accel_ros.timeline import MOST, TIMELINE, Timeline

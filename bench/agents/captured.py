@@ -1,9 +1,9 @@
 """Stages of an agent's model as CUDA graphs: one for each split of the GPU and each batch; plain on a CPU.
 
 A graph that is captured on a stream of a set of multiprocessors keeps them wherever it is replayed from
-(engine.partitions), so a lane replays whichever fits on its own stream. The answers of a decode step are the
-slots of the pool from 0 on: a batch is the smallest captured one that reaches the last open slot, and its
-slots without an answer write their row to a place that nobody reads.
+(engine.lanes.partitions), so a lane replays whichever fits on its own stream. The answers of a decode step
+are the slots of the pool from 0 on: a batch is the smallest captured one that reaches the last open slot, and
+its slots without an answer write their row to a place that nobody reads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from agents.durations import nearest
 from agents.model import AgentModel, attend_chunk, attend_rows, attend_whole
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.partitions import divide
+from vla_accel_ros.engine.lanes.partitions import divide
 
 BATCHES = (1, 2, 4, 8, 16)
 CHUNK = 256

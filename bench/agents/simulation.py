@@ -15,7 +15,7 @@ from agents.durations import Durations
 from agents.runner import AgentRunner
 from agents.workload import Agents, Arrival, Served
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.lanes import Lane
+from vla_accel_ros.engine.lanes.lane import Lane
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import MicroBatch
 from vla_accel_ros.engine.scheduler import Scheduler

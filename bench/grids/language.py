@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vla_accel_ros.engine.actors.tokens import PackedTokenActor, slots_for
 from vla_accel_ros.engine.config import SPECULATIVE, EngineConfig
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
@@ -25,7 +26,6 @@ from vla_accel_ros.engine.request import ACT, OBSERVE, PREFILL, MicroBatch, Requ
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
-from vla_accel_ros.engine.token_actor import PackedTokenActor, slots_for
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.types import Observation
@@ -108,7 +108,7 @@ class Language:
         self._rides = policy.overlaps(mode)
 
     def embeddings(self, slot: int, n_tokens: int) -> Tensor:
-        """As engine.prefill.EncodeOnly's."""
+        """As engine.frames.prefill.EncodeOnly's."""
         return self._kept[slot, None, :n_tokens]
 
     def frame(self, number: int, finish: Callable[[Finished, float], None]) -> None:

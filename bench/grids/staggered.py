@@ -20,8 +20,8 @@ import torch
 from full_size.policies import random_observation, random_policy
 from full_size.subjects import relative
 from grids.measure import Window
+from vla_accel_ros.engine.actors.flow import BESIDE
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.flow_actor import BESIDE
 from vla_accel_ros.engine.request import ACT, Request
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.policy import Policy

@@ -18,8 +18,8 @@ import numpy as np
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.guidance import guidance_to
 from vla_accel_ros.models.flow.rtc import MAX_WEIGHT, kept, prefix_weights
 from vla_accel_ros.sim.controller import ArmControllers
 from vla_accel_ros.sim.robot import SimRobot

@@ -15,8 +15,8 @@ from openvla_builders import (
     make_openvla_observation,
 )
 
+from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.guidance import guidance_to
 from vla_accel_ros.engine.kv.pool import PoolExhausted
 from vla_accel_ros.engine.request import ACT, Request
 from vla_accel_ros.engine.streaming import Pace, Ports, Streaming

@@ -13,8 +13,8 @@ from smolvla_frames import assert_same, load
 from smolvla_recording import make_smolvla_folder
 from torch import nn
 
+from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.guidance import guidance_to
 from vla_accel_ros.engine.runner import has_stages
 from vla_accel_ros.engine.stages.plain_stages import PlainStages
 from vla_accel_ros.engine.stages.stage import Recent

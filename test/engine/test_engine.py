@@ -9,8 +9,8 @@ import pytest
 import torch
 from builders import CAMERAS, JOINTS, make_observation, make_policy
 
+from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.guidance import guidance_to
 from vla_accel_ros.engine.kv.pool import PoolExhausted
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import REWORD, Request

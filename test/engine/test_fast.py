@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from builders import CAMERAS, make_observation, make_policy
 
+from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.guidance import guidance_to
 
 KINDS = ("pi0", "pi05")
 

@@ -12,7 +12,7 @@ import pytest
 from test_scheduler import WAIT_S, System
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, ONE, TEXT_APART
-from vla_accel_ros.engine.lanes import Lane
+from vla_accel_ros.engine.lanes.lane import Lane
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks, WholeChunks
 from vla_accel_ros.engine.policies.lanes import LANES, in_lanes
 from vla_accel_ros.engine.policies.policy import Policy

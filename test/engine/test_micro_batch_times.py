@@ -12,9 +12,9 @@ from frame_stream import FrameStream
 from simulated_loop import Clock, drive, make_loop
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.lanes import Lane
+from vla_accel_ros.engine.lanes.lane import Lane
+from vla_accel_ros.engine.lanes.times import MOST_READ, GpuTimes
 from vla_accel_ros.engine.loop import LoopRecord
-from vla_accel_ros.engine.micro_batch_times import MOST_READ, GpuTimes
 from vla_accel_ros.engine.request import OBSERVE, MicroBatch, Request
 from vla_accel_ros.timeline import TIMELINE, Event, flow
 

@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 from openvla_builders import make_openvla_folder, make_openvla_observation
 from torch import Tensor
 
-from vla_accel_ros.engine import token_actor
+from vla_accel_ros.engine.actors import tokens as token_actor
+from vla_accel_ros.engine.actors.tokens import PackedTokenActor
 from vla_accel_ros.engine.config import PIPELINED
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.frames.prefill import EncodeOnly
 from vla_accel_ros.engine.kv.pool import PoolExhausted
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.policies.policy import see
-from vla_accel_ros.engine.prefill import EncodeOnly
 from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Request
-from vla_accel_ros.engine.token_actor import PackedTokenActor
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.layers import packed
 from vla_accel_ros.models.layers.packed import Segment

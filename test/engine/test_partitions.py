@@ -17,17 +17,17 @@ import torch
 from builders import make_observation, make_policy
 from fake_driver import Driver, Stream, streams
 
+from vla_accel_ros.engine.actors.flow import FlowActor
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, ONE, TEXT_APART, EngineConfig, Split
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.flow_actor import FlowActor
-from vla_accel_ros.engine.lane_streams import LaneStreams
-from vla_accel_ros.engine.partitioned import Partitioned
-from vla_accel_ros.engine.partitions import CannotDivide, divide, of_size, sizes
+from vla_accel_ros.engine.lanes.partitioned import Partitioned
+from vla_accel_ros.engine.lanes.partitions import CannotDivide, divide, of_size, sizes
+from vla_accel_ros.engine.lanes.split_times import RUNS, WARM_UPS, late, measure
+from vla_accel_ros.engine.lanes.streams import LaneStreams
 from vla_accel_ros.engine.policies.chunks import WholeChunks
 from vla_accel_ros.engine.policies.lanes import lanes_of
 from vla_accel_ros.engine.policies.partition import Measured
 from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
-from vla_accel_ros.engine.split_times import RUNS, WARM_UPS, late, measure
 from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.engine.stages.stages import Stages
 

@@ -12,7 +12,7 @@ from test_stream_with_threads import Running
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, Split
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.partitions import divide
+from vla_accel_ros.engine.lanes.partitions import divide
 from vla_accel_ros.engine.policies.partition import InPartitions, candidates
 
 pytestmark = pytest.mark.gpu

@@ -15,10 +15,10 @@ from smolvla_frames import COMMITTED, FRAMES, assert_same, frame, load
 from smolvla_recording import make_smolvla_folder
 from torch import Tensor
 
+from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.guidance import guidance_to
+from vla_accel_ros.engine.frames.prefill import CapturedPlainPrefill, PlainPrefill
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.prefill import CapturedPlainPrefill, PlainPrefill
 from vla_accel_ros.engine.stages.plain import Resize
 from vla_accel_ros.engine.stages.plain_stages import SIZES, CapturedPlainSeats, PlainStages
 from vla_accel_ros.engine.stages.seats import PlainSeats, Seats

@@ -16,8 +16,8 @@ import torch
 from smolvla_frames import BOTH, FRAMES, assert_same, frame, load
 from smolvla_recording import make_smolvla_folder
 
+from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.guidance import guidance_to
 from vla_accel_ros.engine.stages.plain_stages import PlainStages
 from vla_accel_ros.models.smolvla.config import SMOLVLA
 from vla_accel_ros.models.smolvla.model import SmolVLA

@@ -9,7 +9,7 @@ import pytest
 import torch
 from builders import make_observation, make_policy
 
-from vla_accel_ros.engine.preprocess import Preprocess
+from vla_accel_ros.engine.frames.preprocess import Preprocess
 from vla_accel_ros.engine.stages.host_memory import Registration, has_cuda, mapped_pointer
 from vla_accel_ros.types import Torn
 

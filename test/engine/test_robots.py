@@ -14,8 +14,8 @@ from builders import make_embodiment, make_observation, make_policy
 from frame_stream import FrameStream, held_slots
 from openvla_builders import ACTIONS, make_openvla_folder, make_openvla_observation
 
+from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.guidance import guidance_to
 from vla_accel_ros.engine.kv.pool import PoolExhausted
 from vla_accel_ros.engine.policies.policy import by_priority
 from vla_accel_ros.engine.request import ENCODE, OBSERVE, MicroBatch, Request

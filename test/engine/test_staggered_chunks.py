@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openvla_builders import make_openvla_folder
 
+from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.guidance import guidance_to
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.policies.policy import see
 from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request

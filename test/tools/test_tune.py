@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vla_accel_ros.engine.partitions import CannotDivide
+from vla_accel_ros.engine.lanes.partitions import CannotDivide
 from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.tools.cli import main
 
@@ -49,7 +49,7 @@ def test_a_table_for_a_partition_is_kept_under_the_number_that_there_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tuned: list[int | None]
 ) -> None:
     part = SimpleNamespace(sms=40, streams=(None,))
-    monkeypatch.setattr("vla_accel_ros.engine.partitions.of_size", lambda device, count: part)
+    monkeypatch.setattr("vla_accel_ros.engine.lanes.partitions.of_size", lambda device, count: part)
     assert main(["tune", "--sms", "33"]) == main(["tune"]) == 0
     assert tuned == [40, None]
     assert {file.name for file in tmp_path.iterdir()} == {"40.json", "None.json"}
@@ -61,7 +61,7 @@ def test_a_gpu_that_cannot_be_divided_is_told_in_one_sentence(
     def of_size(device: object, count: int) -> None:
         raise CannotDivide("this GPU driver has no cuGreenCtxCreate (one of CUDA 12.4 or newer has it)")
 
-    monkeypatch.setattr("vla_accel_ros.engine.partitions.of_size", of_size)
+    monkeypatch.setattr("vla_accel_ros.engine.lanes.partitions.of_size", of_size)
     assert main(["tune", "--sms", "32"]) == 1
     assert capsys.readouterr().err.startswith("vla tune: this GPU driver has no cuGreenCtxCreate")
     assert tuned == []

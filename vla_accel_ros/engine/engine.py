@@ -22,7 +22,7 @@ from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.runner import ModelRunner
 from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.engine.stages.stages import Progress
-from vla_accel_ros.engine.text import Answer
+from vla_accel_ros.engine.text.decoder import Answer
 from vla_accel_ros.models.flow.rtc import Guidance
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.text.decoding import Sampling
@@ -97,7 +97,7 @@ class Engine:
         relative to the state the network was given.
         noise: float [H, A] instead of the request's own, or the number of the request whose noise it is.
         steps: instead of the engine's.
-        guidance: agreement with the previous chunk, see models.flow.rtc and engine.guidance.
+        guidance: agreement with the previous chunk, see models.flow.rtc and engine.actors.guidance.
         committed: float [d, D], absolute, instead of guidance: the leading actions, which the robot executes
             meanwhile. The chunk begins with exactly them and continues them. Only for policies that were
             trained to be given that many (policy.trained_delay, see models.flow.committed).
@@ -123,8 +123,8 @@ class Engine:
     ) -> Answer:
         """Let the language head continue a prefix: an iterator of text, computed when read.
 
-        question: the same frame with other words; its cameras are not encoded again, engine.prefill says what
-        else is used again. None: the prefix's own prompt.
+        question: the same frame with other words; its cameras are not encoded again, engine.frames.prefill
+        says what else is used again. None: the prefix's own prompt.
         The answer holds the prefix and a place for its own keys and values until it ends or is closed: newer
         frames do not disturb it, nor it them or an action. It ends at the end of the text, at a text that is
         in `stop` (which is not part of it), or at max_tokens. All open answers share their forwards.

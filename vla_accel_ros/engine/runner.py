@@ -15,19 +15,10 @@ from typing import Protocol, cast
 
 import torch
 
+from vla_accel_ros.engine.actors.flow import FlowActor
+from vla_accel_ros.engine.actors.tokens import PackedTokenActor, TokenActor, slots_for
 from vla_accel_ros.engine.config import AUTO, ONE, RESIDENT, SEQUENTIAL, EngineConfig, offload_share
-from vla_accel_ros.engine.flow_actor import FlowActor
-from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
-from vla_accel_ros.engine.lanes import Lane
-from vla_accel_ros.engine.micro_batch_times import GpuTimes
-from vla_accel_ros.engine.partitioned import Partitioned
-from vla_accel_ros.engine.policies.lanes import in_lanes, lanes_of
-from vla_accel_ros.engine.policies.overload import Degrading
-from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
-from vla_accel_ros.engine.policies.policy import Setup
-from vla_accel_ros.engine.policies.text import TextInSlack
-from vla_accel_ros.engine.prefill import (
+from vla_accel_ros.engine.frames.prefill import (
     ENCODED_ONLY,
     CapturedPlainPrefill,
     CapturedPrefill,
@@ -37,6 +28,16 @@ from vla_accel_ros.engine.prefill import (
     PlainPrefill,
     Prefill,
 )
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
+from vla_accel_ros.engine.lanes.lane import Lane
+from vla_accel_ros.engine.lanes.partitioned import Partitioned
+from vla_accel_ros.engine.lanes.times import GpuTimes
+from vla_accel_ros.engine.policies.lanes import in_lanes, lanes_of
+from vla_accel_ros.engine.policies.overload import Degrading
+from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
+from vla_accel_ros.engine.policies.policy import Setup
+from vla_accel_ros.engine.policies.text import TextInSlack
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import (
     ACT,
@@ -58,8 +59,7 @@ from vla_accel_ros.engine.stages.plain_stages import PlainStages
 from vla_accel_ros.engine.stages.precision import EXACT, check
 from vla_accel_ros.engine.stages.stages import Progress, Stages
 from vla_accel_ros.engine.stages.towers import Towers
-from vla_accel_ros.engine.text import TextDecoder
-from vla_accel_ros.engine.token_actor import PackedTokenActor, TokenActor, slots_for
+from vla_accel_ros.engine.text.decoder import TextDecoder
 from vla_accel_ros.extensions import POLICIES, find
 from vla_accel_ros.kernels.ops import ops_for
 from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8

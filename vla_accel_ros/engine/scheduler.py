@@ -24,8 +24,8 @@ from functools import partial
 from typing import Protocol
 
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
-from vla_accel_ros.engine.lanes import Lane, Launched, sleep_s
-from vla_accel_ros.engine.micro_batch_times import note
+from vla_accel_ros.engine.lanes.lane import Lane, Launched, sleep_s
+from vla_accel_ros.engine.lanes.times import note
 from vla_accel_ros.engine.policies.overload import Degradation, Degrading
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.profile import Profile

@@ -10,8 +10,8 @@ from builders import make_observation
 from engine_in_loop import MS, POLICIES, STEP_S, Robot, S, noise
 
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
+from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.guidance import guidance_to
 
 
 def trained(kind: str = "pi05", **settings: Any) -> Robot:

@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 from smolvla_recording import CASES, FOLDER, SPEC, Case, make_smolvla_folder
 from torch import Tensor
 
+from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.guidance import guidance_to
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.models.checkpoints.checkpoint import find_format, load_policy
 from vla_accel_ros.models.checkpoints.formats import Contents

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from vla_accel_ros.engine.preprocess import check_whole
+from vla_accel_ros.engine.frames.preprocess import check_whole
 from vla_accel_ros.engine.stages.offload import LayerRing
 from vla_accel_ros.engine.stages.offload_report import OffloadReport, measure
 from vla_accel_ros.engine.stages.stage import Stage, put

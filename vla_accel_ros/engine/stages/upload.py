@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from vla_accel_ros.engine.preprocess import on_host
+from vla_accel_ros.engine.frames.preprocess import on_host
 from vla_accel_ros.kernels.reference.image import View, Views
 from vla_accel_ros.models.processing.pixels import PixelRule
 from vla_accel_ros.timeline import TIMELINE

@@ -24,8 +24,8 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.guidance import Guiding
 from vla_accel_ros.control.chunking.pace import ChunkPace
 from vla_accel_ros.engine.config import NO_PARTITION
+from vla_accel_ros.engine.lanes.partitioned import Partitioned
 from vla_accel_ros.engine.loop import LoopStats
-from vla_accel_ros.engine.partitioned import Partitioned
 from vla_accel_ros.engine.policies.overload import ACTIONS, LANGUAGE, NONE, VISION, Degradation
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.models.checkpoints.checksum import checksum

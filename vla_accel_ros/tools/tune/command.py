@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     cannot be divided; ValueError for a number that it does not have."""
     import torch
 
-    from vla_accel_ros.engine.partitions import of_size
+    from vla_accel_ros.engine.lanes.partitions import of_size
     from vla_accel_ros.kernels.ops import ops_for
     from vla_accel_ros.kernels.tuning import cache_file
     from vla_accel_ros.models.config import PI05

@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from vla_accel_ros.engine.actors.flow import FlowActor
 from vla_accel_ros.engine.config import AUTO, NO_PARTITION, EngineConfig, Split
-from vla_accel_ros.engine.flow_actor import FlowActor
-from vla_accel_ros.engine.lane_streams import LaneStreams
-from vla_accel_ros.engine.partitions import CannotDivide
+from vla_accel_ros.engine.lanes.partitions import CannotDivide
+from vla_accel_ros.engine.lanes.split_times import measure
+from vla_accel_ros.engine.lanes.streams import LaneStreams
 from vla_accel_ros.engine.policies.lanes import lanes_of
 from vla_accel_ros.engine.policies.partition import InPartitions, Measured, candidates, choose
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import ACT, OBSERVE, MicroBatch
-from vla_accel_ros.engine.split_times import measure
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.kernels.ops import ops_for

@@ -22,9 +22,9 @@ from typing import NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
+from vla_accel_ros.engine.frames.preprocess import Preprocess, check_whole
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
-from vla_accel_ros.engine.preprocess import Preprocess, check_whole
 from vla_accel_ros.engine.request import ENCODE, PREFILL, Request
 from vla_accel_ros.engine.robots import Embodiment, Robots
 from vla_accel_ros.engine.stages.groups import Frame, Groups

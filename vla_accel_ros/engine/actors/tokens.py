@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.config import EngineConfig
+from vla_accel_ros.engine.frames.prefill import EncodeOnly
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.policies.tokens import draft_lengths, most_riders
-from vla_accel_ros.engine.prefill import EncodeOnly
 from vla_accel_ros.engine.profile import Times
 from vla_accel_ros.engine.request import DECODE, PREFILL, MicroBatch, Request, failing_alone
 from vla_accel_ros.engine.stages.packed_forward import PackedForward

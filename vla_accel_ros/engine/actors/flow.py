@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vla_accel_ros.engine.actors.guidance import guidance_of
 from vla_accel_ros.engine.config import EngineConfig
-from vla_accel_ros.engine.guidance import guidance_of
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import DENOISE, MicroBatch, Request, failing_alone

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from vla_accel_ros.engine.config import Split
-from vla_accel_ros.engine.partitions import CannotDivide, divide, sizes
+from vla_accel_ros.engine.lanes.partitions import CannotDivide, divide, sizes
 from vla_accel_ros.engine.request import ACT, WHOLE
 
 _LOG = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """Answers as text: what the language head continues, of several frames in one forward, piece by piece.
 
-A token's work advances all open answers (engine.answers). What is given out is text, not tokens
+A token's work advances all open answers (engine.text.answers). What is given out is text, not tokens
 (models.text.detokenizer); pieces wait in the request until they are read.
 """
 
@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.answers import Answers, Said
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.kv.pages import PagePool
 from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
 from vla_accel_ros.engine.kv.store import KVStore
 from vla_accel_ros.engine.request import ASK, Cancelled, Request
 from vla_accel_ros.engine.scheduler import Scheduler
+from vla_accel_ros.engine.text.answers import Answers, Said
 from vla_accel_ros.models.layers import packed
 from vla_accel_ros.models.layers.packed import Forward
 from vla_accel_ros.models.policies import AnyPolicy
