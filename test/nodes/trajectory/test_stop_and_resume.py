@@ -111,11 +111,13 @@ def test_a_robot_that_reports_no_joints_is_not_moved_when_it_comes_back_elsewher
     stack.robot.start()
     back_ns = operator.now_ns()
     operator.wait(lambda: operator.measured.stamp_ns > back_ns, 30.0, "joint state of the new process")
-    start = next(j.positions for j in operator.joints if j.stamp_ns > back_ns)
+    first_state = next(j for j in operator.joints if j.stamp_ns > back_ns)
+    start = first_state.positions
 
     def after_the_return() -> list[Trajectory]:
+        """What it may execute: before its first joints it was not there yet."""
         sent = (s.trajectory for s in operator.sent)
-        return [t for t in sent if t.start_ns > back_ns and "shoulder_pan" in t.joints]
+        return [t for t in sent if t.start_ns > first_state.stamp_ns and "shoulder_pan" in t.joints]
 
     operator.wait(lambda: bool(after_the_return()), 30.0, "trajectory after the return")
     first = after_the_return()[0]
