@@ -55,6 +55,31 @@ def test_what_a_node_has_loaded_is_collected_no_more_until_it_is_cleaned_up(tmp_
     assert round(said["switch_s"], 6) == SWITCH_S
 
 
+ENDS = """
+import builtins, os, signal
+from rclpy.node import Node
+from vla_accel_ros.nodes.process import run
+
+class Ends(Node):
+    def __init__(self):
+        super().__init__("ends")
+        self.create_timer(0.01, lambda: os.kill(os.getpid(), signal.SIGINT))
+
+class Late:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+status = run(Ends)
+builtins.late = Late()  # collected when the interpreter has given its signal handlers back
+raise SystemExit(status)
+"""
+
+
+def test_a_ctrl_c_that_comes_in_the_end_of_the_interpreter_changes_no_status(tmp_path):
+    command, environment = [sys.executable, "-c", ENDS], node_environment(tmp_path)
+    assert subprocess.run(command, env=environment, timeout=60, check=False).returncode == 0
+
+
 def test_garbage_of_before_is_collected_and_what_is_kept_can_be_kept_again():
     class Thing:
         def __init__(self) -> None:

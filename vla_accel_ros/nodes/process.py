@@ -62,7 +62,7 @@ def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int
         rclpy.shutdown()
     except BaseException as error:
         end.fail("the end failed", error)
-    end.over.set()
+    end.finish()
     _leave_terminal()
     return end.status
 

@@ -42,10 +42,10 @@ class Ending:
         self.over = threading.Event()
         self._reading, self._writing = os.pipe()
         os.set_blocking(self._writing, False)
-        numbers = [signal.SIGINT, signal.SIGTERM]
+        self._numbers = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
-            numbers.append(signal.SIGHUP)
-        for number in numbers:
+            self._numbers.append(signal.SIGHUP)
+        for number in self._numbers:
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
         threading.excepthook = self._on_thread
@@ -53,6 +53,13 @@ class Ending:
         launcher = os.environ.pop(LAUNCHER, "")  # a process that this one starts has this one as its launcher
         if launcher:
             threading.Thread(target=self._look, args=(launcher,), name="launcher", daemon=True).start()
+
+    def finish(self) -> None:
+        """All is over but the interpreter's own end, in which signals have their defaults again: a Ctrl-C
+        that is passed on late would make another status of a clean end. From the main thread."""
+        self.over.set()
+        for number in self._numbers:
+            signal.signal(number, signal.SIG_IGN)
 
     def watch_ports(self) -> None:
         """Look once a second, in a thread of its own, whether ports are lost, and end then.
