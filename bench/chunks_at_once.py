@@ -15,41 +15,32 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from full_size.command import place
+from full_size.command import measuring, place
 from full_size.figures import summary, write
 from full_size.gpu import alone, gpu_id
 from full_size.policies import random_policy
-from grids.sizes import small
+from grids.sizes import KINDS, config_of
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.stages import Stages
-from vla_accel_ros.models.config import PI0, PI05
 from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.tools.provenance import provenance
 
-KINDS = {"pi0": PI0, "pi05": PI05}
 STEPS, WARM_UPS = 10, 10
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, measure; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.set_defaults(run=run)
+    parser = measuring(__doc__, run, "chunks_at_once")
     add = parser.add_argument
     add("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS))
     add("--batches", nargs="+", type=int, default=(1, 2, 3, 4, 8), help="chunks at once (default: 1 2 3 4 8)")
     add("--prefix", type=int, default=532, help="tokens (default: %(default)s: two views and a prompt of 20)")
     add("--runs", type=int, default=100, help="replays of each (default: %(default)s)")
-    add("--small", action="store_true", help="tiny models on the CPU, to try the command itself")
-    add("--out", type=Path, help="folder of chunks_at_once.json (default: bench/results)")
     return finish(parser, arguments)
 
 
@@ -68,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{'':6}{'chunks':>7}{'p50 ms':>9}{'p99 ms':>9}{'/ one':>7}{'chunks/s':>10}", flush=True)
     with alone(gpu_id(device)), torch.inference_mode():
         for kind in arguments.kinds:
-            config = replace(small().staggered_model, kind=kind) if arguments.small else KINDS[kind]
+            config = config_of(kind, arguments.small)
             model = random_policy(config, device, dtype).model
             pool = KVPool(config.prefix, max(arguments.batches), config.max_tokens, device, dtype)
             stages, one = Stages(model, pool), 0.0

@@ -41,7 +41,7 @@ from agents.schedulers import ADAPTIVE, COMPARED, FIFO, LANES, STATIC, make
 from agents.simulation import Simulation
 from agents.tuning import tuned
 from agents.workload import TOKENS, Agents, Arrival, figures, poisson, within
-from full_size.command import RESULTS, place
+from full_size.command import RESULTS, measuring, place
 from full_size.figures import write
 from full_size.gpu import alone, gpu_id
 from vla_accel_ros.engine.lanes.lane import Lane
@@ -64,10 +64,7 @@ SMALL_TOKENS, SMALL_FRONT_S = (3, 8), 0.1
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, measure or simulate; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.set_defaults(run=run)
+    parser = measuring(__doc__, run, "corun")
     add = parser.add_argument
     add("--policies", nargs="+", choices=tuple(LANES), default=COMPARED)
     add("--loads", nargs="+", type=float, default=(0.4, 0.6, 0.8))
@@ -78,8 +75,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--simulate", nargs="?", type=Path, const=RESULTS / "corun.json", help="durations to simulate with")
     add("--requests", type=int, default=10_000, help="in each simulated case (default: %(default)s)")
     add("--robot", action="store_true", help="beside pi0, 2 views, 30 frames a second, on another engine")
-    add("--small", action="store_true", help="a tiny model on the CPU, to try the command itself")
-    add("--out", type=Path, help="folder of corun.json (default: bench/results)")
     return finish(parser, arguments)
 
 

@@ -22,30 +22,30 @@ import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from full_size.command import place
+from full_size.command import measuring, place
 from full_size.figures import Pinned, allocated_by, summary, write
 from full_size.gpu import alone, gpu_id
 from full_size.policies import random_observation, random_policy
 from grids.measure import synchronize
-from grids.sizes import small, small_smolvla
+from grids.sizes import KINDS as PI_KINDS
+from grids.sizes import config_of, small_smolvla
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.stages.denoise import Form
 from vla_accel_ros.engine.stages.host_memory import Registration
 from vla_accel_ros.engine.stages.plain_stages import PlainStages
 from vla_accel_ros.engine.stages.stage import Stage
-from vla_accel_ros.models.config import PI0, PI05, PiConfig
+from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
 from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.types import Observation
 
-KINDS: dict[str, PiConfig | SmolVLAConfig] = {"pi0": PI0, "pi05": PI05, "smolvla": SMOLVLA}
+KINDS: dict[str, PiConfig | SmolVLAConfig] = {**PI_KINDS, "smolvla": SMOLVLA}
 STEPS = 10
 OBSERVATIONS = 3
 WARM_UP, COUNTED = 10, 8
@@ -54,10 +54,7 @@ WARM_UP, COUNTED = 10, 8
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, measure; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.set_defaults(run=run)
+    parser = measuring(__doc__, run, "engine_path")
     add = parser.add_argument
     add("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS))
     add("--views", nargs="+", type=int, choices=(1, 2, 3), default=(1, 2, 3), help="numbers of cameras")
@@ -65,8 +62,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--runs", type=int, default=500, help="frames of each case (default: %(default)s)")
     add("--size", nargs=2, type=int, default=(480, 640), metavar=("H", "W"), help="of the cameras' images")
     add("--pageable", action="store_true", help="frames in ordinary memory")
-    add("--small", action="store_true", help="tiny models on the CPU, to try the command itself")
-    add("--out", type=Path, help="folder of engine_path.json (default: bench/results)")
     return finish(parser, arguments)
 
 
@@ -256,10 +251,9 @@ def _figures(times_ms: np.ndarray) -> dict[str, float]:
 
 
 def _config(kind: str, tiny: bool) -> PiConfig | SmolVLAConfig:
-    if tiny and kind == "smolvla":
-        return small_smolvla()
-    names = ("base", "left", "right")
-    return replace(small().staggered_model, kind=kind, image_names=names) if tiny else KINDS[kind]
+    if kind == "smolvla":
+        return small_smolvla() if tiny else SMOLVLA
+    return config_of(kind, tiny)
 
 
 if __name__ == "__main__":

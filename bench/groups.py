@@ -19,8 +19,6 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,34 +26,29 @@ import torch
 from engine_path import page_locked
 from torch import Tensor
 
-from full_size.command import place
+from full_size.command import measuring, place
 from full_size.figures import summary, write
 from full_size.gpu import alone, gpu_id
 from full_size.policies import random_observation, random_policy
 from grids.measure import synchronize
-from grids.sizes import small
+from grids.sizes import KINDS, config_of
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import ACT, OBSERVE, Request
 from vla_accel_ros.engine.stages.layered import grouped
 from vla_accel_ros.engine.stages.stages import Stages
-from vla_accel_ros.models.config import PI0, PI05, PiConfig
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.types import Observation
 
-KINDS = {"pi0": PI0, "pi05": PI05}
 STEPS = 10
 WARM_UP = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, measure; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.set_defaults(run=run)
+    parser = measuring(__doc__, run, "groups")
     add = parser.add_argument
     add("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS))
     add("--counts", nargs="+", type=int, default=(1, 2, 4, 6, 8), help="numbers of groups")
@@ -63,8 +56,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--prompt", type=int, default=20, help="tokens of the prompt (default: %(default)s)")
     add("--runs", type=int, default=50, help="frames of each case (default: %(default)s)")
     add("--size", nargs=2, type=int, default=(480, 640), metavar=("H", "W"), help="of the cameras' images")
-    add("--small", action="store_true", help="tiny models on the CPU, to try the command itself")
-    add("--out", type=Path, help="folder of groups.json (default: bench/results)")
     return finish(parser, arguments)
 
 
@@ -85,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(HEAD, flush=True)
     with alone(gpu_id(device)):
         for kind in arguments.kinds:
-            policy = random_policy(_config(kind, arguments.small), device, dtype)
+            policy = random_policy(config_of(kind, arguments.small), device, dtype)
             made = random_observation(policy, arguments.views, arguments.prompt, tuple(arguments.size))
             frame, registration = page_locked(made)
             whole: list[Tensor] = []
@@ -224,11 +215,6 @@ def line(case: dict[str, Any]) -> str:
     name = f"{case['kind']}, {case['groups']} group{'s' * (case['groups'] > 1)}"
     same = "same" if case["same_bits"] else "OTHER"
     return f"{name:18}{same:>6}{case['longest_gpu_ms']:9.3f}{case['sum_gpu_ms']:9.3f}{times}   {each}"
-
-
-def _config(kind: str, tiny: bool) -> PiConfig:
-    names = ("base", "left", "right")
-    return replace(small().staggered_model, kind=kind, image_names=names) if tiny else KINDS[kind]
 
 
 if __name__ == "__main__":

@@ -20,29 +20,26 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
 
-from full_size.command import place
+from full_size.command import measuring, place
 from full_size.figures import summary, write
 from full_size.gpu import alone, gpu_id
 from full_size.policies import random_policy
 from grids.measure import synchronize
-from grids.sizes import small
+from grids.sizes import KINDS, config_of
 from vla_accel_ros.engine.actors.flow import FlowActor
 from vla_accel_ros.engine.config import ACTIONS_APART, NO_PARTITION
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.stages.stages import Stages
-from vla_accel_ros.models.config import PI0, PI05
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.tools.provenance import provenance
 
-KINDS = {"pi0": PI0, "pi05": PI05}
 STEPS = 10
 VISION_HZ = 30.0
 SPLITS = (NO_PARTITION, "32:100", "64:68", "88:44", "100:32")
@@ -53,10 +50,7 @@ Run = Callable[[], object]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, measure; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.set_defaults(run=run)
+    parser = measuring(__doc__, run, "partition")
     add = parser.add_argument
     add("--kind", choices=tuple(KINDS), default="pi05")
     add("--splits", nargs="+", default=SPLITS, help="none or A:B (default: %(default)s)")
@@ -65,18 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--runs", type=int, default=60, help="of each stage alone (default: %(default)s)")
     add("--views", type=int, choices=(1, 2, 3), default=2, help="number of cameras (default: %(default)s)")
     add("--prompt", type=int, default=20, help="tokens of the prompt (default: %(default)s)")
-    add("--small", action="store_true", help="a tiny model on the CPU, to try the command itself")
-    add("--out", type=Path, help="folder of partition.json (default: bench/results)")
     return finish(parser, arguments)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print, write. Raises RuntimeError without a CUDA device."""
     device, dtype, out = place(arguments)
-    names = ("base", "left", "right")
-    config = KINDS[arguments.kind]
-    if arguments.small:
-        config = replace(small().staggered_model, kind=arguments.kind, image_names=names)
+    config = config_of(arguments.kind, arguments.small)
     document: dict[str, Any] = {
         "kind": arguments.kind,
         "steps": STEPS,

@@ -28,29 +28,27 @@ import gc
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from engine_path import page_locked
 
-from full_size.command import place
+from full_size.command import measuring, place
 from full_size.figures import summary, write
 from full_size.gpu import alone, gpu_id
 from full_size.policies import random_observation, random_policy
 from full_size.streamed import Camera, Streamed, costs_alone
-from grids.sizes import small
+from grids.sizes import KINDS, config_of
 from vla_accel_ros.engine.config import LANES, STAGGERING, EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.interpreter import SWITCH_S
-from vla_accel_ros.models.config import PI0, PI05, PiConfig
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.types import Observation
 
-KINDS = {"pi0": PI0, "pi05": PI05}
 STEPS = 10
 VISION_HZ, JOINTS_HZ, LANGUAGE_HZ = 30.0, 500.0, 4.5
 ENDLESS_S = 1e3
@@ -59,10 +57,7 @@ OBSERVATIONS = 3
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, measure; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.set_defaults(run=run)
+    parser = measuring(__doc__, run, "stream")
     add = parser.add_argument
     add("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS))
     add("--ways", nargs="+", choices=STAGGERING, default=STAGGERING, help="how chunks of a frame begin")
@@ -75,8 +70,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--prompt", type=int, default=20, help="tokens of the prompt (default: %(default)s)")
     add("--size", nargs=2, type=int, default=(480, 640), metavar=("H", "W"), help="of the cameras' images")
     add("--pageable", action="store_true", help="frames in ordinary memory")
-    add("--small", action="store_true", help="tiny models on the CPU, to try the command itself")
-    add("--out", type=Path, help="folder of stream.json (default: bench/results)")
     return finish(parser, arguments)
 
 
@@ -102,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     sys.setswitchinterval(SWITCH_S)
     with alone(gpu_id(device)):
         for kind in arguments.kinds:
-            policy = random_policy(_config(kind, arguments.small), device, dtype)
+            policy = random_policy(config_of(kind, arguments.small), device, dtype)
             for way in arguments.ways:
                 _cases(document, policy, kind, way, arguments, out)
     return 0
@@ -242,11 +235,6 @@ def line(case: dict[str, Any]) -> str:
         f"{first.get('p50_ms', none):11.2f}{first.get('p99_ms', none):9.2f}{case['tokens_hz']:10.1f}"
         f"{case['given_up']['level']:>10}{full['work']:7.3f}{full['against_first']:7.3f}"
     )
-
-
-def _config(kind: str, tiny: bool) -> PiConfig:
-    names = ("base", "left", "right")
-    return replace(small().staggered_model, kind=kind, image_names=names) if tiny else KINDS[kind]
 
 
 if __name__ == "__main__":

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 RESULTS = Path(__file__).parents[1] / "results"
+
+
+def measuring(
+    description: str | None, run: Callable[[argparse.Namespace], int], name: str
+) -> argparse.ArgumentParser:
+    """The parser of a command that writes NAME.json, with the options that `place` needs."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("--small", action="store_true", help="tiny models on the CPU, to try the command")
+    parser.add_argument("--out", type=Path, help=f"folder of {name}.json (default: bench/results)")
+    return parser
 
 
 def place(arguments: argparse.Namespace) -> tuple[torch.device, torch.dtype, Path | None]:

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 
 from grids import actionflow, mps, oxygen
 from grids.arrivals import ARRIVALS
-from vla_accel_ros.models.config import PI05, GemmaConfig, LlamaConfig, PiConfig, VisionConfig
+from vla_accel_ros.models.config import PI0, PI05, GemmaConfig, LlamaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.openvla.config import OPENVLA_7B, OpenVLAConfig
 from vla_accel_ros.models.smolvla.config import NORM_EPS, SmolVLAConfig
 
+KINDS = {"pi0": PI0, "pi05": PI05}
 OXYGEN_HORIZON = 10
 """Actions in a chunk, in OxyGen's figures."""
 
@@ -92,3 +93,9 @@ PLANS = {"full": full, "quick": quick, "small": small}
 def plan(name: str) -> Plan:
     """One of PLANS."""
     return PLANS[name]()
+
+
+def config_of(kind: str, tiny: bool) -> PiConfig:
+    """Of KINDS, or a tiny one of that kind with three cameras."""
+    names = ("base", "left", "right")
+    return replace(small().staggered_model, kind=kind, image_names=names) if tiny else KINDS[kind]

@@ -169,23 +169,23 @@ class Partitioned:
         side, steps = stages.model.config.vision.image_size, self._config.steps
         images = np.zeros((views, side, side, 3), np.uint8)
         words = torch.zeros(prompt, dtype=torch.int64)
-        acting, seeing = (
+        actions, frames = (
             next(lane for lane, kinds in self._lanes.items() if kind in kinds) for kind in (ACT, OBSERVE)
         )
         with stages.pool.holding(2) as (seen, acted):
 
             def frame(slot: int = seen) -> int:
-                with streams.on(seeing):
+                with streams.on(frames):
                     (length,) = stages.observe([images], [words], [slot])
-                streams.of(seeing).synchronize()
+                streams.of(frames).synchronize()
                 return length
 
             length = frame(acted)
 
             def action() -> None:
-                with streams.on(acting):
+                with streams.on(actions):
                     actor.rehearse(acted, length, steps)
-                streams.of(acting).synchronize()
+                streams.of(actions).synchronize()
 
             return measure(streams.split, frame, action)
 
