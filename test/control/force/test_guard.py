@@ -189,6 +189,28 @@ def test_a_sensor_that_is_late_passes_by_itself_and_one_that_is_wrong_needs_a_pe
     assert arm.broken() == []
 
 
+def test_a_driver_that_begins_anew_with_the_numbers_it_ended_with_is_not_frozen(streamed_or_not):
+    arm = ForceArm(streamed_or_not, make_sensor(frozen_s=0.5))
+    count = []
+    arm.sample = lambda now, _: ((0.01 * (now // MS % 7), *FREE[1:]), now)
+    arm.go(GOAL)
+    arm.until(lambda: arm.commanded[0] > 0.2)
+    last = FREE
+    arm.sample = lambda now, _: (last, now)
+    arm.run(0.02)
+    arm.sample = lambda now, _: None
+    arm.run(1.0)
+    assert arm.reactions[-1].why is Why.BLIND and not arm.running
+
+    def again(now: int, _: object) -> tuple:
+        count.append(now)
+        return (last if len(count) < 20 else (0.01 * (now // MS % 7), *FREE[1:])), now
+
+    arm.sample = again
+    arm.until(lambda: arm.running)
+    assert arm.broken() == []
+
+
 def test_it_does_not_start_before_the_sensor_tells_and_is_tared(arm):
     arm = ForceArm(arm.streamed, make_sensor(bias=5.0))
     arm.sample = lambda now, _: None

@@ -41,6 +41,8 @@ from vla_accel_ros.sensing.ingest import Ingest
 
 ANSWER_S = 2.0
 DISCOVERY_S = 5.0
+# A publisher whose first word to a new subscription is lost says it again after Fast DDS' heartbeat of 3 s.
+MATCH_S = 4.0
 # Deep enough that this process, which does more with a message than a node, loses none by itself.
 _SENSOR = QoSProfile(depth=20, reliability=ReliabilityPolicy.BEST_EFFORT)
 
@@ -134,7 +136,8 @@ class Inspector:
         return dict(self._diagnostics)
 
     def watch(self, contract: Contract, seconds: float) -> Watched:
-        """Listen to every stream of the contract for so long."""
+        """Listen to every stream of the contract for so long, from when each has been heard once or
+        MATCH_S have passed."""
         seen, ingest = Watched(), Ingest(contract)
         ingest.instruction = "look"
         opened = [self._watch_camera(camera, ingest, seen) for camera in contract.cameras]
@@ -144,6 +147,8 @@ class Inspector:
             if camera.info:
                 on_info = partial(self._on_info, camera.name, ingest, seen)
                 opened.append(self._subscribe(CameraInfo, camera.info, on_info))
+        streams = [f"camera/{camera.name}" for camera in contract.cameras] + ["joint_states"]
+        self._spin(MATCH_S, until=lambda: all(map(seen.arrivals.get, streams)))
         self._spin(seconds)
         seen.ended_s = time.monotonic()
         for subscription in opened:
@@ -237,7 +242,7 @@ class Inspector:
         finally:
             self.node.destroy_client(client)
 
-    def _spin(self, seconds: float) -> None:
+    def _spin(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0.0:
+        while not until() and (left := end - time.monotonic()) > 0.0:
             self._executor.spin_once(timeout_sec=left)
