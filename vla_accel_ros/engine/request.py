@@ -41,7 +41,8 @@ class Request:
     """What one caller wants, from submission to result. The caller sets the fields up to on_progress; the
     engine sets the others, in the lane that runs it.
 
-    want: OBSERVE, ACT, ASK or REWORD. robot: whose frames it is about.
+    want: OBSERVE, ACT, ASK or REWORD. robot: whose frames it is about. task: of a fleet's robot, what is
+        known of it (fleet.task.Task).
     observation: of OBSERVE; observe: gives it when the request begins, so that it is the newest then, or None
         if there is nothing new, which ends the request without a result.
     prefix: what the others read; None: the robot's newest when they begin.
@@ -78,6 +79,7 @@ class Request:
 
     want: str
     robot: str = ""
+    task: Any = None
     observation: Observation | None = None
     observe: Callable[[], Observation | None] | None = None
     prefix: Prefix | None = None
