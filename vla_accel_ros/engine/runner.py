@@ -51,14 +51,14 @@ from vla_accel_ros.engine.request import (
     failing_alone,
 )
 from vla_accel_ros.engine.robots import Embodiment, Robots
-from vla_accel_ros.engine.stages import offload
-from vla_accel_ros.engine.stages.denoise import Form
-from vla_accel_ros.engine.stages.offload_report import OffloadReport
+from vla_accel_ros.engine.stages.denoise.denoise import Form
+from vla_accel_ros.engine.stages.memory import offload
+from vla_accel_ros.engine.stages.memory.offload_report import OffloadReport
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
-from vla_accel_ros.engine.stages.plain_stages import PlainStages
+from vla_accel_ros.engine.stages.plain.stages import PlainStages
 from vla_accel_ros.engine.stages.precision import EXACT, check
+from vla_accel_ros.engine.stages.prefill.towers import Towers
 from vla_accel_ros.engine.stages.stages import Progress, Stages
-from vla_accel_ros.engine.stages.towers import Towers
 from vla_accel_ros.engine.text.decoder import TextDecoder
 from vla_accel_ros.extensions import POLICIES, find
 from vla_accel_ros.kernels.ops import ops_for

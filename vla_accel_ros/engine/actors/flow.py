@@ -22,10 +22,10 @@ from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import DENOISE, MicroBatch, Request, failing_alone
-from vla_accel_ros.engine.stages.captured_seats import CapturedSeats
-from vla_accel_ros.engine.stages.host_buffers import Pending, Samples
-from vla_accel_ros.engine.stages.plain_stages import CapturedPlainSeats, PlainStages
-from vla_accel_ros.engine.stages.seats import PlainSeats, Seats
+from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats
+from vla_accel_ros.engine.stages.denoise.seats import PlainSeats, Seats
+from vla_accel_ros.engine.stages.memory.host_buffers import Pending, Samples
+from vla_accel_ros.engine.stages.plain.stages import CapturedPlainSeats, PlainStages
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.flow.committed import Committed
 from vla_accel_ros.models.flow.inpainting import Inpainting

@@ -27,10 +27,10 @@ from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.request import ENCODE, PREFILL, Request
 from vla_accel_ros.engine.robots import Embodiment, Robots
-from vla_accel_ros.engine.stages.groups import Frame, Groups
-from vla_accel_ros.engine.stages.plain_stages import PlainStages
+from vla_accel_ros.engine.stages.plain.stages import PlainStages
+from vla_accel_ros.engine.stages.prefill.groups import Frame, Groups
+from vla_accel_ros.engine.stages.prefill.towers import Towers
 from vla_accel_ros.engine.stages.stages import Stages
-from vla_accel_ros.engine.stages.towers import Towers
 from vla_accel_ros.models.layers import packed
 from vla_accel_ros.models.layers.packed import Forward, Segment
 from vla_accel_ros.models.policies import AnyPolicy, CapturablePolicy, FlowPolicy, WordedPolicy

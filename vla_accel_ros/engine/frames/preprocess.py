@@ -3,7 +3,7 @@
 On a GPU the pixels go up as they lie: by the copy engine from page-locked memory, or not at all where the
 GPU reads the host's memory in place; resizing is done there. All of it runs on a stream of its own, beside
 the kernels of actions and text, and is over when the call returns: only then is it known whether the images
-were still whole. On a CPU it is `policy.inputs`. Captured stages take pixels by engine.stages.upload.
+were still whole. On a CPU it is `policy.inputs`. Captured stages take pixels by engine.stages.memory.upload.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.stages.host_memory import mapped_pointer
+from vla_accel_ros.engine.stages.memory.host_memory import mapped_pointer
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.policy import PolicyInputs
 from vla_accel_ros.timeline import TIMELINE, flow

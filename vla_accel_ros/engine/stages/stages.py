@@ -19,16 +19,16 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.stages.denoise import Denoise, Form, Guides
-from vla_accel_ros.engine.stages.finish import Finish
-from vla_accel_ros.engine.stages.groups import Frame, Groups
-from vla_accel_ros.engine.stages.host_buffers import Pending
-from vla_accel_ros.engine.stages.offload_report import OffloadReport, measure
+from vla_accel_ros.engine.stages.denoise.denoise import Denoise, Form, Guides
+from vla_accel_ros.engine.stages.denoise.wide import MOST_NARROW, Wide
+from vla_accel_ros.engine.stages.memory.host_buffers import Pending
+from vla_accel_ros.engine.stages.memory.offload_report import OffloadReport, measure
 from vla_accel_ros.engine.stages.precision import EXACT, Small, check
-from vla_accel_ros.engine.stages.prefill import Encode, Prefill, tower_of
-from vla_accel_ros.engine.stages.prefill_fp8 import EncodeFp8, PrefillFp8
+from vla_accel_ros.engine.stages.prefill.encode import Encode, EncodeFp8, tower_of
+from vla_accel_ros.engine.stages.prefill.finish import Finish
+from vla_accel_ros.engine.stages.prefill.groups import Frame, Groups
+from vla_accel_ros.engine.stages.prefill.prefill import Prefill, PrefillFp8
 from vla_accel_ros.engine.stages.stage import InOrder, Memory, Stage
-from vla_accel_ros.engine.stages.wide import MOST_NARROW, Wide
 from vla_accel_ros.kernels.ops import Ops, ops_for
 from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow
@@ -64,11 +64,11 @@ class Stages:
     pool's device. prefix_ops: the same for encode and prefill; None = ops. precision: see
     engine.stages.precision. rule: how pixels become the network's. joints: numbers of an action that the
     magnitudes of updates count where a call does not say; None = all. offload: share of the image encoder's
-    layers whose weights are streamed, see engine.stages.offload.
+    layers whose weights are streamed, see engine.stages.memory.offload.
     partitions: streams by a name for each, on which stages that are called for that partition are captured,
     so that their graphs keep its processors and priority; None, which is there, is no partition. A call that
     names none is for that of the stream which it is in, if there is one. groups: of layers, in which a prefix
-    can be computed by `groups` (engine.stages.groups), beside whole ones; 1 = there are none.
+    can be computed by `groups` (engine.stages.prefill.groups), beside whole ones; 1 = there are none.
     Raises RuntimeError on a GPU without triton, ValueError for a precision that the device does not have, or
     weights that the host does not have the memory for.
     """
@@ -285,7 +285,7 @@ class Stages:
             lambda: Finish(self.model, self.prefix, self.pool, self.tables, self.carry, self.make_ops()),
         )
         with self._locks["finish",]:
-            stage.set([slot], [length])
+            stage.set(slot, length)
             self.replay(stage, self.partition(partition))
             return stage.hidden[0, 0].clone()
 
