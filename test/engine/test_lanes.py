@@ -19,7 +19,8 @@ from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.policies.text import TextInSlack
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
-from vla_accel_ros.engine.scheduler import Scheduler, Stream
+from vla_accel_ros.engine.scheduler import Scheduler
+from vla_accel_ros.engine.streams import Stream
 
 
 class Overlapping(System):
@@ -68,9 +69,9 @@ class Overlapping(System):
     def _advance(self, lane: str, batch: MicroBatch | None) -> None:
         one = self.lanes[lane]
         before, one.ahead = one.ahead, None
-        self.scheduler._advance(one, batch, before)
+        self.scheduler._run(one, batch, before)
         self.scheduler._end(one)
-        self.scheduler._settle()
+        self.scheduler._queue.settle()
 
 
 @pytest.fixture
@@ -149,7 +150,7 @@ def test_a_release_is_in_the_order_of_the_lane_that_has_read(
     def drop(request: Request) -> None:
         where[request] = list(inside)
 
-    monkeypatch.setattr(apart.runner, "drop", drop)
+    monkeypatch.setattr(apart.scheduler._queue, "_drop", drop)
     apart.seen()
     asked, act = apart.submit(ASK), apart.acting()
     for word in ("language", "action"):

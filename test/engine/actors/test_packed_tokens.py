@@ -26,7 +26,7 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.frames.prefill import EncodeOnly
 from vla_accel_ros.engine.kv.pool import PoolExhausted
 from vla_accel_ros.engine.kv.prefixes import Prefix
-from vla_accel_ros.engine.policies.policy import see
+from vla_accel_ros.engine.policies.policy import Policy, see
 from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Request
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.layers import packed
@@ -129,7 +129,7 @@ def test_a_wrong_draft_costs_nothing_but_its_rows(right: int) -> None:
     assert request.finished and tuple(request.tokens) == said
 
 
-class AnyForwards:
+class AnyForwards(Policy):
     """A policy that puts whatever may share a forward into one, with any draft."""
 
     def __init__(self, data: st.DataObject, tokens: int, truth: dict[Request, tuple[int, ...]]) -> None:
@@ -150,12 +150,6 @@ class AnyForwards:
         noise = draw(st.lists(st.integers(0, 55), max_size=10), label="noise")
         draft = (*self._truth[new[0]][:right], *noise)[: self._tokens - 1]
         return MicroBatch(PREFILL, (*(r for r in chosen if r.begun), *new), draft=draft)
-
-    def ran(self, batch: MicroBatch, took_s: float) -> None:
-        pass
-
-    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
-        return math.inf
 
 
 @settings(max_examples=30)

@@ -20,7 +20,7 @@ from openvla_builders import make_openvla_folder
 from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
-from vla_accel_ros.engine.policies.policy import see
+from vla_accel_ros.engine.policies import policy as scheduling
 from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
 from vla_accel_ros.engine.streaming import Pace, Ports, Streaming
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
@@ -110,7 +110,7 @@ def test_any_schedule_gives_the_chunks_of_act_to_the_bit(
             assert_made_by_act(alone, chunk, seen[chunk.kv_version])
 
 
-class AnyStep:
+class AnyStep(scheduling.Policy):
     """A policy that advances whichever chunks it likes, and begins one when there is a seat."""
 
     def __init__(self, data: st.DataObject, seats: int) -> None:
@@ -119,7 +119,7 @@ class AnyStep:
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
-        if (frame := see(ready)) or not ready:
+        if (frame := scheduling.see(ready)) or not ready:
             return frame
         draw, under_way = self._data.draw, [one for one in ready if one.begun]
         chosen = [one for one in under_way if draw(st.booleans(), label="advances")]
@@ -127,12 +127,6 @@ class AnyStep:
             chosen += draw(st.sampled_from([[one] for one in ready if not one.begun] + [[]]), label="begins")
         steps = draw(st.integers(0, 2), label="steps")
         return MicroBatch(DENOISE, tuple(chosen), steps) if chosen else None
-
-    def ran(self, batch: MicroBatch, took_s: float) -> None:
-        pass
-
-    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
-        return math.inf
 
 
 @settings(max_examples=10)

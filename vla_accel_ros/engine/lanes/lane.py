@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vla_accel_ros.engine.request import DENOISE, MicroBatch, Request
 
@@ -41,6 +41,14 @@ class Launched:
         A group of a frame is not: two of them would be put before an action.
         """
         return self.wait is not None and self.batch.stage == DENOISE and self.batch.steps == 1
+
+    def complete(self) -> None:
+        """Return when its results are there. What is raised meanwhile is the error of all that have none."""
+        try:
+            if self.wait is not None:
+                self.wait()
+        except Exception as error:
+            _fail([r for r in self.batch.requests if not (r.finished or r.released)], error)
 
 
 class Lane:
@@ -78,6 +86,18 @@ class Lane:
         """Whether the caller is its thread."""
         return self._thread is threading.current_thread()
 
+    def launch(self, batch: MicroBatch, run: Callable[[MicroBatch], Callable[[], None] | None]) -> Launched:
+        """Have what is not finished of it computed, waiting only for what `run` waits for."""
+        alive = tuple(request for request in batch.requests if not request.finished)
+        launched = Launched(batch, self.chosen_s, computed=bool(alive))
+        try:
+            if alive:
+                with self.timing(batch):
+                    launched.wait = run(replace(batch, requests=alive))
+        except Exception as error:
+            _fail(alive, error)
+        return launched
+
     def start(self, turn: Callable[[Callable[[], bool]], object]) -> None:
         """Call `turn` again and again in a thread. It runs something, or waits until something may be new or
         until its argument, a function, returns True: the lane is being stopped."""
@@ -97,6 +117,11 @@ class Lane:
         if self._thread is not None and not self.entered:
             self._thread.join()
         self._thread = None
+
+
+def _fail(requests: Iterable[Request], error: Exception) -> None:
+    for request in requests:
+        request.error, request.finished = error, True
 
 
 def _run(turn: Callable[[Callable[[], bool]], object], stopping: threading.Event) -> None:

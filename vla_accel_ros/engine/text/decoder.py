@@ -70,8 +70,7 @@ class TextDecoder:
                 f"{self._config.answers} answers."
             )
         seed = (self._config.seed, request.number, 1) if request.seed is None else request.seed
-        prefix, text = request.prefix, TextStream(self._tokenizer, request.stop)
-        assert prefix is not None
+        prefix, text = request.frame, TextStream(self._tokenizer, request.stop)
         request.progress = self._answers.begin(
             prefix.slot,
             prefix.n_tokens,

@@ -15,7 +15,7 @@ from torch import nn
 
 from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.runner import has_stages
+from vla_accel_ros.engine.options import has_stages
 from vla_accel_ros.engine.stages.plain.stages import PlainStages
 from vla_accel_ros.engine.stages.stage import Recent
 from vla_accel_ros.models.pi.model import Pi

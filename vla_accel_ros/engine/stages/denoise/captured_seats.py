@@ -9,26 +9,22 @@ From WIDE_ROWS on a step is that of engine.stages.denoise.wide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.denoise.denoise import Denoise, Form, check_fits
 from vla_accel_ros.engine.stages.denoise.wide import Wide
 from vla_accel_ros.engine.stages.memory.host_buffers import Field, HostRing, Inputs, Pending
-from vla_accel_ros.engine.stages.precision import SmallLayer
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.kernels.ops import Ops
-from vla_accel_ros.kernels.reference.flow import Guide
-from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow
 from vla_accel_ros.models.layers.packed import Part, Span
-from vla_accel_ros.models.pi.folded import Expert
 
 WIDE_ROWS = 96
 """Rows of a step from which on cuBLAS is faster than the kernels for few rows: two chunks, on an H200."""
@@ -41,40 +37,17 @@ class StaggeredStep(Denoise):
     of Denoise.
     """
 
-    def __init__(
-        self,
-        config: PiConfig,
-        expert: Expert,
-        pool: KVPool,
-        tables: tuple[Tensor, Tensor],
-        ops: Ops,
-        batch: int,
-        small: Sequence[SmallLayer] | None = None,
-        clean: Callable[[], Expert] | None = None,
-        time_rule: str = "openpi",
-        joints: int | None = None,
-    ) -> None:
-        super().__init__(config, expert, pool, tables, ops, batch, small, clean, time_rule, joints)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        seats = len(self.x)
         # Each row begins at a multiple of 16 bytes.
-        self._seats = Inputs(self.device, {"where": (torch.int32, (4, -(-batch // 4) * 4))})
-        self._look_at(self._seats.fields["where"])
+        self._seats = Inputs(self.device, {"where": (torch.int32, (4, -(-seats // 4) * 4))})
+        self.where = self._seats.fields["where"]
+        self.slots, self.lengths, self.steps, counted = self.where[:, :seats].unbind(0)
         self.lengths.fill_(1)
-        self.magnitudes.dims.fill_(self.joints)
-
-    def _look_at(self, where: Tensor) -> None:
-        self.where = where
-        self.slots, self.lengths, self.steps, counted = where[:, : len(self.x)].unbind(0)
+        counted.fill_(self.joints)
         self.magnitudes = self.magnitudes._replace(dims=counted)
         self._sequences = self._sequences._replace(positions=self.lengths)
-
-    def share(self, larger: StaggeredStep) -> None:
-        """Compute the first seats of a larger stage, in its buffers."""
-        batch = len(self.x)
-        self.x, self.update, self.state = larger.x[:batch], larger.update[:batch], larger.state[:batch]
-        self.magnitudes = larger.magnitudes._replace(values=larger.magnitudes.values[:batch])
-        target, weights, gains, reach, committed = larger.guide
-        self.guide = Guide(target[:batch], weights[:batch], gains[:batch], reach, committed[:batch])
-        self._look_at(larger.where)
 
     def place(self, where: np.ndarray) -> None:
         """Set what `where` has, int32 of its shape; nothing is waited for."""
@@ -99,7 +72,7 @@ class WideStep(Wide, StaggeredStep):
 
 
 class CapturedSeats:
-    """The `engine.stages.denoise.seats.Seats` of the stages of one engine. Not for several threads at once.
+    """The `Seats` of the stages of one engine. Not for several threads at once.
 
     Prefixes must be spans of the stages' pool. The stage is captured before the first chunk is taken, or
     ahead by `prepare`. wide: whether for many rows; None = as there are. Many are computed with the exact
@@ -107,11 +80,6 @@ class CapturedSeats:
     arithmetic.
     ops: as of Stages. committed: whether `prepare` is for committed actions, too; else the first chunk with
     some waits for the capture. partition: see Stages; None = that of the stream which a step is in.
-
-    sizes: numbers of seats that have graphs of their own; a step computes the fewest that hold all chunks, so
-    that empty seats cost less. Products of other numbers of rows round differently, so a chunk is the same to
-    the bit whatever it is batched with only with one size, `count`, which None is; powers_of_two has the
-    usual ones.
     """
 
     def __init__(
@@ -123,7 +91,6 @@ class CapturedSeats:
         ops: Ops | None = None,
         committed: bool = False,
         partition: Hashable = None,
-        sizes: Sequence[int] | None = None,
     ) -> None:
         self.count, self.steps = count, steps
         pool, config = stages.pool, stages.model.config
@@ -131,18 +98,10 @@ class CapturedSeats:
         small, ops = stages.small.expert(expert.layers), ops or stages.make_ops()
         self._pool, self._stages, self._partition = pool, stages, partition
         more = partial(stages.clean, steps), stages.time_rule, stages.joints
-
-        def made(seats: int) -> StaggeredStep:
-            given = config, expert, pool, stages.tables, ops, seats
-            rows = seats * (config.horizon + (config.kind == "pi0"))
-            many = rows >= WIDE_ROWS if wide is None else wide
-            return WideStep(*given, None, *more) if many else StaggeredStep(*given, small, *more)
-
-        self.stage = made(count)
-        self._steps = [made(size) for size in sorted(set(sizes or ())) if size < count]
-        for step in self._steps:
-            step.share(self.stage)
-        self._steps.append(self.stage)
+        given = config, expert, pool, stages.tables, ops, count
+        rows = count * (config.horizon + (config.kind == "pi0"))
+        many = rows >= WIDE_ROWS if wide is None else wide
+        self.stage = WideStep(*given, None, *more) if many else StaggeredStep(*given, small, *more)
         self._where = np.zeros(self.stage.where.shape, np.int32)
         self._where[1], self._where[3] = 1, self.stage.joints
         self._guides: list[Inpainting | None] = [None] * count
@@ -167,15 +126,12 @@ class CapturedSeats:
 
     def _capture(self, form: Form) -> None:
         self._enter()
-        for step in self._steps:
-            step.use(form)
-            step.capture(self._stages.partitions[step.partition])
+        self.stage.use(form)
+        self.stage.capture(self._stages.partitions[self.stage.partition])
 
     def _enter(self) -> None:
         """Compute in the partition from now on."""
-        partition = self._stages.partition(self._partition)
-        for step in self._steps:
-            step.partition = partition
+        self.stage.partition = self._stages.partition(self._partition)
 
     @torch.inference_mode()
     def take(
@@ -230,11 +186,10 @@ class CapturedSeats:
     def step(self, taken: Sequence[int]) -> None:
         """See Seats. Seats that are not among these are computed too, and put back."""
         self._enter()
-        x = self.stage.x
+        stage, x = self.stage, self.stage.x
         kept = [(seat, x[seat].clone()) for seat in sorted(self._begun.difference(taken))]
-        stage = next(step for step in self._steps if len(step.x) > max(taken))
         stage.use(max(Form.of(self._guides[seat]) for seat in taken))
-        self.stage.place(self._where)
+        stage.place(self._where)
         stage.run()
         for seat, waiting in kept:
             x[seat] = waiting
@@ -251,11 +206,6 @@ class CapturedSeats:
     def result(self, seat: int) -> Pending:
         """See Seats."""
         return self.stage.readback.one(seat)
-
-
-def powers_of_two(count: int) -> list[int]:
-    """Sizes for so many seats: 1, 2, 4, ... below, and count."""
-    return [*(1 << power for power in range((count - 1).bit_length())), count]
 
 
 def _begin_fields(stage: StaggeredStep, steps: int) -> dict[str, Field]:
