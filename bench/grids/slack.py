@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from full_size.policies import policy_of, random_observation
 from grids.measure import Window
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.lanes.lane import Stream
 from vla_accel_ros.engine.request import ASK, Request
-from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.types import Observation
 

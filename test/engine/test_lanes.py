@@ -12,7 +12,7 @@ import pytest
 from test_scheduler import WAIT_S, System
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, ONE, TEXT_APART
-from vla_accel_ros.engine.lanes.lane import Lane
+from vla_accel_ros.engine.lanes.lane import Lane, Stream
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks, WholeChunks
 from vla_accel_ros.engine.policies.lanes import LANES, in_lanes
 from vla_accel_ros.engine.policies.policy import Policy
@@ -20,7 +20,6 @@ from vla_accel_ros.engine.policies.text import TextInSlack
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.scheduler import Scheduler
-from vla_accel_ros.engine.streams import Stream
 
 
 class Overlapping(System):
@@ -68,8 +67,7 @@ class Overlapping(System):
 
     def _advance(self, lane: str, batch: MicroBatch | None) -> None:
         one = self.lanes[lane]
-        before, one.ahead = one.ahead, None
-        self.scheduler._run(one, batch, before)
+        self.scheduler._postprocess(one, self.scheduler._run(one, batch))
         self.scheduler._end(one)
         self.scheduler._queue.settle()
 

@@ -17,10 +17,10 @@ from openvla_builders import ACTIONS, make_openvla_folder, make_openvla_observat
 from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import PoolExhausted
+from vla_accel_ros.engine.lanes.lane import Stream
 from vla_accel_ros.engine.policies import policy as scheduling
 from vla_accel_ros.engine.request import ENCODE, OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.robots import Embodiment, Robots
-from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
 from vla_accel_ros.models.openvla.processing import ActionStats

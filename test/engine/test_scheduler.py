@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
-from vla_accel_ros.engine.lanes.lane import Lane
+from vla_accel_ros.engine.lanes.lane import Lane, Stream
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks, WholeChunks
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.policies.text import TextInSlack
@@ -43,7 +43,6 @@ from vla_accel_ros.engine.request import (
     Request,
 )
 from vla_accel_ros.engine.scheduler import Scheduler
-from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.types import Observation
 
 WAIT_S = 20.0

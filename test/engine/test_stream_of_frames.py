@@ -11,10 +11,10 @@ import pytest
 from builders import make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.lanes.lane import Stream
 from vla_accel_ros.engine.policies.overload import Degradation, Degrading
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.streaming import MOST_UNDELIVERED, MOST_WAITING, Pace, Ports, Streaming, Text
-from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.types import Chunk, Observation, Torn
 
 

@@ -16,8 +16,9 @@ import torch
 
 from vla_accel_ros.engine.actors.flow import FlowActor
 from vla_accel_ros.engine.actors.tokens import PackedTokenActor, TokenActor, slots_for
+from vla_accel_ros.engine.answers import TextDecoder
 from vla_accel_ros.engine.config import AUTO, SEQUENTIAL, EngineConfig, offload_share
-from vla_accel_ros.engine.frames.prefill import (
+from vla_accel_ros.engine.frames import (
     ENCODED_ONLY,
     CapturedPlainPrefill,
     CapturedPrefill,
@@ -57,7 +58,6 @@ from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.plain.stages import PlainStages
 from vla_accel_ros.engine.stages.prefill.towers import Towers
 from vla_accel_ros.engine.stages.stages import Progress, Stages
-from vla_accel_ros.engine.text.decoder import TextDecoder
 from vla_accel_ros.extensions import POLICIES, find
 from vla_accel_ros.kernels.ops import ops_for
 from vla_accel_ros.models.layers.quantized import INT4, INT8

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Protocol
 
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
-from vla_accel_ros.engine.lanes.lane import Lane, Launched
+from vla_accel_ros.engine.lanes.lane import Lane, Launched, Stream, Streams
 from vla_accel_ros.engine.lanes.times import note
 from vla_accel_ros.engine.policies.overload import Degradation, Degrading
 from vla_accel_ros.engine.policies.policy import Policy
@@ -30,7 +30,6 @@ from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.queue import Queue, tell
 from vla_accel_ros.engine.readiness import Readiness
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, MicroBatch, Request
-from vla_accel_ros.engine.streams import Stream, Streams
 
 FAILED_AGAIN_S = 0.1
 """How soon a lane's thread goes on after a step that failed."""
@@ -211,10 +210,13 @@ class Scheduler:
         idle = False
         try:
             with lane.computing():
-                batch, before = self._schedule(lane), lane.ahead
-                lane.ahead = None
-                idle = batch is None and before is None
-                return () if idle else self._run(lane, batch, before)
+                before = lane.ahead
+                batch = self._schedule(lane)
+                launched = self._run(lane, batch)
+                self._postprocess(lane, launched)
+                advanced = [*(before.batch.requests if before else ()), *(batch.requests if batch else ())]
+                idle = not advanced
+                return tuple(advanced)
         finally:
             try:
                 self._end(lane)
@@ -236,27 +238,25 @@ class Scheduler:
             self._queue.tell_left()
         return batch
 
-    def _run(self, lane: Lane, batch: MicroBatch | None, before: Launched | None) -> tuple[Request, ...]:
-        """Launch this one, if there is one, behind the one before, and postprocess that, and this one unless
-        it may run ahead; returns the requests of both."""
-        advanced = () if before is None else before.batch.requests
+    def _run(self, lane: Lane, batch: MicroBatch | None) -> Launched | None:
+        """Launch it behind what ran ahead, which is postprocessed; None if it may run ahead itself."""
+        before, lane.ahead = lane.ahead, None
         if batch is None or batch.requests[-1].kind == ASK:  # text is waited for as it is computed
             self._postprocess(lane, before)
             before = None
         if batch is None:
-            return advanced
+            return None
         try:
             launched = lane.launch(batch, self._runner.run)
         finally:
             self._postprocess(lane, before)
-        if lane.runs_ahead and launched.is_short:
-            lane.ahead = launched
-            launched.told = tuple(r for r in batch.requests if not (r.awaited or r.released))
-            for request in launched.told:
-                tell(request)
-        else:
-            self._postprocess(lane, launched)
-        return (*advanced, *batch.requests)
+        if not (lane.runs_ahead and launched.is_short):
+            return launched
+        lane.ahead = launched
+        launched.told = tuple(r for r in batch.requests if not (r.awaited or r.released))
+        for request in launched.told:
+            tell(request)
+        return None
 
     def _postprocess(self, lane: Lane, launched: Launched | None) -> None:
         """Wait for its results; the finished leave, give back what they hold, and are told."""

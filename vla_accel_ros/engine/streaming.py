@@ -23,10 +23,10 @@ import numpy as np
 from vla_accel_ros.engine.config import FRESH_FIRST
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
+from vla_accel_ros.engine.lanes.lane import Stream
 from vla_accel_ros.engine.loop import Awaited, Loop, LoopRecord, LoopStats
 from vla_accel_ros.engine.policies.overload import Degradation
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
-from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.types import Chunk, Observation, Torn
 
 _LOG = logging.getLogger(__name__)

@@ -9,9 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from vla_accel_ros.engine.kv.pages import PagePool
 from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
-from vla_accel_ros.engine.kv.store import KVStore, State
+from vla_accel_ros.engine.kv.store import KVStore, PagePool, State
 from vla_accel_ros.models.config import GemmaConfig
 
 TINY = GemmaConfig(width=4, depth=1, mlp=4, heads=1, kv_heads=1, head_dim=2)

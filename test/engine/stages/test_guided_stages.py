@@ -206,14 +206,15 @@ def test_a_stage_has_a_graph_for_each_form_and_partition() -> None:
     setting = Setting("pi05", "cuda")
     setting.stages.partitions["fast"] = torch.cuda.Stream(priority=-1)
     wanted, made = setting.act([0], None).actions, []
-    for partition in (None, "fast"):
-        given = setting.noise[:1], None, [0], [LENGTHS[0]], STEPS
-        made.append(setting.stages.act(*given, partition=partition).actions)
-        seats = CapturedSeats(setting.stages, 2, STEPS, wide=False, partition=partition)
-        batch = Seated(seats)
-        setting.begin(batch, 0, None)
-        batch.run()
-        made.append(batch.flows[0].actions)
+    for stream in setting.stages.partitions.values():
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            made.append(setting.stages.act(setting.noise[:1], None, [0], [LENGTHS[0]], STEPS).actions)
+            batch = Seated(CapturedSeats(setting.stages, 2, STEPS, wide=False))
+            setting.begin(batch, 0, None)
+            batch.run()
+            made.append(batch.flows[0].actions)
+    torch.cuda.synchronize()
     assert torch.equal(made[0], wanted) and torch.equal(made[2], wanted) and torch.equal(made[1], made[3])
     assert len(setting.stages.denoise(1, STEPS)._graphs) == 2
 

@@ -19,13 +19,12 @@ from openvla_builders import make_openvla, make_openvla_config, make_openvla_fol
 from seated import Seated
 from torch import Tensor
 
-from vla_accel_ros.engine.kv.pages import PagePool
+from vla_accel_ros.engine.answers import Answers
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.kv.store import KVStore
+from vla_accel_ros.engine.kv.store import KVStore, PagePool
 from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.stages import Stages
-from vla_accel_ros.engine.text.answers import Answers
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.config import GemmaConfig, LlamaConfig
 from vla_accel_ros.models.flow.sampling import sample

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from openvla_builders import make_openvla, make_openvla_config, make_openvla_folder
 from torch import Tensor
 
-from vla_accel_ros.engine.kv.pages import PagePool
+from vla_accel_ros.engine.answers import Answers
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.kv.store import KVStore
+from vla_accel_ros.engine.kv.store import KVStore, PagePool
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
-from vla_accel_ros.engine.text.answers import Answers
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.layers.packed import Segment, Span, forward

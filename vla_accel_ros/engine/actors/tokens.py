@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.config import EngineConfig
-from vla_accel_ros.engine.frames.prefill import EncodeOnly
+from vla_accel_ros.engine.frames import EncodeOnly
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.policies.tokens import draft_lengths, most_riders
 from vla_accel_ros.engine.profile import Times

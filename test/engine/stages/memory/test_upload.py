@@ -14,7 +14,7 @@ from builders import CAMERAS, make_config, make_model, make_observation, make_po
 from openvla_builders import CAMERA, make_openvla_folder, make_openvla_observation
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.frames.prefill import EncodeOnly
+from vla_accel_ros.engine.frames import EncodeOnly
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.stages.memory.host_memory import Registration

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.frames.prefill import CapturedPlainPrefill, PlainPrefill
+from vla_accel_ros.engine.frames import CapturedPlainPrefill, PlainPrefill
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.denoise.seats import PlainSeats, Seats
 from vla_accel_ros.engine.stages.plain.prefix import Resize

@@ -9,7 +9,7 @@ From WIDE_ROWS on a step is that of engine.stages.denoise.wide.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -79,7 +79,7 @@ class CapturedSeats:
     weights, whatever the stages' precision: reading fewer bits makes less of the reading, not of the
     arithmetic.
     ops: as of Stages. committed: whether `prepare` is for committed actions, too; else the first chunk with
-    some waits for the capture. partition: see Stages; None = that of the stream which a step is in.
+    some waits for the capture.
     """
 
     def __init__(
@@ -90,13 +90,12 @@ class CapturedSeats:
         wide: bool | None = None,
         ops: Ops | None = None,
         committed: bool = False,
-        partition: Hashable = None,
     ) -> None:
         self.count, self.steps = count, steps
         pool, config = stages.pool, stages.model.config
         expert, device = stages.denoise(1, steps).expert, pool.k.device
         small, ops = stages.small.expert(expert.layers), ops or stages.make_ops()
-        self._pool, self._stages, self._partition = pool, stages, partition
+        self._pool, self._stages = pool, stages
         more = partial(stages.clean, steps), stages.time_rule, stages.joints
         given = config, expert, pool, stages.tables, ops, count
         rows = count * (config.horizon + (config.kind == "pi0"))
@@ -130,8 +129,8 @@ class CapturedSeats:
         self.stage.capture(self._stages.partitions[self.stage.partition])
 
     def _enter(self) -> None:
-        """Compute in the partition from now on."""
-        self.stage.partition = self._stages.partition(self._partition)
+        """Compute in the partition of the current stream from now on."""
+        self.stage.partition = self._stages.partition()
 
     @torch.inference_mode()
     def take(

@@ -33,7 +33,7 @@ class Chain(Protocol):
     def encode(self, images: int) -> Encode: ...
     def prefill(self, views: int, prompt: int, batch: int = 1) -> Prefill: ...
     def prefixing(self, frame: Frame | None = None) -> AbstractContextManager[None]: ...
-    def partition(self, given: Hashable) -> Hashable: ...
+    def partition(self) -> Hashable: ...
     def record(self, stage: Stage, partition: Hashable) -> None: ...
     def replay(self, stage: Stage, partition: Hashable) -> None: ...
 
@@ -81,7 +81,6 @@ class Groups:
         prompt: Callable[[], Tensor],
         slot: int,
         taken: Callable[[], None] = lambda: None,
-        partition: Hashable = None,
     ) -> Frame:
         """Compute the first group of a prefix; arguments as of Stages.observe, but for one frame."""
         stages = self._stages
@@ -93,7 +92,7 @@ class Groups:
                 prefill = stages.prefill(len(images), len(words))
                 prefill.set([words], [slot])
                 groups, seen = self._groups(encode, prefill), len(encode.tokens)
-                frame = Frame(slot, seen + len(words), seen, groups, stages.partition(partition))
+                frame = Frame(slot, seen + len(words), seen, groups, stages.partition())
                 self._record(frame)
                 self._next(frame)
             finally:  # whoever lends the images may overwrite them when this is over, whatever it came to
@@ -130,9 +129,9 @@ class Groups:
             with suppress(Exception):  # whose frame it is will be told, not who comes between
                 self._next(frame)
 
-    def build(self, images: np.ndarray, prompt: Tensor, slot: int, partition: Hashable = None) -> None:
+    def build(self, images: np.ndarray, prompt: Tensor, slot: int) -> None:
         """Record all groups of such a frame."""
-        frame = self.begin(images, lambda: prompt, slot, partition=partition)
+        frame = self.begin(images, lambda: prompt, slot)
         while frame.groups:
             self.advance(frame)
 

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from vla_accel_ros.engine.frames.preprocess import check_whole
 from vla_accel_ros.engine.stages.memory.offload import LayerRing
 from vla_accel_ros.engine.stages.memory.offload_report import OffloadReport, measure
-from vla_accel_ros.engine.stages.memory.upload import ImageUpload
+from vla_accel_ros.engine.stages.memory.upload import ImageUpload, check_whole
 from vla_accel_ros.engine.stages.stage import Stage, put
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.models.layers.vit import Blocks, Tower

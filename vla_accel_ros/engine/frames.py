@@ -22,11 +22,11 @@ from typing import NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.frames.preprocess import Preprocess, check_whole
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.request import ENCODE, PREFILL, Request
 from vla_accel_ros.engine.robots import Embodiment, Robots
+from vla_accel_ros.engine.stages.memory.upload import Preprocess, check_whole
 from vla_accel_ros.engine.stages.plain.stages import PlainStages
 from vla_accel_ros.engine.stages.prefill.groups import Frame, Groups
 from vla_accel_ros.engine.stages.prefill.towers import Towers
@@ -160,7 +160,7 @@ class GroupedPrefill(CapturedPrefill):
 
     def __init__(self, stages: Stages, groups: Groups) -> None:
         super().__init__(stages)
-        self._groups = groups
+        self.groups = groups
 
     def begin(self, observation: Observation, policy: AnyPolicy, slot: int) -> Frame:
         """The first group of what `observe` computes, after which the images are needed no longer.
@@ -172,15 +172,7 @@ class GroupedPrefill(CapturedPrefill):
         def words() -> Tensor:
             return torch.tensor(policy.prompt(observation.instruction, observation.state))
 
-        return self._groups.begin(images, words, slot, partial(check_whole, observation))
-
-    def advance(self, frame: Frame) -> None:
-        """The next group."""
-        self._groups.advance(frame)
-
-    def wait(self) -> None:
-        """Return when the last group is computed."""
-        self._groups.wait()
+        return self.groups.begin(images, words, slot, partial(check_whole, observation))
 
 
 class CapturedPlainPrefill(PlainPrefill):
@@ -277,11 +269,11 @@ class Frames:
                 doing = _InProgress(prefill.begin(observation, robot.policy, slot), robot)
             request.progress = doing
         else:
-            prefill.advance(doing.frame)
+            prefill.groups.advance(doing.frame)
         frame, robot = doing
         if frame.groups:
             request.stage = ENCODE if frame.encodes else PREFILL
-            return prefill.wait
+            return prefill.groups.wait
         request.progress = None
         seen = Extent(frame.length, frame.images)
         request.result = self._prefixes.publish(frame.slot, observation, robot, *seen)
