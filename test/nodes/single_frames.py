@@ -20,6 +20,6 @@ def chunk_of(operator: Operator, send: Callable[[], int]) -> Chunk:
             stamps.add(send())
         return next((r.chunk for r in operator.chunks if r.chunk.stamp_ns in stamps), None)
 
-    chunk = operator.wait(answered, 30.0, "chunk of a frame")
+    chunk = operator.wait(answered, 90.0, "chunk of a frame")
     assert chunk is not None
     return chunk

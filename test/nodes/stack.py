@@ -57,7 +57,7 @@ class Stack:
         for process in processes:
             if process.process.poll() is not None:
                 process.start()
-        operator.stop_cameras(timeout_s=60.0)
+        operator.stop_cameras(timeout_s=180.0)
         call(operator, Trigger, "trajectory/resume", Trigger.Request())  # which may not be held
         set_going(operator)
         for process in processes:
@@ -66,7 +66,7 @@ class Stack:
 
 def set_going(operator: Operator) -> None:
     """Tell the robot something to do and wait until it moves."""
-    operator.wait(lambda: operator.measured, 30.0, "joint state")
+    operator.wait(lambda: operator.measured, 90.0, "joint state")
     operator.instruct(operator.reset("reach", 1))
     wait_for_motion(operator)
 
@@ -82,10 +82,10 @@ def wait_for_recorder(operator: Operator, *more: str, image: str = "image_raw") 
         there = node.get_subscriptions_info_by_topic(node.resolve_topic_name(topic))
         return any(subscription.node_name == "recorder" for subscription in there)
 
-    operator.wait(lambda: all(map(listens, topics)), 60.0, "recorder that listens to all")
+    operator.wait(lambda: all(map(listens, topics)), 180.0, "recorder that listens to all")
 
 
-def wait_for_motion(operator: Operator, timeout_s: float = 40.0) -> None:
+def wait_for_motion(operator: Operator, timeout_s: float = 120.0) -> None:
     """Wait until a joint moves at some speed."""
     since_ns = operator.now_ns()
     operator.wait(
@@ -95,14 +95,14 @@ def wait_for_motion(operator: Operator, timeout_s: float = 40.0) -> None:
     )
 
 
-def wait_for_rest(operator: Operator, timeout_s: float = 10.0) -> None:
+def wait_for_rest(operator: Operator, timeout_s: float = 30.0) -> None:
     """Wait until the arm has stood still for 0.3 s."""
     operator.wait(lambda: all(speed(j) < REST_RAD_S for j in operator.joints[-30:]), timeout_s, "standstill")
 
 
 def wait_until_ns(operator: Operator, stamp_ns: int) -> None:
     """Wait for a joint state of this time."""
-    operator.wait(lambda: operator.measured.stamp_ns >= stamp_ns, 30.0, "joint state of a later time")
+    operator.wait(lambda: operator.measured.stamp_ns >= stamp_ns, 90.0, "joint state of a later time")
 
 
 def assert_ends_at_rest(operator: Operator) -> None:

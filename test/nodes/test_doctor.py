@@ -71,9 +71,9 @@ def test_a_healthy_robot_is_well(start, operator, doctor):
     start("sim_robot")
     start("trajectory", autostart=True, lead_s=0.1)
     start("inference", autostart=True, language_hz=0.0, denoise_steps=2)
-    operator.wait(lambda: operator.measured, 30.0, "joint state")
+    operator.wait(lambda: operator.measured, 90.0, "joint state")
     operator.instruct(operator.reset("reach", 1))
-    operator.wait(lambda: operator.sent, 60.0, "trajectory")
+    operator.wait(lambda: operator.sent, 180.0, "trajectory")
     status, report = doctor("--seconds", 2)
     assert status == 0, [finding for finding in report if finding[1] == "error"]
     assert not [finding for finding in report if finding[1] == "error"], report
@@ -88,7 +88,7 @@ def test_a_healthy_robot_is_well(start, operator, doctor):
 
 def test_whether_the_robot_could_move_from_its_start_to_a_motion(start, operator, verdict, tmp_path):
     start("sim_robot")
-    operator.wait(lambda: operator.measured, 30.0, "joint state")
+    operator.wait(lambda: operator.measured, 90.0, "joint state")
     status, (trajectory, inference) = verdict()
     assert status == 1
     assert trajectory == "/trajectory: does not run -> ros2 launch vla_accel_ros bringup.launch.py"

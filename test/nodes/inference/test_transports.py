@@ -152,7 +152,7 @@ def test_every_transport_brings_the_pixels_that_were_sent(cameras, operator, con
             where = values.get("memory of the ring")
             return values.get("lost") == "0" and where in ("copied", "page-locked", "mapped")
 
-        operator.wait(reported, 30.0, "diagnostics of the ring")
+        operator.wait(reported, 90.0, "diagnostics of the ring")
 
 
 @pytest.mark.parametrize("cameras", [{"front": "ring", "wrist": "compressed"}], ids=["both"], indirect=True)
@@ -181,9 +181,9 @@ def test_a_robot_whose_cameras_write_rings_is_driven_and_killed_and_leaves_nothi
     node = start(
         "inference", model=str(model), contract=str(path), denoise_steps=1, language_hz=0.0, autostart=True
     )
-    operator.wait(lambda: operator.measured, 30.0, "joint state")
+    operator.wait(lambda: operator.measured, 90.0, "joint state")
     operator.instruct(INSTRUCTION)
-    operator.wait(lambda: operator.chunks, 40.0, "chunk")
+    operator.wait(lambda: operator.chunks, 120.0, "chunk")
     domain = operator.node.context.get_domain_id()
     segments = [segment_path(ring_name(domain, "", camera.name)) for camera in contract.cameras]
     assert all(segment.exists() for segment in segments)
@@ -191,8 +191,8 @@ def test_a_robot_whose_cameras_write_rings_is_driven_and_killed_and_leaves_nothi
     robot.kill()
     killed_ns = operator.now_ns()
     robot.start()
-    operator.wait(lambda: operator.chunks[-1].chunk.stamp_ns > killed_ns, 40.0, "chunk of the new robot")
+    operator.wait(lambda: operator.chunks[-1].chunk.stamp_ns > killed_ns, 120.0, "chunk of the new robot")
     node.kill()
     assert all(segment.exists() for segment in segments), "a reader takes nothing with it"
     robot.end()
-    until(lambda: not any(segment.exists() for segment in segments), 30.0, "end of the segments")
+    until(lambda: not any(segment.exists() for segment in segments), 90.0, "end of the segments")
