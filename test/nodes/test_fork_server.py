@@ -117,6 +117,19 @@ def test_signals_reach_it(ways: tuple[Start, Start], number: int) -> None:
         assert not Path(f"/proc/{process.pid}").exists(), "nobody has asked how it ended"
 
 
+def test_proc_shows_of_it_what_it_shows_of_a_process_from_nothing(ways: tuple[Start, Start]) -> None:
+    seen = []
+    for start in ways:
+        start.environment["VLA_LAUNCHER"] = "no matter"
+        process = start("tell", "waits", "--ros-args", "-r", "__ns:=/arm")
+        until(start.has_told, 90.0, "running process")
+        files = (Path(f"/proc/{process.pid}/{name}").read_bytes() for name in ("cmdline", "environ"))
+        seen.append([sorted(filter(None, file.split(b"\0"))) for file in files])
+        process.kill()
+        assert process.wait(90.0) == -signal.SIGKILL
+    assert seen[0] == seen[1]
+
+
 def test_two_that_end_in_another_order(ways: tuple[Start, Start]) -> None:
     start = ways[True]
     first, second = start("tell", "waits"), start("tell", "7")

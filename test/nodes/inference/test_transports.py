@@ -17,7 +17,7 @@ import yaml
 from builders import make_checkpoint
 from running import until
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
-from single_frames import chunk_of
+from single_frames import SingleFrames
 
 from vla_accel_msgs.msg import FrameHandle
 from vla_accel_ros.contract.contract import Contract
@@ -51,6 +51,7 @@ class Cameras:
 
     def __init__(self, operator: Operator, contract: Contract) -> None:
         self._operator, self._contract, self._rings = operator, contract, ExitStack()
+        self._frames = SingleFrames(operator)
         publish = operator.node.create_publisher
         self._publishers = {
             c.name: publish(KINDS[c.transport], c.topic, qos.SENSOR) for c in contract.cameras
@@ -91,8 +92,8 @@ class Cameras:
         return stamp_ns
 
     def chunk_of(self, images: dict[str, np.ndarray], positions: np.ndarray) -> Chunk:
-        """A chunk of this frame, see chunk_of."""
-        return chunk_of(self._operator, lambda: self.send(images, positions))
+        """A chunk of this frame, see SingleFrames."""
+        return self._frames.chunk_of(lambda: self.send(images, positions), positions)
 
 
 @pytest.fixture
