@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from groups import STARTING, group, order
 from installed import install
 from lacking import sentence
+from workers import STARTING, group, order
 
 try:
     import hypothesis

@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from groups import FIRST, STARTING, group
+from workers import FIRST, STARTING, group
 
 HERE = Path(__file__).parent
 FIXTURES = {"shared_start", "operator", "ros_domain", "shared_domain"}
@@ -23,7 +23,7 @@ def starts(path: Path) -> bool:
 
 @pytest.mark.parametrize("path", [path for path in FILES if starts(path)], ids=str)
 def test_who_starts_nodes_is_in_a_group(path: Path) -> None:
-    assert group(path) in STARTING, f"add it to test/groups.py: {path}"
+    assert group(path) in STARTING, f"add it to test/workers.py: {path}"
 
 
 def test_every_file_of_a_group_is_there() -> None:
