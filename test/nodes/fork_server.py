@@ -172,9 +172,10 @@ def _reaped() -> list[tuple[int, int]]:
 def show(arguments: list[str], environment: Mapping[str, str]) -> None:
     """Have /proc tell these of this process. Raises ValueError where there is no room for them."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    bounds = [int(field) for field in fields[45:49]]  # arg_start, arg_end, env_start, env_end
+    arguments_at, arguments_end, environment_at, environment_end = map(int, fields[45:49])
     entries = [f"{name}={value}" for name, value in environment.items()]
-    for begin, end, words in ((*bounds[:2], arguments), (*bounds[2:], entries)):
+    shown = ((arguments_at, arguments_end, arguments), (environment_at, environment_end, entries))
+    for begin, end, words in shown:
         told = b"".join(word.encode() + b"\0" for word in words)
         if len(told) > end - begin:
             raise ValueError(
