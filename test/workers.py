@@ -17,6 +17,7 @@ ROBOTS = {
     "tools": "demo",
 }
 NODES = {
+    "bench": "processes stream",
     "launch": "ros2_launch",
     "nodes": "added_controller clock_watch doctor fork_server graph lifecycle_nodes params process"
     " security_policies service_calls sim_robot",
