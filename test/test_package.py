@@ -137,6 +137,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.timeout(1800)  # a build takes a minute of processor time
 def test_colcon_installs_what_ros2_run_and_launch_look_for(workspace: Path) -> None:
     package = workspace / "install" / "vla_accel_ros"
     assert {path.name for path in (package / "lib" / "vla_accel_ros").iterdir()} == EXECUTABLES
