@@ -34,7 +34,7 @@ AGAINST_THE_ARROWS: set[tuple[str, str]] = set()
 CIRCLES: set[frozenset[str]] = set()
 ROS_OUTSIDE_OF_NODES: set[str] = set()
 
-WITHOUT_TORCH = ("types", "timeline", "contract", "control", "sensing", "recording")
+WITHOUT_TORCH = ("types", "timeline", "contract", "control", "sensing", "recording", "fleet")
 """What a robot without a GPU needs."""
 NEEDS_TORCH = {
     "contract.model_check",  # describes a checkpoint, which models reads with torch
