@@ -1,2 +1,3 @@
-"""Many robots, one engine or several: what is known of each robot's task (`task`), what robots and scheduler
-tell each other (`protocol`). Nothing here imports torch or ROS."""
+"""Many robots, one engine or several. protocol: what robots and scheduler tell each other; task: what is
+known of each robot's task; client: a robot's side, when it asks and which answers it takes; execution: what
+it still executes. Nothing here imports torch or ROS."""
