@@ -107,7 +107,7 @@ class FleetClient:
         """Start over, as at activation and when the clock has jumped: what was asked is for nobody."""
         self._since_ns = self._heard_ns = now_ns
         self._announced_ns = -10 * S  # never
-        self._stranger = False  # whether another scheduler has answered than the one that admitted the robot
+        self._unknown = False  # a refusal came, or another scheduler's answer: it may not know the robot
         self.execution.forget()
         self._begin_task(now_ns)
 
@@ -126,7 +126,7 @@ class FleetClient:
         before, self._admission = self._admission, admission
         self._heard_ns = now_ns
         if before is None or before.scheduler != admission.scheduler:
-            self._stranger = False
+            self._unknown = False
             if self._asked is not None or self._again_ns is not None:
                 self._asked, self._again_ns = None, now_ns
             self._in_a_row, self._refusal = 0, ""
@@ -147,7 +147,7 @@ class FleetClient:
         ours = self._admission is not None and answer.scheduler == self._admission.scheduler
         if answer.round != self._round or sent is None or not ours or not self._instruction:
             self.counts["foreign"] += 1
-            self._stranger = answer.round == self._round and not ours
+            self._unknown |= answer.round == self._round and not ours
             return None
         self._heard_ns = now_ns
         if now_ns > sent.deadline_ns:
@@ -173,7 +173,7 @@ class FleetClient:
             self._asked, self._again_ns, self._in_a_row = None, now_ns, self._in_a_row + 1
         announce = self._silent(now_ns) and now_ns >= self._announce_ns()
         if announce:
-            self._announced_ns, self._stranger = now_ns, False
+            self._announced_ns, self._unknown = now_ns, False
         return Step(announce, self._wants(now_ns))
 
     def ask(self, stamp_ns: int, now_ns: int) -> Ask:
@@ -269,7 +269,7 @@ class FleetClient:
             return None
         if self._asked is not None:
             return self._asked.deadline_ns
-        if self._silent(now_ns):
+        if self._admission is None or not self._admission.admitted:
             return max(now_ns, self._announce_ns())
         return max(now_ns, self._due_ns())
 
@@ -289,6 +289,7 @@ class FleetClient:
 
     def _refused(self, answer: ChunkAnswer, sent: _Sent, now_ns: int) -> None:
         self.counts["refused"] += 1
+        self._unknown = True
         if sent is self._asked:
             retry_s = max(LEAST_GAP_S, min(answer.retry_s, LONGEST_RETRY_S))
             self._asked, self._again_ns, self._in_a_row = None, now_ns + round(retry_s * S), 0
@@ -335,7 +336,7 @@ class FleetClient:
 
     def _silent(self, now_ns: int) -> bool:
         """Whether the scheduler is to be told that there is this robot."""
-        if self._admission is None or not self._admission.admitted or self._stranger:
+        if self._admission is None or not self._admission.admitted or self._unknown:
             return True
         return self._in_a_row > 0 and now_ns - self._heard_ns > ANNOUNCE_S * S
 

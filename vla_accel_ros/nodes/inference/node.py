@@ -45,14 +45,13 @@ from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.environment import demo_contract, demo_model, lacks_profile
 from vla_accel_ros.nodes.graph import GraphCheck
 from vla_accel_ros.nodes.inference.chunk_output import ChunkOutput
+from vla_accel_ros.nodes.inference.inputs import InputsTopic, of_observations
 from vla_accel_ros.nodes.inference.instruction import Instruction
 from vla_accel_ros.nodes.inference.loading import Load, choices
 from vla_accel_ros.nodes.inference.reports import (
-    InputsTopic,
     SessionTopic,
     of_chunking,
     of_loops,
-    of_observations,
     of_overload,
     of_partition,
 )
@@ -79,6 +78,8 @@ class InferenceNode(ManagedNode):
     def configure(self) -> None:
         contract = Contract.load(value(self, "contract") or demo_contract())
         self._reporter.hardware_id = contract.robot
+        if value(self, "engine") != "local":
+            raise ValueError("engine is fleet: start the executable fleet_inference, which needs no GPU")
         load = self._choices()
         engine = self._load(load, contract)
         image_hint = IMAGE_HINT if lacks_profile() else PROFILED_HINT
