@@ -1,9 +1,10 @@
-"""Parameters of the node inference: the model, its loops, and how chunks agree."""
+"""Parameters of the node inference: the model, its loops, how chunks agree, and those of a fleet."""
 
 from __future__ import annotations
 
 from vla_accel_ros.engine.config import LANES, STAGGERING, EngineConfig
 from vla_accel_ros.fleet.horizon import ALL
+from vla_accel_ros.nodes.params.fleet import OF_A_FLEET
 from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter
 
 INFERENCE = (
@@ -280,4 +281,5 @@ INFERENCE = (
         "How the error is pulled back: identity costs nothing, exact a backward pass per denoising step.",
         choices=("identity", "exact"),
     ),
+    *OF_A_FLEET,
 )

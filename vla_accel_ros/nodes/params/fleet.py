@@ -1,0 +1,69 @@
+"""Parameters of the node inference where a fleet makes its chunks; the executable fleet_inference reads them.
+
+The node has all of inference's parameters, so that one file serves both; those of the model mean nothing
+there.
+"""
+
+from __future__ import annotations
+
+from vla_accel_ros.nodes.params.parameter import Parameter
+
+LOCAL, FLEET = "local", "fleet"
+
+ENGINE = Parameter(
+    "engine",
+    LOCAL,
+    "Where chunks are made: local, by this node; fleet, by the scheduler of a fleet, for a robot without a "
+    "GPU (docs/fleet.md). bringup.launch.py starts the executable inference or fleet_inference by it.",
+    choices=(LOCAL, FLEET),
+)
+
+OF_A_FLEET = (
+    ENGINE,
+    Parameter(
+        "fleet_images",
+        "raw",
+        "How pictures travel that do not come compressed: raw as pixels, which changes nothing; jpeg in "
+        "about a tenth of the bytes. What a camera sends compressed goes on as it came.",
+        choices=("raw", "jpeg"),
+    ),
+    Parameter("fleet_jpeg_quality", 92, "Quality of fleet_images: jpeg.", minimum=1, maximum=100),
+    Parameter(
+        "fleet_ask_at_s",
+        0.5,
+        "The next chunk is asked for when less motion than this is left [s]: as long as answers take, which "
+        "/diagnostics tells.",
+        0.0,
+        10.0,
+    ),
+    Parameter(
+        "fleet_within_s",
+        0.0,
+        "After so long without an answer the same chunk is asked for again, with new images [s]; 0: as long "
+        "as it would be of use, by chunk.max_age_s of the contract.",
+        0.0,
+        10.0,
+    ),
+    Parameter(
+        "fleet_extend_actions",
+        0,
+        "How many actions past its execution horizon a chunk may be executed while the next is waited for.",
+        minimum=0,
+        maximum=256,
+    ),
+    Parameter(
+        "fleet_priority",
+        0,
+        "Higher is served first; from 100 on before everything that waits.",
+        minimum=-1000,
+        maximum=1000,
+    ),
+    Parameter(
+        "fleet_chunks_per_s",
+        0.0,
+        "How many chunks a second the robot needs, by which the scheduler admits it [Hz]; 0: what "
+        "chunk.max_age_s of the contract and fleet_ask_at_s ask for.",
+        0.0,
+        100.0,
+    ),
+)
