@@ -43,6 +43,8 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
     offload.check(offload_share(config.offload), config.fast, device)
     if config.prefill_groups > 1:
         _check_groups(policy, config)
+    if config.seats_by_load and not isinstance(policy.model, Pi):
+        raise ValueError(f"seats_by_load is true, but a {kind} policy has seats of one size; leave it false.")
     if config.fast and not has_kernels(policy):
         if not is_capturable(policy):
             raise ValueError(f"fast is true, but a {kind} policy has no fast stages; leave it false.")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from seated import Seated
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats
+from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats, powers_of_two
 from vla_accel_ros.engine.stages.denoise.seats import PlainSeats, Seats
 from vla_accel_ros.engine.stages.denoise.wide import MOST_NARROW
 from vla_accel_ros.engine.stages.stages import Stages
@@ -199,6 +200,35 @@ def test_staggered_chunks_of_every_kind_are_to_the_bit_what_each_is_alone(
             assert torch.equal(batch.flows[number].actions, plain.actions)
         if isinstance(one, Committed):
             assert torch.equal(batch.flows[number].actions[0, :3], one.actions)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fewer_seats_are_computed_where_fewer_are_taken(kind: str, device: str) -> None:
+    """Chunks come and go, so that every size has its turn with every one of them."""
+    setting, kinds = Setting(kind, device), Setting(kind, device).several()
+    assert powers_of_two(6) == [1, 2, 4] and powers_of_two(8) == [1, 2, 4] and powers_of_two(1) == []
+    seats = CapturedSeats(setting.stages, 6, STEPS, by_load=True)
+    sizes: set[int] = set()
+    for step in seats._sizes:
+        step.run = partial(counted, step.run, sizes, len(step.x))  # type: ignore[method-assign]
+    batch = Seated(seats)
+    given = {number: (number % 3, kinds[(number + number // 3) % 3]) for number in range(9)}
+    for number, (row, one) in given.items():
+        while batch.full:
+            batch.step()
+        setting.begin(batch, row, one, number)
+        if number in (0, 1, 3):
+            batch.step()
+    while batch.under_way:
+        batch.step()
+    for number, (row, one) in given.items():
+        torch.testing.assert_close(batch.flows[number], setting.plain(row, one), **NEAR)
+    assert sizes == {1, 2, 4, 6}
+
+
+def counted(run: Callable[[], None], sizes: set[int], size: int) -> None:
+    sizes.add(size)
+    run()
 
 
 @pytest.mark.gpu

@@ -85,7 +85,8 @@ class FlowActor:
                 f"are needed: give at least {count + BESIDE}."
             )
         if count and isinstance(stages, Stages):
-            self._seats = CapturedSeats(stages, count, config.steps, committed=policy.trained_delay > 0)
+            committed, by_load = policy.trained_delay > 0, config.seats_by_load
+            self._seats = CapturedSeats(stages, count, config.steps, committed=committed, by_load=by_load)
         elif count and isinstance(stages, PlainStages):
             self._seats = CapturedPlainSeats(stages, count, config.steps)
         elif count:

@@ -65,6 +65,7 @@ class Load:
     action_hz: float = EngineConfig.action_hz
     staggered: int = EngineConfig.staggered
     staggering: str = EngineConfig.staggering
+    seats_by_load: bool = EngineConfig.seats_by_load
 
     def engine(
         self,

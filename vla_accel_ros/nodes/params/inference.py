@@ -211,6 +211,13 @@ INFERENCE = (
         choices=STAGGERING,
     ),
     Parameter(
+        "seats_by_load",
+        EngineConfig.seats_by_load,
+        "A step of staggered chunks computes the fewest of 1, 2, 4, ... and all seats that hold its chunks, "
+        "so that empty seats cost less (docs/staggered.md). Chunks then differ by rounding with what is "
+        "denoised beside them, and a replay is near, not equal. Needs fast stages of pi0 or pi0.5.",
+    ),
+    Parameter(
         "time_rule",
         EngineConfig.time_rule,
         "How the flow time is stepped (models/flow/sampling.py); auto is the rule of whoever trained "

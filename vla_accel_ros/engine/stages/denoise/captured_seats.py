@@ -22,6 +22,7 @@ from vla_accel_ros.engine.stages.denoise.wide import Wide
 from vla_accel_ros.engine.stages.memory.host_buffers import Field, HostRing, Inputs, Pending
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.kernels.ops import Ops
+from vla_accel_ros.kernels.reference.flow import Guide
 from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow
 from vla_accel_ros.models.layers.packed import Part, Span
@@ -39,15 +40,26 @@ class StaggeredStep(Denoise):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        seats = len(self.x)
         # Each row begins at a multiple of 16 bytes.
-        self._seats = Inputs(self.device, {"where": (torch.int32, (4, -(-seats // 4) * 4))})
-        self.where = self._seats.fields["where"]
-        self.slots, self.lengths, self.steps, counted = self.where[:, :seats].unbind(0)
+        self._seats = Inputs(self.device, {"where": (torch.int32, (4, -(-len(self.x) // 4) * 4))})
+        self._look_at(self._seats.fields["where"])
         self.lengths.fill_(1)
-        counted.fill_(self.joints)
+        self.magnitudes.dims.fill_(self.joints)
+
+    def _look_at(self, where: Tensor) -> None:
+        self.where = where
+        self.slots, self.lengths, self.steps, counted = where[:, : len(self.x)].unbind(0)
         self.magnitudes = self.magnitudes._replace(dims=counted)
         self._sequences = self._sequences._replace(positions=self.lengths)
+
+    def share(self, larger: StaggeredStep) -> None:
+        """Compute the first seats of a larger stage, in its buffers."""
+        seats = len(self.x)
+        self.x, self.update, self.state = larger.x[:seats], larger.update[:seats], larger.state[:seats]
+        self.magnitudes = larger.magnitudes._replace(values=larger.magnitudes.values[:seats])
+        target, weights, gains, reach, committed = larger.guide
+        self.guide = Guide(target[:seats], weights[:seats], gains[:seats], reach, committed[:seats])
+        self._look_at(larger.where)
 
     def place(self, where: np.ndarray) -> None:
         """Set what `where` has, int32 of its shape; nothing is waited for."""
@@ -80,6 +92,9 @@ class CapturedSeats:
     arithmetic.
     ops: as of Stages. committed: whether `prepare` is for committed actions, too; else the first chunk with
     some waits for the capture.
+    by_load: a step computes the fewest of 1, 2, 4, 8, ... and all seats that hold its chunks, so that empty
+    seats cost less. Products of other numbers of rows round differently, so a chunk is the same to the bit
+    whatever it is batched with only without.
     """
 
     def __init__(
@@ -90,6 +105,7 @@ class CapturedSeats:
         wide: bool | None = None,
         ops: Ops | None = None,
         committed: bool = False,
+        by_load: bool = False,
     ) -> None:
         self.count, self.steps = count, steps
         pool, config = stages.pool, stages.model.config
@@ -97,10 +113,18 @@ class CapturedSeats:
         small, ops = stages.small.expert(expert.layers), ops or stages.make_ops()
         self._pool, self._stages = pool, stages
         more = partial(stages.clean, steps), stages.time_rule, stages.joints
-        given = config, expert, pool, stages.tables, ops, count
-        rows = count * (config.horizon + (config.kind == "pi0"))
-        many = rows >= WIDE_ROWS if wide is None else wide
-        self.stage = WideStep(*given, None, *more) if many else StaggeredStep(*given, small, *more)
+
+        def made(seats: int) -> StaggeredStep:
+            given = config, expert, pool, stages.tables, ops, seats
+            rows = seats * (config.horizon + (config.kind == "pi0"))
+            many = rows >= WIDE_ROWS if wide is None else wide
+            return WideStep(*given, None, *more) if many else StaggeredStep(*given, small, *more)
+
+        self.stage = made(count)
+        self._sizes = [made(seats) for seats in powers_of_two(count)] if by_load else []
+        for step in self._sizes:
+            step.share(self.stage)
+        self._sizes.append(self.stage)
         self._where = np.zeros(self.stage.where.shape, np.int32)
         self._where[1], self._where[3] = 1, self.stage.joints
         self._guides: list[Inpainting | None] = [None] * count
@@ -125,12 +149,15 @@ class CapturedSeats:
 
     def _capture(self, form: Form) -> None:
         self._enter()
-        self.stage.use(form)
-        self.stage.capture(self._stages.partitions[self.stage.partition])
+        for step in self._sizes:
+            step.use(form)
+            step.capture(self._stages.partitions[step.partition])
 
     def _enter(self) -> None:
         """Compute in the partition of the current stream from now on."""
-        self.stage.partition = self._stages.partition()
+        partition = self._stages.partition()
+        for step in self._sizes:
+            step.partition = partition
 
     @torch.inference_mode()
     def take(
@@ -185,10 +212,11 @@ class CapturedSeats:
     def step(self, taken: Sequence[int]) -> None:
         """See Seats. Seats that are not among these are computed too, and put back."""
         self._enter()
-        stage, x = self.stage, self.stage.x
+        x = self.stage.x
         kept = [(seat, x[seat].clone()) for seat in sorted(self._begun.difference(taken))]
+        stage = next(step for step in self._sizes if len(step.x) > max(taken))
         stage.use(max(Form.of(self._guides[seat]) for seat in taken))
-        stage.place(self._where)
+        self.stage.place(self._where)
         stage.run()
         for seat, waiting in kept:
             x[seat] = waiting
@@ -205,6 +233,11 @@ class CapturedSeats:
     def result(self, seat: int) -> Pending:
         """See Seats."""
         return self.stage.readback.one(seat)
+
+
+def powers_of_two(count: int) -> list[int]:
+    """1, 2, 4, ... below count."""
+    return [1 << power for power in range((count - 1).bit_length())]
 
 
 def _begin_fields(stage: StaggeredStep, steps: int) -> dict[str, Field]:
