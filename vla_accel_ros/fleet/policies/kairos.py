@@ -23,7 +23,8 @@ SHORTEST_S = 1e-3
 
 
 class HighestWaitRatio(InOrder):
-    """buckets: B. ageing: A, in decisions; the paper gives no value.
+    """buckets: B. ageing: A, in decisions; the paper gives no value. In overload small ones lift all
+    to the top bucket, where the longest execution goes first (docs/fleet_sim.md).
     first_wait: whether the wait for a task's first chunk counts. If it does, a task that was not served yet
     has waited all its life, and comes before all others; so by default it does not.
     open_wait: whether the wait that goes on now counts; the paper's sum is over recorded rounds.
@@ -35,7 +36,7 @@ class HighestWaitRatio(InOrder):
         self,
         setup: FleetSetup,
         buckets: int = 10,
-        ageing: int = 10,
+        ageing: int = 100,
         first_wait: bool = False,
         open_wait: bool = False,
         first_execution_s: float = 1.0,
