@@ -56,8 +56,9 @@ class Admission:
 
 @dataclass(frozen=True)
 class EncodedObservation:
-    """An observation as it travels. images: of each camera, by the contract's name, as JPEG (bytes) or pixels
-    (uint8 [H, W, 3]). stamps_ns: by the same. state float32 [D] and stamp_ns: as of types.Observation."""
+    """An observation as it travels. images: of each camera, by the contract's name, as JPEG or PNG (bytes) or
+    pixels (uint8 [H, W, 3], RGB). stamps_ns: by the same. state float32 [D] and stamp_ns: as of
+    types.Observation."""
 
     images: Mapping[str, bytes | np.ndarray]
     stamps_ns: Mapping[str, int]
@@ -83,7 +84,8 @@ class ChunkRequest:
 
 @dataclass(frozen=True)
 class ChunkAnswer:
-    """See FleetAnswer.msg. chunk: None when it is refused. sent_ns: of the request, the robot's clock."""
+    """See FleetAnswer.msg. chunk: None when it is refused; in the policy's units where it was made, in ROS
+    units at the robot. sent_ns: of the request, the robot's clock."""
 
     round: Round
     attempt: int

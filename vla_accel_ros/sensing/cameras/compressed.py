@@ -53,14 +53,8 @@ def decode(view: CompressedView, most_pixels: int = MOST_PIXELS) -> np.ndarray:
     most_pixels: what its camera can send. Raises ValueError, one sentence, for what is neither JPEG nor PNG,
     is not 8-bit, is damaged or too large; nothing is decoded then.
     """
-    header = read_header(view)
+    header = check_picture(view, most_pixels)
     size = f"{header.height} x {header.width}"
-    if header.bits > 8:
-        raise ValueError(
-            f"compressed image is a {header.bits}-bit {header.kind}, not 8-bit colour: have the driver "
-            "publish 8-bit jpeg or png"
-        )
-    _check_size(header, len(view.data), most_pixels)
     try:
         picture = cv2.imdecode(view.data, _READ)
     except cv2.error as error:
@@ -68,6 +62,19 @@ def decode(view: CompressedView, most_pixels: int = MOST_PIXELS) -> np.ndarray:
     if picture is None or picture.shape != (header.height, header.width, 3):
         raise ValueError(f"compressed image of {size} is damaged: the {header.kind} does not decode")
     return picture
+
+
+def check_picture(view: CompressedView, most_pixels: int = MOST_PIXELS) -> Header:
+    """What a picture that may be decoded says of itself. Raises ValueError as `decode`, which finds damage
+    that its header does not show."""
+    header = read_header(view)
+    if header.bits > 8:
+        raise ValueError(
+            f"compressed image is a {header.bits}-bit {header.kind}, not 8-bit colour: have the driver "
+            "publish 8-bit jpeg or png"
+        )
+    _check_size(header, len(view.data), most_pixels)
+    return header
 
 
 def _check_size(header: Header, file_bytes: int, most_pixels: int) -> None:

@@ -1,0 +1,331 @@
+"""Between fleet.protocol and the messages vla_accel_msgs/Fleet*, both ways.
+
+What comes in is another machine's, so all of it is compared with the robot's contract here, once; each
+refusal is a ValueError of one sentence that names whose message it is, the field and its value. As in
+`convert`, chunks in messages are in ROS units: `answer_to_message` takes one in the policy's units, as an
+engine made it, and `answer_from_message` gives one in ROS units.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+from sensor_msgs.msg import CompressedImage, Image
+
+from vla_accel_msgs.msg import (
+    ActionChunk,
+    FleetAdmission,
+    FleetAnswer,
+    FleetCall,
+    FleetRequest,
+    FleetRobot,
+)
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.contract.parts import Camera
+from vla_accel_ros.fleet.protocol import (
+    Admission,
+    ChunkAnswer,
+    ChunkRequest,
+    EncodedObservation,
+    RobotDescription,
+    Round,
+)
+from vla_accel_ros.nodes.convert import chunk_from_message, chunk_to_message, set_stamp, stamp_ns
+from vla_accel_ros.sensing.cameras.compressed import check_picture
+from vla_accel_ros.sensing.cameras.image import CompressedView, ImageView, check, write_rgb
+
+MOST_LETTERS = 256
+"""Of the names of processes, robots and replicas."""
+MOST_WORDS = 65536
+"""Bytes of an instruction."""
+
+
+class _Numbered(Protocol):
+    engine: str
+    robot: str
+    task: int
+    round: int
+
+
+def description_to_message(description: RobotDescription, now_ns: int) -> FleetRobot:
+    """Who a robot is; the fields of both have the same names."""
+    message = FleetRobot(**{**vars(description), "chunks_per_s": float(description.chunks_per_s)})
+    set_stamp(message.header.stamp, now_ns)
+    return message
+
+
+def description_from_message(message: FleetRobot) -> RobotDescription:
+    """The RobotDescription of a message. Raises ValueError for one without a name, an engine or a contract,
+    or with a rate that is none."""
+    who = f"fleet/robot of {message.robot[:MOST_LETTERS]!r}"
+    _check_names(who, message.engine, message.robot)
+    if not message.contract.strip():
+        raise ValueError(f"{who} has no contract: send the text of the robot's contract file")
+    return RobotDescription(
+        engine=message.engine,
+        robot=message.robot,
+        contract=message.contract,
+        urdf=message.urdf,
+        statistics=message.statistics,
+        horizon=message.horizon,
+        priority=message.priority,
+        chunks_per_s=_seconds(who, "chunks_per_s", message.chunks_per_s),
+    )
+
+
+def admission_to_message(admission: Admission) -> FleetAdmission:
+    """Whether a robot is served; the fields of both have the same names."""
+    return FleetAdmission(**{**vars(admission), "chunks_per_s": float(admission.chunks_per_s)})
+
+
+def admission_from_message(message: FleetAdmission) -> Admission:
+    """The Admission of a message. Raises ValueError for one that names nobody, or refuses without a
+    reason."""
+    who = f"fleet/admission for {message.robot[:MOST_LETTERS]!r}"
+    _check_names(who, message.engine, message.robot)
+    _check_name(who, "scheduler", message.scheduler)
+    if not message.admitted and not message.reason:
+        raise ValueError(f"{who} refuses the robot without a reason: have the scheduler say why")
+    return Admission(
+        engine=message.engine,
+        robot=message.robot,
+        scheduler=message.scheduler,
+        admitted=message.admitted,
+        reason=message.reason,
+        chunks_per_s=_seconds(who, "chunks_per_s", message.chunks_per_s),
+    )
+
+
+def request_to_message(request: ChunkRequest) -> FleetRequest:
+    """A wish for a chunk, with what was seen. Images that are bytes go as they are, pixels as rgb8."""
+    seen = request.observation
+    message = FleetRequest(
+        engine=request.round.engine,
+        robot=request.round.robot,
+        task=request.round.task,
+        round=request.round.number,
+        attempt=request.attempt,
+        instruction=seen.instruction,
+        state=array("f", np.asarray(seen.state, dtype=np.float32).tobytes()),
+        executed_s=float(request.executed_s),
+        remaining=request.remaining,
+        stalled_s=float(request.stalled_s),
+        within_s=float(request.within_s),
+        priority=request.priority,
+    )
+    set_stamp(message.header.stamp, request.sent_ns)
+    set_stamp(message.stamp, seen.stamp_ns)
+    for camera, image in seen.images.items():
+        picture = _compressed(image) if isinstance(image, bytes) else _raw(image)
+        picture.header.frame_id = camera
+        set_stamp(picture.header.stamp, seen.stamps_ns[camera])
+        (message.compressed if isinstance(image, bytes) else message.raw).append(picture)
+    return message
+
+
+def request_from_message(message: FleetRequest, contract: Contract) -> ChunkRequest:
+    """The ChunkRequest of a message, its pixels as RGB.
+
+    contract: of the robot that sent it. Raises ValueError for a camera that is unknown, missing or there
+    twice, a picture that cannot be one of it, a state that is not one finite number for each joint, no
+    instruction, and times that are none. What is compressed is not decoded here: only its header is read.
+    """
+    who = f"fleet/request {message.round} of {message.robot[:MOST_LETTERS]!r}"
+    round_ = _round(who, message)
+    cameras = {camera.name: camera for camera in contract.cameras}
+    images: dict[str, bytes | np.ndarray] = {}
+    stamps_ns: dict[str, int] = {}
+    for name, picture in _pictures(message):
+        if name not in cameras:
+            raise ValueError(f"{who} has an image of camera {name!r}: the contract has {', '.join(cameras)}")
+        if name in images:
+            raise ValueError(f"{who} has two images of camera {name!r}: send one of each")
+        try:
+            images[name] = _image(picture, cameras[name])
+        except ValueError as refusal:
+            raise ValueError(f"{who}, camera {name}: {refusal}") from refusal
+        stamps_ns[name] = stamp_ns(picture.header.stamp)
+    missing = [name for name in cameras if name not in images]
+    if missing:
+        raise ValueError(f"{who} has no image of camera {missing[0]!r}: send one of each of the contract's")
+    stamp = stamp_ns(message.stamp)
+    if stamp != min(stamps_ns.values()):
+        raise ValueError(
+            f"{who} says it was observed at {stamp} ns, its oldest image at {min(stamps_ns.values())} ns: "
+            "these must be the same"
+        )
+    return ChunkRequest(
+        round=round_,
+        attempt=message.attempt,
+        sent_ns=stamp_ns(message.header.stamp),
+        observation=EncodedObservation(
+            images, stamps_ns, _state(who, message, contract), _instruction(who, message), stamp
+        ),
+        executed_s=_executed(who, message.executed_s),
+        remaining=message.remaining,
+        stalled_s=_seconds(who, "stalled_s", message.stalled_s),
+        within_s=_seconds(who, "within_s", message.within_s, infinite=True),
+        priority=message.priority,
+    )
+
+
+def call_to_message(round_: Round) -> FleetCall:
+    """A scheduler's call to observe anew for this round."""
+    return FleetCall(engine=round_.engine, robot=round_.robot, task=round_.task, round=round_.number)
+
+
+def call_from_message(message: FleetCall) -> Round:
+    """The round that is to be observed anew. Raises ValueError for a call that names nobody."""
+    return _round(f"fleet/call for {message.robot[:MOST_LETTERS]!r}", message)
+
+
+def answer_to_message(answer: ChunkAnswer, contract: Contract) -> FleetAnswer:
+    """A chunk in the policy's units, or a refusal, as a message in ROS units."""
+    message = FleetAnswer(
+        scheduler=answer.scheduler,
+        engine=answer.round.engine,
+        robot=answer.round.robot,
+        task=answer.round.task,
+        round=answer.round.number,
+        attempt=answer.attempt,
+        refusal=answer.refusal,
+        retry_s=float(answer.retry_s),
+        queued_s=float(answer.queued_s),
+        served_s=float(answer.served_s),
+        replica=answer.replica,
+    )
+    set_stamp(message.sent, answer.sent_ns)
+    if answer.chunk is not None:
+        message.chunk = chunk_to_message(answer.chunk, contract, answer.served_s)
+    return message
+
+
+def answer_from_message(message: FleetAnswer, contract: Contract) -> ChunkAnswer:
+    """The ChunkAnswer of a message, its chunk in ROS units.
+
+    Raises ValueError for an answer that names nobody, has neither a chunk nor a refusal or both, times that
+    are none, or a chunk that is not one of this contract's joints and steps (as chunk_from_message does).
+    """
+    who = f"fleet/answer to round {message.round} of {message.robot[:MOST_LETTERS]!r}"
+    round_ = _round(who, message)
+    _check_name(who, "scheduler", message.scheduler)
+    there = message.chunk != ActionChunk()
+    if there == bool(message.refusal):
+        raise ValueError(f"{who} has {'a' if there else 'no'} chunk and {'a' if there else 'no'} refusal")
+    chunk = None
+    if there:
+        chunk = chunk_from_message(message.chunk, contract.action_names)
+        if set(message.chunk.joint_names) != set(contract.action_names):
+            others = set(message.chunk.joint_names) - set(contract.action_names)
+            raise ValueError(f"{who} has a chunk for {min(others)!r} too, which the contract does not have")
+        if not math.isclose(chunk.step_dt_s, contract.chunk.step_dt_s, rel_tol=1e-6):
+            raise ValueError(
+                f"{who} has a chunk of {chunk.step_dt_s:g} s steps, the contract's chunk.step_dt_s is "
+                f"{contract.chunk.step_dt_s:g}"
+            )
+    return ChunkAnswer(
+        round=round_,
+        attempt=message.attempt,
+        scheduler=message.scheduler,
+        sent_ns=stamp_ns(message.sent),
+        chunk=chunk,
+        refusal=message.refusal,
+        retry_s=_seconds(who, "retry_s", message.retry_s),
+        queued_s=_seconds(who, "queued_s", message.queued_s),
+        served_s=_seconds(who, "served_s", message.served_s),
+        replica=message.replica[:MOST_LETTERS],
+    )
+
+
+def _round(who: str, message: _Numbered) -> Round:
+    _check_names(who, message.engine, message.robot)
+    return Round(message.engine, message.robot, message.task, message.round)
+
+
+def _check_names(who: str, engine: str, robot: str) -> None:
+    _check_name(who, "engine", engine)
+    if not robot.startswith("/") or len(robot) > MOST_LETTERS:
+        raise ValueError(f"{who} names no robot: `robot` is its namespace and begins with a slash")
+
+
+def _check_name(who: str, field: str, name: str) -> None:
+    if not 0 < len(name) <= MOST_LETTERS:
+        raise ValueError(f"{who} has {len(name)} letters for `{field}`: give 1 to {MOST_LETTERS}")
+
+
+def _seconds(who: str, field: str, told: float, infinite: bool = False) -> float:
+    if not (told >= 0.0 and (infinite or math.isfinite(told))):
+        raise ValueError(f"{who} has {field} {told}: it must be a number from 0 on")
+    return told
+
+
+def _executed(who: str, told: float) -> float:
+    if not math.isfinite(told):
+        raise ValueError(f"{who} has executed_s {told}: give seconds, or -1 where nothing is executed")
+    return told if told >= 0.0 else -1.0
+
+
+def _state(who: str, message: FleetRequest, contract: Contract) -> np.ndarray:
+    state, names = np.array(message.state, dtype=np.float32), contract.joint_names
+    if len(state) != len(names):
+        raise ValueError(f"{who} has a state of {len(state)} numbers for {len(names)} joints")
+    if not np.isfinite(state).all():
+        wrong = int(np.argmin(np.isfinite(state)))
+        raise ValueError(f"{who} has {state[wrong]} for joint {names[wrong]!r}, which is no position")
+    return state
+
+
+def _instruction(who: str, message: FleetRequest) -> str:
+    if not message.instruction.strip() or len(message.instruction) > MOST_WORDS:
+        raise ValueError(
+            f"{who} has an instruction of {len(message.instruction)} letters: give 1 to {MOST_WORDS}"
+        )
+    return message.instruction
+
+
+def _pictures(message: FleetRequest) -> Iterator[tuple[str, Image | CompressedImage]]:
+    for picture in (*message.compressed, *message.raw):
+        yield picture.header.frame_id, picture
+
+
+def _image(picture: Image | CompressedImage, camera: Camera) -> bytes | np.ndarray:
+    """A picture as it is in an EncodedObservation: bytes, or uint8 [H, W, 3]. Raises ValueError for one that
+    is none, or is larger than its camera's are."""
+    data = np.frombuffer(picture.data, dtype=np.uint8)
+    at_ns, name = stamp_ns(picture.header.stamp), picture.header.frame_id
+    if isinstance(picture, CompressedImage):
+        check_picture(CompressedView(at_ns, name, picture.format, data), camera.max_pixels)
+        return data.tobytes()
+    if picture.height * picture.width > camera.max_pixels:
+        raise ValueError(
+            f"image is {picture.height} x {picture.width}, more than the {camera.max_pixels} pixels that the "
+            "contract allows"
+        )
+    view = ImageView(
+        at_ns,
+        name,
+        picture.height,
+        picture.width,
+        picture.encoding,
+        bool(picture.is_bigendian),
+        picture.step,
+        data,
+    )
+    check(view)
+    pixels = np.empty((picture.height, picture.width, 3), np.uint8)
+    write_rgb(view, pixels)
+    return pixels
+
+
+def _compressed(image: bytes) -> CompressedImage:
+    return CompressedImage(format="png" if image.startswith(b"\x89PNG") else "jpeg", data=array("B", image))
+
+
+def _raw(image: np.ndarray) -> Image:
+    height, width = image.shape[:2]
+    pixels = array("B", np.ascontiguousarray(image).tobytes())
+    return Image(height=height, width=width, encoding="rgb8", step=3 * width, data=pixels)
