@@ -79,10 +79,10 @@ class Request:
 
     want: str
     robot: str = ""
-    task: Any = None
     observation: Observation | None = None
     observe: Callable[[], Observation | None] | None = None
     prefix: Prefix | None = None
+    task: Any = None
     priority: int = 0
     not_before_s: float = -math.inf
     within_s: float = math.inf
