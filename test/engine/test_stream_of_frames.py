@@ -509,3 +509,47 @@ def test_vision_awaits_frames_and_stops_while_it_does():
     stream.start()
     world.wait(lambda: world.chunks, "chunk")
     stream.stop()
+
+
+def test_a_chunk_is_limited_before_anyone_hears_of_it_and_by_the_words_of_its_frame():
+    class Chunking:
+        """Which horizons it is told of."""
+
+        def __init__(self) -> None:
+            self.told: list[int | None] = []
+
+        def begin(self, request: Request) -> None: ...
+
+        def made(self, request: Request) -> None:
+            self.told.append(request.result.execution_horizon)
+
+        def committed(self, stamp_ns: int) -> int | None: ...
+
+    def limit(chunk: Chunk, instruction: str) -> Chunk:
+        return replace(chunk, execution_horizon=1 if instruction.endswith("red block") else 2)
+
+    world, chunking = World(), Chunking()
+    stepped = Stepped(world, answers=False)
+    stepped.stream._ports = replace(stepped.stream._ports, limit=limit)
+    stepped.stream._chunking = chunking
+    for number, colour in enumerate(("red", "blue")):
+        words = f"reach the {colour} block"
+        world.observations.append(make_observation(number, stamp_ns=100 + number, instruction=words))
+        assert stepped.see() and stepped.step() == [ACT]
+    assert [chunk.execution_horizon for chunk in world.chunks] == [1, 2] == chunking.told
+
+
+def test_a_chunk_that_cannot_be_limited_is_an_error_and_the_next_one_comes():
+    def limit(chunk: Chunk, instruction: str) -> Chunk:
+        if chunk.stamp_ns == 100:
+            raise ValueError("no horizon")
+        return chunk
+
+    world = World()
+    stepped = Stepped(world, answers=False)
+    stepped.stream._ports = replace(stepped.stream._ports, limit=limit)
+    world.observations += [make_observation(0, stamp_ns=100), make_observation(1, stamp_ns=200)]
+    assert stepped.see() and stepped.step() == [ACT]
+    assert [(loop, str(error)) for loop, error in world.errors] == [("action", "no horizon")]
+    assert stepped.see() and stepped.step() == [ACT]
+    assert [chunk.stamp_ns for chunk in world.chunks] == [200]

@@ -77,6 +77,8 @@ class Ports:
     on_error: gets ("vision", "action" or "language", exception); the stream goes on.
     on_prefix: gets each prefix and the observation it was computed from, whose images are still lent.
     frames: what vision awaits when it is due; None: it takes what there is.
+    limit: gets each chunk and its instruction before all others, in the lane, and gives it with its execution
+        horizon; a chunk for which it raises is handed to nobody.
     """
 
     observe: Callable[[], Observation | None]
@@ -87,6 +89,7 @@ class Ports:
     on_error: Callable[[str, Exception], None]
     on_prefix: Callable[[Prefix, Observation], None] = lambda prefix, observation: None
     frames: Awaited | None = None
+    limit: Callable[[Chunk, str], Chunk] = lambda chunk, instruction: chunk
 
 
 class Chunking(Protocol):
@@ -256,6 +259,11 @@ class Streaming:
             return
         if request.error is not None:
             self._give(self._ports.on_error, "action", request.error)
+            return
+        try:
+            request.result = self._ports.limit(cast(Chunk, request.result), request.instruction)
+        except Exception as error:
+            self._give(self._ports.on_error, "action", error)
             return
         if self._chunking is not None:
             self._chunking.made(request)

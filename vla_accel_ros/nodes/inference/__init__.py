@@ -1,6 +1,6 @@
 """The node that runs the model: frames, actions and answers.
 
 node: the lifecycle node; loading: a checkpoint and a contract become an engine; streams: its subscriptions;
-chunk_output: where its chunks go; instruction: the last one, over a restart; reports: its topics about its
-inputs and its engine, and its diagnostics.
+horizon: how far its chunks may be executed; chunk_output: where they go; instruction: the last one, over a
+restart; reports: its topics about its inputs and its engine, and its diagnostics.
 """

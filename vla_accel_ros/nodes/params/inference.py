@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vla_accel_ros.engine.config import LANES, STAGGERING, EngineConfig
+from vla_accel_ros.fleet.horizon import ALL
 from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter
 
 INFERENCE = (
@@ -228,6 +229,13 @@ INFERENCE = (
         "action, so that chunks that overlap begin alike: smaller seams, as much success, and no smoother "
         "motion (docs/performance.md).",
         choices=("fresh", "coherent"),
+    ),
+    Parameter(
+        "horizon",
+        ALL,
+        "How many leading actions of a chunk may be executed before another comes: all, static:N, or as its "
+        "denoising or the chunk before it says: update_ratio:T, last_update:M, agreement:M, each with "
+        "+least:N and +elastic:N; '; PATTERN=...' for the tasks whose instruction matches (docs/horizon.md).",
     ),
     Parameter(
         "rtc",
