@@ -33,7 +33,8 @@ class Task:
     known of earlier ones of a kind tells about this one. began_s: when its first request came. priority:
     higher goes first.
     rounds: chunks that were answered. generated_s: seconds that replicas worked for it so far (attained
-    service). waited_s: as the module says, of the rounds that are over. stalled_s: how long the arm stood
+    service). moved_s: seconds of motion that it was sent. waited_s: as the module says, of the rounds that
+    are over. first_waited_s: from its first request to the dispatch of it. stalled_s: how long the arm stood
     for want of a chunk, as the robot tells it. skipped: how often in a row others were dispatched while it
     waited.
     """
@@ -45,7 +46,9 @@ class Task:
     priority: int = 0
     rounds: int = field(default=0, init=False)
     generated_s: float = field(default=0.0, init=False)
+    moved_s: float = field(default=0.0, init=False)
     waited_s: float = field(default=0.0, init=False)
+    first_waited_s: float = field(default=0.0, init=False)
     stalled_s: float = field(default=0.0, init=False)
     skipped: int = field(default=0, init=False)
     _generations: list[Interval] = field(default_factory=list, init=False)  # of the rounds that are not over
@@ -62,6 +65,8 @@ class Task:
     def dispatched(self, now_s: float) -> None:
         """A chunk for it is begun."""
         self.skipped = 0
+        if not self.rounds:
+            self.first_waited_s = max(0.0, now_s - self.began_s)
         self._generations.append(Interval(now_s))
         self._settle()
 
@@ -70,6 +75,7 @@ class Task:
         generation = self._generations[-1]
         generation.end_s = now_s
         self.rounds += 1
+        self.moved_s += execution_s
         self.generated_s += generation.length_s
         start_s = max(now_s, self.runs_out_s)
         self._executions.append(Interval(start_s, start_s + execution_s))
