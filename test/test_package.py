@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 MANIFEST = ElementTree.parse(ROOT / "package.xml").getroot()
 MESSAGES = ElementTree.parse(ROOT / "msg" / "package.xml").getroot()
-EXECUTABLES = {"inference", "trajectory", "sim_robot", "camera", "recorder", "vla"}
+EXECUTABLES = {"inference", "trajectory", "sim_robot", "camera", "recorder", "fleet_scheduler", "vla"}
 
 # Import name -> its rosdep key, where that is another; the rest is in requirements/robot.txt by its own name.
 KEYS = {

@@ -160,11 +160,14 @@ class Fleet:
         replicas: Sequence[TimedReplica] = (),
         settings: Settings = USUAL,
         policy: Any = None,
+        make: Any = None,
         **options: Any,
     ) -> None:
         self.replicas, self.told, self.now_s = list(replicas) or [TimedReplica()], Told(), 0.0
         self.policy = policy or Fifo()
-        self.scheduler = FleetScheduler("s", self.replicas, self.policy, self.told.ports, settings, **options)
+        self.scheduler = FleetScheduler(
+            "s", self.replicas, make or (lambda setup: self.policy), self.told.ports, settings, **options
+        )
         for robot in robots:
             self.describe(robot)
 

@@ -73,7 +73,7 @@ def make(policy: Policy, contracts: dict[str, Contract]) -> Iterator[Callable[..
     yield make
     for replica in made:
         replica.close()
-        assert held_slots(replica._engine) == 0
+        assert held_slots(replica.engine) == 0
         assert replica.room() == replica.most
 
 
@@ -138,7 +138,7 @@ def test_chunks_of_several_robots_share_denoising_steps(
 ) -> None:
     replica = make(staggered=3, steps=4)
     shared: list[int] = []
-    runner = replica._engine.runner
+    runner = replica.engine.runner
     run = runner.run
 
     def noting(batch: MicroBatch) -> Callable[[], None] | None:
@@ -165,7 +165,7 @@ def test_a_robot_that_is_not_known_or_was_forgotten_gets_nothing(make: Callable[
         replica.describe(RobotDescription("e", "/third", "")).result(30)
     replica.forget("/right")
     replica.describe(RobotDescription("e", "/left", "")).result(30)  # after that
-    assert replica.robots == ("/left",) == replica._engine.runner.robots.names
+    assert replica.robots == ("/left",) == replica.engine.runner.robots.names
     with pytest.raises(ReplicaLost, match="does not know the robot /right"):
         replica.serve(round_of("/right"), seen("/right")).result(30)
     assert replica.serve(round_of("/left"), seen("/left")).result(30).chunk is not None
@@ -185,7 +185,7 @@ def test_what_cannot_be_taken_fails_alone(make: Callable[..., LocalReplica]) -> 
         with pytest.raises(ValueError, match=why):
             replica.serve(round_of("/left"), observation).result(30)
     assert good.result(30).chunk.actions.shape[1] == JOINTS["/right"]
-    assert held_slots(replica._engine) == 0
+    assert held_slots(replica.engine) == 0
 
 
 def test_pictures_that_travel_compressed_are_decoded(contracts: dict[str, Contract]) -> None:

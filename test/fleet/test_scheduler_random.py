@@ -123,7 +123,7 @@ class Storm:
             self.deliver(self.random.choice(self.sent))
 
     def vanish(self) -> None:
-        self.fleet.scheduler.gone(self.name())
+        self.fleet.scheduler.gone(self.name(), self.fleet.now_s)
 
     def busy(self) -> list[TimedReplica]:
         return [one for one in self.replicas if one.jobs]

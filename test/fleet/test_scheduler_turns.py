@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from fleet_stand_ins import ACTIONS, STEP_S, Fifo, Fleet, TimedReplica, make_description, make_request
 
+from vla_accel_ros.extensions import FLEET_POLICIES, find, names
 from vla_accel_ros.fleet.admission import Rules
 from vla_accel_ros.fleet.protocol import EMERGENCY, Round
 from vla_accel_ros.fleet.records import fairness
 from vla_accel_ros.fleet.replicas.replica import ReplicaLost
 from vla_accel_ros.fleet.scheduler import Settings
+from vla_accel_ros.fleet.task import Task
 from vla_accel_ros.types import Chunk
 
 
@@ -237,15 +239,39 @@ def test_an_emergency_goes_before_all_and_waits_for_no_new_observation() -> None
     assert robots_of(fleet.replica.served) == ["/d", "/c"] and not fleet.told.calls
 
 
-def test_waiting_while_others_go_is_counted_and_ends_with_the_turn() -> None:
-    fleet = Fleet("/a", "/b", settings=Settings(stale_s=9.0))
-    fleet.ask("/a")
-    fleet.ask("/b")
+def test_a_policy_is_told_what_ran_once_and_which_tasks_are_over() -> None:
+    class Noting(Fifo):
+        over: list[int] = []  # noqa: RUF012
+
+        def ended(self, task: Task, now_s: float) -> None:
+            self.over.append(task.number)
+
+    policy = Noting(most=2)
+    fleet = Fleet("/a", "/b", replicas=[TimedReplica(most=2)], policy=policy)
+    for robot in ("/a", "/b"):
+        fleet.ask(robot)
     fleet.step()
-    task = fleet.scheduler._robots["/b"].task
-    assert task is not None and task.skipped == 1
-    fleet.serve()
-    assert task.skipped == 0
+    fleet.serve(0.1)
+    assert policy.took == []
+    fleet.serve(0.05)
+    assert policy.took == [pytest.approx(0.15)]
+    fleet.ask("/a", task=4)
+    assert policy.over == [0]
+    fleet.scheduler.gone("/a", fleet.now_s)
+    assert policy.over == [0, 4]
+
+
+@pytest.mark.parametrize("name", names(FLEET_POLICIES))
+def test_every_policy_serves_all_that_ask(name: str) -> None:
+    fleet = Fleet("/a", "/b", "/c", replicas=[TimedReplica(most=2)], make=find(FLEET_POLICIES, name))
+    for number in range(20):
+        for robot in ("/a", "/b", "/c"):
+            fleet.ask(robot, number, sent_s=fleet.now_s)
+        for _ in range(3):
+            fleet.step()
+            assert fleet.replica.jobs, name
+            fleet.serve(0.05)
+    assert len(fleet.told.chunks()) == 60
 
 
 def test_a_new_task_begins_anew_and_an_older_one_is_for_nobody() -> None:
@@ -281,7 +307,7 @@ def test_waits_are_told_from_what_the_robot_says_of_its_execution() -> None:
 
 def test_a_chunk_is_cut_by_the_robots_own_horizon() -> None:
     def horizon(description: object) -> object:
-        return lambda chunk: replace(chunk, execution_horizon=3)
+        return lambda chunk, words: replace(chunk, execution_horizon=3)
 
     fleet = Fleet("/a", horizon=horizon)
     fleet.ask("/a")
@@ -299,7 +325,7 @@ def test_a_horizon_that_cannot_be_read_is_a_refusal_and_one_that_fails_refuses_t
     fleet = Fleet("/a", horizon=horizon)
     assert not fleet.told.admissions[0].admitted and "horizon is 'x'" in fleet.told.admissions[0].reason
 
-    def broken(chunk: Chunk) -> Chunk:
+    def broken(chunk: Chunk, words: str) -> Chunk:
         raise ZeroDivisionError("zero")
 
     fleet = Fleet("/a", horizon=lambda description: broken)
@@ -380,8 +406,8 @@ def test_a_robot_that_is_gone_leaves_nothing() -> None:
     for robot in ("/a", "/b"):
         fleet.ask(robot)
     fleet.step()
-    fleet.scheduler.gone("/a")
-    fleet.scheduler.gone("/a")
+    fleet.scheduler.gone("/a", fleet.now_s)
+    fleet.scheduler.gone("/a", fleet.now_s)
     assert fleet.replica.cancelled == [Round("e1", "/a", 0, 0)] and fleet.replica.known == {"/b"}
     fleet.step(9.9)
     assert fleet.scheduler.robots() == ("/b",)
@@ -396,7 +422,7 @@ def test_a_sign_of_life_keeps_a_robot() -> None:
     fleet.ask("/b")
     fleet.step(3.0)
     assert fleet.scheduler.robots() == ("/a", "/b")
-    fleet.scheduler.close()
+    fleet.scheduler.close(fleet.now_s)
     assert fleet.scheduler.robots() == () and not fleet.replica.jobs
 
 
@@ -411,7 +437,7 @@ def test_a_robot_that_does_not_fit_is_refused_until_another_has_gone() -> None:
     assert not told["/c"].admitted and "add a replica" in told["/c"].reason
     fleet.ask("/c")
     assert fleet.told.refusals() == [told["/c"].reason]
-    fleet.scheduler.gone("/a")
+    fleet.scheduler.gone("/a", fleet.now_s)
     fleet.step()
     told = {one.robot: one for one in fleet.told.admissions}
     assert (told["/b"].chunks_per_s, told["/b"].reason) == (5.0, "")

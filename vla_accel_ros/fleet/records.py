@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from vla_accel_ros.engine.request import Request
+from vla_accel_ros.engine.request import MicroBatch, Request
 from vla_accel_ros.fleet.admission import Verdict
 from vla_accel_ros.fleet.protocol import ChunkRequest, EncodedObservation, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.replica import Replica, Served
@@ -20,12 +20,14 @@ from vla_accel_ros.types import Chunk
 
 @dataclass(eq=False)
 class Work:
-    """A replica computes a wish. round: whose chunk it is; began_s: when it was given to the replica."""
+    """A replica computes a wish. round: whose chunk it is; began_s: when it was given to the replica; batch:
+    of the policy, None if it was not asked."""
 
     replica: Replica
     round: Round
     future: Future[Served]
     began_s: float
+    batch: MicroBatch | None = None
 
 
 @dataclass(eq=False)
@@ -77,7 +79,7 @@ class Robot:
 
     description: RobotDescription
     verdict: Verdict
-    cut: Callable[[Chunk], Chunk]
+    cut: Callable[[Chunk, str], Chunk]
     since_s: float
     heard_s: float
     ready: dict[str, Future[None]] = field(default_factory=dict)

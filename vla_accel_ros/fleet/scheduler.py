@@ -1,11 +1,10 @@
 """Which robot's chunk is computed next, and by which replica: describe, ask, step.
 
 Each robot has at most one wish, its newest round; wishes are requests that a policy orders, as in the engine.
-A step takes what replicas have computed, drops what nobody can use, and dispatches while there is room:
-emergencies first, then those that were observed anew, then as the policy says. A wish whose observation went
-stale while it waited is not computed: its robot is asked for a new one, and others go meanwhile. An answer is
-made from the wish that was dispatched and goes to that robot, process, task and round alone. Whatever belongs
-to a robot is in its record (fleet.records), so a robot that is forgotten leaves nothing.
+A step takes what replicas have computed, drops what nobody can use, and dispatches what there is room for
+(fleet.dispatch). An answer is made from the wish that was dispatched and goes to that robot, process, task
+and round alone. Whatever belongs to a robot is in its record (fleet.records), so a robot that is forgotten
+leaves nothing.
 
 Times are given, by one monotonic clock. Everything is called by one thread; futures are read in `step`.
 """
@@ -14,23 +13,19 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import CancelledError
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from vla_accel_ros.engine.policies.policy import Policy
-from vla_accel_ros.engine.request import ACT, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, Request
 from vla_accel_ros.fleet.admission import Rules, Verdict, admit, capacity_hz
-from vla_accel_ros.fleet.protocol import (
-    EMERGENCY,
-    Admission,
-    ChunkAnswer,
-    ChunkRequest,
-    RobotDescription,
-    Round,
-)
+from vla_accel_ros.fleet.dispatch import Dispatcher
+from vla_accel_ros.fleet.policies.policy import FleetSetup
+from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, ChunkRequest, RobotDescription, Round
 from vla_accel_ros.fleet.records import Report, Robot, Wish, Work, fairness, order_of, report_of
-from vla_accel_ros.fleet.replicas.replica import SERVE, Replica, ReplicaLost, Served
+from vla_accel_ros.fleet.replicas.replica import Replica, ReplicaLost, Served
 from vla_accel_ros.fleet.task import Task
 from vla_accel_ros.types import Chunk
 
@@ -39,7 +34,8 @@ _LOG = logging.getLogger(__name__)
 ASK_AGAIN_S = 0.5
 """When a robot that is not served yet may ask again, and a replica that was lost is tried again."""
 
-Cut = Callable[[Chunk], Chunk]
+Cut = Callable[[Chunk, str], Chunk]
+"""Cuts a chunk, of a task of these words."""
 
 
 @dataclass(frozen=True)
@@ -58,33 +54,38 @@ class Settings:
 
 @dataclass(frozen=True)
 class Ports:
-    """Where what is told goes. admit: whether a robot is served; call: observe anew; answer: to a request."""
+    """Where what is told goes. admit: whether a robot is served; call: observe anew; answer: to a request;
+    wake: there is something for `step` to read, called in any thread."""
 
     admit: Callable[[Admission], None]
     call: Callable[[Round], None]
     answer: Callable[[ChunkAnswer], None]
+    wake: Callable[[], None] = lambda: None
 
 
 def whole(description: RobotDescription) -> Cut:
     """Chunks as they are."""
-    return lambda chunk: chunk
+    return lambda chunk, words: chunk
 
 
 class FleetScheduler:
-    """The robots of a fleet and their wishes. name: of this process. horizon: makes of a description what
-    cuts its robot's chunks; raises ValueError for one that it does not understand."""
+    """The robots of a fleet and their wishes. name: of this process. policy: makes it of what is known of the
+    replicas. horizon: makes of a description what cuts its robot's chunks; raises ValueError for one that it
+    does not understand."""
 
     def __init__(
         self,
         name: str,
         replicas: Sequence[Replica],
-        policy: Policy,
+        policy: Callable[[FleetSetup], Policy],
         ports: Ports,
         settings: Settings = Settings(),
         horizon: Callable[[RobotDescription], Cut] = whole,
     ) -> None:
-        self.name, self.replicas, self.policy, self.settings = name, tuple(replicas), policy, settings
+        self.name, self.replicas, self.settings = name, tuple(replicas), settings
         self._ports, self._horizon = ports, horizon
+        called = settings.stale_s, settings.call_s
+        self._dispatcher = Dispatcher(self.replicas, policy, *called, ports.call, self._wake)
         self._robots: dict[str, Robot] = {}
         self._again_s: dict[str, float] = {}  # when a lost replica is tried again
         self.strangers = 0  # requests of robots that were never described
@@ -117,7 +118,7 @@ class FleetScheduler:
             known.heard_s = now_s
             return
         if known is not None:
-            self._forget(known)
+            self._forget(known, now_s)
         verdict, cut = self._judge(description), whole(description)
         if verdict.admitted:
             try:
@@ -161,27 +162,30 @@ class FleetScheduler:
         if robot in self._robots:
             self._robots[robot].heard_s = now_s
 
-    def gone(self, robot: str) -> None:
+    def gone(self, robot: str, now_s: float) -> None:
         """A robot is not there any more: forget all of it."""
         if (known := self._robots.get(robot)) is not None:
-            self._forget(known)
+            self._forget(known, now_s)
             self._reconsider()
 
-    def close(self) -> None:
+    def close(self, now_s: float) -> None:
         """Forget all robots."""
         for robot in tuple(self._robots.values()):
-            self._forget(robot)
+            self._forget(robot, now_s)
 
     def step(self, now_s: float) -> None:
         """Take what was computed, drop what nobody can use, dispatch what there is room for."""
         for robot in tuple(self._robots.values()):
             if now_s - robot.heard_s > self.settings.gone_s:
-                self.gone(robot.name)
+                self.gone(robot.name, now_s)
             elif robot.wish is not None:
                 self._advance(robot, robot.wish, now_s)
         self._prepare(now_s)
         for one in self.replicas:
-            self._dispatch(one, now_s)
+            self._dispatcher.dispatch(one, self._robots.values(), now_s)
+
+    def _wake(self, future: Future[Any]) -> None:
+        self._ports.wake()
 
     def _judge(self, description: RobotDescription) -> Verdict:
         others = [r for r in self._robots.values() if r.name != description.robot]
@@ -215,7 +219,8 @@ class FleetScheduler:
                     self._lost(one, now_s)
                     future = None
                 if future is None and now_s >= self._again_s.get(one.name, -math.inf):
-                    robot.ready[one.name] = one.describe(robot.description)
+                    robot.ready[one.name] = future = one.describe(robot.description)
+                    future.add_done_callback(self._wake)
             self._tell_ready(robot)
 
     def _tell_ready(self, robot: Robot) -> None:
@@ -237,9 +242,10 @@ class FleetScheduler:
             said = (verdict.admitted, verdict.reason, verdict.chunks_per_s)
             self._ports.admit(Admission(description.engine, robot.name, self.name, *said))
 
-    def _forget(self, robot: Robot) -> None:
+    def _forget(self, robot: Robot, now_s: float) -> None:
         self._robots.pop(robot.name, None)
         self._cancel(robot)
+        self._end_task(robot, now_s)
         for one in self.replicas:
             if (future := robot.ready.pop(one.name, None)) is not None:
                 future.cancel()
@@ -256,11 +262,16 @@ class FleetScheduler:
         """What the request tells of its robot's task."""
         number, words = request.round.task, request.observation.instruction
         if robot.task is None or robot.task.number != number:
+            self._end_task(robot, now_s)
             priority = self._priority(robot, request)
             robot.task = Task(robot.name, number, words, now_s, priority)
         executed_s = request.executed_s if math.isfinite(request.executed_s) else -1.0
         stalled_s = request.stalled_s if math.isfinite(request.stalled_s) else 0.0
         robot.task.told(now_s, executed_s, request.remaining * robot.step_dt_s, stalled_s)
+
+    def _end_task(self, robot: Robot, now_s: float) -> None:
+        if robot.task is not None:
+            self._dispatcher.ended(robot.task, now_s)
 
     def _priority(self, robot: Robot, request: ChunkRequest) -> int:
         return max(robot.description.priority, request.priority)
@@ -312,7 +323,7 @@ class FleetScheduler:
             served = work.future.result()
             if served.round != work.round:
                 raise RuntimeError(f"replica {work.replica.name} answered for another request")
-            chunk = robot.cut(served.chunk)
+            chunk = robot.cut(served.chunk, wish.queued.instruction)
         except ReplicaLost as error:
             self._lost(work.replica, now_s)
             self._retry(robot, wish, _sentence(error), now_s)
@@ -331,8 +342,8 @@ class FleetScheduler:
         chunk, task = served.chunk, robot.task
         assert task is not None
         task.answered(now_s, chunk.executed * chunk.step_dt_s)
-        self.policy.ran(MicroBatch(SERVE, (wish.queued,)), served.took_s)
         robot.wish, robot.step_dt_s = None, chunk.step_dt_s
+        self._dispatcher.answered(work, self._robots.values(), now_s)
         robot.queued_s, robot.age_s = work.began_s - wish.first_s, now_s - wish.observed_s
         if now_s >= wish.until_s:
             robot.counts.misses += 1
@@ -381,91 +392,6 @@ class FleetScheduler:
                 request.round, request.attempt, self.name, request.sent_ns, refusal=why, retry_s=retry_s
             )
         )
-
-    def _dispatch(self, one: Replica, now_s: float) -> None:
-        """Have a replica begin what there is room for, and call those for whom there will be some soon."""
-        ready = self._ready(one, now_s)
-        while ready:
-            room, ahead = one.room(), self._ahead(one, now_s)
-            if room <= 0 and ahead <= 0:
-                return
-            chosen = self._choose(one, ready, max(room, 1), now_s)
-            if not chosen:
-                return
-            began = False
-            for robot, wish in chosen:
-                ready.remove((robot, wish))
-                if self._is_stale(wish, now_s):
-                    if self._ahead(one, now_s) > 0:
-                        self._call(robot, wish, now_s)
-                elif one.room() > 0:
-                    self._begin(one, robot, wish, now_s)
-                    began = True
-            for robot, _ in ready:
-                if began and robot.task is not None:
-                    robot.task.skipped += 1
-            if room <= 0:
-                return
-
-    def _ready(self, one: Replica, now_s: float) -> list[tuple[Robot, Wish]]:
-        """Wishes that it may begin, in order of their first attempts."""
-        ready = [
-            (robot, robot.wish)
-            for robot in self._robots.values()
-            if robot.wish is not None
-            and robot.wish.work is None
-            and not robot.wish.calling
-            and robot.is_ready(one.name)
-            and (now_s >= robot.next_s or robot.wish.queued.priority >= EMERGENCY)
-        ]
-        return sorted(ready, key=lambda pair: pair[1].first_s)
-
-    def _choose(
-        self, one: Replica, ready: Iterable[tuple[Robot, Wish]], room: int, now_s: float
-    ) -> list[tuple[Robot, Wish]]:
-        """Emergencies, else those that were observed anew, else what the policy says; at most so many."""
-        ready = list(ready)
-        urgent = [pair for pair in ready if pair[1].queued.priority >= EMERGENCY]
-        if urgent:
-            return sorted(urgent, key=lambda pair: -pair[1].queued.priority)[:room]
-        called = [pair for pair in ready if pair[1].called_s is not None]
-        if called:
-            return called[:room]
-        batch = self.policy.next(one.name, [wish.queued for _, wish in ready], now_s)
-        if batch is None:
-            return []
-        by_request = {id(wish.queued): (robot, wish) for robot, wish in ready}
-        return [by_request[id(request)] for request in batch.requests][:room]
-
-    def _is_stale(self, wish: Wish, now_s: float) -> bool:
-        """Whether it is to be observed anew. An emergency does not wait for that, and nobody twice."""
-        urgent = wish.queued.priority >= EMERGENCY
-        return wish.called_s is None and not urgent and now_s - wish.observed_s > self.settings.stale_s
-
-    def _ahead(self, one: Replica, now_s: float) -> int:
-        """How many more robots may be called: as many as there is room for, and one when some is due."""
-        wishes = [robot.wish for robot in self._robots.values() if robot.wish is not None]
-        called = sum(wish.called_s is not None and wish.work is None for wish in wishes)
-        works = [wish.work for wish in wishes if wish.work is not None and wish.work.replica is one]
-        expected_s = one.profile.expected_s(SERVE, max(1, len(works)), math.inf)
-        due_s = min((work.began_s for work in works), default=math.inf) + expected_s
-        return one.room() + (due_s - now_s <= self.settings.call_s) - called
-
-    def _call(self, robot: Robot, wish: Wish, now_s: float) -> None:
-        wish.called_s, wish.calling = now_s, True
-        robot.counts.called += 1
-        self._ports.call(wish.asked.round)
-
-    def _begin(self, one: Replica, robot: Robot, wish: Wish, now_s: float) -> None:
-        """Have a replica compute a wish."""
-        assert robot.task is not None
-        robot.task.dispatched(now_s)
-        if robot.verdict.reason:  # its rate was lowered: two at once are its due, more are others'
-            period_s = 1.0 / robot.verdict.chunks_per_s
-            robot.next_s = max(robot.next_s, now_s - period_s) + period_s
-        wish.queued.begun, wish.queued.begun_s = True, now_s
-        round_ = wish.asked.round
-        wish.work = Work(one, round_, one.serve(round_, wish.observation), now_s)
 
 
 def _error(future: object) -> BaseException | None:

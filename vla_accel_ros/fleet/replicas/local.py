@@ -74,7 +74,7 @@ class LocalReplica:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name, self.profile, self.most = name, Profile(), max(1, engine.config.staggered) + ahead
-        self._engine, self._embody, self._clock = engine, embody, clock
+        self.engine, self._embody, self._clock = engine, embody, clock
         self._contracts: dict[str, Contract] = {}
         self._jobs: dict[Future[Served], _Job] = {}
         self._lock = threading.Lock()
@@ -88,7 +88,7 @@ class LocalReplica:
             self.cancel(future)
         self._decoding.shutdown(cancel_futures=True)
         self._describing.shutdown(cancel_futures=True)
-        self._engine.scheduler.leave(_STREAM)
+        self.engine.scheduler.leave(_STREAM)
         for robot in tuple(self._contracts):
             self._remove(robot)
 
@@ -132,12 +132,12 @@ class LocalReplica:
         with job.lock:
             job.cancelled, running = True, job.running
         if running is not None:
-            self._engine.scheduler.cancel(running)
+            self.engine.scheduler.cancel(running)
 
     def measure(self, observation: Observation) -> Profile:
         """How long one request takes, and as many as have seats at once; the profile has it then. For an
         engine that nobody uses; observation: of a robot that it knows."""
-        for batch in sorted({1, max(1, self._engine.config.staggered)}):
+        for batch in sorted({1, max(1, self.engine.config.staggered)}):
             times = []
             for number in range(MEASURED + 1):
                 began_s = self._clock()
@@ -154,12 +154,12 @@ class LocalReplica:
 
     def _add(self, description: RobotDescription) -> None:
         contract, embodiment = self._embody(description)
-        self._engine.runner.robots.add(description.robot, embodiment)
+        self.engine.runner.robots.add(description.robot, embodiment)
         self._contracts[description.robot] = contract
 
     def _remove(self, robot: str) -> None:
         self._contracts.pop(robot, None)
-        self._engine.runner.remove(robot)
+        self.engine.runner.remove(robot)
 
     def _see(self, job: _Job, encoded: EncodedObservation) -> None:
         """In a decoding thread."""
@@ -184,7 +184,7 @@ class LocalReplica:
         with job.lock:
             job.running = None if job.cancelled else request
             if not job.cancelled:
-                self._engine.scheduler.submit(request)
+                self.engine.scheduler.submit(request)
         if job.running is None:
             self._end(job)
 
@@ -192,7 +192,7 @@ class LocalReplica:
         """In the engine's lane: the frame is there, or comes to nothing."""
         if not request.finished:
             return
-        prefixes = self._engine.runner.prefixes
+        prefixes = self.engine.runner.prefixes
         try:
             prefixes.remove(request.robot)  # the newest of a robot is nobody's here: each job holds its own
             if request.cancelled or request.error is not None:
