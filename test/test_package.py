@@ -17,7 +17,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 MANIFEST = ElementTree.parse(ROOT / "package.xml").getroot()
 MESSAGES = ElementTree.parse(ROOT / "msg" / "package.xml").getroot()
-EXECUTABLES = {"inference", "fleet_inference", "trajectory", "sim_robot", "camera", "recorder", "vla"}
+EXECUTABLES = {
+    "inference",
+    "fleet_inference",
+    "fleet_scheduler",
+    "trajectory",
+    "sim_robot",
+    "camera",
+    "recorder",
+    "vla",
+}
 
 # Import name -> its rosdep key, where that is another; the rest is in requirements/robot.txt by its own name.
 KEYS = {

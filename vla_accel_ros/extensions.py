@@ -1,5 +1,4 @@
-"""What can be added by name: model families, controllers, scheduling policies of engines and of fleets,
-execution horizons.
+"""What can be added by name: model families, controllers, policies of engines and of fleets, horizons.
 
 This package's own stand in BUILT_IN, so that adding one here is its code and one line below. Another package
 adds its own by an entry point of the same group, and is found once it is installed:

@@ -167,7 +167,7 @@ def warm_up(engine: Engine, contract: Contract) -> float:
 
     Returns how long it then takes from images to a chunk, in seconds.
     """
-    nothing = _nothing(engine, contract)
+    nothing = black_frame(engine, contract)
     with engine.observe(nothing) as prefix:
         engine.act(prefix)
         if engine.policy.answers:
@@ -180,7 +180,8 @@ def warm_up(engine: Engine, contract: Contract) -> float:
     return time.perf_counter() - started
 
 
-def _nothing(engine: Engine, contract: Contract) -> Observation:
+def black_frame(engine: Engine, contract: Contract) -> Observation:
+    """Black images, and joints in the middle of their ranges."""
     side = engine.policy.image_size
     middle = np.array([(joint.lower + joint.upper) / 2 for joint in contract.joints])
     black = np.zeros((side, side, 3), np.uint8)
