@@ -21,7 +21,14 @@ import pytest
 from builders import CALM, make_checkpoint, make_config
 from calling import state
 from running import ROOT, until
-from stack import assert_ends_at_rest, commanded_acceleration, set_going, wait_for_rest, wait_until_ns
+from stack import (
+    CALM_SENSORS,
+    assert_ends_at_rest,
+    commanded_acceleration,
+    set_going,
+    wait_for_rest,
+    wait_until_ns,
+)
 
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.environment import is_running, this_process
@@ -42,7 +49,7 @@ def adopting() -> Iterator[None]:
 @pytest.fixture
 def launcher(start, tmp_path: Path, operator: Operator) -> Iterator[subprocess.Popen]:
     """One whose nodes move the arm of a simulated robot. Its attribute `nodes`: process ids by name."""
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     model = make_checkpoint(tmp_path / "model", make_config(horizon=32), reach=CALM)
     parameters = tmp_path / "params.yaml"
     parameters.write_text("/**:\n  ros__parameters: {lead_s: 0.1, denoise_steps: 2}\n")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from builders import CALM, make_checkpoint, make_config
 from calling import call
-from stack import Stack, set_going, speed, wait_for_motion, wait_for_rest
+from stack import CALM_SENSORS, Stack, set_going, speed, wait_for_motion, wait_for_rest
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
@@ -29,7 +29,7 @@ def test_every_topic_and_node_can_be_called_otherwise(start, contract, tmp_path,
     between = {"action_chunk": "plan", "motion": "doing"}
     outputs = {"arm_controller/joint_trajectory": "arm/go", "gripper_controller/joint_trajectory": "hand/go"}
     model = make_checkpoint(tmp_path / "model", make_config(horizon=32), reach=CALM)
-    start("sim_robot", remaps={**robot, **outputs})
+    start("sim_robot", remaps={**robot, **outputs}, **CALM_SENSORS)
     start(
         "inference",
         remaps={**robot, **between, "instruction": "say", "__node": "brain"},

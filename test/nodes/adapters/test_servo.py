@@ -14,7 +14,7 @@ from control_msgs.msg import JointJog
 from geometry_msgs.msg import TwistStamped
 from lifecycle_msgs.msg import Transition
 from moveit_msgs.srv import ServoCommandType
-from stand_ins import ARM, Arm, Parameters, write_contract
+from stand_ins import ALL, ARM, Arm, Parameters, write_contract
 from std_srvs.srv import SetBool, Trigger
 
 from vla_accel_ros.contract.contract import Contract
@@ -45,8 +45,8 @@ class Servo:
         self.paused: bool | None = None
         self.frames: set[str] = set()
         node = operator.node
-        node.create_subscription(JointJog, JOG["topic"], self._on_jog, qos.REPORT)
-        node.create_subscription(TwistStamped, TWIST["topic"], self._on_twist, qos.REPORT)
+        node.create_subscription(JointJog, JOG["topic"], self._on_jog, ALL)
+        node.create_subscription(TwistStamped, TWIST["topic"], self._on_twist, ALL)
         node.create_service(ServoCommandType, "servo_node/switch_command_type", self._on_type)
         node.create_service(SetBool, "servo_node/pause_servo", self._on_pause)
 

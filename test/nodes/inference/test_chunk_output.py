@@ -12,7 +12,7 @@ from builders import make_checkpoint, make_config
 from calling import change
 from lifecycle_msgs.msg import Transition
 from running import NodeProcess
-from stack import wait_for_recorder
+from stack import CALM_SENSORS, wait_for_recorder
 
 from vla_accel_ros.control.chunking.chunk_record import ChunkReader, ChunkWriter
 from vla_accel_ros.nodes.chunk_topic import slot_name
@@ -63,7 +63,7 @@ class Slot:
 def test_a_bag_of_some_of_the_chunks_is_computed_again_to_the_bit(
     start: Start, operator: Operator, tmp_path: Path, parameters: dict[str, Any]
 ) -> None:
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     recorder = start("recorder", autostart=True, record_dir=str(tmp_path / "bags"))
     start_inference(start, tmp_path, chunk_messages_hz=MESSAGES_HZ, **parameters)
     wait_for_recorder(operator)
@@ -116,7 +116,7 @@ def test_where_another_process_has_the_slot(
     node = start_inference(start, tmp_path, chunk_slot=chunk_slot)
     sentence = f"slot {name!r} is written by a process that runs"
     if begins:
-        start("sim_robot")
+        start("sim_robot", **CALM_SENSORS)
         operator.wait(lambda: operator.measured, 90.0, "joint state")
         operator.instruct("reach the red block")
         operator.wait(lambda: operator.chunks, 180.0, "chunks by the topic")

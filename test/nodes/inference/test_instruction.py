@@ -8,6 +8,7 @@ from builders import make_checkpoint
 from calling import change
 from lifecycle_msgs.msg import Transition
 from running import NodeProcess, until
+from stack import CALM_SENSORS
 from std_msgs.msg import String
 
 from vla_accel_ros.nodes import qos
@@ -20,7 +21,7 @@ LOST = f"no instruction since the restart: say it again, the last was {TOLD!r}"
 @pytest.fixture
 def node(start, tmp_path, operator) -> NodeProcess:
     """It acts on what it was told."""
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     model = make_checkpoint(tmp_path / "model")
     node = start("inference", autostart=True, model=str(model), denoise_steps=1, language_hz=0.0)
     say(operator, TOLD, node)

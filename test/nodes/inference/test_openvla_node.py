@@ -12,6 +12,7 @@ import pytest
 import yaml
 from openvla_builders import make_openvla_folder
 from running import NodeProcess
+from stack import CALM_SENSORS
 
 from vla_accel_ros.contract.contract import TWIST, Contract
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
@@ -80,7 +81,7 @@ def test_its_actions_are_chunks_of_one(
     model: Path,
     actions: str,
 ) -> None:
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     node = start("inference", autostart=True, model=str(model), contract=str(file), language_hz=5.0)
     operator.instruct("lift the red cup")
     operator.wait(lambda: len(operator.chunks) >= 3, 180.0, "three chunks")
@@ -130,7 +131,7 @@ def test_several_data_sets_need_the_parameter(contract: Contract, model: Path) -
 def test_frames_that_share_forwards_go_down_the_same_path(
     start: Callable[..., NodeProcess], operator: Operator, file: Path, model: Path, mode: str, fast: bool
 ) -> None:
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     node = start(
         "inference", autostart=True, model=str(model), contract=str(file), token_mode=mode, fast=fast
     )

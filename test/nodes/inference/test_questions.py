@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from builders import make_checkpoint, make_config
 from running import NodeProcess
+from stack import CALM_SENSORS
 
 from vla_accel_msgs.msg import LanguageOutput
 from vla_accel_ros.nodes.clients.operator import Operator
@@ -29,7 +30,7 @@ def finished(operator: Operator) -> dict[str, LanguageOutput]:
 def test_two_questions_at_once_are_answered_while_every_frame_is_acted_on(
     start: Callable[..., NodeProcess], operator: Operator, model: Path, fast: bool
 ) -> None:
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     node = start(
         "inference",
         autostart=True,
@@ -65,7 +66,7 @@ def test_two_questions_at_once_are_answered_while_every_frame_is_acted_on(
 def test_answers_are_broken_off_and_refused_questions_are_told(
     start: Callable[..., NodeProcess], operator: Operator, model: Path
 ) -> None:
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     node = start(
         "inference",
         autostart=True,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from builders import make_checkpoint, make_config
 from running import NodeProcess
-from stack import wait_for_recorder
+from stack import CALM_SENSORS, wait_for_recorder
 
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.recording.reader import Bag
@@ -42,7 +42,7 @@ def chunking(operator: Operator) -> str:
 def test_every_chunk_is_computed_again_to_the_bit(
     start: Start, operator: Operator, tmp_path: Path, kind: str, fast: bool, staggered: int, noise: str
 ) -> None:
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     recorder = start("recorder", autostart=True, record_dir=str(tmp_path / "bags"))
     start_inference(start, tmp_path, kind, fast=fast, staggered=staggered, noise=noise)
     wait_for_recorder(operator)

@@ -13,6 +13,7 @@ import pytest
 from calling import set_parameter
 from chunks import Policy
 from control_msgs.msg import JointTrajectoryControllerState
+from stack import CALM_SENSORS
 
 from vla_accel_msgs.msg import Motion
 from vla_accel_ros.nodes import convert, qos
@@ -68,7 +69,7 @@ def lead_max_s() -> float:
 @pytest.fixture
 def moving(start, operator, lead_max_s):
     """The simulated arm under a trajectory node of 30 ms, sent to and fro by chunks."""
-    start("sim_robot", image_width=32, image_height=32, camera_hz=5.0)
+    start("sim_robot", **CALM_SENSORS)
     node = start("trajectory", autostart=True, lead_max_s=lead_max_s)
     executed, policy = Executed(operator), Policy(operator)
     begin = operator.wait(lambda: operator.measured, 90.0, "joint state").positions
@@ -147,7 +148,7 @@ def listener(operator):
 def test_without_a_state_a_process_that_stands_still_is_noticed_by_what_it_does_not_acknowledge(
     start, operator, listener
 ):
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     # Stamped zero, the controller may have another clock, and its state says nothing.
     node = start("trajectory", autostart=True, stamp="zero")
     policy = Policy(operator)

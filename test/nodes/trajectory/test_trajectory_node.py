@@ -6,6 +6,7 @@ import numpy as np
 from builders import JOINTS
 from chunks import Policy
 from rosgraph_msgs.msg import Clock
+from stack import CALM_SENSORS
 
 from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.clients.operator import Operator
@@ -14,7 +15,7 @@ S = 1_000_000_000
 
 
 def test_chunks_move_the_arm_to_their_goal_within_its_limits(start, operator):
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     start("trajectory", autostart=True)
     policy = Policy(operator)
     begin = operator.wait(lambda: operator.measured, 90.0, "joint state").positions
@@ -38,7 +39,7 @@ def test_chunks_move_the_arm_to_their_goal_within_its_limits(start, operator):
 
 
 def test_a_chunk_with_a_nan_is_refused_and_the_arm_stops(start, operator):
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     node = start("trajectory", autostart=True)
     policy = Policy(operator)
     policy.goal = operator.wait(lambda: operator.measured, 90.0, "joint state").positions + 0.2
@@ -87,7 +88,7 @@ def test_after_the_clock_went_back_the_robot_goes_on_in_the_new_time(start, oper
 
 def test_two_robots_in_one_graph_do_not_mix(start, contract, tmp_path, ros_domain):
     for namespace in ("a", "b"):
-        start("sim_robot", namespace)
+        start("sim_robot", namespace, **CALM_SENSORS)
         start("trajectory", namespace, autostart=True)
     with Operator(contract, "a") as a, Operator(contract, "b") as b:
         a.wait(lambda: a.measured, 90.0, "joint state of a")
