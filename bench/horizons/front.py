@@ -23,8 +23,10 @@ from vla_accel_ros.tools.demo_policy.rollout import FRAME_S, Episode, Handover, 
 
 LATENCY = 4
 ON_DEMAND = Timing(period=LATENCY, latency=LATENCY, on_demand=True)
-MOVED = ("static:8", "static:12", "static:16", "static:24", "all")
-MOVED = (*MOVED, "update_ratio:0.02", "agreement:0.06", "spread:0.04")
+MOVED = (
+    *("static:8", "static:12", "static:16", "static:24", "all"),
+    *("update_ratio:0.02", "agreement:0.06", "spread:0.04"),
+)
 STATIC = ("static:24", "all", "update_ratio:0.02")
 
 
