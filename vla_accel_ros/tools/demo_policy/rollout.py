@@ -208,16 +208,15 @@ class _Thinker:
         request = Request(ACT, prefix.robot, prefix=prefix, noise=self._noise(prefix.stamp_ns))
         request.on_begin = None if self._chunking is None else self._chunking.begin
         scheduler.wait(scheduler.submit(request))
-        self._limit(request)
+        self._limit(request, prefix)
         self._session.watch(prefix, cast(Chunk, request.result))
         ahead = self.horizons[-1] - timing.latency - JOINING if timing.on_demand else 0
         self._next, self._made = frame + max(timing.period, ahead), self._made + 1
         self._pending.append((frame + timing.latency, request))
 
-    def _limit(self, request: Request) -> None:
+    def _limit(self, request: Request, prefix: Prefix) -> None:
         """Give a chunk its horizon, for which it may take further samples."""
-        prefix, chunk = request.prefix, cast(Chunk, request.result)
-        assert prefix is not None
+        chunk = cast(Chunk, request.result)
         samples = self._horizons.rule(prefix.instruction).policy.samples
         shape = (self._session.engine.policy.config.horizon, self._session.engine.policy.config.action_dim)
         first = FURTHER + self._made * samples
