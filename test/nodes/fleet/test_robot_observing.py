@@ -84,7 +84,9 @@ def test_pixels_travel_as_jpeg_where_that_is_asked_for(contract):
     ingest.image("wrist", bytes(image_message(NOW + 2 * MS, "", colour)), NOW)
     seen = ingest.encoded(NOW)
     assert seen.images["front"] == JPEG and seen.stamps_ns["wrist"] == NOW + 2 * MS
-    shown = cv2.imdecode(np.frombuffer(seen.images["wrist"], np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+    shown = np.asarray(cv2.imdecode(np.frombuffer(seen.images["wrist"], np.uint8), cv2.IMREAD_COLOR))[
+        ..., ::-1
+    ]
     assert shown.shape == colour.shape and np.abs(shown.astype(int) - colour).max() <= 4
 
 
