@@ -56,9 +56,9 @@ class Rights:
     execute: set[str] = field(default_factory=set)
 
 
-def rights(contract: Contract, sim: bool = False) -> dict[str, Rights]:
+def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[str, Rights]:
     """What each node of a robot may do, by its name. sim: with the simulated robot, which is its own cameras
-    and controllers."""
+    and controllers. fleet: for a robot whose chunks a fleet makes (engine: fleet)."""
     cameras = {camera.topic for camera in contract.cameras}
     infos = {camera.info for camera in contract.cameras if camera.info}
     joints, commands = contract.joint_states.topic, {each.topic for each in contract.controllers}
@@ -110,6 +110,10 @@ def rights(contract: Contract, sim: bool = False) -> dict[str, Rights]:
             execute=actions,
         ),
     }
+    if fleet:
+        every["inference"].publish |= {"fleet/robot", "fleet/request"}
+        every["inference"].publish -= {"observed", "session", "loop_stats"}
+        every["inference"].subscribe |= {"fleet/answer", "fleet/call", "fleet/admission"}
     for camera in contract.cameras:
         base = camera.topic.rpartition("/")[0]
         sent = {camera.topic, *infos, *(f"{base}/{end}" for end in _SENT)}
@@ -142,12 +146,12 @@ def _add_what_every_node_has(each: Rights, name: str) -> None:
         each.reply.add(f"{name}_asking/{_TYPE}")  # nodes/service_calls.py
 
 
-def policy(contract: Contract, namespace: str = "", sim: bool = False) -> str:
+def policy(contract: Contract, namespace: str = "", sim: bool = False, fleet: bool = False) -> str:
     """The policy as XML in the schema of sros2 (version 0.2.0)."""
     root = ElementTree.Element("policy", version="0.2.0")
     enclaves = ElementTree.SubElement(root, "enclaves")
     at = "/" + "/".join(filter(None, namespace.split("/")))
-    for name, each in rights(contract, sim).items():
+    for name, each in rights(contract, sim, fleet).items():
         place = ElementTree.SubElement(enclaves, "enclave", path=enclave(namespace, name))
         profiles = ElementTree.SubElement(place, "profiles")
         profile = ElementTree.SubElement(profiles, "profile", ns=at, node=name)
@@ -177,12 +181,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     contract_option(parser)
     parser.add_argument("--namespace", default="", metavar="NS", help="of the robot (default: none)")
     parser.add_argument("--sim", action="store_true", help="with the simulated robot")
+    parser.add_argument("--fleet", action="store_true", help="of a robot whose chunks a fleet makes")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write it there instead")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print or write the policy."""
-    text = policy(Contract.load(chosen_contract(arguments)), arguments.namespace, arguments.sim)
+    contract = Contract.load(chosen_contract(arguments))
+    text = policy(contract, arguments.namespace, arguments.sim, arguments.fleet)
     if arguments.output is None:
         sys.stdout.write(text)
     else:

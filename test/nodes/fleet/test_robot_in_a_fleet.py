@@ -19,6 +19,7 @@ from vla_accel_msgs.msg import Motion
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.tools.policy import rights
 
 PROGRAM = Path(__file__).with_name("fake_scheduler.py")
 S = 1_000_000_000
@@ -92,6 +93,19 @@ def assert_within_limits(operator: Operator) -> None:
             assert joint.lower <= position[:, column].min() <= position[:, column].max() <= joint.upper
 
 
+def assert_has_its_rights(operator: Operator) -> None:
+    """The node has no topic that `vla policy --fleet` forbids, and all of the fleet's."""
+    own, node = rights(operator.contract, fleet=True)["inference"], operator.node
+    for get, allowed in (
+        (node.get_publisher_names_and_types_by_node, own.publish),
+        (node.get_subscriber_names_and_types_by_node, own.subscribe),
+    ):
+        names = {name for name, _ in get("inference", "/")}
+        full = {name if name[0] == "/" else f"/{name.replace('~', 'inference')}" for name in allowed}
+        assert names <= full, names - full
+        assert {name for name in full if name.startswith("/fleet/")} <= names
+
+
 def test_it_rests_while_the_scheduler_is_gone_says_so_and_goes_on_with_the_next(
     start, operator, arm, cameras, tmp_path
 ) -> None:
@@ -133,13 +147,18 @@ def test_slow_rounds_within_the_age_limit_do_not_stop_the_arm(
     start("trajectory", autostart=True, contract=contract, lead_s=0.05)
     start("fleet_inference", autostart=True, contract=contract, engine="fleet", fleet_ask_at_s=2.2)
     operator.instruct("follow the wave")
-    operator.wait(lambda: len(operator.chunks) >= 2, 90.0, "two chunks")
-    begun = len(operator.motions)
-    operator.wait(lambda: len(operator.chunks) >= 8, 60.0, "chunks of all delays")
+    operator.wait(
+        lambda: operator.motions and operator.motions[-1].state == Motion.RUNNING,
+        90.0,
+        "an arm that may move",
+    )
+    begun, before = len(operator.motions), len(operator.chunks)
+    operator.wait(lambda: len(operator.chunks) >= before + 8, 90.0, "chunks of all delays, twice")
     ages_s = [(got.received_ns - got.chunk.stamp_ns) * 1e-9 for got in operator.chunks]
     assert max(ages_s) > 1.6
     stamps_ns = [got.chunk.stamp_ns for got in operator.chunks]
     assert stamps_ns == sorted(stamps_ns)
+    assert_has_its_rights(operator)
     after = [motion for motion in operator.motions[begun:] if motion.state != Motion.RUNNING]
     assert not after, after
     assert_within_limits(operator)
