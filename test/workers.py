@@ -12,7 +12,8 @@ from pathlib import Path
 ROBOTS = {
     "nodes": "closed_loop faults launcher names readme_robot say sim_time trace",
     "nodes/fleet": "robot_in_a_fleet scheduler_node",
-    "nodes/inference": "chunk_horizon chunk_output fast_node guided_chunks inputs openvla_node questions staggered_node",
+    "nodes/inference": "chunk_horizon chunk_output fast_node guided_chunks inputs openvla_node"
+    " questions staggered_node",
     "nodes/recorder": "recorder",
     "nodes/trajectory": "slow_delivery stop_and_resume trajectory_node",
     "tools": "demo",
