@@ -415,6 +415,19 @@ def test_a_robot_that_is_gone_leaves_nothing() -> None:
     assert fleet.scheduler.robots() == () and not fleet.replica.known and not fleet.replica.jobs
 
 
+def test_who_waited_long_for_its_chunk_has_not_gone() -> None:
+    fleet = Fleet("/a", settings=Settings(gone_s=5.0, serve_s=4.0))
+    fleet.ask("/a")
+    fleet.step()
+    fleet.serve(3.9)
+    fleet.step(3.9)
+    assert fleet.scheduler.robots() == ("/a",)
+    fleet.step(1.2)
+    assert fleet.scheduler.robots() == ()
+    with pytest.raises(ValueError, match="give more for gone_s"):
+        Settings(gone_s=5.0, serve_s=5.0)
+
+
 def test_a_sign_of_life_keeps_a_robot() -> None:
     fleet = Fleet("/a", "/b", "/c")
     fleet.now_s = 8.0

@@ -41,8 +41,9 @@ Cut = Callable[[Chunk, str], Chunk]
 @dataclass(frozen=True)
 class Settings:
     """stale_s: older observations are taken anew before they are computed. call_s: how long that is waited
-    for. gone_s: a robot without a sign for so long has gone. serve_s: a replica that computes longer is not
-    waited for. lost: how many replicas may be lost over one wish. rules: of admission."""
+    for. gone_s: a robot without a sign for so long, since its last answer too, has gone. serve_s: a replica
+    that computes longer is not waited for. lost: how many replicas may be lost over one wish. rules: of
+    admission. Raises ValueError if who waits for a replica would have gone."""
 
     stale_s: float = 0.2
     call_s: float = 0.1
@@ -50,6 +51,13 @@ class Settings:
     serve_s: float = 5.0
     lost: int = 2
     rules: Rules = field(default_factory=Rules)
+
+    def __post_init__(self) -> None:
+        if self.gone_s <= self.serve_s:
+            raise ValueError(
+                f"gone_s is {self.gone_s} and serve_s {self.serve_s}: robots would be forgotten while they "
+                "wait for a chunk; give more for gone_s"
+            )
 
 
 @dataclass(frozen=True)
@@ -342,7 +350,7 @@ class FleetScheduler:
         chunk, task = served.chunk, robot.task
         assert task is not None
         task.answered(now_s, chunk.executed * chunk.step_dt_s)
-        robot.wish, robot.step_dt_s = None, chunk.step_dt_s
+        robot.wish, robot.step_dt_s, robot.heard_s = None, chunk.step_dt_s, now_s
         self._dispatcher.answered(work, self._robots.values(), now_s)
         robot.queued_s, robot.age_s = work.began_s - wish.first_s, now_s - wish.observed_s
         if now_s >= wish.until_s:
