@@ -223,7 +223,8 @@ def test_what_is_cancelled_before_its_turn_is_not_computed(
     make: Callable[..., LocalReplica], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replica = make()
-    computed, runner = [], replica.engine.runner
+    computed: list[str] = []
+    runner = replica.engine.runner
     run, entered, go_on = runner.run, threading.Event(), threading.Event()
 
     def noting(batch: MicroBatch) -> Callable[[], None] | None:
