@@ -78,6 +78,7 @@ setup(
     entry_points={
         "console_scripts": [
             f"inference = {NAME}.nodes.inference.node:main",
+            f"fleet_inference = {NAME}.nodes.fleet_inference.node:main",
             f"trajectory = {NAME}.nodes.trajectory.node:main",
             f"sim_robot = {NAME}.nodes.sim_robot:main",
             f"camera = {NAME}.nodes.camera.node:main",

@@ -1,8 +1,8 @@
 """The nodes that run a policy on a robot, in the robot's namespace; one more to record what they do.
 
 Cameras, joints and controllers keep the names they have: the contract says which topics they are, so nothing
-is remapped here. The nodes are started again when they die, and configure and activate themselves unless
-`autostart` is false.
+is remapped here. With engine fleet the node inference is another executable, which needs no GPU. The nodes
+are started again when they die, and configure and activate themselves unless `autostart` is false.
 """
 
 import os
@@ -20,6 +20,8 @@ from vla_accel_ros.nodes.environment import (
     share_path,
     who_may_command,
 )
+from vla_accel_ros.nodes.params.fleet import ENGINE, FLEET
+from vla_accel_ros.nodes.params.parameter_file import parameter_of
 
 RESPAWN_DELAY_S = 2.0
 
@@ -30,6 +32,11 @@ def generate_launch_description() -> LaunchDescription:
         ("params_file", str(share_path("config/params.yaml")), "Parameters of the nodes (YAML)."),
         ("contract", "", "Contract of the robot (YAML). Empty: as in params_file, else the simulated arm's."),
         ("model", "", "Checkpoint folder. Empty: as in params_file, else the bundled demo policy."),
+        (
+            "engine",
+            "",
+            "local, or fleet: its scheduler makes the chunks, no GPU here. Empty: as in params_file.",
+        ),
         ("fast", "", "auto, true or false: captured stages and fused kernels. Empty: as in params_file."),
         ("precision", "", "exact, or lossy: fp8, int8 or int4, of fast stages. Empty: as in params_file."),
         ("staggered", "", "Chunks denoised at once, 0 for one at a time. Empty: as in params_file."),
@@ -82,10 +89,17 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     if given("state_dir"):
         environment["XDG_STATE_HOME"] = given("state_dir")
 
-    def node(name: str, parameters: dict[str, ParameterValue]) -> LifecycleNode:
+    def inference() -> str:
+        """The executable of the node inference."""
+        name = f"{given('namespace')}/inference"
+        engine = given("engine") or parameter_of(given("params_file"), name, ENGINE.name, str(ENGINE.default))
+        ENGINE.check(engine)
+        return "fleet_inference" if engine == FLEET else "inference"
+
+    def node(name: str, parameters: dict[str, ParameterValue], executable: str = "") -> LifecycleNode:
         return LifecycleNode(
             package="vla_accel_ros",
-            executable=name,
+            executable=executable or name,
             name=name,
             namespace=LaunchConfiguration("namespace"),
             parameters=[LaunchConfiguration("params_file"), parameters],
@@ -106,7 +120,15 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         LogInfo(msg=who_may_command({**os.environ, **environment})),
         node(
             "inference",
-            {**shared, **text("model"), **text("fast"), **text("precision"), **number("staggered")},
+            {
+                **shared,
+                **text("engine"),
+                **text("model"),
+                **text("fast"),
+                **text("precision"),
+                **number("staggered"),
+            },
+            inference(),
         ),
         node("trajectory", {**shared, **text("mode")}),
     ]

@@ -11,9 +11,9 @@ import pytest
 from builders import make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.lanes.lane import Stream
 from vla_accel_ros.engine.policies.overload import Degradation, Degrading
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
-from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.engine.streaming import MOST_UNDELIVERED, MOST_WAITING, Pace, Ports, Streaming, Text
 from vla_accel_ros.types import Chunk, Observation, Torn
 
@@ -72,7 +72,7 @@ class Stepped:
         self.scheduler, self.now_s = self.stream._scheduler, 0.0
         self.scheduler._clock = lambda: self.now_s
         self.ran: list[str] = []
-        self.scheduler.streams[""] = Stream(on_ran=self.note)
+        self.scheduler.streams.running[""] = Stream(on_ran=self.note)
         self.stream._running = True
         self.stream._want_chunks()
 
@@ -165,7 +165,7 @@ def test_a_frame_is_seen_when_the_one_before_it_was_acted_on():
 
     world.observations += [make_observation(i, stamp_ns=100 + i) for i in range(3)]
     stream.start()
-    scheduler.streams[""] = Stream(on_ran=noted)
+    scheduler.streams.running[""] = Stream(on_ran=noted)
     world.wait(lambda: len(world.chunks) == 3, "three chunks")
     stream.stop()
     whole = [(want, 100 + i) for i in range(3) for want in (OBSERVE, ACT)]

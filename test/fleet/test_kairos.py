@@ -25,17 +25,21 @@ def test_the_wait_ratio_by_hand():
     (0.5 s against 0.2 s): the queue took from 2.0 to 2.3."""
     request = executed("/a", (0.0, 0.5, 1.0), (1.5, 2.0, 0.2), (2.3, 2.8, 1.0))
     assert request.task.waited_s == pytest.approx(0.5 + 0.3)
-    assert HighestWaitRatio(SETUP).ratio(request, 4.0) == pytest.approx(0.8 / 4.0)
-    assert HighestWaitRatio(SETUP, open_wait=True).ratio(request, 4.0) == pytest.approx((0.8 + 0.2) / 4.0)
+    assert HighestWaitRatio(SETUP).ratio(request.task, 4.0) == pytest.approx(0.8 / 4.0)
+    assert HighestWaitRatio(SETUP, open_wait=True).ratio(request.task, 4.0) == pytest.approx(
+        (0.8 + 0.2) / 4.0
+    )
 
 
 def test_whether_the_first_wait_counts_is_a_choice():
     new, served = make_request("/new", began_s=1.0), make_request("/served", began_s=1.0)
     served.task.dispatched(2.0)
     served.task.answered(2.5, 1.0)
-    assert HighestWaitRatio(SETUP).ratio(new, 3.0) == HighestWaitRatio(SETUP).ratio(served, 3.0) == 0.0
+    assert (
+        HighestWaitRatio(SETUP).ratio(new.task, 3.0) == HighestWaitRatio(SETUP).ratio(served.task, 3.0) == 0.0
+    )
     counting = HighestWaitRatio(SETUP, first_wait=True)
-    assert counting.ratio(new, 3.0) == 1.0 and counting.ratio(served, 3.0) == pytest.approx(0.5)
+    assert counting.ratio(new.task, 3.0) == 1.0 and counting.ratio(served.task, 3.0) == pytest.approx(0.5)
 
 
 def test_the_higher_bucket_goes_first_then_the_longer_execution():

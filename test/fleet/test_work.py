@@ -26,6 +26,15 @@ def test_one_that_is_longer_than_any_is_expected_to_go_on():
     assert [rounds.left("a", done) for done in (3, 4, 5, 14)] == [1, 1, 2, 11]
 
 
+def test_of_a_kind_of_which_none_is_over_those_that_go_on_tell():
+    rounds = Rounds()
+    rounds.learn("short", 4)
+    assert rounds.left("long", 50) == 47  # as many again as it had more
+    assert rounds.left("long", 10) == 40 and rounds.left("long", 0) == 50
+    rounds.learn("long", 60)
+    assert rounds.left("long", 10) == 50
+
+
 def test_what_it_remembers_does_not_grow():
     rounds = Rounds(tasks=4, kinds=3)
     for k in range(1000):
@@ -34,5 +43,8 @@ def test_what_it_remembers_does_not_grow():
     assert len(rounds._left_of_all) <= 7
     rounds.learn("long", 10**9)
     assert len(rounds._left["long"]) == LONGEST
+    for k in range(1000):
+        rounds.left(f"new {k}", 5)
+    assert len(rounds._going_on) == 3
     rounds.learn("none", 0)
     assert "none" not in rounds._needed

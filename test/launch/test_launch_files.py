@@ -27,7 +27,7 @@ PARAMETER_FILES = tuple(
 EVERY_NODES = {"use_sim_time"}
 # What the launch arguments are for, and the parameter files therefore leave out.
 LAUNCH_ARGUMENTS = {"autostart", "contract", "model"}
-OTHERS = {"staggered": "3", "network": "subnet"}
+OTHERS = {"staggered": "3", "network": "subnet", "engine": "fleet"}
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +107,27 @@ def test_contract_and_model_go_over_the_parameter_file_as_text() -> None:
     assert inference.parameters["contract"] == trajectory.parameters["contract"] == "/etc/robot.yaml"
     assert inference.parameters["model"] == "7"
     assert "model" not in trajectory.parameters
+
+
+def test_a_fleets_robot_starts_the_executable_without_an_engine_by_argument_or_parameter_file(
+    tmp_path,
+) -> None:
+    def executable(**arguments: str) -> str:
+        inference, _ = stand_in.start(BRINGUP, **arguments)
+        assert inference.name == "inference"
+        return inference.executable
+
+    path = tmp_path / "params.yaml"
+    path.write_text("/**/inference: {ros__parameters: {engine: fleet}}\n")
+    assert executable() == executable(engine="local") == "inference"
+    assert executable(engine="fleet") == "fleet_inference"
+    assert executable(params_file=str(path)) == "fleet_inference"
+    assert executable(params_file=str(path), engine="local") == "inference"
+    path.write_text("/left/inference: {ros__parameters: {engine: fleet}}\n")
+    assert executable(params_file=str(path)) == "inference"
+    assert executable(params_file=str(path), namespace="left") == "fleet_inference"
+    with pytest.raises(ValueError, match="parameter 'engine' is 'remote': give one of local, fleet"):
+        executable(engine="remote")
 
 
 @pytest.mark.parametrize("path", [BRINGUP, DEMO], ids=lambda path: path.name)

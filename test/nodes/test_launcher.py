@@ -55,7 +55,7 @@ def launcher(start, tmp_path: Path, operator: Operator) -> Iterator[subprocess.P
             command, env=environment, stdout=log, stderr=log, start_new_session=True, cwd=ROOT
         )
     try:
-        until(ids.exists, 30.0, "nodes that were started", (tmp_path / "launcher.log").read_text)
+        until(ids.exists, 90.0, "nodes that were started", (tmp_path / "launcher.log").read_text)
         process.nodes = json.loads(ids.read_text())  # type: ignore[attr-defined]
         set_going(operator)
         yield process
@@ -87,7 +87,7 @@ def test_the_nodes_of_a_launcher_that_ends_stop_the_arm_and_end(
 ):
     begun_ns = operator.now_ns()
     end(launcher)
-    launcher.wait(30.0)
+    launcher.wait(90.0)
     if end is interrupted_twice:
         assert launcher.returncode == 0  # which has waited for them
     else:
@@ -129,7 +129,7 @@ def ended(node: int) -> int:
         found.append(os.waitpid(node, os.WNOHANG))
         return found[-1] != (0, 0)
 
-    until(over, 15.0, "end of an orphan")
+    until(over, 45.0, "end of an orphan")
     return os.waitstatus_to_exitcode(found[-1][1])
 
 

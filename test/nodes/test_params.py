@@ -13,6 +13,7 @@ from running import ROOT
 
 from vla_accel_ros.nodes.environment import additional_environment
 from vla_accel_ros.nodes.params.parameter import Parameter
+from vla_accel_ros.nodes.params.parameter_file import parameter_of
 from vla_accel_ros.nodes.params.tables import NODES
 
 TYPES = {
@@ -55,6 +56,35 @@ def test_a_node_without_a_lifecycle_changes_nothing_but_what_is_live(node):
 def test_a_number_out_of_range_or_of_another_type_is_refused(value, sentence):
     with pytest.raises((TypeError, ValueError), match=sentence):
         Parameter("x", 1.0, "A number.", 0.0, 10.0).check(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("/**: {ros__parameters: {engine: fleet}}", "fleet"),
+        ("/**/inference: {ros__parameters: {engine: fleet}}", "fleet"),
+        ("/*/inference: {ros__parameters: {engine: fleet}}", "fleet"),
+        ("/left: {inference: {ros__parameters: {engine: fleet}}}", "fleet"),
+        ("left/inference: {ros__parameters: {engine: fleet}}", "fleet"),
+        ("/*: {ros__parameters: {engine: fleet}}", "local"),
+        ("/right/inference: {ros__parameters: {engine: fleet}}", "local"),
+        ("/**/trajectory: {ros__parameters: {engine: fleet}}", "local"),
+        ("/**/inference: {ros__parameters: {model: fleet}}", "local"),
+        ("/**: {ros__parameters: {engine: local}}\n/left/*: {ros__parameters: {engine: fleet}}", "fleet"),
+        ("", "local"),
+    ],
+)
+def test_a_parameter_file_says_what_a_node_would_read(tmp_path, text, found):
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    assert parameter_of(path, "/left/inference", "engine", "local") == found
+
+
+def test_a_file_that_is_not_there_says_nothing_and_one_that_is_no_yaml_is_refused(tmp_path):
+    assert parameter_of(tmp_path / "none.yaml", "/inference", "engine", "local") == "local"
+    (tmp_path / "params.yaml").write_text("a: [")
+    with pytest.raises(ValueError, match=r"params.yaml is no YAML"):
+        parameter_of(tmp_path / "params.yaml", "/inference", "engine", "local")
 
 
 def test_a_default_that_is_not_allowed_is_a_mistake_in_the_table():

@@ -23,10 +23,10 @@ import numpy as np
 from vla_accel_ros.engine.config import FRESH_FIRST
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
+from vla_accel_ros.engine.lanes.lane import Stream
 from vla_accel_ros.engine.loop import Awaited, Loop, LoopRecord, LoopStats
 from vla_accel_ros.engine.policies.overload import Degradation
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
-from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.types import Chunk, Observation, Torn
 
 _LOG = logging.getLogger(__name__)
@@ -309,8 +309,7 @@ class Streaming:
         elif request.pieces or request.finished:
             request.pieces.clear()
             text, finished = str(request.result or ""), request.finished
-            assert request.prefix is not None
-            self._give(self._ports.on_text, Text(request.prefix, request.number, text, finished))
+            self._give(self._ports.on_text, Text(request.frame, request.number, text, finished))
 
     def _due_s(self) -> float:
         return math.inf if self._vision.due_s is None else self._vision.due_s

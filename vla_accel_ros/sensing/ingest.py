@@ -21,7 +21,7 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.sensing.arrivals import IMAGE_HINT, RING_HINT, StreamMonitor
 from vla_accel_ros.sensing.cameras.compressed import decode, write_bgr
 from vla_accel_ros.sensing.cameras.frame_sets import FrameSets
-from vla_accel_ros.sensing.cameras.frames import FramePool, Sources
+from vla_accel_ros.sensing.cameras.frames import Frame, FramePool, Sources
 from vla_accel_ros.sensing.cameras.image import check, compressed_view, image_view, write_rgb
 from vla_accel_ros.sensing.cameras.ring import Handle
 from vla_accel_ros.sensing.cameras.ring_reader import RingReader
@@ -42,7 +42,7 @@ class Ingest:
     Attributes for diagnostics: `monitors` by stream name, `refused` messages by stream name, `waiting_for`
     what an observation lacks (empty when there was one), `rings` for the cameras whose frames lie in one.
     `sets` is what a loop awaits that takes observations.
-    copy, page_lock: of frames in rings, see RingReader.
+    copy: of frames in rings, page_lock: of all; see RingReader.
     """
 
     def __init__(
@@ -55,7 +55,8 @@ class Ingest:
         self._contract, self._image_hint = contract, image_hint
         self._lock = threading.Lock()
         in_rings = [camera.name for camera in contract.cameras if camera.transport == "ring"]
-        self._pool = FramePool(camera.name for camera in contract.cameras if camera.name not in in_rings)
+        others = (camera.name for camera in contract.cameras if camera.name not in in_rings)
+        self._pool = FramePool(others, page_lock=page_lock)
         self.rings = RingReader(dict.fromkeys(in_rings, ""), copy, page_lock)
         self._joints = JointHistory(contract.joint_names)
         self._frames = Sources(
@@ -132,13 +133,17 @@ class Ingest:
         if lease is None:
             return ""
         with lease:
-            size = lease.frames[camera].image.shape[:2]
+            size = self._size(lease.frames[camera])
         if size == self._info[camera]:
             return ""
         return (
             f"camera {camera}: images are {size[0]} x {size[1]}, its camera_info is of "
             f"{self._info[camera][0]} x {self._info[camera][1]}: calibrate the camera at the size it sends"
         )
+
+    def _size(self, frame: Frame) -> tuple[int, ...]:
+        """Height and width."""
+        return frame.image.shape[:2]
 
     def lost(self, camera: str) -> int:
         """How many of a camera's frames came but could not be used: overwritten or damaged in the ring, or

@@ -34,19 +34,19 @@ def say(operator: Operator, text: str, node: NodeProcess) -> None:
     publisher = terminal.create_publisher(String, "instruction", qos.LATCHED)
     publisher.publish(String(data=text))
     node.wait_for_log(f"instruction: {text!r}")
-    until(lambda: text in node.kept, 30.0, f"{text!r} in its state file", lambda: node.log)
+    until(lambda: text in node.kept, 90.0, f"{text!r} in its state file", lambda: node.log)
     terminal.destroy_node()
 
 
 def acts(operator: Operator) -> None:
     now_ns = operator.now_ns()
-    operator.wait(lambda: operator.chunks and operator.chunks[-1].chunk.stamp_ns > now_ns, 60.0, "chunk")
+    operator.wait(lambda: operator.chunks and operator.chunks[-1].chunk.stamp_ns > now_ns, 180.0, "chunk")
 
 
 def waits(operator: Operator, reason: str) -> None:
     """It has frames, makes no chunk, and says why."""
     operator.wait(
-        lambda: operator.diagnostics.get("inference: inference") and said(operator) == reason, 60.0, reason
+        lambda: operator.diagnostics.get("inference: inference") and said(operator) == reason, 180.0, reason
     )
 
 

@@ -16,10 +16,15 @@ from collections.abc import Sequence
 
 from vla_accel_ros.engine.request import Request
 from vla_accel_ros.fleet.policies.policy import FleetSetup, InOrder
+from vla_accel_ros.fleet.task import Task
+
+SHORTEST_S = 1e-3
+"""What any execution is taken to last at least, so that scaling it lifts it."""
 
 
 class HighestWaitRatio(InOrder):
-    """buckets: B. ageing: A, in decisions; the paper gives no value.
+    """buckets: B. ageing: A, in decisions; the paper gives no value. In overload small ones lift all
+    to the top bucket, where the longest execution goes first (docs/fleet_sim.md).
     first_wait: whether the wait for a task's first chunk counts. If it does, a task that was not served yet
     has waited all its life, and comes before all others; so by default it does not.
     open_wait: whether the wait that goes on now counts; the paper's sum is over recorded rounds.
@@ -31,7 +36,7 @@ class HighestWaitRatio(InOrder):
         self,
         setup: FleetSetup,
         buckets: int = 10,
-        ageing: int = 10,
+        ageing: int = 100,
         first_wait: bool = False,
         open_wait: bool = False,
         first_execution_s: float = 1.0,
@@ -47,21 +52,23 @@ class HighestWaitRatio(InOrder):
         self._first_execution_s = first_execution_s
 
     def keys(self, ready: Sequence[Request], now_s: float) -> Sequence[tuple[int, float]]:
-        top, ageing, first_s = self._buckets - 1, self._ageing, self._first_execution_s
-        keys = []
+        buckets, ageing, first_s, ratio = self._buckets, self._ageing, self._first_execution_s, self.ratio
+        top, keys = buckets - 1, []
         for request in ready:
             task = request.task
-            bucket = min(top, int(self.ratio(request, now_s) * self._buckets))
-            if task.skipped >= ageing:
-                bucket = min(top, bucket + math.ceil(task.skipped / ageing))
-            execution_s = task.last_execution_s
-            execution_s = first_s if execution_s is None else max(execution_s, 1e-3)
-            keys.append((-bucket, -execution_s * (1 + task.skipped)))
+            skipped, execution_s = task.skipped, task.last_execution_s
+            bucket = int(ratio(task, now_s) * buckets)
+            if skipped >= ageing:
+                bucket += -(-skipped // ageing)
+            if execution_s is None:
+                execution_s = first_s
+            elif execution_s < SHORTEST_S:
+                execution_s = SHORTEST_S
+            keys.append((-bucket if bucket < top else -top, -execution_s * (1 + skipped)))
         return keys
 
-    def ratio(self, request: Request, now_s: float) -> float:
-        """Of the request's task, 0 to 1."""
-        task = request.task
+    def ratio(self, task: Task, now_s: float) -> float:
+        """Of a task, 0 to 1."""
         life_s = now_s - task.began_s
         if life_s <= 0.0:
             return 0.0
@@ -70,4 +77,4 @@ class HighestWaitRatio(InOrder):
             waited_s += task.first_waited_s if task.rounds else life_s
         if self._open_wait and task.rounds:
             waited_s += max(0.0, now_s - task.runs_out_s)
-        return min(1.0, waited_s / life_s)
+        return waited_s / life_s if waited_s < life_s else 1.0

@@ -89,15 +89,18 @@ class InOrder:
         self._running.pop(lane, None)
         if not ready:
             return None
-        replica, highest = self._replicas[lane], max(map(priority_of, ready))
-        waiting = ready
-        if highest >= EMERGENCY:
-            waiting = [request for request in ready if priority_of(request) >= EMERGENCY]
+        replica, priorities = self._replicas[lane], [priority_of(request) for request in ready]
+        waiting, emergency = ready, max(priorities) >= EMERGENCY
+        if emergency:
+            waiting = [one for one, priority in zip(ready, priorities, strict=True) if priority >= EMERGENCY]
+            priorities = [priority for priority in priorities if priority >= EMERGENCY]
         left = self._served_sooner(lane, len(waiting), now_s)
         count = min(replica.limit, len(waiting) - left)
         if count < 1:
             return None
-        order = self._order(waiting, now_s, left + count, replica.limit, highest)
+        keys = [0] * len(waiting) if emergency else self.keys(waiting, now_s)
+        most = self._patience * math.ceil(len(waiting) / replica.limit)
+        order = _first(left + count, waiting, priorities, keys, most)
         batch = MicroBatch(SERVE, tuple(waiting[index] for index in order[left:]), steps=0)
         for request in ready:
             request.task.skipped += 1  # of those in the batch it is set to 0 when they are dispatched
@@ -121,22 +124,6 @@ class InOrder:
 
     def ended(self, task: Task, now_s: float) -> None:
         pass
-
-    def _order(
-        self, waiting: Sequence[Request], now_s: float, count: int, limit: int, highest: int
-    ) -> list[int]:
-        """Indices of the first `count`."""
-        if highest >= EMERGENCY:
-            return nsmallest(count, range(len(waiting)), key=lambda index: -priority_of(waiting[index]))
-        keys, most = self.keys(waiting, now_s), self._patience * math.ceil(len(waiting) / limit)
-        late = any(request.task.skipped > most for request in waiting)
-        if late or highest > min(map(priority_of, waiting)):
-            keys = [
-                (-priority_of(request), 0, 0) if request.task.skipped > most
-                else (-priority_of(request), 1, key)
-                for request, key in zip(waiting, keys, strict=True)
-            ]  # fmt: skip
-        return nsmallest(count, range(len(waiting)), key=keys.__getitem__)
 
     def _served_sooner(self, lane: str, waiting: int, now_s: float) -> int:
         """How many of those who are first in line other replicas answer before this one would (Kairos,
@@ -168,4 +155,18 @@ class InOrder:
 
 def priority_of(request: Request) -> int:
     """The request's own, or its task's if that is higher."""
-    return max(request.priority, request.task.priority)
+    own, tasks = request.priority, request.task.priority
+    return own if own > tasks else tasks
+
+
+def _first(
+    count: int, waiting: Sequence[Request], priorities: Sequence[int], keys: Sequence[Any], most: float
+) -> list[int]:
+    """Indices of the first so many: by priority, then those skipped more often than `most`, then by key."""
+    late = most < math.inf and any(request.task.skipped > most for request in waiting)
+    if late or max(priorities) > min(priorities):
+        keys = [
+            (-priority, 0, 0) if request.task.skipped > most else (-priority, 1, key)
+            for request, priority, key in zip(waiting, priorities, keys, strict=True)
+        ]
+    return nsmallest(count, range(len(waiting)), key=keys.__getitem__)

@@ -31,7 +31,8 @@ class Remaining(InOrder):
         keys = []
         for request in ready:
             task = request.task
-            keys.append((task.runs_out_s > calm_s, key(task, left(task.kind, task.rounds), now_s)))
+            rounds = left(task.kind, task.rounds)
+            keys.append((task.runs_out_s > calm_s, key(task, rounds, now_s)))
         return keys
 
     def key(self, task: Task, left: float, now_s: float) -> float:

@@ -1,9 +1,9 @@
 """How many rounds a task still needs, from those of earlier tasks of its kind.
 
 Of tasks of a kind that needed more rounds than this one had so far, the mean of what they needed further. One
-that had more than any before is taken to need as many again as it had more. Of a kind that is new, all kinds
-together tell; where nothing is known, a task needs FIRST. Only the last tasks of the last kinds are
-remembered.
+that had more than any before is taken to need as many again as it had more. Of a kind of which none is over,
+all kinds together tell, and those that go on: it needs at least as many as the longest of them had so far.
+Where nothing is known, a task needs FIRST. Only the last tasks of the last kinds are remembered.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Rounds:
         self._all: deque[int] = deque(maxlen=tasks)
         self._left: dict[str, list[float]] = {}
         self._left_of_all: list[float] = []
+        self._going_on: OrderedDict[str, int] = OrderedDict()  # most rounds of those of a kind that is new
 
     def learn(self, kind: str, rounds: int) -> None:
         """A task of a kind is over, after so many rounds."""
@@ -33,6 +34,7 @@ class Rounds:
             return
         needed = self._needed.setdefault(kind, deque(maxlen=self._tasks))
         self._needed.move_to_end(kind)
+        self._going_on.pop(kind, None)
         needed.append(min(rounds, LONGEST))
         self._all.append(min(rounds, LONGEST))
         if len(self._needed) > self._kinds:
@@ -40,11 +42,25 @@ class Rounds:
         self._left[kind], self._left_of_all = left_after(needed), left_after(self._all)
 
     def left(self, kind: str, done: int) -> float:
-        """Expected rounds of a task that had `done`, at least 1."""
-        known = self._left.get(kind, self._left_of_all)
-        if done < len(known):
-            return known[done]
-        return 1.0 + (done - len(known)) if known else float(max(1, FIRST - done))
+        """Expected rounds of a task that had `done` and goes on, at least 1."""
+        known = self._left.get(kind)
+        if known is not None:
+            return known[done] if done < len(known) else 1.0 + done - len(known)
+        return max(self._left_of_new(done), self._most(kind, done) - done)
+
+    def _left_of_new(self, done: int) -> float:
+        known = self._left_of_all
+        if not known:
+            return float(max(1, FIRST - done))
+        return known[done] if done < len(known) else 1.0 + done - len(known)
+
+    def _most(self, kind: str, done: int) -> int:
+        most = self._going_on.get(kind, 0)
+        if done > most:
+            self._going_on[kind] = most = done
+            if len(self._going_on) > self._kinds:
+                self._going_on.popitem(last=False)
+        return most
 
 
 def left_after(needed: Iterable[int]) -> list[float]:

@@ -23,10 +23,10 @@ import numpy as np
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
+from vla_accel_ros.engine.lanes.lane import Stream
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, OBSERVE, Request
 from vla_accel_ros.engine.robots import Embodiment
-from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost, Served
 from vla_accel_ros.sensing.cameras.compressed import decode, write_bgr

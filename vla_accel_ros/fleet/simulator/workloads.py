@@ -47,8 +47,9 @@ class Script:
             or not 1 <= min(self.horizons) <= max(self.horizons) <= self.chunk
         ):
             raise ValueError(
-                f"a task of kind '{self.kind}' has {self.actions} actions, horizons "
-                f"{list(self.horizons)[:5]} and chunks of {self.chunk}; give 1 action or more, and horizons of 1 to {self.chunk}."
+                f"a task of kind '{self.kind}' has {self.actions} actions and horizons "
+                f"{list(self.horizons)[:5]} in chunks of {self.chunk}; give 1 action or more, "
+                "and horizons of 1 to the chunk."
             )
 
     def horizon(self, number: int) -> int:

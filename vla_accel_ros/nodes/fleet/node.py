@@ -40,7 +40,7 @@ from vla_accel_ros.nodes.fleet.reports import of_fleet
 from vla_accel_ros.nodes.fleet.topics import RobotTopics, robots
 from vla_accel_ros.nodes.inference.loading import Load, black_frame, choices
 from vla_accel_ros.nodes.lifecycle import ManagedNode
-from vla_accel_ros.nodes.params.fleet import FLEET_SCHEDULER, OF_THE_MODEL
+from vla_accel_ros.nodes.params.fleet_scheduler import FLEET_SCHEDULER, OF_THE_MODEL
 from vla_accel_ros.nodes.process import run
 
 STEP_HZ = 50.0

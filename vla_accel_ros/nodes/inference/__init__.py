@@ -2,5 +2,6 @@
 
 node: the lifecycle node; loading: a checkpoint and a contract become an engine; streams: its subscriptions;
 horizon: how far its chunks may be executed; chunk_output: where they go; instruction: the last one, over a
-restart; reports: its topics about its inputs and its engine, and its diagnostics.
+restart; inputs: its topic about what it receives; reports: what it tells of its engine. Of these, streams,
+instruction, inputs and chunk_output are fleet_inference's too, and import without torch.
 """

@@ -66,9 +66,11 @@ class ChunkOutput:
             self._slot.close()
         self._slot = None
 
-    def send(self, chunk: Chunk, inference_s: float) -> None:
-        """Hand a chunk, in the policy's units, to those who follow it and, when it is time, to the others."""
-        actions = self._contract.to_robot(chunk.actions).astype(np.float32)
+    def send(self, chunk: Chunk, inference_s: float, in_ros_units: bool = False) -> None:
+        """Hand a chunk to those who follow it and, when it is time, to the others. It is in the policy's
+        units, or in ROS units."""
+        actions = chunk.actions if in_ros_units else self._contract.to_robot(chunk.actions)
+        actions = np.asarray(actions, dtype=np.float32)
         now_s = self._clock()
         if self._slot is not None and len(actions) <= MOST_ACTIONS:
             if now_s >= self._look_s + _LOOK_S:

@@ -47,14 +47,13 @@ from vla_accel_ros.nodes.environment import demo_contract, demo_model, lacks_pro
 from vla_accel_ros.nodes.graph import GraphCheck
 from vla_accel_ros.nodes.inference.chunk_output import ChunkOutput
 from vla_accel_ros.nodes.inference.horizon import ChunkHorizons
+from vla_accel_ros.nodes.inference.inputs import InputsTopic, of_observations
 from vla_accel_ros.nodes.inference.instruction import Instruction
 from vla_accel_ros.nodes.inference.loading import Load, choices
 from vla_accel_ros.nodes.inference.reports import (
-    InputsTopic,
     SessionTopic,
     of_chunking,
     of_loops,
-    of_observations,
     of_overload,
     of_partition,
 )
@@ -81,6 +80,8 @@ class InferenceNode(ManagedNode):
     def configure(self) -> None:
         contract = Contract.load(value(self, "contract") or demo_contract())
         self._reporter.hardware_id = contract.robot
+        if value(self, "engine") != "local":
+            raise ValueError("engine is fleet: start the executable fleet_inference, which needs no GPU")
         load = self._choices()
         Horizons(value(self, "horizon"))  # what is none is refused before a model is loaded
         engine = self._load(load, contract)

@@ -1,85 +1,69 @@
-"""Parameters of the node fleet_scheduler: the model, as the node inference has it, and whose turn it is."""
+"""Parameters of the node inference where a fleet makes its chunks; the executable fleet_inference reads them.
+
+The node has all of inference's parameters, so that one file serves both; those of the model mean nothing
+there.
+"""
 
 from __future__ import annotations
 
-from vla_accel_ros.nodes.params.inference import INFERENCE
-from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter
+from vla_accel_ros.nodes.params.parameter import Parameter
 
-OF_THE_MODEL = (
-    "model",
-    "statistics",
-    "prompt_state",
-    "device",
-    "dtype",
-    "fast",
-    "precision",
-    "offload",
-    "torch_threads",
-    "kv_slots",
-    "scheduling",
-    "lanes",
-    "prefill_groups",
-    "partition",
-    "denoise_steps",
-    "staggered",
-    "time_rule",
-    "seed",
-    "noise",
+LOCAL, FLEET = "local", "fleet"
+
+ENGINE = Parameter(
+    "engine",
+    LOCAL,
+    "Where chunks are made: local, by this node; fleet, by the scheduler of a fleet, for a robot without a "
+    "GPU (docs/fleet.md). bringup.launch.py starts the executable inference or fleet_inference by it.",
+    choices=(LOCAL, FLEET),
 )
-"""As the node inference has them."""
 
-FLEET_SCHEDULER = (
-    AUTOSTART,
-    CONTRACT,
-    *(parameter for parameter in INFERENCE if parameter.name in OF_THE_MODEL),
+OF_A_FLEET = (
+    ENGINE,
     Parameter(
-        "policy",
-        "kairos",
-        "Whose turn it is: fifo, las, oldest, kairos, gfair, aged_remaining or one of another package "
-        "(entry points vla_accel_ros.fleet_policies).",
+        "fleet_images",
+        "raw",
+        "How pictures travel that do not come compressed: raw as pixels, which changes nothing; jpeg in "
+        "about a tenth of the bytes. What a camera sends compressed goes on as it came.",
+        choices=("raw", "jpeg"),
     ),
+    Parameter("fleet_jpeg_quality", 92, "Quality of fleet_images: jpeg.", minimum=1, maximum=100),
     Parameter(
-        "stale_s",
-        0.2,
-        "Observations that are older when their turn comes are taken anew [s].",
-        minimum=0.01,
-        maximum=60.0,
-    ),
-    Parameter(
-        "call_s",
-        0.1,
-        "How long a new observation is waited for; others go meanwhile [s].",
-        minimum=0.001,
-        maximum=10.0,
-    ),
-    Parameter(
-        "gone_s",
-        10.0,
-        "A robot that says nothing for so long is forgotten until it asks again [s].",
-        minimum=0.5,
-        maximum=3600.0,
-    ),
-    Parameter(
-        "serve_s",
-        5.0,
-        "A replica that computes a chunk for longer is not waited for [s].",
-        minimum=0.05,
-        maximum=600.0,
-    ),
-    Parameter("most_robots", 64, "More robots are refused.", minimum=1, maximum=1024),
-    Parameter(
-        "most_load",
-        0.9,
-        "The share of the chunks that can be made which is promised to robots; the rest is for bursts.",
-        minimum=0.05,
-        maximum=1.0,
-    ),
-    Parameter(
-        "least_rate",
+        "fleet_ask_at_s",
         0.5,
-        "A robot for which less than this share of the chunks that it needs is left is refused; with more it "
-        "is served at a lower rate.",
-        minimum=0.01,
-        maximum=1.0,
+        "The next chunk is asked for when less motion than this is left [s]: as long as answers take, which "
+        "/diagnostics tells.",
+        0.0,
+        10.0,
+    ),
+    Parameter(
+        "fleet_within_s",
+        0.0,
+        "After so long without an answer the same chunk is asked for again, with new images [s]; 0: as long "
+        "as it would be of use, by chunk.max_age_s of the contract.",
+        0.0,
+        10.0,
+    ),
+    Parameter(
+        "fleet_extend_actions",
+        0,
+        "How many actions past its execution horizon a chunk may be executed while the next is waited for.",
+        minimum=0,
+        maximum=256,
+    ),
+    Parameter(
+        "fleet_priority",
+        0,
+        "Higher is served first; from 100 on before everything that waits.",
+        minimum=-1000,
+        maximum=1000,
+    ),
+    Parameter(
+        "fleet_chunks_per_s",
+        0.0,
+        "How many chunks a second the robot needs, by which the scheduler admits it [Hz]; 0: what "
+        "chunk.max_age_s of the contract and fleet_ask_at_s ask for.",
+        0.0,
+        100.0,
     ),
 )

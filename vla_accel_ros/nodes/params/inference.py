@@ -1,9 +1,10 @@
-"""Parameters of the node inference: the model, its loops, and how chunks agree."""
+"""Parameters of the node inference: the model, its loops, how chunks agree, and those of a fleet."""
 
 from __future__ import annotations
 
 from vla_accel_ros.engine.config import LANES, STAGGERING, EngineConfig
 from vla_accel_ros.fleet.horizon import ALL
+from vla_accel_ros.nodes.params.fleet import OF_A_FLEET
 from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter
 
 INFERENCE = (
@@ -210,6 +211,13 @@ INFERENCE = (
         choices=STAGGERING,
     ),
     Parameter(
+        "seats_by_load",
+        EngineConfig.seats_by_load,
+        "A step of staggered chunks computes the fewest of 1, 2, 4, ... and all seats that hold its chunks, "
+        "so that empty seats cost less (docs/staggered.md). Chunks then differ by rounding with what is "
+        "denoised beside them, and a replay is near, not equal. Needs fast stages of pi0 or pi0.5.",
+    ),
+    Parameter(
         "time_rule",
         EngineConfig.time_rule,
         "How the flow time is stepped (models/flow/sampling.py); auto is the rule of whoever trained "
@@ -280,4 +288,5 @@ INFERENCE = (
         "How the error is pulled back: identity costs nothing, exact a backward pass per denoising step.",
         choices=("identity", "exact"),
     ),
+    *OF_A_FLEET,
 )

@@ -1,0 +1,145 @@
+"""A robot without a GPU over real topics: it moves by a fleet's chunks, and rests when there are none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from rclpy.clock import Clock, ClockType
+from running import ROOT
+from sensor_msgs.msg import Image
+from stack import commanded_acceleration
+
+from vla_accel_msgs.msg import Motion
+from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.nodes.environment import demo_contract
+
+PROGRAM = Path(__file__).with_name("fake_scheduler.py")
+S = 1_000_000_000
+MOVED_RAD = 0.1
+NO_ANSWER = "no answer from the fleet's scheduler"
+
+
+def test_the_node_imports_no_torch() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from vla_accel_ros.nodes.fleet_inference.node import FleetInferenceNode\n"
+        "del sys.modules['torch']\n"
+        "assert not [name for name in sys.modules if name.partition('.')[0] in ('torch', 'triton')]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@pytest.fixture
+def cameras(operator: Operator) -> Iterator[None]:
+    """Small pictures of every camera of the operator's contract."""
+    node = operator.node
+    image = Image(height=8, width=8, encoding="rgb8", step=24, data=bytes(192))
+    publishers = [node.create_publisher(Image, c.topic, qos.SENSOR) for c in operator.contract.cameras]
+
+    def send() -> None:
+        convert.set_stamp(image.header.stamp, operator.now_ns())
+        for publisher in publishers:
+            publisher.publish(image)
+
+    timer = node.create_timer(1 / 30, send, clock=Clock(clock_type=ClockType.STEADY_TIME))
+    yield
+    timer.cancel()
+
+
+def contract_with(folder: Path, **chunk: float) -> str:
+    """The simulated arm's contract with another age limit of chunks."""
+    fields = yaml.safe_load(Path(demo_contract()).read_text())
+    fields["chunk"] |= chunk
+    path = folder / "contract.yaml"
+    path.write_text(yaml.safe_dump(fields))
+    return str(path)
+
+
+def moved(operator: Operator, since_ns: int) -> Callable[[], bool]:
+    """Whether a joint has gone some way since then."""
+
+    def condition() -> bool:
+        states = np.array([j.positions for j in operator.joints if j.stamp_ns >= since_ns])
+        return bool(len(states)) and bool(np.ptp(states, axis=0).max() > MOVED_RAD)
+
+    return condition
+
+
+def rests(operator: Operator) -> bool:
+    states = np.array([j.positions for j in operator.joints[-50:]])
+    return len(states) == 50 and bool(np.ptp(states, axis=0).max() < 1e-9)
+
+
+def assert_within_limits(operator: Operator) -> None:
+    assert operator.sent
+    assert (commanded_acceleration(operator, 0) <= 1.001).all()
+    limits = {joint.name: joint for joint in operator.contract.joints}
+    for sent in operator.sent:
+        path = sent.trajectory
+        if len(path) < 2:
+            continue
+        position, velocity = path.sample(np.arange(path.start_ns, path.end_ns, 5_000_000))
+        for column, name in enumerate(path.joints):
+            joint = limits[name]
+            assert np.abs(velocity[:, column]).max() <= 1.001 * joint.velocity
+            assert joint.lower <= position[:, column].min() <= position[:, column].max() <= joint.upper
+
+
+def test_it_rests_while_the_scheduler_is_gone_says_so_and_goes_on_with_the_next(
+    start, operator, arm, cameras, tmp_path
+) -> None:
+    contract = contract_with(tmp_path)
+    scheduler = start("fake_scheduler", program=PROGRAM, contract=contract)
+    start("trajectory", autostart=True, contract=contract, lead_s=0.05)
+    node = start("fleet_inference", autostart=True, contract=contract, engine="fleet")
+    operator.instruct("follow the wave")
+    operator.wait(moved(operator, operator.now_ns()), 90.0, "motion by the fleet's chunks")
+    scheduler.kill()
+    node.wait_for_log(f"no chunks are made: {NO_ANSWER}")
+    operator.wait(lambda: rests(operator), 30.0, "rest")
+    since_ns, sent = operator.now_ns(), len(operator.sent)
+
+    def told() -> bool:
+        line = operator.diagnostics.get("inference: fleet")
+        return line is not None and line.message.startswith(f"{NO_ANSWER} for ")
+
+    operator.wait(told, 30.0, "the sentence in /diagnostics")
+    operator.wait(
+        lambda: any(NO_ANSWER in reason for motion in operator.motions for reason in motion.reasons),
+        30.0,
+        "the sentence in what the trajectory node says",
+    )
+    # Another attempt or two are lost meanwhile.
+    operator.wait(lambda: operator.joints[-1].stamp_ns > since_ns + 3 * S, 30.0, "three seconds of rest")
+    assert not moved(operator, since_ns)() and len(operator.sent) == sent
+    scheduler.start()
+    operator.wait(moved(operator, operator.now_ns()), 60.0, "motion by the next scheduler's chunks")
+    assert_within_limits(operator)
+    assert not arm.rejected
+
+
+def test_slow_rounds_within_the_age_limit_do_not_stop_the_arm(
+    start, operator, arm, cameras, tmp_path
+) -> None:
+    contract = contract_with(tmp_path, max_age_s=3.0)
+    start("fake_scheduler", program=PROGRAM, contract=contract, delays="0.3,1.0,1.6,0.6")
+    start("trajectory", autostart=True, contract=contract, lead_s=0.05)
+    start("fleet_inference", autostart=True, contract=contract, engine="fleet", fleet_ask_at_s=2.2)
+    operator.instruct("follow the wave")
+    operator.wait(lambda: len(operator.chunks) >= 2, 90.0, "two chunks")
+    begun = len(operator.motions)
+    operator.wait(lambda: len(operator.chunks) >= 8, 60.0, "chunks of all delays")
+    ages_s = [(got.received_ns - got.chunk.stamp_ns) * 1e-9 for got in operator.chunks]
+    assert max(ages_s) > 1.6
+    stamps_ns = [got.chunk.stamp_ns for got in operator.chunks]
+    assert stamps_ns == sorted(stamps_ns)
+    after = [motion for motion in operator.motions[begun:] if motion.state != Motion.RUNNING]
+    assert not after, after
+    assert_within_limits(operator)

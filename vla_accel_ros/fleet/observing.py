@@ -1,0 +1,90 @@
+"""A robot's observations as they travel to a fleet.
+
+What a camera sends as JPEG or PNG goes on as it came: only its header is read here, and nothing is decoded or
+encoded again. Other pictures travel as pixels, or as JPEG where that is asked for, which costs a few
+milliseconds and changes the pixels a little.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import cv2
+import numpy as np
+
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.fleet.protocol import EncodedObservation
+from vla_accel_ros.sensing.arrivals import IMAGE_HINT
+from vla_accel_ros.sensing.cameras.compressed import Header, check_picture
+from vla_accel_ros.sensing.cameras.frames import Frame
+from vla_accel_ros.sensing.cameras.image import compressed_view
+from vla_accel_ros.sensing.ingest import Ingest
+
+_KEPT = 8
+"""Compressed pictures of each camera; more than slots that an observation can be of."""
+
+
+class EncodedIngest(Ingest):
+    """An Ingest without a GPU, whose observations are to be sent.
+
+    jpeg_quality: 1 to 100, of pictures that come as pixels; None: they travel as pixels. See Ingest for the
+    rest.
+    """
+
+    def __init__(
+        self, contract: Contract, image_hint: str = IMAGE_HINT, jpeg_quality: int | None = None
+    ) -> None:
+        compressed = [camera.name for camera in contract.cameras if camera.transport == "compressed"]
+        self._pictures: dict[str, deque[tuple[int, bytes, Header]]] = {
+            name: deque(maxlen=_KEPT) for name in compressed
+        }
+        self._jpeg_quality = jpeg_quality
+        super().__init__(contract, image_hint, page_lock=False)
+
+    def compressed(self, camera: str, message: bytes, now_ns: int) -> None:
+        """A serialized sensor_msgs/CompressedImage, jpeg or png. Raises ValueError, one sentence, for one
+        whose header says that it cannot be used."""
+        with self._refusing(camera, now_ns):
+            view = compressed_view(message)
+            header = check_picture(view, self._most_pixels[camera])
+            self._pictures[camera].append((view.stamp_ns, view.data.tobytes(), header))
+            with self._pool.write(camera, view.stamp_ns, 1, 1):
+                pass  # its time is what the synchroniser needs
+        self._came(camera, view.stamp_ns, now_ns)
+
+    def encoded(self, now_ns: int) -> EncodedObservation | None:
+        """The newest observation; None when there is none that is new, and `waiting_for` says why."""
+        observation = self.observe(now_ns)
+        if observation is None:
+            return None
+        images: dict[str, bytes | np.ndarray] = {}
+        stamps_ns: dict[str, int] = {}
+        try:
+            for camera in self._contract.cameras:
+                stamp_ns = stamps_ns[camera.name] = observation.stamps_ns[camera.image]
+                picture = self._picture(camera.name, stamp_ns)
+                pixels = observation.images[camera.image]
+                images[camera.name] = self._encoded(pixels) if picture is None else picture[1]
+            if not observation.intact():
+                self.waiting_for = "images were overwritten while they were taken: give the rings more slots"
+                return None
+        finally:
+            self.observed()
+        return EncodedObservation(
+            images, stamps_ns, observation.state, observation.instruction, observation.stamp_ns
+        )
+
+    def _encoded(self, pixels: np.ndarray) -> bytes | np.ndarray:
+        if self._jpeg_quality is None:
+            return pixels.copy()
+        bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
+        _, data = cv2.imencode(".jpg", bgr, (cv2.IMWRITE_JPEG_QUALITY, self._jpeg_quality))
+        return data.tobytes()
+
+    def _picture(self, camera: str, stamp_ns: int) -> tuple[int, bytes, Header] | None:
+        found = [picture for picture in self._pictures.get(camera, ()) if picture[0] == stamp_ns]
+        return found[-1] if found else None
+
+    def _size(self, frame: Frame) -> tuple[int, ...]:
+        picture = self._picture(frame.camera, frame.stamp_ns)
+        return super()._size(frame) if picture is None else (picture[2].height, picture[2].width)

@@ -1,0 +1,95 @@
+"""A robot's topics to its fleet's scheduler, all in the robot's namespace.
+
+fleet/robot (latched) and fleet/request go out, fleet/answer, fleet/call and fleet/admission (latched) come
+in. What cannot be used is one sentence in the log, and counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from vla_accel_msgs.msg import FleetAdmission, FleetAnswer, FleetCall, FleetRequest, FleetRobot
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.fleet.client import Ask, FleetClient
+from vla_accel_ros.fleet.protocol import ChunkRequest, EncodedObservation, RobotDescription
+from vla_accel_ros.nodes import fleet_convert as convert
+from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.types import Chunk
+
+ROBOT, REQUEST, ANSWER, CALL, ADMISSION = (
+    f"fleet/{name}" for name in ("robot", "request", "answer", "call", "admission")
+)
+
+
+class FleetLink:
+    """From a node's configuration to its release. take: gets each chunk that is to be executed, in ROS units,
+    and how long it was computed [s].
+
+    Attributes: `refused`, messages that could not be used, by topic; `replica`, which computed the last
+    chunk; `queued_s`, how long it waited for its turn.
+    """
+
+    def __init__(
+        self,
+        node: ManagedNode,
+        contract: Contract,
+        client: FleetClient,
+        description: RobotDescription,
+        take: Callable[[Chunk, float], None],
+    ) -> None:
+        self._node, self._contract, self._client, self._take = node, contract, client, take
+        self._description = description
+        self.refused: Counter[str] = Counter()
+        self.replica, self.queued_s = "", 0.0
+        self._robot = node.output(FleetRobot, ROBOT, qos.LATCHED)
+        self._request = node.output(FleetRequest, REQUEST, qos.COMMAND)
+        for kind, topic, take_in, profile in (
+            (FleetAnswer, ANSWER, self._on_answer, qos.REPORT),
+            (FleetCall, CALL, self._on_call, qos.COMMAND),
+            (FleetAdmission, ADMISSION, self._on_admission, qos.LATCHED),
+        ):
+            node.listen(kind, topic, partial(self._try, topic, take_in), profile)
+
+    def announce(self) -> None:
+        """Tell the scheduler who the robot is."""
+        self._robot.publish(convert.description_to_message(self._description, self._node.now_ns()))
+
+    def send(self, ask: Ask, seen: EncodedObservation) -> None:
+        """Ask for a chunk with an observation."""
+        request = ChunkRequest(observation=seen, priority=self._description.priority, **vars(ask))
+        self._request.publish(convert.request_to_message(request))
+
+    def _on_answer(self, message: FleetAnswer) -> None:
+        answer = convert.answer_from_message(message, self._contract)
+        chunk = self._client.answered(answer, self._node.now_ns())
+        if chunk is not None:
+            self.replica, self.queued_s = answer.replica, answer.queued_s
+            self._take(chunk, answer.served_s)
+
+    def _on_call(self, message: FleetCall) -> None:
+        self._client.called(convert.call_from_message(message), self._node.now_ns())
+
+    def _on_admission(self, message: FleetAdmission) -> None:
+        admission, before = convert.admission_from_message(message), self._client.admission
+        if not self._client.admitted(admission, self._node.now_ns()) or admission == before:
+            return
+        if admission.admitted:
+            slower = f": {admission.reason}" if admission.reason else ""
+            self._node.get_logger().info(f"the fleet's scheduler serves this robot{slower}")
+        else:
+            self._node.get_logger().warning(
+                f"the fleet's scheduler does not serve this robot: {admission.reason}"
+            )
+
+    def _try(self, topic: str, take: Callable[[Any], None], message: object) -> None:
+        if not self._node.active and topic != ADMISSION:
+            return
+        try:
+            take(message)
+        except ValueError as refusal:
+            self.refused[topic] += 1
+            self._node.get_logger().error(str(refusal), throttle_duration_sec=1.0)

@@ -1,0 +1,212 @@
+"""The lifecycle node `inference` of a robot without a GPU: what it sees goes to a fleet, chunks come back.
+
+To all other nodes it is the inference node: it hears the cameras, the joints, `instruction` and `motion`, and
+tells `inputs`, `action_chunk` and the chunk slot, as that does and by the same modules. When it asks for a
+chunk and which answer it takes decides fleet/client.py. Chunks bear the robot's own stamps, so the trajectory
+node ages them as ever, and an arm whose scheduler is gone comes to rest by the end of its last chunk. They
+are numbered here, because replicas of a fleet number theirs each for itself. Questions are refused: nobody
+answers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+from diagnostic_msgs.msg import DiagnosticStatus
+from std_msgs.msg import String
+from std_srvs.srv import Trigger
+
+from vla_accel_msgs.msg import LanguageOutput, Motion
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.contract.graph_check import chunks, inputs, words
+from vla_accel_ros.control.chunking.pace import ChunkPace
+from vla_accel_ros.fleet.client import ClientSettings, FleetClient
+from vla_accel_ros.fleet.observing import EncodedIngest
+from vla_accel_ros.fleet.protocol import RobotDescription
+from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes.declare import value
+from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
+from vla_accel_ros.nodes.environment import demo_contract, lacks_profile
+from vla_accel_ros.nodes.fleet_inference.link import FleetLink
+from vla_accel_ros.nodes.fleet_inference.reports import of_fleet
+from vla_accel_ros.nodes.graph import GraphCheck
+from vla_accel_ros.nodes.inference.chunk_output import ChunkOutput
+from vla_accel_ros.nodes.inference.inputs import InputsTopic, of_observations
+from vla_accel_ros.nodes.inference.instruction import Instruction
+from vla_accel_ros.nodes.inference.streams import Streams
+from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.params.fleet import LOCAL
+from vla_accel_ros.nodes.params.inference import INFERENCE
+from vla_accel_ros.nodes.process import run
+from vla_accel_ros.sensing.arrivals import IMAGE_HINT, PROFILED_HINT
+from vla_accel_ros.types import Chunk
+
+STEP_S = 0.01
+"""How often is looked whether something is to be asked."""
+
+
+class FleetInferenceNode(ManagedNode):
+    """inference; see the module docstring and nodes/params/fleet.py."""
+
+    def __init__(self) -> None:
+        super().__init__("inference", INFERENCE)
+        self._client: FleetClient | None = None
+        self._instruction = Instruction(self)
+        self._reporter = Reporter(self, self._statuses)
+
+    def configure(self) -> None:
+        if value(self, "engine") == LOCAL:
+            self.get_logger().info("engine is local, but this executable has none: a fleet makes the chunks")
+        path = Path(value(self, "contract") or demo_contract())
+        contract = self._contract = Contract.load(path)
+        self._reporter.hardware_id = contract.robot
+        jpeg_quality = value(self, "fleet_jpeg_quality") if value(self, "fleet_images") == "jpeg" else None
+        hint = IMAGE_HINT if lacks_profile() else PROFILED_HINT
+        self._ingest = EncodedIngest(contract, hint, jpeg_quality)
+        self._instruction.restore(value(self, "after_restart") == "keep")
+        self._newest_chunk_ns: int | None = None
+        self._chunks_taken = 0
+        self._pace = ChunkPace(contract.chunk.max_age_s)
+        description = self._description(contract, path)
+        client = FleetClient(description.engine, description.robot, self._settings(contract))
+        self._chunks = ChunkOutput(self, contract)
+        self._texts = self.output(LanguageOutput, "language_output", qos.REPORT)
+        self._inputs = InputsTopic(self, contract, self._ingest, self._pace)
+        self._streams = Streams(self, contract, self._ingest)
+        self._link = FleetLink(self, contract, client, description, self._on_chunk)
+        self._client = client
+        self._tell_instruction()
+        self.listen(String, "instruction", self._on_instruction, qos.LATCHED)
+        self.listen(String, "question", self._on_question, qos.REPORT)
+        self.serve(Trigger, "~/cancel_answers", self._on_cancel)
+        self.listen(Motion, "motion", self._on_motion, qos.LATCHED)
+        self._graph = GraphCheck(self, inputs(contract), [words(), chunks(ours=True)])
+        self._graph.refuse_wrong()
+        self.every(STEP_S, self._step)
+        self.every(1.0, self._report)
+
+    def activate(self) -> None:
+        assert self._client is not None
+        self._ingest.clear()
+        self._pace.clear()
+        self._client.begin(self.now_ns())
+        self._chunks.open()
+
+    def deactivate(self) -> None:
+        self._chunks.close()
+
+    def release(self) -> None:
+        self._client = None
+
+    def finish(self) -> None:
+        self._instruction.finish()
+
+    def clock_jumped(self) -> None:
+        if self._client is not None:
+            self._ingest.clear()
+            self._pace.clear()
+            self._client.begin(self.now_ns())
+
+    def _settings(self, contract: Contract) -> ClientSettings:
+        return ClientSettings(
+            contract.chunk.max_age_s,
+            contract.chunk.step_dt_s,
+            value(self, "fleet_ask_at_s"),
+            value(self, "fleet_within_s"),
+            value(self, "fleet_extend_actions"),
+        )
+
+    def _description(self, contract: Contract, path: Path) -> RobotDescription:
+        """Who this is: another engine with each configuration."""
+        ages_s = contract.chunk.max_age_s, value(self, "fleet_ask_at_s")
+        needed = 1.0 / max(ages_s[0] - ages_s[1], contract.chunk.step_dt_s)
+        return RobotDescription(
+            engine=uuid4().hex,
+            robot=self.get_namespace(),
+            contract=path.read_text(),
+            urdf="" if contract.urdf is None else Path(contract.urdf).read_text(),
+            statistics=value(self, "statistics"),
+            horizon=value(self, "horizon") if self.has_parameter("horizon") else "",
+            priority=value(self, "fleet_priority"),
+            chunks_per_s=value(self, "fleet_chunks_per_s") or needed,
+        )
+
+    def _step(self) -> None:
+        assert self._client is not None
+        client, now_ns = self._client, self.now_ns()
+        step = client.step(now_ns)
+        if step.announce:
+            self._link.announce()
+        self._ingest.waiting_for = ""
+        if step.observe:
+            self._observe(client)
+        self._inputs.failed, self._inputs.detail = client.waiting_for(now_ns)
+
+    def _observe(self, client: FleetClient) -> None:
+        seen = self._ingest.encoded(self.now_ns())
+        if seen is None:
+            client.not_observed(self._ingest.waiting_for)
+            return
+        now_ns = self.now_ns()
+        ask = client.ask(seen.stamp_ns, now_ns)
+        if ask.attempt == 1:  # the pace is that of rounds
+            self._pace.observed(seen.stamp_ns, now_ns)
+        self._link.send(ask, seen)
+
+    def _on_chunk(self, chunk: Chunk, served_s: float) -> None:
+        self._chunks_taken += 1
+        chunk = replace(chunk, request_id=self._chunks_taken, kv_version=self._chunks_taken)
+        self._newest_chunk_ns = chunk.stamp_ns
+        self._pace.made(chunk.stamp_ns, self.now_ns())
+        self._chunks.send(chunk, served_s, in_ros_units=True)
+
+    def _on_instruction(self, message: String) -> None:
+        self._instruction.told(message.data)
+        self._tell_instruction()
+        self.get_logger().info(f"instruction: {message.data!r}")
+
+    def _tell_instruction(self) -> None:
+        assert self._client is not None
+        text = self._instruction.text if self._instruction.text.strip() else ""
+        self._ingest.instruct(text, self._instruction.missing)
+        self._client.instruct(text, self.now_ns(), self._instruction.missing)
+
+    def _on_motion(self, message: Motion) -> None:
+        if self._client is not None:
+            told = convert.execution_from_message(message)
+            self._client.execution.told(told.state, told.mode, told.lead_s, told.beginning, self.now_ns())
+
+    def _on_question(self, message: String) -> None:
+        refusal = "a fleet makes this robot's chunks and answers no questions"
+        self.get_logger().warning(f"question: {refusal}", throttle_duration_sec=1.0)
+        self._texts.publish(convert.refusal_to_message(message.data, refusal, self.now_ns()))
+
+    def _on_cancel(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        response.success, response.message = True, "broken off: 0 answers and waiting questions"
+        return response
+
+    def _report(self) -> None:
+        self._graph.poll()
+        self._streams.warn(self.now_ns())
+        self._inputs.warn()
+
+    def _statuses(self) -> Sequence[DiagnosticStatus]:
+        if self._client is None:
+            return [status("inference", ERROR if self.trouble else OK, self.trouble or "not configured")]
+        if not self.active:
+            return [status("inference", OK, "not active")]
+        now_ns = self.now_ns()
+        return [
+            of_observations(self._inputs.now(), self._ingest.instruction, self._newest_chunk_ns, 0),
+            of_fleet(self._client, self._link, now_ns),
+            self._graph.status(),
+            *self._streams.statuses(now_ns),
+        ]
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Entry point of `ros2 run vla_accel_ros fleet_inference`."""
+    return run(FleetInferenceNode, args)

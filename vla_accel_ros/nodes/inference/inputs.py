@@ -1,0 +1,92 @@
+"""The topic `inputs`, and its line in /diagnostics: what is received, and how fast chunks are made.
+
+It is told at a rate by the node's own thread, which only takes in messages: an engine has others, so that a
+model that takes seconds silences nothing. Who watches the cameras listens to this topic and not to chunks.
+What keeps chunks from being made is in the log too, when it begins, and so is a model that is too slow. A
+node whose chunks a fleet makes tells the same; nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from diagnostic_msgs.msg import DiagnosticStatus
+
+from vla_accel_msgs.msg import Inputs as InputsMessage
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.control.chunking.pace import ChunkPace
+from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes.diagnostics import OK, WARN, status
+from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.sensing.arrivals import Inputs
+from vla_accel_ros.sensing.ingest import Ingest
+
+PERIOD_S = 0.05
+
+
+class InputsTopic:
+    """Tells of an Ingest and a ChunkPace until the node's release.
+
+    failed: set by the node to the sentence of an error for which no chunk was made, and to "" by a chunk.
+    detail: what of that sentence is another every time.
+    """
+
+    def __init__(self, node: ManagedNode, contract: Contract, ingest: Ingest, pace: ChunkPace) -> None:
+        self._node, self._ingest, self._pace = node, ingest, pace
+        self._streams = {f"camera/{camera.name}": camera.name for camera in contract.cameras}
+        self._streams["joint_states"] = "joint_states"
+        self._told = ""
+        self.failed = self.detail = ""
+        self._publisher = node.output(InputsMessage, "inputs", qos.REPORT)
+        # Often enough that the message itself ages nothing to a limit.
+        node.every(min(PERIOD_S, min(contract.max_ages_s.values()) / 4), self._tell)
+
+    def now(self) -> Inputs:
+        """What there is to tell."""
+        now_ns = self._node.now_ns()
+        made, needed = self._pace.per_s(now_ns)
+        problems = {stream: self._ingest.problem(name, now_ns) for stream, name in self._streams.items()}
+        return Inputs(
+            told_ns=now_ns,
+            stamps_ns=self._ingest.stamps_ns(),
+            problems={stream: problem for stream, problem in problems.items() if problem},
+            waiting_for=self._ingest.waiting_for or self.failed + self.detail,
+            chunks_per_s=made,
+            chunks_per_s_needed=needed,
+        )
+
+    def promise(self) -> None:
+        """Log, at activation, the pace that the warm-up promises, and the one that the contract needs."""
+        inputs, log = self.now(), self._node.get_logger()
+        if inputs.slow:
+            log.warning(inputs.slow)
+        else:
+            made, needed = inputs.chunks_per_s, inputs.chunks_per_s_needed
+            log.info(f"the model makes {made:.1f} chunks/s; this contract needs {needed:.1f}")
+
+    def warn(self) -> None:
+        """Log what chunks wait for when it is another, and a model that is too slow."""
+        inputs, log = self.now(), self._node.get_logger()
+        cause = self._ingest.waiting_for or self.failed
+        if cause != self._told:
+            self._told = cause
+            if self._told:
+                log.warning(f"no chunks are made: {inputs.waiting_for}")
+        if inputs.slow:
+            log.warning(inputs.slow, throttle_duration_sec=10.0)
+
+    def _tell(self) -> None:
+        self._publisher.publish(convert.inputs_to_message(self.now(), tuple(self._streams)))
+
+
+def of_observations(
+    inputs: Inputs, instruction: str, newest_chunk_ns: int | None, errors: int
+) -> DiagnosticStatus:
+    """What chunks are waiting for, how old the newest is, and whether they are made fast enough."""
+    wrong = inputs.waiting_for or inputs.slow
+    values = {
+        "chunk age [s]": "none yet" if newest_chunk_ns is None else (inputs.told_ns - newest_chunk_ns) * 1e-9,
+        "chunks made [1/s]": inputs.chunks_per_s,
+        "chunks needed [1/s]": inputs.chunks_per_s_needed,
+        "instruction": instruction,
+        "errors": errors,
+    }
+    return status("inference", WARN if wrong else OK, wrong or "running", values)
