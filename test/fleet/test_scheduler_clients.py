@@ -41,7 +41,9 @@ class Fleet:
         make = find(FLEET_POLICIES, "kairos")
         ports = Ports(self.admit, self.call, self.answer)
         self.scheduler = FleetScheduler("s", [self.replica], make, ports, Settings(rules=Rules(load=10.0)))
-        self.clients, self.taken, self.ages_s = {}, dict.fromkeys(range(robots), 0), []
+        self.clients: dict[str, tuple[int, FleetClient]] = {}
+        self.taken = dict.fromkeys(range(robots), 0)
+        self.ages_s: list[float] = []
         for number in range(robots):
             client = FleetClient(f"e{number}", f"/r{number}", SETTINGS)
             client.begin(self.clock_ns(number))
