@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
@@ -17,7 +18,7 @@ from builders import make_embodiment, make_observation, make_policy
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.request import MicroBatch
+from vla_accel_ros.engine.request import OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.local import LocalReplica, decoded
@@ -216,6 +217,35 @@ def test_what_is_cancelled_comes_to_nothing_wherever_it_is(make: Callable[..., L
                 assert future.result(30).round.number == number  # it was faster
     served = replica.serve(round_of("/left", 99), seen("/left", 99)).result(30)
     assert served.round.number == 99
+
+
+def test_what_is_cancelled_before_its_turn_is_not_computed(
+    make: Callable[..., LocalReplica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = make()
+    computed: list[str] = []
+    runner = replica.engine.runner
+    run, entered, go_on = runner.run, threading.Event(), threading.Event()
+
+    def noting(batch: MicroBatch) -> Callable[[], None] | None:
+        computed.extend(request.robot for request in batch.requests)
+        return run(batch)
+
+    def blocking() -> None:
+        entered.set()
+        go_on.wait(30)
+
+    monkeypatch.setattr(runner, "run", noting)
+    replica.engine.scheduler.submit(Request(OBSERVE, "/left", observe=blocking))
+    assert entered.wait(30)
+    future = replica.serve(round_of("/right"), seen("/right"))
+    while all(job.running is None for job in tuple(replica._jobs.values())):
+        pass  # until the engine has it
+    replica.cancel(future)
+    go_on.set()
+    with pytest.raises(CancelledError):
+        future.result(30)
+    assert "/right" not in computed
 
 
 def test_a_robot_that_goes_while_it_is_computed_leaves_no_slot(make: Callable[..., LocalReplica]) -> None:

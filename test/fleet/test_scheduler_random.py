@@ -100,7 +100,7 @@ class Storm:
             engine=str(self.engines[name]),
             sent_s=1000.0 + self.fleet.now_s,
             age_s=self.random.choice((0.01, 0.3)),
-            state=(NAMES.index(name), self.engines[name], task, number),
+            state=(NAMES.index(name), self.engines[name], task, number, attempt),
             executed_s=self.random.choice((-1.0, 0.1)),
             remaining=self.random.randrange(8),
             within_s=self.random.choice((float("inf"), 0.05, 0.5)),
@@ -160,7 +160,7 @@ def test_no_chunk_for_a_wrong_robot_no_request_answered_twice_nothing_left(seed:
     assert len(chunks) > 500
     for answer in chunks:
         asked = answer.round
-        whose = (NAMES.index(asked.robot), int(asked.engine), asked.task, asked.number)
+        whose = (NAMES.index(asked.robot), int(asked.engine), asked.task, asked.number, answer.attempt)
         assert said_by(answer) == whose
     answered = collections.Counter((answer.round, answer.attempt) for answer in answers)
     assert sum(storm.answered.values()) == len(chunks) and max(storm.answered.values()) == 1

@@ -92,7 +92,7 @@ def test_a_newer_attempt_keeps_its_place_and_brings_its_observation() -> None:
     assert answer.attempt == 1 and answer.chunk is not None and answer.chunk.actions[0, 0] == 2.0
 
 
-def test_an_attempt_while_the_round_is_computed_is_answered_by_that() -> None:
+def test_an_attempt_while_the_round_is_computed_is_answered_by_that_as_what_it_is() -> None:
     fleet = Fleet("/a")
     fleet.ask("/a", state=(1.0,))
     fleet.step()
@@ -101,7 +101,22 @@ def test_an_attempt_while_the_round_is_computed_is_answered_by_that() -> None:
     assert len(fleet.replica.served) == 1
     fleet.serve()
     (answer,) = fleet.told.answers
-    assert answer.attempt == 1 and answer.chunk is not None and answer.chunk.actions[0, 0] == 1.0
+    assert answer.attempt == 0 and answer.chunk is not None and answer.chunk.actions[0, 0] == 1.0
+
+
+def test_when_an_attempt_is_of_no_use_any_longer_the_next_one_is_computed() -> None:
+    fleet = Fleet("/a")
+    fleet.ask("/a", state=(1.0,), within_s=0.1)
+    fleet.step()
+    fleet.step(0.09)
+    fleet.ask("/a", attempt=1, state=(2.0,), within_s=0.1)
+    fleet.step(0.02)
+    assert len(fleet.replica.cancelled) == 1 and not fleet.told.answers
+    fleet.serve(0.02)
+    (answer,) = fleet.told.answers
+    assert answer.attempt == 1 and answer.chunk is not None and answer.chunk.actions[0, 0] == 2.0
+    report = fleet.report("/a")
+    assert report.counts.misses == 1 and report.age_s == pytest.approx(0.01 + 0.04)
 
 
 def test_what_comes_twice_or_after_a_newer_one_is_no_second_request() -> None:
@@ -413,6 +428,19 @@ def test_a_robot_that_is_gone_leaves_nothing() -> None:
     assert fleet.scheduler.robots() == ("/b",)
     fleet.step(0.2)
     assert fleet.scheduler.robots() == () and not fleet.replica.known and not fleet.replica.jobs
+
+
+def test_who_waited_long_for_its_chunk_has_not_gone() -> None:
+    fleet = Fleet("/a", settings=Settings(gone_s=5.0, serve_s=4.0))
+    fleet.ask("/a")
+    fleet.step()
+    fleet.serve(3.9)
+    fleet.step(3.9)
+    assert fleet.scheduler.robots() == ("/a",)
+    fleet.step(1.2)
+    assert fleet.scheduler.robots() == ()
+    with pytest.raises(ValueError, match="give more for gone_s"):
+        Settings(gone_s=5.0, serve_s=5.0)
 
 
 def test_a_sign_of_life_keeps_a_robot() -> None:

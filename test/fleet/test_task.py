@@ -73,3 +73,13 @@ def test_what_it_remembers_does_not_grow():
         task.answered(k + 0.1, 0.5)
     assert task.rounds == 1000 and task.waited_s == pytest.approx(999 * 0.5)
     assert len(task._generations) <= 2 and len(task._executions) <= 2
+
+
+def test_what_was_executed_long_ago_did_not_go_on_until_it_is_told():
+    task = Task("/a", 1, "reach", began_s=0.0)
+    task.dispatched(0.0)
+    task.answered(0.1, 1.0)
+    task.told(5.0, executed_s=4.9, left_s=0.0)
+    task.dispatched(5.0)
+    task.answered(5.1, 1.0)
+    assert task.waited_s == pytest.approx(4.0)

@@ -129,6 +129,7 @@ def begin(one: Replica, robot: Robot, wish: Wish, batch: MicroBatch | None, now_
         period_s = 1.0 / robot.verdict.chunks_per_s
         robot.next_s = max(robot.next_s, now_s - period_s) + period_s
     wish.queued.begun, wish.queued.begun_s = True, now_s
-    round_ = wish.asked.round
-    wish.work = Work(one, round_, one.serve(round_, wish.observation), now_s, batch)
-    return wish.work.future
+    asked = wish.asked
+    future = one.serve(asked.round, asked.observation)
+    wish.work = Work(one, asked, future, now_s, wish.until_s, wish.observed_s, batch)
+    return future

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from vla_accel_ros.engine.request import MicroBatch, Request
 from vla_accel_ros.fleet.admission import Verdict
-from vla_accel_ros.fleet.protocol import ChunkRequest, EncodedObservation, RobotDescription, Round
+from vla_accel_ros.fleet.protocol import ChunkRequest, RobotDescription
 from vla_accel_ros.fleet.replicas.replica import Replica, Served
 from vla_accel_ros.fleet.task import Task
 from vla_accel_ros.types import Chunk
@@ -20,13 +20,15 @@ from vla_accel_ros.types import Chunk
 
 @dataclass(eq=False)
 class Work:
-    """A replica computes a wish. round: whose chunk it is; began_s: when it was given to the replica; batch:
-    of the policy, None if it was not asked."""
+    """A replica computes a wish. asked: the attempt that is computed; until_s, observed_s: its own, see Wish;
+    began_s: when it was given to the replica; batch: of the policy, None if it was not asked."""
 
     replica: Replica
-    round: Round
+    asked: ChunkRequest
     future: Future[Served]
     began_s: float
+    until_s: float
+    observed_s: float
     batch: MicroBatch | None = None
 
 
@@ -35,16 +37,16 @@ class Wish:
     """The round that a robot waits for.
 
     asked: its newest attempt; queued: it, as policies see it; first_s: when its first attempt came;
-    until_s: when nobody can use a chunk any longer. observation: the newest; observed_s: when it was
-    captured, by the scheduler's clock. called_s: when the robot was asked to observe anew, None if it was
-    not; calling: it is being waited for. work: what computes it. lost: how many replicas were lost over it.
+    until_s: when nobody can use its chunk any longer; observed_s: when what it saw was captured, by the
+    scheduler's clock. called_s: when the robot was asked to observe anew, None if it was not; calling: it is
+    being waited for. work: what computes it, or an earlier attempt. lost: how many replicas were lost over
+    it.
     """
 
     asked: ChunkRequest
     queued: Request
     first_s: float
     until_s: float
-    observation: EncodedObservation
     observed_s: float
     called_s: float | None = None
     calling: bool = False

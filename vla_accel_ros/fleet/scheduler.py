@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from vla_accel_ros.engine.policies.policy import Policy
@@ -25,7 +25,7 @@ from vla_accel_ros.fleet.dispatch import Dispatcher
 from vla_accel_ros.fleet.policies.policy import FleetSetup
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, ChunkRequest, RobotDescription, Round
 from vla_accel_ros.fleet.records import Report, Robot, Wish, Work, fairness, order_of, report_of
-from vla_accel_ros.fleet.replicas.replica import Replica, ReplicaLost, Served
+from vla_accel_ros.fleet.replicas.replica import Replica, ReplicaLost
 from vla_accel_ros.fleet.task import Task
 from vla_accel_ros.types import Chunk
 
@@ -41,8 +41,9 @@ Cut = Callable[[Chunk, str], Chunk]
 @dataclass(frozen=True)
 class Settings:
     """stale_s: older observations are taken anew before they are computed. call_s: how long that is waited
-    for. gone_s: a robot without a sign for so long has gone. serve_s: a replica that computes longer is not
-    waited for. lost: how many replicas may be lost over one wish. rules: of admission."""
+    for. gone_s: a robot without a sign for so long, since its last answer too, has gone. serve_s: a replica
+    that computes longer is not waited for. lost: how many replicas may be lost over one wish. rules: of
+    admission. Raises ValueError if who waits for a replica would have gone."""
 
     stale_s: float = 0.2
     call_s: float = 0.1
@@ -50,6 +51,13 @@ class Settings:
     serve_s: float = 5.0
     lost: int = 2
     rules: Rules = field(default_factory=Rules)
+
+    def __post_init__(self) -> None:
+        if self.gone_s <= self.serve_s:
+            raise ValueError(
+                f"gone_s is {self.gone_s} and serve_s {self.serve_s}: robots would be forgotten while they "
+                "wait for a chunk; give more for gone_s"
+            )
 
 
 @dataclass(frozen=True)
@@ -282,11 +290,8 @@ class FleetScheduler:
         until_s = now_s + within_s if within_s > 0.0 else math.inf
         age_s = max(0.0, (request.sent_ns - request.observation.stamp_ns) * 1e-9)
         if old is not None and old.asked.round == request.round:
-            old.asked, old.until_s = request, until_s
+            old.asked, old.until_s, old.observed_s, old.calling = request, until_s, now_s - age_s, False
             old.queued.priority = self._priority(robot, request)
-            if old.work is None:
-                old.observation, old.observed_s = request.observation, now_s - age_s
-                old.calling = False
             return
         if old is not None:
             robot.counts.replaced += 1
@@ -294,7 +299,7 @@ class FleetScheduler:
         queued = Request(ACT, robot.name, task=robot.task, priority=self._priority(robot, request))
         queued.within_s = within_s
         queued.submitted_s, queued.instruction = now_s, request.observation.instruction
-        robot.wish = Wish(request, queued, now_s, until_s, request.observation, now_s - age_s)
+        robot.wish = Wish(request, queued, now_s, until_s, now_s - age_s)
 
     def _cancel(self, robot: Robot) -> None:
         """Nobody waits for a robot's wish any more."""
@@ -308,12 +313,11 @@ class FleetScheduler:
         work = wish.work
         if work is not None and work.future.done():
             self._finish(robot, wish, work, now_s)
-        elif now_s >= wish.until_s:
-            robot.counts.misses += 1
-            self._drop(robot, "nobody could use its chunk any longer", counted=True)
+        elif now_s >= (wish.until_s if work is None else work.until_s):
+            self._expire(robot, wish, now_s)
         elif work is not None and now_s - work.began_s > self.settings.serve_s:
             work.replica.cancel(work.future)
-            self._retry(robot, wish, f"replica {work.replica.name} took too long", now_s)
+            self._retry(robot, wish, f"replica {work.replica.name} took too long")
         elif wish.calling and wish.called_s is not None and now_s - wish.called_s > self.settings.call_s:
             wish.calling = False
 
@@ -321,39 +325,38 @@ class FleetScheduler:
         """Answer with what a replica computed."""
         try:
             served = work.future.result()
-            if served.round != work.round:
+            if served.round != work.asked.round:
                 raise RuntimeError(f"replica {work.replica.name} answered for another request")
             chunk = robot.cut(served.chunk, wish.queued.instruction)
         except ReplicaLost as error:
             self._lost(work.replica, now_s)
-            self._retry(robot, wish, _sentence(error), now_s)
+            self._retry(robot, wish, _sentence(error))
             return
         except (Exception, CancelledError) as error:
             if not isinstance(error, ValueError):
-                _LOG.warning("replica %s, %s: %r", work.replica.name, work.round, error)
+                _LOG.warning("replica %s, %s: %r", work.replica.name, work.asked.round, error)
             if robot.task is not None:
                 robot.task.failed()
             wish.work = None
             self._drop(robot, _sentence(error))
             return
-        self._answer(robot, wish, work, replace(served, chunk=chunk), now_s)
+        if now_s >= work.until_s:
+            self._expire(robot, wish, now_s)
+        else:
+            self._answer(robot, work, chunk, now_s)
 
-    def _answer(self, robot: Robot, wish: Wish, work: Work, served: Served, now_s: float) -> None:
-        chunk, task = served.chunk, robot.task
-        assert task is not None
+    def _answer(self, robot: Robot, work: Work, chunk: Chunk, now_s: float) -> None:
+        task, wish = robot.task, robot.wish
+        assert task is not None and wish is not None
         task.answered(now_s, chunk.executed * chunk.step_dt_s)
-        robot.wish, robot.step_dt_s = None, chunk.step_dt_s
+        robot.wish, robot.step_dt_s, robot.heard_s = None, chunk.step_dt_s, now_s
         self._dispatcher.answered(work, self._robots.values(), now_s)
-        robot.queued_s, robot.age_s = work.began_s - wish.first_s, now_s - wish.observed_s
-        if now_s >= wish.until_s:
-            robot.counts.misses += 1
-            self._refuse(wish.asked, "nobody could use its chunk any longer", 0.0)
-            return
+        robot.queued_s, robot.age_s = work.began_s - wish.first_s, now_s - work.observed_s
         robot.counts.answered += 1
-        asked = wish.asked
+        asked = work.asked
         self._ports.answer(
             ChunkAnswer(
-                work.round,
+                asked.round,
                 asked.attempt,
                 self.name,
                 asked.sent_ns,
@@ -364,14 +367,27 @@ class FleetScheduler:
             )
         )
 
-    def _retry(self, robot: Robot, wish: Wish, why: str, now_s: float) -> None:
+    def _expire(self, robot: Robot, wish: Wish, now_s: float) -> None:
+        """Nobody can use what is waited for any longer. A newer attempt may have come meanwhile."""
+        robot.counts.misses += 1
+        if wish.work is not None and wish.asked is not wish.work.asked and now_s < wish.until_s:
+            wish.work.replica.cancel(wish.work.future)
+            self._requeue(robot, wish)
+        else:
+            self._drop(robot, "nobody could use its chunk any longer", counted=True)
+
+    def _retry(self, robot: Robot, wish: Wish, why: str) -> None:
         """What computed a wish was lost: another may, if there is time."""
-        wish.work, wish.lost, wish.called_s = None, wish.lost + 1, None
-        wish.queued.begun = False
-        if robot.task is not None:
-            robot.task.failed()
+        wish.lost += 1
+        self._requeue(robot, wish)
         if wish.lost > self.settings.lost:
             self._drop(robot, why)
+
+    def _requeue(self, robot: Robot, wish: Wish) -> None:
+        """Nothing came of what computed it; it waits where it waited."""
+        wish.work, wish.called_s, wish.queued.begun = None, None, False
+        if robot.task is not None:
+            robot.task.failed()
 
     def _lost(self, one: Replica, now_s: float) -> None:
         """What it knew of robots it may know no longer."""

@@ -62,7 +62,10 @@ class Task:
         is; left_s: how long it goes on."""
         self.stalled_s = stalled_s
         if executed_s >= 0.0 and self._executions:
-            self._executed(Interval(now_s - executed_s, now_s + left_s))
+            start_s, end_s = now_s - executed_s, now_s + left_s
+            if left_s <= 0.0:  # it is over: since when, the robot does not tell
+                end_s = max(start_s, min(now_s, self._executions[-1].end_s))
+            self._executed(Interval(start_s, end_s))
         self._settle()
 
     def dispatched(self, now_s: float) -> None:

@@ -30,6 +30,7 @@ from vla_accel_ros.fleet.replicas.local import LocalReplica
 from vla_accel_ros.fleet.scheduler import Cut, FleetScheduler, Ports, Settings
 from vla_accel_ros.models.checkpoints.options import device_fault
 from vla_accel_ros.models.checkpoints.progress import Meter
+from vla_accel_ros.models.policies import FLOW
 from vla_accel_ros.nodes import convert, fleet_convert
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
@@ -65,6 +66,7 @@ class FleetSchedulerNode(ManagedNode):
         make = find(FLEET_POLICIES, value(self, "policy"))
         self._load = self._choices()
         engine = self._start(contract)
+        self._updates = engine.config.steps if engine.policy.acts == FLOW else 0
         self._replica = replica = LocalReplica(engine, self._embody)
         profile = replica.measure(black_frame(engine, contract))
         rules = Rules(value(self, "most_robots"), value(self, "most_load"), value(self, "least_rate"))
@@ -73,7 +75,7 @@ class FleetSchedulerNode(ManagedNode):
         ports = Ports(self._admit, self._call, self._answer, self._wake)
         name = uuid.uuid4().hex[:12]
         settings = Settings(**seconds, rules=rules)
-        self._scheduler = FleetScheduler(name, [replica], make, ports, settings, _horizon)
+        self._scheduler = FleetScheduler(name, [replica], make, ports, settings, self._horizon)
         fit = robots_that_fit([profile], 1.0, rules)
         self.get_logger().info(
             f"{self._scheduler.capacity_hz:.3g} chunks a second: {fit} robots that need one a second fit"
@@ -118,6 +120,14 @@ class FleetSchedulerNode(ManagedNode):
         load = replace(self._load, statistics=description.statistics or self._load.statistics)
         policy = self._replica.engine.policy
         return contract, load.embodiment(policy, contract, self.get_logger().warning)
+
+    def _horizon(self, description: RobotDescription) -> Cut:
+        """What cuts a robot's chunks. Raises ValueError for what is no horizon, or needs what chunks lack."""
+        horizons = Horizons(description.horizon or ALL)
+        for rule in horizons.rules:
+            if why := rule.lacking(self._updates):
+                raise ValueError(f"horizon is {description.horizon!r}, but it {why}: use all or static:N")
+        return lambda chunk, words: limited(chunk, horizons.of(chunk, words))
 
     def _wake(self) -> None:
         """From any thread."""
@@ -235,12 +245,6 @@ def _check_name(topics: RobotTopics, robot: str) -> None:
     """Raise ValueError for who speaks for another robot."""
     if robot != topics.robot:
         raise ValueError(f"a message names the robot {robot[:80]!r}; `robot` is the namespace it is sent in")
-
-
-def _horizon(description: RobotDescription) -> Cut:
-    """What cuts a robot's chunks. Raises ValueError for what is no horizon."""
-    horizons = Horizons(description.horizon or ALL)
-    return lambda chunk, words: limited(chunk, horizons.of(chunk, words))
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -22,6 +22,7 @@ OF_THE_MODEL = (
     "partition",
     "denoise_steps",
     "staggered",
+    "seats_by_load",
     "time_rule",
     "seed",
     "noise",
