@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+import yaml
 from calling import call
 from chunks import Policy
 from geometry_msgs.msg import WrenchStamped
@@ -20,6 +21,7 @@ from std_srvs.srv import Trigger
 from vla_accel_msgs.msg import Motion
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.sensing.force_slot import ForceWriter
 from vla_accel_ros.sim.kinematics import Pose, inverse
 
@@ -74,7 +76,9 @@ def contract(tmp_path, slot, controller) -> Contract:
     # The machine of the tests is busy: what is late is not what is tested here.
     wrench = {"slot": slot, "rate_hz": 1000, "max_age_s": 1.0, **QUANTITIES}
     force = {"wrench": wrench, "retreat": {"rest_s": 0.2}}
-    return Contract.load(write_contract(tmp_path, controller, force=force))
+    told = yaml.safe_load(demo_contract().read_text())["joints"]
+    joints = [{**joint, "following_error": "off"} for joint in told]
+    return Contract.load(write_contract(tmp_path, controller, force=force, joints=joints))
 
 
 @pytest.fixture
@@ -174,6 +178,9 @@ def test_a_driver_that_is_killed_stops_the_arm_and_a_new_one_lets_it_go_on(
         sentence = "has told nothing of the last 1 s: its writer has ended: start it again"
         operator.wait(policy.drives(lambda: sentence in motion_of(operator)), 60.0, "word of it")
         wait_until_still(operator, policy, arm)
+        policy.goal = np.array(
+            [0.0, 0.0, 0.8, 0.3, 0.0, 0.5]
+        )  # it may have come to the other
         second = driver()
     finally:
         first.kill()
