@@ -83,6 +83,7 @@ setup(
             f"sim_robot = {NAME}.nodes.sim_robot:main",
             f"camera = {NAME}.nodes.camera.node:main",
             f"recorder = {NAME}.nodes.recorder.node:main",
+            f"fleet_scheduler = {NAME}.nodes.fleet.node:main",
             f"vla = {NAME}.tools.cli:main",
         ],
     },

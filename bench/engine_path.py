@@ -35,9 +35,9 @@ from grids.measure import synchronize
 from grids.sizes import KINDS as PI_KINDS
 from grids.sizes import config_of, small_smolvla
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.stages.denoise import Form
-from vla_accel_ros.engine.stages.host_memory import Registration
-from vla_accel_ros.engine.stages.plain_stages import PlainStages
+from vla_accel_ros.engine.stages.denoise.denoise import Form
+from vla_accel_ros.engine.stages.memory.host_memory import Registration
+from vla_accel_ros.engine.stages.plain.stages import PlainStages
 from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig

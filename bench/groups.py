@@ -35,7 +35,7 @@ from grids.sizes import KINDS, config_of
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import ACT, OBSERVE, Request
-from vla_accel_ros.engine.stages.layered import grouped
+from vla_accel_ros.engine.stages.prefill.layered import grouped
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.tools.cli import finish

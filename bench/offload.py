@@ -30,7 +30,7 @@ from vla_accel_ros.tools.provenance import provenance
 if TYPE_CHECKING:
     import torch
 
-    from vla_accel_ros.engine.stages.offload import LayerRing
+    from vla_accel_ros.engine.stages.memory.offload import LayerRing
     from vla_accel_ros.engine.stages.stage import Stage
 
 PI0_VIEWS, PROJECTIONS = 2, ("q_proj", "k_proj", "v_proj", "out_proj")
@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def measured(name: str, tower: Tower, cases: Iterable[Case], device: torch.device) -> dict[str, Any]:
     """Of one encoder, all resident and then case by case; prints each."""
-    from vla_accel_ros.engine.stages.offload_report import predicted_s
+    from vla_accel_ros.engine.stages.memory.offload_report import predicted_s
 
     ring = tower.ring(0.0, None)
     stage, tokens = tower.stage(ring)
@@ -210,7 +210,7 @@ def pi0(device: torch.device, small: bool) -> Tower:
     import torch
 
     from full_size.subjects import random_model
-    from vla_accel_ros.engine.stages.prefill import Encode, tower_of
+    from vla_accel_ros.engine.stages.prefill.encode import Encode, tower_of
     from vla_accel_ros.kernels.ops import ops_for
     from vla_accel_ros.models.config import PI0
     from vla_accel_ros.models.processing.conventions import OPENPI
@@ -239,7 +239,7 @@ def cogagent(device: torch.device, small: bool) -> Tower:
     from torch import nn
     from torch.func import functional_call
 
-    from vla_accel_ros.engine.stages.offload import LayerRing
+    from vla_accel_ros.engine.stages.memory.offload import LayerRing
     from vla_accel_ros.engine.stages.stage import Stage
     from vla_accel_ros.models.config import VisionConfig
     from vla_accel_ros.models.layers.vision import Encoder

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from installed import install
 from lacking import sentence
+from workers import STARTING, group, order
 
 try:
     import hypothesis
@@ -62,26 +63,13 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["XDG_STATE_HOME"] = str(Path(logs.name) / "state")
 
 
-# Folders whose tests start nodes, which must keep up with a clock.
-PROCESSES = ("nodes", "launch", "tools")
-
-
-def group(path: Path) -> str:
-    """What is run by one worker, one after another: all tests that start nodes, or a file of others.
-
-    path: of a file of tests, below this folder. Two robots at once are too many for two cores.
-    """
-    return "processes" if path.parts[0] in PROCESSES else str(path)
-
-
 @pytest.hookimpl(tryfirst=True)  # before xdist, in its workers, reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     root = Path(__file__).parent
-    paths = {item: item.path.relative_to(root) for item in items}
-    for item, path in paths.items():
-        item.add_marker(pytest.mark.xdist_group(group(path)))
-    # What takes longest first, so that all workers end at about the same time.
-    items.sort(key=lambda item: (paths[item].parts[0] not in PROCESSES, len(paths[item].parts)))
+    groups = {item: group(item.path.relative_to(root)) for item in items}
+    for item, name in groups.items():
+        item.add_marker(pytest.mark.xdist_group(name))
+    items.sort(key=lambda item: order(groups[item]))
     launch = [item for item in items if item.get_closest_marker("launch")]
     if launch and shutil.which("ros2") is None:
         config.hook.pytest_deselected(items=launch)
@@ -101,7 +89,7 @@ _EASY = 10
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A worker that starts no nodes leaves the processor to those whose nodes must keep up with a clock."""
-    starts = item.path.relative_to(Path(__file__).parent).parts[0] in PROCESSES
+    starts = group(item.path.relative_to(Path(__file__).parent)) in STARTING
     if "PYTEST_XDIST_WORKER" in os.environ and not starts and os.getpriority(os.PRIO_PROCESS, 0) < _EASY:
         os.setpriority(os.PRIO_PROCESS, 0, _EASY)
 

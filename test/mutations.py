@@ -1,4 +1,4 @@
-"""Lines of models, engine and control that are broken on purpose: some test must notice each.
+"""Lines of models, engine, control and fleet that are broken on purpose: some test must notice each.
 
     python test/mutations.py [NAME ...]
 
@@ -165,6 +165,96 @@ MUTATIONS = (
         "np.abs(commanded - measured) > self.rad",
         "commanded - measured > self.rad",
         ("test_joint_faults.py",),
+    ),
+    Mutation(
+        "fleet: dominant phase",
+        "generation.length_s >= execution",
+        "generation.length_s < execution",
+        ("test_kairos.py",),
+    ),
+    Mutation("fleet: wait ratio", "return waited_s / life_s if", "return waited_s if", ("test_kairos.py",)),
+    Mutation(
+        "fleet: ageing of a bucket", "bucket += -(-skipped // ageing)", "bucket += 0", ("test_kairos.py",)
+    ),
+    Mutation(
+        "fleet: longest execution",
+        "-execution_s * (1 + skipped)",
+        "execution_s * (1 + skipped)",
+        ("test_kairos.py",),
+    ),
+    Mutation(
+        "fleet: order of submission",
+        "return range(len(ready))",
+        "return range(len(ready), 0, -1)",
+        ("test_fleet_policies.py",),
+    ),
+    Mutation(
+        "fleet: least service",
+        "[request.task.generated_s for",
+        "[-request.task.generated_s for",
+        ("test_fleet_policies.py",),
+    ),
+    Mutation(
+        "fleet: oldest task",
+        "[request.task.began_s for",
+        "[-request.task.began_s for",
+        ("test_fleet_policies.py",),
+    ),
+    Mutation("fleet: slowdown", "left / slowdown**2", "left / slowdown", ("test_remaining.py",)),
+    Mutation("fleet: age", "- task.began_s) ** 0.5", "- task.began_s) ** 1.0", ("test_remaining.py",)),
+    Mutation(
+        "fleet: an arm that moves", "(0.5 if task.rounds else 1.0) * left", "left", ("test_remaining.py",)
+    ),
+    Mutation("fleet: what moves on can wait", "task.runs_out_s > calm_s", "False", ("test_remaining.py",)),
+    Mutation(
+        "fleet: mean of what is left", "left.append(rest / more)", "left.append(rest)", ("test_work.py",)
+    ),
+    Mutation("fleet: those that go on", "self._most(kind, done) - done)", "0.0)", ("test_work.py",)),
+    Mutation(
+        "fleet: emergencies alone", "max(priorities) >= EMERGENCY", "False", ("test_fleet_policies.py",)
+    ),
+    Mutation(
+        "fleet: priorities", "late or max(priorities) > min(priorities)", "late", ("test_fleet_policies.py",)
+    ),
+    Mutation(
+        "fleet: bound on waiting",
+        "late = most < math.inf and",
+        "late = False and",
+        ("test_fleet_policies.py",),
+    ),
+    Mutation("fleet: placement", "sooner += other.limit * batches", "sooner += 0", ("test_placement.py",)),
+    Mutation(
+        "fleet: a late replica", "now_s + max(now_s - expected_s, 1e-3)", "now_s", ("test_placement.py",)
+    ),
+    Mutation(
+        "fleet: stale observations",
+        "now_s - robot.observed_s > settings",
+        "now_s - robot.observed_s < settings",
+        ("test_simulation.py",),
+    ),
+    Mutation(
+        "fleet: discarded overlap",
+        "begin = max(self._until, self.next_action(now_s))",
+        "begin = self.next_action(now_s)",
+        ("test_simulation.py",),
+    ),
+    Mutation(
+        "fleet: stall",
+        "self.stalled_s += now_s - self.stops_s",
+        "self.stalled_s += 0.0",
+        ("test_simulation.py",),
+    ),
+    Mutation(
+        "fleet: service",
+        "done_s = begins_s + replica.network_s + computes_s",
+        "done_s = begins_s + computes_s * 1.05",
+        ("test_simulation.py",),
+    ),
+    Mutation(
+        "fleet: ratios that stay",
+        "chance.random() >= STAYS",
+        "chance.random() >= 0.1",
+        ("test_workloads.py",),
     ),
 )
 

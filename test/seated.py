@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.stages.seats import Seats
+from vla_accel_ros.engine.stages.denoise.seats import Seats
 from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow
 from vla_accel_ros.models.layers.packed import Part

@@ -38,6 +38,7 @@ WITHOUT_TORCH = ("types", "timeline", "contract", "control", "sensing", "recordi
 """What a robot without a GPU needs."""
 NEEDS_TORCH = {
     "contract.model_check",  # describes a checkpoint, which models reads with torch
+    "fleet.replicas.local",  # has an engine
 }
 
 UNDESCRIBED = {"tools"}

@@ -11,7 +11,7 @@ from installed import python
 from safetensors.torch import save_file
 
 from vla_accel_ros import extensions
-from vla_accel_ros.extensions import BUILT_IN, CONTROLLERS, MODEL_FAMILIES, POLICIES, find, load
+from vla_accel_ros.extensions import BUILT_IN, CONTROLLERS, HORIZONS, MODEL_FAMILIES, POLICIES, find, load
 from vla_accel_ros.models.checkpoints.formats import Format
 
 CONTRACT = """\
@@ -45,6 +45,8 @@ def test_everything_of_this_package_is_what_its_group_holds() -> None:
         assert callable(load(extensions.controller_kind(name).adapter).make)
     for name in BUILT_IN[POLICIES]:
         assert callable(find(POLICIES, name))
+    for name in BUILT_IN[HORIZONS]:
+        assert callable(find(HORIZONS, name))
 
 
 def test_what_nobody_provides_is_refused_with_what_there_is() -> None:

@@ -21,7 +21,7 @@ from vla_accel_ros.models.config import PI0
 ROOT = Path(__file__).resolve().parents[1]
 README, PERFORMANCE, STAGGERED = "README.md", "docs/performance.md", "docs/staggered.md"
 HIGH_RATE, TRACE, OFFLOAD = "docs/high_rate.md", "docs/trace.md", "docs/offload.md"
-STREAMING = "docs/streaming.md"
+STREAMING, HORIZON = "docs/streaming.md", "docs/horizon.md"
 Claim = tuple[str, str, list[float | None]]
 
 
@@ -318,6 +318,31 @@ def high_rate() -> Iterator[Claim]:
     yield HIGH_RATE, "Load", [*loads, found["machine"]["cores"], *date]
 
 
+MEASURES = ("overall", "at_place")
+
+
+def horizons() -> Iterator[Claim]:
+    found = result("horizon")
+    signals, front = found["signals"], found["front"]
+    episodes = sum(sum(played.values()) for played in signals["episodes"].values())
+    named = [None, signals["denoise_steps"], signals["chunks"], episodes, None]
+    yield HORIZON, "`python bench/horizon.py --parts signals`", named
+    rows = signals["correlations"]
+    for name in dict.fromkeys(row["signal"] for row in rows):
+        told = [one(rows, signal=name, error=error)[of] for error in ("later", "mean") for of in MEASURES]
+        figures = [
+            abs(v) for rho in told if rho["rho"] is not None for v in (rho["rho"], *rho["interval_95"])
+        ]
+        yield HORIZON, f"| {name} |", figures
+    yield HORIZON, "The ratio less 1", [signals["quantiles"]["update_ratio"][4], None, None]
+    for row in front["rows"]:
+        figures = [row["won"], row["n"], *(100 * bound for bound in row["interval_95"])]
+        figures += [row["actions"], row["chunks_per_s"]]
+        for name in ("time_s", "jerk"):
+            figures += [row[name]["median"], *row[name]["interval_95"]]
+        yield HORIZON, f"| {row['condition']}, `{row['horizon']}` |", figures
+
+
 PARTS = (
     interpreter,
     force,
@@ -334,6 +359,7 @@ PARTS = (
     offload,
     streams,
     timeline,
+    horizons,
 )
 CLAIMS = [claim for part in PARTS for claim in part()]
 

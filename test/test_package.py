@@ -17,7 +17,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 MANIFEST = ElementTree.parse(ROOT / "package.xml").getroot()
 MESSAGES = ElementTree.parse(ROOT / "msg" / "package.xml").getroot()
-EXECUTABLES = {"inference", "fleet_inference", "trajectory", "sim_robot", "camera", "recorder", "vla"}
+EXECUTABLES = {
+    "inference",
+    "fleet_inference",
+    "fleet_scheduler",
+    "trajectory",
+    "sim_robot",
+    "camera",
+    "recorder",
+    "vla",
+}
 
 # Import name -> its rosdep key, where that is another; the rest is in requirements/robot.txt by its own name.
 KEYS = {
@@ -137,6 +146,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.timeout(1800)  # a build takes a minute of processor time
 def test_colcon_installs_what_ros2_run_and_launch_look_for(workspace: Path) -> None:
     package = workspace / "install" / "vla_accel_ros"
     assert {path.name for path in (package / "lib" / "vla_accel_ros").iterdir()} == EXECUTABLES

@@ -1,4 +1,4 @@
-"""What can be added by name: model families, kinds of controllers and scheduling policies.
+"""What can be added by name: model families, controllers, policies of engines and of fleets, horizons.
 
 This package's own stand in BUILT_IN, so that adding one here is its code and one line below. Another package
 adds its own by an entry point of the same group, and is found once it is installed:
@@ -9,6 +9,10 @@ adds its own by an entry point of the same group, and is found once it is instal
     my_gripper = "my_package.kind:KIND"            # a ControllerKind
     [project.entry-points."vla_accel_ros.policies"]
     my_policy = "my_package.policy:make"           # makes one of a policies.policy.Setup
+    [project.entry-points."vla_accel_ros.horizons"]
+    my_horizon = "my_package.horizon:make"         # makes a fleet.horizon.HorizonPolicy of its numbers
+    [project.entry-points."vla_accel_ros.fleet_policies"]
+    my_order = "my_package.order:make"             # makes one of a fleet.policies.policy.FleetSetup
 
 Nothing is imported before it is asked for.
 """
@@ -25,6 +29,8 @@ from typing import Any
 MODEL_FAMILIES = "vla_accel_ros.model_families"
 CONTROLLERS = "vla_accel_ros.controllers"
 POLICIES = "vla_accel_ros.policies"
+HORIZONS = "vla_accel_ros.horizons"
+FLEET_POLICIES = "vla_accel_ros.fleet_policies"
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,22 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
         "whole": "vla_accel_ros.engine.policies.chunks:whole",
         "staggered": "vla_accel_ros.engine.policies.chunks:staggered",
         "tokens": "vla_accel_ros.engine.policies.tokens:frames",
+    },
+    HORIZONS: {
+        "all": "vla_accel_ros.fleet.horizon:make_all",
+        "static": "vla_accel_ros.fleet.horizon:make_static",
+        "update_ratio": "vla_accel_ros.fleet.horizon:make_update_ratio",
+        "last_update": "vla_accel_ros.fleet.horizon:make_last_update",
+        "spread": "vla_accel_ros.fleet.horizon:make_spread",
+        "agreement": "vla_accel_ros.fleet.horizon:make_agreement",
+    },
+    FLEET_POLICIES: {
+        "fifo": "vla_accel_ros.fleet.policies.orders:FirstInFirstOut",
+        "las": "vla_accel_ros.fleet.policies.orders:LeastAttainedService",
+        "oldest": "vla_accel_ros.fleet.policies.orders:OldestTaskFirst",
+        "kairos": "vla_accel_ros.fleet.policies.kairos:HighestWaitRatio",
+        "gfair": "vla_accel_ros.fleet.policies.remaining:GatedFair",
+        "aged_remaining": "vla_accel_ros.fleet.policies.remaining:AgedRemaining",
     },
 }
 """Group -> name -> the thing, or where it is as an entry point writes it."""

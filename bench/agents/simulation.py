@@ -110,6 +110,6 @@ class Simulation:
         return self._durations.takes_s(self._running[lane].batch, others[0] if others else None)
 
     def _end(self, lane: Lane, one: _Running) -> None:
-        self.scheduler._advance(lane, one.batch, None)
+        self.scheduler._postprocess(lane, self.scheduler._run(lane, one.batch))
         self.scheduler._end(lane)
-        self.scheduler._settle()
+        self.scheduler._queue.settle()

@@ -108,7 +108,7 @@ class Language:
         self._rides = policy.overlaps(mode)
 
     def embeddings(self, slot: int, n_tokens: int) -> Tensor:
-        """As engine.frames.prefill.EncodeOnly's."""
+        """As engine.frames.EncodeOnly's."""
         return self._kept[slot, None, :n_tokens]
 
     def frame(self, number: int, finish: Callable[[Finished, float], None]) -> None:

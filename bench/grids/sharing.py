@@ -18,12 +18,11 @@ from torch import Tensor
 
 from full_size.subjects import Inputs
 from grids.measure import Window, median_ms
-from vla_accel_ros.engine.kv.pages import PagePool
+from vla_accel_ros.engine.answers import Answers
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.kv.store import KVStore
+from vla_accel_ros.engine.kv.store import KVStore, PagePool
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.stages import Stages
-from vla_accel_ros.engine.text.answers import Answers
 from vla_accel_ros.models.flow.sampling import sample
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.text.decoding import decode

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from full_size.policies import policy_of, random_observation
 from grids.measure import Window
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.lanes.lane import Stream
 from vla_accel_ros.engine.request import ASK, Request
-from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.types import Observation
 
@@ -41,7 +41,7 @@ def text_in_slack(
             _act(engine, observations[number % len(observations)])
     period_s = alone.elapsed_s / frames / (1.0 - share)
     asked, due_s = list[Request](), 0.0
-    scheduler.streams[""] = Stream(due_s=lambda: due_s)
+    scheduler.streams.running[""] = Stream(due_s=lambda: due_s)
     with Window(device) as both:
         begin_s = scheduler.now_s()
         for number in range(frames):

@@ -90,14 +90,12 @@ class TestSimulated:
     def test_what_runs_at_once_divides_the_gpu_in_the_same_way(self, name: str) -> None:
         simulation = simulated(name)
         served = simulation.run(poisson(7.0, 2000, seed=4, tokens=TOKENS))
-        splits, beside = {0}, 0
+        splits, beside, fronts = {0}, 0, list(requests_of(simulation, OBSERVE))
         for when_s, batch in requests_of(simulation, ASK):
             ends = [one for one in served if one.began_s < when_s < one.prefilled_s] if beside < 200 else []
             if ends:
                 beside += 1
-                (front, *_) = [
-                    one for s, one in reversed(list(requests_of(simulation, OBSERVE))) if s <= when_s
-                ]
+                front = next(one for began_s, one in reversed(fronts) if began_s <= when_s)
                 assert batch.split == front.split is not None
             splits.add(0 if batch.split is None else batch.split.actions)
         assert beside == 200

@@ -174,7 +174,7 @@ def test_characters_of_several_tokens_are_not_torn(tmp_path: Path) -> None:
     """With byte tokens, a piece is held back until its last character is whole."""
     folder = make_checkpoint(tmp_path, make_config(vocab=300))
     (folder / "tokenizer.json").unlink()
-    source = Path(__file__).parent.parent / "data" / "tiny_sentencepiece.model"
+    source = Path(__file__).parents[1] / "data" / "tiny_sentencepiece.model"
     (folder / "tokenizer.model").write_bytes(source.read_bytes())
     policy = load_policy(folder, normalize=False, prompt_state="none")
     engine = Engine(policy, seed=3, answer_tokens=64)

@@ -342,3 +342,10 @@ def test_cuda_agrees_with_the_cpu(kind: str) -> None:
             answers[-1] = "".join(answers[-1])
     np.testing.assert_allclose(*chunks, atol=2e-5)
     assert answers[0] == answers[1]
+
+
+def test_seats_by_load_are_refused_where_there_are_none() -> None:
+    policy = make_policy()
+    with pytest.raises(ValueError, match="seats_by_load is true, but only seats of captured stages"):
+        Engine(policy, seats_by_load=True, staggered=2)
+    Engine(policy, seats_by_load=True, staggered=2, fast=True, slots=8)

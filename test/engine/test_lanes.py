@@ -12,14 +12,14 @@ import pytest
 from test_scheduler import WAIT_S, System
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, ONE, TEXT_APART
-from vla_accel_ros.engine.lanes.lane import Lane
+from vla_accel_ros.engine.lanes.lane import Lane, Stream
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks, WholeChunks
 from vla_accel_ros.engine.policies.lanes import LANES, in_lanes
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.policies.text import TextInSlack
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
-from vla_accel_ros.engine.scheduler import Scheduler, Stream
+from vla_accel_ros.engine.scheduler import Scheduler
 
 
 class Overlapping(System):
@@ -67,10 +67,9 @@ class Overlapping(System):
 
     def _advance(self, lane: str, batch: MicroBatch | None) -> None:
         one = self.lanes[lane]
-        before, one.ahead = one.ahead, None
-        self.scheduler._advance(one, batch, before)
+        self.scheduler._postprocess(one, self.scheduler._run(one, batch))
         self.scheduler._end(one)
-        self.scheduler._settle()
+        self.scheduler._queue.settle()
 
 
 @pytest.fixture
@@ -149,7 +148,7 @@ def test_a_release_is_in_the_order_of_the_lane_that_has_read(
     def drop(request: Request) -> None:
         where[request] = list(inside)
 
-    monkeypatch.setattr(apart.runner, "drop", drop)
+    monkeypatch.setattr(apart.scheduler._queue, "_drop", drop)
     apart.seen()
     asked, act = apart.submit(ASK), apart.acting()
     for word in ("language", "action"):

@@ -17,10 +17,10 @@ from openvla_builders import ACTIONS, make_openvla_folder, make_openvla_observat
 from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import PoolExhausted
-from vla_accel_ros.engine.policies.policy import by_priority
+from vla_accel_ros.engine.lanes.lane import Stream
+from vla_accel_ros.engine.policies import policy as scheduling
 from vla_accel_ros.engine.request import ENCODE, OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.robots import Embodiment, Robots
-from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
 from vla_accel_ros.models.openvla.processing import ActionStats
@@ -201,7 +201,7 @@ def test_actions_of_tokens_are_those_of_an_engine_of_the_robots_own(
     def note(batch: MicroBatch, began_s: float) -> None:
         drafts[batch.requests[-1].robot].add(len(batch.draft))
 
-    engine.scheduler.streams["left"] = Stream(on_ran=note)
+    engine.scheduler.streams.running["left"] = Stream(on_ran=note)
     for number in range(20 if mode != "sequential" else 8):
         name = ("left", "right")[number % 2]
         streams[name].frame(token_frame(name, number))
@@ -339,18 +339,12 @@ def test_a_bad_observation_ends_its_own_requests_alone(policy: Policy, fast: boo
     assert not engine.scheduler.requests
 
 
-class Together:
+class Together(scheduling.Policy):
     """A policy that has all frames that wait computed in one micro-batch."""
 
     def next(self, lane, ready, now_s, due_s=0.0):
-        seen = by_priority([request for request in ready if request.want == OBSERVE])
+        seen = scheduling.by_priority([request for request in ready if request.want == OBSERVE])
         return MicroBatch(ENCODE, tuple(seen)) if seen else None
-
-    def ran(self, batch, took_s):
-        pass
-
-    def wake_s(self, ready, now_s):
-        return float("inf")
 
 
 def test_frames_of_one_micro_batch_fail_alone() -> None:

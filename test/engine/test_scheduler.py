@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
-from vla_accel_ros.engine.lanes.lane import Lane
+from vla_accel_ros.engine.lanes.lane import Lane, Stream
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks, WholeChunks
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.policies.text import TextInSlack
@@ -42,7 +42,7 @@ from vla_accel_ros.engine.request import (
     MicroBatch,
     Request,
 )
-from vla_accel_ros.engine.scheduler import Scheduler, Stream
+from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.types import Observation
 
 WAIT_S = 20.0
@@ -496,7 +496,7 @@ def test_durations_are_noted_by_kind_and_number() -> None:
     system = System(StaggeredChunks(2), steps=2)
     ran: list[tuple[str, float]] = []
     on_ran = lambda batch, began_s: ran.append((batch.kind, began_s))  # noqa: E731
-    system.scheduler.streams[""] = Stream(on_ran=on_ran)
+    system.scheduler.streams.running[""] = Stream(on_ran=on_ran)
     system.seen()
     ran.clear()
 
@@ -630,7 +630,7 @@ def test_the_garbage_collector_may_cancel_in_the_middle_of_anything(system: Syst
             system.runner.during = collect
             system.scheduler.step()
         elif when == "changed":
-            with system.scheduler._changed:
+            with system.scheduler._queue._changed:
                 collect()
         else:
             with system.runner.pool._lock:
@@ -760,9 +760,9 @@ class Waits:
     """Counts how long a scheduler means to wait, and waits for ever: a lost wake-up never ends."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self.condition, self.count = scheduler._changed, 0
-        self._wait = scheduler._changed.wait
-        scheduler._changed.wait = self.wait
+        self.condition, self.count = scheduler._queue._changed, 0
+        self._wait = scheduler._queue._changed.wait
+        scheduler._queue._changed.wait = self.wait
 
     def wait(self, timeout: float | None = None) -> bool:
         self.count += 1
@@ -808,7 +808,7 @@ def test_who_finds_the_lane_taken_by_one_that_has_looked_before_is_not_left_wait
     waits = Waits(system.scheduler)
     looked, idles = threading.Event(), threading.Event()
     wait = waits.wait
-    system.scheduler._changed.wait = lambda timeout=None: (idles.set(), wait(timeout))[1]
+    system.scheduler._queue._changed.wait = lambda timeout=None: (idles.set(), wait(timeout))[1]
 
     def holds_the_lane() -> None:
         policy.found_nothing = lambda: None
@@ -858,7 +858,7 @@ def test_two_who_wait_for_what_cannot_run_do_not_keep_each_other_awake(system: S
     looked = threading.Semaphore(0)
     waits = Waits(system.scheduler)
     wait = waits.wait
-    system.scheduler._changed.wait = lambda timeout=None: (looked.release(), wait(timeout))[1]
+    system.scheduler._queue._changed.wait = lambda timeout=None: (looked.release(), wait(timeout))[1]
     acts = [system.acting(robot) for robot in "ab"]
     threads = [in_thread(lambda act=act: system.scheduler.wait(act)) for act in acts]
     for _ in acts:

@@ -11,9 +11,9 @@ import pytest
 from builders import make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.lanes.lane import Stream
 from vla_accel_ros.engine.policies.overload import Degradation, Degrading
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
-from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.engine.streaming import MOST_UNDELIVERED, MOST_WAITING, Pace, Ports, Streaming, Text
 from vla_accel_ros.types import Chunk, Observation, Torn
 
@@ -72,7 +72,7 @@ class Stepped:
         self.scheduler, self.now_s = self.stream._scheduler, 0.0
         self.scheduler._clock = lambda: self.now_s
         self.ran: list[str] = []
-        self.scheduler.streams[""] = Stream(on_ran=self.note)
+        self.scheduler.streams.running[""] = Stream(on_ran=self.note)
         self.stream._running = True
         self.stream._want_chunks()
 
@@ -165,7 +165,7 @@ def test_a_frame_is_seen_when_the_one_before_it_was_acted_on():
 
     world.observations += [make_observation(i, stamp_ns=100 + i) for i in range(3)]
     stream.start()
-    scheduler.streams[""] = Stream(on_ran=noted)
+    scheduler.streams.running[""] = Stream(on_ran=noted)
     world.wait(lambda: len(world.chunks) == 3, "three chunks")
     stream.stop()
     whole = [(want, 100 + i) for i in range(3) for want in (OBSERVE, ACT)]
@@ -509,3 +509,47 @@ def test_vision_awaits_frames_and_stops_while_it_does():
     stream.start()
     world.wait(lambda: world.chunks, "chunk")
     stream.stop()
+
+
+def test_a_chunk_is_limited_before_anyone_hears_of_it_and_by_the_words_of_its_frame():
+    class Chunking:
+        """Which horizons it is told of."""
+
+        def __init__(self) -> None:
+            self.told: list[int | None] = []
+
+        def begin(self, request: Request) -> None: ...
+
+        def made(self, request: Request) -> None:
+            self.told.append(request.result.execution_horizon)
+
+        def committed(self, stamp_ns: int) -> int | None: ...
+
+    def limit(chunk: Chunk, instruction: str) -> Chunk:
+        return replace(chunk, execution_horizon=1 if instruction.endswith("red block") else 2)
+
+    world, chunking = World(), Chunking()
+    stepped = Stepped(world, answers=False)
+    stepped.stream._ports = replace(stepped.stream._ports, limit=limit)
+    stepped.stream._chunking = chunking
+    for number, colour in enumerate(("red", "blue")):
+        words = f"reach the {colour} block"
+        world.observations.append(make_observation(number, stamp_ns=100 + number, instruction=words))
+        assert stepped.see() and stepped.step() == [ACT]
+    assert [chunk.execution_horizon for chunk in world.chunks] == [1, 2] == chunking.told
+
+
+def test_a_chunk_that_cannot_be_limited_is_an_error_and_the_next_one_comes():
+    def limit(chunk: Chunk, instruction: str) -> Chunk:
+        if chunk.stamp_ns == 100:
+            raise ValueError("no horizon")
+        return chunk
+
+    world = World()
+    stepped = Stepped(world, answers=False)
+    stepped.stream._ports = replace(stepped.stream._ports, limit=limit)
+    world.observations += [make_observation(0, stamp_ns=100), make_observation(1, stamp_ns=200)]
+    assert stepped.see() and stepped.step() == [ACT]
+    assert [(loop, str(error)) for loop, error in world.errors] == [("action", "no horizon")]
+    assert stepped.see() and stepped.step() == [ACT]
+    assert [chunk.stamp_ns for chunk in world.chunks] == [200]

@@ -16,11 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.lanes.lane import Stream
 from vla_accel_ros.engine.policies.chunks import WholeChunks
 from vla_accel_ros.engine.policies.text import AGAIN_S, MARGIN_S, PATIENCE_S, SHARE, TOKEN_S, TextInSlack
 from vla_accel_ros.engine.profile import FORGET, Profile
 from vla_accel_ros.engine.request import ACT, ASK, DECODE, OBSERVE, PREFILL, MicroBatch, Request
-from vla_accel_ros.engine.scheduler import Scheduler, Stream
+from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.engine.streaming import Pace, Ports, Streaming, Text
 from vla_accel_ros.types import Chunk, Observation
 
@@ -227,7 +228,7 @@ class Robot:
         runner.run = timed
         policy = runner.scheduling(profile)
         self.scheduler = Scheduler(runner, policy, profile, clock=lambda: self.now_s)
-        self.scheduler.streams[""] = Stream(due_s=lambda: self.due_s)
+        self.scheduler.streams.running[""] = Stream(due_s=lambda: self.due_s)
         self.engine.scheduler = self.scheduler
         ports = Ports(
             observe=lambda: self.observations.pop(0) if self.observations else None,

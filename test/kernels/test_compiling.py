@@ -23,7 +23,7 @@ HOPPER_SHARED_BYTES = 227 << 10
 def test_kernels_compile_and_fit(capability: str, table: str | None, shared: int) -> None:
     command = [sys.executable, str(SCRIPT), capability, *([] if table is None else [str(TUNING / table)])]
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=800)
     assert done.returncode == 0, done.stderr
     needs = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(needs) == 8 + 9 + 4 + 11 + 3

@@ -13,7 +13,7 @@ import torch
 from builders import make_config, make_model
 from drawing import DEVICE, Drawing, assert_near, poison
 
-from vla_accel_ros.engine.stages.prefill import Encode
+from vla_accel_ros.engine.stages.prefill.encode import Encode
 from vla_accel_ros.kernels.cuda import compiling, tiles
 from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.reference import norm

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import distribution
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -18,7 +18,10 @@ ROOT = Path(__file__).resolve().parents[2]
 BRINGUP = ROOT / "launch" / "bringup.launch.py"
 DEMO = ROOT / "launch" / "demo.launch.py"
 CAMERA = ROOT / "launch" / "camera.launch.py"
-PARAMETER_FILES = tuple(ROOT / "config" / name for name in ("params.yaml", "sim.yaml", "camera.yaml"))
+FLEET = ROOT / "launch" / "fleet.launch.py"
+PARAMETER_FILES = tuple(
+    ROOT / "config" / name for name in ("params.yaml", "sim.yaml", "camera.yaml", "fleet.yaml")
+)
 
 # What every ROS 2 node has without declaring it.
 EVERY_NODES = {"use_sim_time"}
@@ -47,9 +50,9 @@ def sections(path: Path) -> dict[str, dict[str, object]]:
     return found
 
 
-@pytest.mark.parametrize("path", [BRINGUP, DEMO, CAMERA], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [BRINGUP, DEMO, CAMERA, FLEET], ids=lambda path: path.name)
 def test_every_node_is_an_executable_of_the_package_with_parameters_it_declares(path: Path) -> None:
-    executables = {entry.name for entry in distribution("vla_accel_ros").entry_points}
+    executables = set(re.findall(r'f"(\w+) = {NAME}\.', (ROOT / "setup.py").read_text()))
     given = {"source": "0"} if path == CAMERA else {"model": "/some/model"}
     for node in stand_in.start(path, **given):
         assert node.package == "vla_accel_ros"
@@ -69,9 +72,9 @@ def test_bringup_starts_the_two_lifecycle_nodes_and_demo_adds_the_robot() -> Non
     assert started(DEMO) == {"sim_robot": stand_in.Node, **lifecycle}
 
 
-@pytest.mark.parametrize("path", [BRINGUP, DEMO, CAMERA], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [BRINGUP, DEMO, CAMERA, FLEET], ids=lambda path: path.name)
 def test_every_argument_is_described_and_changes_what_is_started(path: Path) -> None:
-    usual, recording = stand_in.everything(path), {} if path == CAMERA else {"record": "true"}
+    usual, recording = stand_in.everything(path), {} if path in (CAMERA, FLEET) else {"record": "true"}
     for name, argument in stand_in.declared(path).items():
         assert argument.description.endswith(".")
         other = "false" if argument.default_value == "true" else OTHERS.get(name, "true")
@@ -83,7 +86,7 @@ def test_every_argument_is_described_and_changes_what_is_started(path: Path) -> 
         )
 
 
-@pytest.mark.parametrize("path", [BRINGUP, DEMO, CAMERA], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [BRINGUP, DEMO, CAMERA, FLEET], ids=lambda path: path.name)
 def test_one_namespace_and_one_log_level_for_all_nodes(path: Path) -> None:
     for node in stand_in.start(path, namespace="arm1", log_level="debug"):
         assert node.namespace == "arm1"
@@ -143,6 +146,14 @@ def test_a_camera_has_a_name_a_source_and_a_calibration_over_the_parameter_file(
     )
     assert wrist.name == "wrist_camera" and wrist.respawn
     assert wrist.parameters == {"camera": "wrist", "source": "2", "camera_info": "/wrist.yaml"}
+
+
+def test_a_fleets_scheduler_is_started_for_one_model_and_starts_by_itself() -> None:
+    (usual,) = stand_in.start(FLEET)
+    assert usual.name == usual.executable == "fleet_scheduler" and usual.kind is stand_in.LifecycleNode
+    assert usual.parameters == {"autostart": True} and usual.respawn
+    (fifo,) = stand_in.start(FLEET, model="7", policy="fifo", staggered="4", autostart="false")
+    assert fifo.parameters == {"model": "7", "policy": "fifo", "staggered": 4, "autostart": False}
 
 
 @pytest.mark.parametrize("path", [BRINGUP, DEMO], ids=lambda path: path.name)
@@ -232,7 +243,7 @@ def test_demo_runs_the_contract_of_the_simulated_arm() -> None:
         assert node.parameters["contract"] == str(ROOT / "config" / "contracts" / "sim_arm.yaml")
 
 
-@pytest.mark.parametrize("path", [BRINGUP, DEMO, CAMERA], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [BRINGUP, DEMO, CAMERA, FLEET], ids=lambda path: path.name)
 @pytest.mark.parametrize(
     ("distribution", "variable"),
     [("humble", "FASTRTPS"), ("jazzy", "FASTRTPS"), ("kilted", "FASTDDS"), (None, "FASTDDS")],

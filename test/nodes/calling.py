@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from lifecycle_msgs.msg import Transition
@@ -15,7 +16,7 @@ from vla_accel_ros.nodes.clients.operator import Operator
 
 def call(operator: Operator, kind: type, name: str, request: object) -> Any:
     """The answer of a service, asked once."""
-    return operator.call(kind, name, request, timeout_s=60.0, once=True)
+    return operator.call(kind, name, request, timeout_s=180.0, once=True)
 
 
 def change(operator: Operator, node: str, transition: int) -> bool:
@@ -33,3 +34,13 @@ def set_parameter(operator: Operator, node: str, name: str, value: object) -> Se
     """Set one parameter of a node."""
     request = SetParameters.Request(parameters=[Parameter(name, value=value).to_parameter_msg()])
     return call(operator, SetParameters, f"{node}/set_parameters", request).results[0]
+
+
+def settled(operator: Operator, node: str, count: Callable[[], int]) -> int:
+    """How many messages there are when all have come that a node sent before this: no further one before its
+    next answer. It is silent, else this does not return."""
+    while True:
+        before = count()
+        state(operator, node)
+        if count() == before:
+            return before

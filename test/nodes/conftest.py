@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,8 +80,11 @@ def starting(
         return started[-1]
 
     yield start
+    asked = [process.process for process in started if process.process.poll() is None]
+    for one in asked:
+        one.send_signal(signal.SIGTERM)
     for process in started:
-        process.end()
+        process.end(asked=process.process in asked)
     sweep({path for process in started for path in process.left})
 
 

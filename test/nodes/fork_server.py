@@ -4,12 +4,13 @@ core then, and not two.
 As a program it serves one test process, on the socket that is its standard input, until that closes. It
 never has a second thread and never imports rclpy, so that what it forks is what a fresh interpreter would be:
 such a child takes the environment, folder and log it was told, runs the node's module as `python -m` does,
-and ends as an interpreter does. Its parent is this program, which reports how it ended. As /proc shows its
-arguments, they are this program's: what looks at those needs a process started the plain way.
+and ends as an interpreter does; /proc shows its own arguments and environment. Its parent is this program,
+which reports how it ended.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
@@ -33,6 +34,8 @@ PRELOADED = (
 """None of them starts a thread."""
 
 LOOK_S = 0.1
+ROOM = 8192
+"""Bytes by which the arguments and the environment of a child may be longer than those of the program."""
 
 
 class Forked:
@@ -75,8 +78,8 @@ class ForkServer:
     def __init__(self, environment: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, __file__]
-            self._program = subprocess.Popen(command, stdin=theirs.fileno(), env=environment)
+            command, room = [sys.executable, __file__, "." * ROOM], {"FORK_SERVER_ROOM": "." * ROOM}
+            self._program = subprocess.Popen(command, stdin=theirs.fileno(), env={**environment, **room})
         self._socket, self._unread = ours, b""
         self._started: list[int] = []
         self._starting, self._reading = threading.Lock(), threading.Lock()
@@ -166,6 +169,21 @@ def _reaped() -> list[tuple[int, int]]:
         found.append((pid, os.waitstatus_to_exitcode(status)))
 
 
+def show(arguments: list[str], environment: Mapping[str, str]) -> None:
+    """Have /proc tell these of this process. Raises ValueError where there is no room for them."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    arguments_at, arguments_end, environment_at, environment_end = map(int, fields[45:49])
+    entries = [f"{name}={value}" for name, value in environment.items()]
+    shown = ((arguments_at, arguments_end, arguments), (environment_at, environment_end, entries))
+    for begin, end, words in shown:
+        told = b"".join(word.encode() + b"\0" for word in words)
+        if len(told) > end - begin:
+            raise ValueError(
+                f"{len(told)} bytes of arguments or environment, there is room for {end - begin}"
+            )
+        ctypes.memmove(begin, told.ljust(end - begin, b"\0"), end - begin)
+
+
 def become(asked: dict[str, Any], paths: list[str]) -> None:
     """Run what was asked for as a fresh interpreter would. paths: sys.path less what an environment adds."""
     with open(asked["log"], "ab") as log, open(os.devnull) as nothing:
@@ -180,6 +198,8 @@ def become(asked: dict[str, Any], paths: list[str]) -> None:
     own = str(Path(run).parent) if run.endswith(".py") else asked["folder"]
     sys.path[:] = [own, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *paths]
     sys.argv[:] = [run, *asked["arguments"]]
+    how = [] if run.endswith(".py") else ["-m"]
+    show([sys.executable, *how, *sys.argv], asked["environment"])
     if run.endswith(".py"):
         runpy.run_path(run, run_name="__main__")
     else:

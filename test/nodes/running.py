@@ -119,7 +119,7 @@ class NodeProcess:
         """What it and others with its folder keep over a crash: their state files."""
         return "".join(path.read_text() for path in (self._log.parent / "state").rglob("*.json"))
 
-    def wait_for_log(self, text: str, timeout_s: float = 30.0) -> str:
+    def wait_for_log(self, text: str, timeout_s: float = 90.0) -> str:
         """Wait until the log holds `text`; returns the log."""
         until(lambda: text in self.log, timeout_s, f"{text!r} in the log of {self.node}", lambda: self.log)
         return self.log
@@ -131,7 +131,7 @@ class NodeProcess:
         self.process.kill()
         self.process.wait()
 
-    def lose_ports(self, timeout_s: float = 30.0) -> None:
+    def lose_ports(self, timeout_s: float = 90.0) -> None:
         """Delete what it receives in through shared memory, as who takes it for dead, and wait for its
         end with status 1. It is started again then.
         """
@@ -146,12 +146,16 @@ class NodeProcess:
         assert process.wait(timeout_s) == 1
         until(partial(self._started_after, process), timeout_s, "new process", lambda: self.log)
 
-    def end(self, number: int = signal.SIGTERM, timeout_s: float = 15.0) -> int:
-        """Ask it to end with a signal; returns its exit status. Killed, and an error, when it does not."""
+    def end(self, number: int = signal.SIGTERM, timeout_s: float = 45.0, asked: bool = False) -> int:
+        """Ask it to end with a signal; returns its exit status. Killed, and an error, when it does not.
+
+        asked: it was sent one before.
+        """
         while True:
             process, written = self._newest
-            if process.poll() is None:
+            if process.poll() is None and not asked:
                 process.send_signal(number)
+            asked = False
             try:
                 status = process.wait(timeout_s)
             except subprocess.TimeoutExpired:
@@ -161,7 +165,7 @@ class NodeProcess:
                 ) from None
             if not self._lost(status, written):
                 return status
-            until(partial(self._started_after, process), 30.0, "node after it was lost", lambda: self.log)
+            until(partial(self._started_after, process), 90.0, "node after it was lost", lambda: self.log)
 
     def _started_after(self, process: subprocess.Popen[bytes] | Forked) -> bool:
         """Whether another process than this one is the newest, and has said something."""

@@ -43,7 +43,7 @@ def test_it_gets_the_trajectories(added: Path, operator: Operator, tmp_path: Pat
         policy.goal = here + 0.02
         operator.wait(
             policy.drives(lambda: goals and np.allclose(goals[-1], policy.goal[: len(ARM)], atol=0.01), here),
-            30.0,
+            90.0,
             "goals at the gripper",
         )
     except TimeoutError as error:

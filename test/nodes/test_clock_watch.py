@@ -109,7 +109,7 @@ def test_a_node_starts_afresh_when_the_clock_of_the_computer_is_set_before_anyth
 ):
     done = subprocess.run(
         [sys.executable, "-c", NODE, way],
-        env=process_environment({"PYTHONPATH": str(ROOT)}), capture_output=True, text=True, timeout=120.0,
+        env=process_environment({"PYTHONPATH": str(ROOT)}), capture_output=True, text=True, timeout=180.0,
         check=False,
     )  # fmt: skip
     assert done.stdout.split() == ["0", "1", "2"], done.stdout + done.stderr

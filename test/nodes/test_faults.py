@@ -50,7 +50,7 @@ def stack(shared_stack: Stack, operator) -> Stack:
 def test_inference_ends_with_a_reason_and_the_next_one_goes_on(stack, operator, fault, reason):
     begun_ns = operator.now_ns()
     operator.instruct(fault)
-    assert stack.inference.process.wait(30.0) == 1
+    assert stack.inference.process.wait(90.0) == 1
     assert reason in stack.inference.log
     assert (faulty.ASSERTION if fault == faulty.STICKY else "Exit" if fault == faulty.EXIT else "Panic") in (
         stack.inference.log
@@ -72,7 +72,7 @@ def test_a_panic_in_a_callback_of_trajectory_stops_the_arm_first(stack, operator
     client = operator.node.create_client(Trigger, "trajectory/resume")
     assert client.wait_for_service(30.0)
     client.call_async(Trigger.Request())
-    assert stack.trajectory.process.wait(30.0) == 1
+    assert stack.trajectory.process.wait(90.0) == 1
     assert "PanicException: a panic in a callback" in stack.trajectory.log
     assert "a callback failed: this process ends" in stack.trajectory.log
     wait_for_rest(operator)

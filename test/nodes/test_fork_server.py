@@ -83,7 +83,7 @@ def ways(fork_server: ForkServer, tmp_path: Path) -> tuple[Start, Start]:
 def test_it_finds_what_a_process_from_nothing_finds(ways: tuple[Start, Start], module: bool) -> None:
     for start in ways:
         what = "tell" if module else str(start.folder / "tell.py")
-        assert start(what, "0", "--ros-args").wait(30.0) == 0
+        assert start(what, "0", "--ros-args").wait(90.0) == 0
         assert start.log.read_text().endswith("the end\n")
     plain, forked = (start.told() for start in ways)
     assert plain["environment"].pop("VLA_LAUNCHER") == forked["environment"].pop("VLA_LAUNCHER")
@@ -97,7 +97,7 @@ def test_it_finds_what_a_process_from_nothing_finds(ways: tuple[Start, Start], m
 def test_it_ends_as_a_process_from_nothing_ends(ways: tuple[Start, Start], how: str, status: int) -> None:
     for start in ways:
         process = start("tell", how)
-        assert process.wait(30.0) == process.poll() == process.returncode == status
+        assert process.wait(90.0) == process.poll() == process.returncode == status
         assert start.log.read_text().endswith("the end\n")
         assert ("OSError: it fails" in start.log.read_text()) == (how == "fails")
         process.kill()  # which is nobody now
@@ -107,22 +107,35 @@ def test_it_ends_as_a_process_from_nothing_ends(ways: tuple[Start, Start], how: 
 def test_signals_reach_it(ways: tuple[Start, Start], number: int) -> None:
     for start in ways:
         process = start("tell", "waits")
-        until(start.has_told, 30.0, "running process")
+        until(start.has_told, 90.0, "running process")
         assert process.poll() is process.returncode is None
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.01)
         assert Path(f"/proc/{process.pid}/stat").exists()
         process.send_signal(number)
-        assert process.wait(30.0) == -number
+        assert process.wait(90.0) == -number
         assert not Path(f"/proc/{process.pid}").exists(), "nobody has asked how it ended"
+
+
+def test_proc_shows_of_it_what_it_shows_of_a_process_from_nothing(ways: tuple[Start, Start]) -> None:
+    seen = []
+    for start in ways:
+        start.environment["VLA_LAUNCHER"] = "no matter"
+        process = start("tell", "waits", "--ros-args", "-r", "__ns:=/arm")
+        until(start.has_told, 90.0, "running process")
+        files = (Path(f"/proc/{process.pid}/{name}").read_bytes() for name in ("cmdline", "environ"))
+        seen.append([sorted(filter(None, file.split(b"\0"))) for file in files])
+        process.kill()
+        assert process.wait(90.0) == -signal.SIGKILL
+    assert seen[0] == seen[1]
 
 
 def test_two_that_end_in_another_order(ways: tuple[Start, Start]) -> None:
     start = ways[True]
     first, second = start("tell", "waits"), start("tell", "7")
-    assert second.wait(30.0) == 7 and first.poll() is None
+    assert second.wait(90.0) == 7 and first.poll() is None
     first.kill()
-    assert first.wait(30.0) == -signal.SIGKILL and second.poll() == 7
+    assert first.wait(90.0) == -signal.SIGKILL and second.poll() == 7
 
 
 def test_what_a_process_changes_is_not_there_for_the_next(ways: tuple[Start, Start]) -> None:
@@ -130,11 +143,11 @@ def test_what_a_process_changes_is_not_there_for_the_next(ways: tuple[Start, Sta
     (start.folder / "change.py").write_text(
         "import os, sys, torch\nos.environ['MARK'] = '1'\nsys.path.clear()\ntorch.mark = 1\n"
     )
-    assert start("change").wait(30.0) == 0
+    assert start("change").wait(90.0) == 0
     (start.folder / "look.py").write_text(
         "import os, torch\nassert 'MARK' not in os.environ and not hasattr(torch, 'mark')\n"
     )
-    assert start("look").wait(30.0) == 0, start.log.read_text()
+    assert start("look").wait(90.0) == 0, start.log.read_text()
 
 
 def test_when_the_server_has_ended_a_start_says_so(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_the_simulated_robot_fits(start, operator, contract):
     wanted = [*inputs(contract), *outputs(contract)]
     until(
         lambda: all(finding.level == OK for finding in look(operator.node, wanted)),
-        30.0,
+        90.0,
         "fitting graph",
         lambda: "\n".join(map(str, look(operator.node, wanted))),
     )
@@ -56,7 +56,7 @@ def refused(operator: Operator, name: str, node: NodeProcess) -> str:
         assert change(operator, name, Transition.TRANSITION_CLEANUP)
         return False
 
-    until(configure, 30.0, f"refusal of {name}", lambda: node.log)
+    until(configure, 90.0, f"refusal of {name}", lambda: node.log)
     return node.log
 
 
@@ -95,7 +95,7 @@ def test_qos_overridden_so_that_nothing_arrives_is_refused(driver, contract):
         node.create_subscription(
             JointState, topic, lambda _: None, copy(qos.SENSOR), qos_overriding_options=qos.overridable()
         )
-        until(lambda: node.count_publishers(topic), 30.0, "publisher")
+        until(lambda: node.count_publishers(topic), 90.0, "publisher")
         assert "we request reliable, so that nothing arrives" in str(look(node, [states(contract)])[0])
     finally:
         node.destroy_node()
@@ -112,14 +112,14 @@ def test_what_overrides_one_stream_overrides_no_other(start, operator, contract,
         there = operator.node.get_subscriptions_info_by_topic(topic)
         return {qos_of(info.qos_profile).reliability for info in there if info.node_name == "inference"}
 
-    until(lambda: reliability(front) and reliability(joints), 30.0, "subscriptions of inference")
+    until(lambda: reliability(front) and reliability(joints), 90.0, "subscriptions of inference")
     assert (reliability(front), reliability(joints)) == ({"reliable"}, {"best_effort"})
 
 
 def test_a_wrong_driver_that_starts_later_is_said_in_log_and_diagnostics(start, operator, contract):
     node = start("trajectory", autostart=True)
     node.wait_for_log("nobody publishes /joint_states; start its driver, or mend joint_states.topic")
-    operator.wait(lambda: operator.diagnostics.get("trajectory: graph"), 30.0, "diagnostics")
+    operator.wait(lambda: operator.diagnostics.get("trajectory: graph"), 90.0, "diagnostics")
     context = rclpy.Context()
     rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
     late = rclpy.create_node("late", context=context)
@@ -128,7 +128,7 @@ def test_a_wrong_driver_that_starts_later_is_said_in_log_and_diagnostics(start, 
         sentence = (
             "/joint_states is published by /late as sensor_msgs/msg/Image, not sensor_msgs/msg/JointState"
         )
-        operator.wait(lambda: sentence in operator.diagnostics["trajectory: graph"].message, 30.0, "finding")
+        operator.wait(lambda: sentence in operator.diagnostics["trajectory: graph"].message, 90.0, "finding")
         assert sentence in node.log
     finally:
         late.destroy_node()

@@ -21,7 +21,14 @@ import pytest
 from builders import CALM, make_checkpoint, make_config
 from calling import state
 from running import ROOT, until
-from stack import assert_ends_at_rest, commanded_acceleration, set_going, wait_for_rest, wait_until_ns
+from stack import (
+    CALM_SENSORS,
+    assert_ends_at_rest,
+    commanded_acceleration,
+    set_going,
+    wait_for_rest,
+    wait_until_ns,
+)
 
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.environment import is_running, this_process
@@ -42,7 +49,7 @@ def adopting() -> Iterator[None]:
 @pytest.fixture
 def launcher(start, tmp_path: Path, operator: Operator) -> Iterator[subprocess.Popen]:
     """One whose nodes move the arm of a simulated robot. Its attribute `nodes`: process ids by name."""
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     model = make_checkpoint(tmp_path / "model", make_config(horizon=32), reach=CALM)
     parameters = tmp_path / "params.yaml"
     parameters.write_text("/**:\n  ros__parameters: {lead_s: 0.1, denoise_steps: 2}\n")
@@ -55,7 +62,7 @@ def launcher(start, tmp_path: Path, operator: Operator) -> Iterator[subprocess.P
             command, env=environment, stdout=log, stderr=log, start_new_session=True, cwd=ROOT
         )
     try:
-        until(ids.exists, 30.0, "nodes that were started", (tmp_path / "launcher.log").read_text)
+        until(ids.exists, 90.0, "nodes that were started", (tmp_path / "launcher.log").read_text)
         process.nodes = json.loads(ids.read_text())  # type: ignore[attr-defined]
         set_going(operator)
         yield process
@@ -87,7 +94,7 @@ def test_the_nodes_of_a_launcher_that_ends_stop_the_arm_and_end(
 ):
     begun_ns = operator.now_ns()
     end(launcher)
-    launcher.wait(30.0)
+    launcher.wait(90.0)
     if end is interrupted_twice:
         assert launcher.returncode == 0  # which has waited for them
     else:
@@ -129,7 +136,7 @@ def ended(node: int) -> int:
         found.append(os.waitpid(node, os.WNOHANG))
         return found[-1] != (0, 0)
 
-    until(over, 15.0, "end of an orphan")
+    until(over, 45.0, "end of an orphan")
     return os.waitstatus_to_exitcode(found[-1][1])
 
 

@@ -36,7 +36,7 @@ def test_a_node_walks_through_its_states_and_back_twice(start, operator, tmp_pat
         assert state(operator, node) == State.PRIMARY_STATE_INACTIVE
         assert change(operator, node, ACTIVATE)
         assert state(operator, node) == State.PRIMARY_STATE_ACTIVE
-        operator.wait(lambda: operator.loops, 30.0, "statistics of an active node")
+        operator.wait(lambda: operator.loops, 90.0, "statistics of an active node")
         assert change(operator, node, DEACTIVATE)
         assert change(operator, node, CLEANUP)
     assert process.end() == 0
@@ -44,7 +44,7 @@ def test_a_node_walks_through_its_states_and_back_twice(start, operator, tmp_pat
 
 def test_a_node_that_was_shut_down_by_a_manager_ends_cleanly(start, operator):
     process = start("trajectory", autostart=True)
-    operator.wait(lambda: operator.loops, 30.0, "statistics of an active node")
+    operator.wait(lambda: operator.loops, 90.0, "statistics of an active node")
     assert change(operator, "trajectory", Transition.TRANSITION_ACTIVE_SHUTDOWN)
     assert state(operator, "trajectory") == State.PRIMARY_STATE_FINALIZED
     assert process.end() == 0
@@ -71,10 +71,10 @@ def test_a_wrong_contract_is_a_failure_with_its_sentence_and_can_be_mended(start
     assert state(operator, node) == State.PRIMARY_STATE_UNCONFIGURED
     process.wait_for_log("joint_states.rate_hz")
     item = "inference" if node == "inference" else "motion"
-    line = operator.wait(lambda: operator.diagnostics.get(f"{node}: {item}"), 30.0, "diagnostics")
+    line = operator.wait(lambda: operator.diagnostics.get(f"{node}: {item}"), 90.0, "diagnostics")
     operator.wait(
         lambda: "joint_states.rate_hz" in operator.diagnostics[f"{node}: {item}"].message,
-        30.0,
+        90.0,
         f"the refusal in the diagnostics, last {line.message!r}",
     )
     assert set_parameter(operator, node, "contract", "").successful
@@ -118,9 +118,9 @@ def test_a_parameter_is_what_the_node_does_at_any_time(start, operator):
         return call(operator, GetParameters, "trajectory/get_parameters", request).values[0].string_value
 
     def done() -> str:
-        return operator.wait(lambda: operator.motions, 30.0, "motion")[-1].mode
+        return operator.wait(lambda: operator.motions, 90.0, "motion")[-1].mode
 
-    operator.wait(lambda: operator.motions and told, 30.0, "active node")
+    operator.wait(lambda: operator.motions and told, 90.0, "active node")
     for transition in (None, DEACTIVATE, ACTIVATE):  # in each of these states it would not be read
         assert transition is None or change(operator, "trajectory", transition)
         refused = set_parameter(operator, "trajectory", "mode", "async")
@@ -133,7 +133,7 @@ def test_a_parameter_is_what_the_node_does_at_any_time(start, operator):
     assert change(operator, "trajectory", DEACTIVATE) and change(operator, "trajectory", CLEANUP)
     assert set_parameter(operator, "trajectory", "mode", "async").successful
     assert change(operator, "trajectory", CONFIGURE) and change(operator, "trajectory", ACTIVATE)
-    operator.wait(lambda: done() == told[-1]["mode"] == "async", 30.0, "the other mode")
+    operator.wait(lambda: done() == told[-1]["mode"] == "async", 90.0, "the other mode")
     assert asked() == "async"
 
 
@@ -165,21 +165,21 @@ def test_a_publisher_with_a_qos_that_does_not_fit_is_told(start, operator):
     operator.node.create_publisher(ActionChunk, "action_chunk", qos.SENSOR)
     sentence = "/action_chunk is offered reliability best_effort by /operator but we request reliable"
     process.wait_for_log(f"{sentence}, so that nothing arrives; have it offer reliability reliable")
-    operator.wait(lambda: sentence in graph(operator, "trajectory"), 30.0, "word of it in the diagnostics")
+    operator.wait(lambda: sentence in graph(operator, "trajectory"), 90.0, "word of it in the diagnostics")
 
 
 def test_an_instruction_that_is_not_latched_is_told_until_its_publisher_has_gone(start, operator, tmp_path):
     model = make_checkpoint(tmp_path / "model")
     process = start("inference", autostart=True, model=str(model))
-    operator.wait(lambda: graph(operator, "inference"), 30.0, "diagnostics of the topics")
+    operator.wait(lambda: graph(operator, "inference"), 90.0, "diagnostics of the topics")
     terminal = rclpy.create_node("terminal", context=operator.node.context)
     terminal.create_publisher(String, "instruction", qos.REPORT)
     sentence = "/instruction is offered durability volatile by /terminal but we request transient_local"
     process.wait_for_log(sentence)
-    operator.wait(lambda: sentence in graph(operator, "inference"), 30.0, "word of it in the diagnostics")
+    operator.wait(lambda: sentence in graph(operator, "inference"), 90.0, "word of it in the diagnostics")
     assert "ros2 topic pub --qos-durability transient_local" in graph(operator, "inference")
     terminal.destroy_node()
-    operator.wait(lambda: sentence not in graph(operator, "inference"), 30.0, "diagnostics without it")
+    operator.wait(lambda: sentence not in graph(operator, "inference"), 90.0, "diagnostics without it")
 
 
 def graph(operator: Operator, node: str) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from builders import CALM, make_checkpoint, make_config
 from calling import call
-from stack import Stack, set_going, speed, wait_for_motion, wait_for_rest
+from stack import CALM_SENSORS, Stack, set_going, speed, wait_for_motion, wait_for_rest
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
@@ -29,7 +29,7 @@ def test_every_topic_and_node_can_be_called_otherwise(start, contract, tmp_path,
     between = {"action_chunk": "plan", "motion": "doing"}
     outputs = {"arm_controller/joint_trajectory": "arm/go", "gripper_controller/joint_trajectory": "hand/go"}
     model = make_checkpoint(tmp_path / "model", make_config(horizon=32), reach=CALM)
-    start("sim_robot", remaps={**robot, **outputs})
+    start("sim_robot", remaps={**robot, **outputs}, **CALM_SENSORS)
     start(
         "inference",
         remaps={**robot, **between, "instruction": "say", "__node": "brain"},
@@ -50,21 +50,21 @@ def test_every_topic_and_node_can_be_called_otherwise(start, contract, tmp_path,
         controllers=tuple(replace(c, topic=outputs[c.topic]) for c in contract.controllers),
     )
     with Operator(seen) as operator:
-        operator.wait(lambda: operator.measured, 30.0, "joint state")
+        operator.wait(lambda: operator.measured, 90.0, "joint state")
         operator.instruct("words on a topic that nobody listens to")
-        waiting = operator.wait(lambda: operator.diagnostics.get("brain: inference"), 30.0, "diagnostics")
+        waiting = operator.wait(lambda: operator.diagnostics.get("brain: inference"), 90.0, "diagnostics")
         operator.wait(
             lambda: "instruction" in operator.diagnostics["brain: inference"].message,
-            30.0,
+            90.0,
             f"word of the missing instruction, last {waiting.message!r}",
         )
         operator.node.create_publisher(String, "say", qos.LATCHED).publish(String(data=LEFT))
-        operator.wait(lambda: operator.sent, 40.0, "trajectory")
+        operator.wait(lambda: operator.sent, 120.0, "trajectory")
         assert not operator.chunks and not operator.motions, "these names are free"
-        line = operator.wait(lambda: operator.diagnostics.get("brain: chunking"), 30.0, "diagnostics")
+        line = operator.wait(lambda: operator.diagnostics.get("brain: chunking"), 90.0, "diagnostics")
         operator.wait(
             lambda: operator.diagnostics["brain: chunking"].message == "guided",
-            30.0,
+            90.0,
             f"guidance, which the remapped motion topic asks for, last {line.message!r}",
         )
         assert call(operator, Trigger, "hands/hold", Trigger.Request()).success
@@ -84,8 +84,8 @@ def moving_since(operator: Operator, since_ns: int) -> bool:
 def test_two_robots_in_one_graph_are_driven_apart(start, tmp_path, robots):
     left, right = robots
     stacks = [Stack(start, tmp_path / name, name) for name in ("left", "right")]
-    begin = right.wait(lambda: right.measured, 30.0, "joint state of the right robot").positions
-    left.wait(lambda: left.measured, 30.0, "joint state of the left robot")
+    begin = right.wait(lambda: right.measured, 90.0, "joint state of the right robot").positions
+    left.wait(lambda: left.measured, 90.0, "joint state of the left robot")
     left.instruct(LEFT)
     wait_for_motion(left)
     assert not right.chunks and not right.sent and not right.answers
@@ -94,20 +94,20 @@ def test_two_robots_in_one_graph_are_driven_apart(start, tmp_path, robots):
     set_going(right)
     right.instruct(RIGHT)
     for operator, words in ((left, LEFT), (right, RIGHT)):
-        operator.wait(lambda o=operator, w=words: o.answer and o.answer.prompt == w, 30.0, "own answer")
+        operator.wait(lambda o=operator, w=words: o.answer and o.answer.prompt == w, 90.0, "own answer")
         numbers = [received.chunk.request_id for received in operator.chunks]
         assert numbers == sorted(set(numbers)), "chunks of another inference node are among them"
     assert {answer.prompt for answer in left.answers} == {LEFT}
 
     left.hold()
-    left.wait(lambda: left.motions[-1].state == Motion.HOLDING, 30.0, "left robot held")
+    left.wait(lambda: left.motions[-1].state == Motion.HOLDING, 90.0, "left robot held")
     held_ns = right.now_ns()
-    right.wait(lambda: moving_since(right, held_ns), 30.0, "right robot in motion")
+    right.wait(lambda: moving_since(right, held_ns), 90.0, "right robot in motion")
     assert right.motions[-1].state == Motion.RUNNING
 
     left.resume()
     wait_for_motion(left)
     stacks[0].inference.kill()
-    left.wait(lambda: left.motions[-1].state == Motion.HOLDING, 30.0, "left robot stopped")
+    left.wait(lambda: left.motions[-1].state == Motion.HOLDING, 90.0, "left robot stopped")
     killed_ns = right.now_ns()
-    right.wait(lambda: moving_since(right, killed_ns), 30.0, "right robot in motion")
+    right.wait(lambda: moving_since(right, killed_ns), 90.0, "right robot in motion")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import json
+import signal
 import subprocess
 import sys
 import weakref
 
+import pytest
 from running import node_environment
 
 from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
@@ -46,7 +48,7 @@ def test_what_a_node_has_loaded_is_collected_no_more_until_it_is_cleaned_up(tmp_
         env=node_environment(tmp_path),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     said = json.loads(process.stdout.splitlines()[0])
@@ -77,7 +79,46 @@ raise SystemExit(status)
 
 def test_a_ctrl_c_that_comes_in_the_end_of_the_interpreter_changes_no_status(tmp_path):
     command, environment = [sys.executable, "-c", ENDS], node_environment(tmp_path)
-    assert subprocess.run(command, env=environment, timeout=60, check=False).returncode == 0
+    assert subprocess.run(command, env=environment, timeout=180, check=False).returncode == 0
+
+
+ENDS_SLOWLY = """
+import os, signal, sys, threading
+from rclpy.node import Node
+from vla_accel_ros.nodes import shutdown
+from vla_accel_ros.nodes.process import run
+
+shutdown.PATIENCE_S, shutdown.LONGEST_S = 0.1, float(sys.argv[1])
+broken_off, shutdown._say = threading.Event(), lambda sentence: (print(sentence), broken_off.set())
+
+class EndsSlowly(Node):
+    def __init__(self):
+        super().__init__("ends_slowly")
+        self.create_timer(0.01, lambda: os.kill(os.getpid(), signal.SIGTERM))
+
+    def destroy_node(self):
+        broken_off.wait(float(sys.argv[2]))
+        super().destroy_node()
+
+raise SystemExit(run(EndsSlowly))
+"""
+
+
+@pytest.mark.parametrize(
+    ("longest_s", "takes_s", "status", "said"),
+    [
+        (600.0, 0.5, 0, ""),
+        (0.2, 600.0, 128 + signal.SIGTERM, "broken off: the node was still ending 0.2 s after it was to end"),
+    ],
+)
+def test_an_end_that_has_begun_is_left_more_time_than_a_node_that_is_busy(
+    tmp_path, longest_s, takes_s, status, said
+):
+    done = subprocess.run(
+        [sys.executable, "-uc", ENDS_SLOWLY, str(longest_s), str(takes_s)],
+        env=node_environment(tmp_path), stdout=subprocess.PIPE, text=True, timeout=180, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.strip()) == (status, said)
 
 
 def test_garbage_of_before_is_collected_and_what_is_kept_can_be_kept_again():

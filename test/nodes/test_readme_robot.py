@@ -35,7 +35,7 @@ def test_a_robot_is_told_asked_stopped_recorded_and_replayed(
         wait_for_recorder(operator)
         for command in starting_with("vla say", "vla ask"):
             assert run(f"{command} --timeout 120", tmp_path)
-        operator.wait(lambda: operator.sent and len(operator.chunks) > 10, 60.0, "chunks and trajectories")
+        operator.wait(lambda: operator.sent and len(operator.chunks) > 10, 180.0, "chunks and trajectories")
         assert recorder.end() == 0  # what it has is replayed as slowly as it was recorded
         (doctor,) = [code for code in inline() if code.startswith("vla doctor --namespace")]
         assert "inference" in run(f"{doctor} || true", tmp_path)

@@ -63,9 +63,9 @@ def test_policies_name_what_running_nodes_have(start, tmp_path, operator: Operat
     Stack(start, tmp_path, namespace)
     start("recorder", namespace, autostart=True, record_dir=str(tmp_path / "bags"))
     wait_for_recorder(operator)
-    operator.wait(lambda: operator.measured, 60.0, "joint state")
+    operator.wait(lambda: operator.measured, 180.0, "joint state")
     operator.instruct(operator.reset("reach", 1))
-    operator.wait(lambda: operator.chunks and operator.motions, 90.0, "chunk, and word of motion")
+    operator.wait(lambda: operator.chunks and operator.motions, 180.0, "chunk, and word of motion")
 
     def wrong() -> list[str]:
         found = []
@@ -81,7 +81,7 @@ def test_policies_name_what_running_nodes_have(start, tmp_path, operator: Operat
         return found
 
     with suppress(TimeoutError):  # the recorder takes topics that come later a moment after they came
-        operator.wait(lambda: not [one for one in wrong() if "may not" not in one], 30.0, "everything in use")
+        operator.wait(lambda: not [one for one in wrong() if "may not" not in one], 90.0, "everything in use")
     left = wrong()
     assert not left, "\n".join(left)
 

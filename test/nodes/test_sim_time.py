@@ -77,7 +77,7 @@ def greatest_speed(operator: Operator, first: int) -> float:
 def pass_seconds(operator: Operator, seconds: int) -> None:
     """Let time pass by statistics, of which four come a second whatever ROS time does."""
     count = len(operator.reports)
-    operator.wait(lambda: len(operator.reports) > count + 4 * seconds, 30.0, "statistics")
+    operator.wait(lambda: len(operator.reports) > count + 4 * seconds, 90.0, "statistics")
 
 
 def begins_anew(operator: Operator, told: int) -> bool:
@@ -101,7 +101,7 @@ def moves_after(operator: Operator, count: int, low_ns: int, high_ns: int) -> No
         states = operator.joints[max(count, len(operator.joints) - 50) :]
         return any(speed(j) > 0.3 and low_ns < j.stamp_ns < high_ns for j in states)
 
-    operator.wait(moves, 40.0, "motion in the new time")
+    operator.wait(moves, 120.0, "motion in the new time")
 
 
 def test_a_clock_that_stands_still_and_jumps(start, tmp_path, operator, clock):
@@ -109,7 +109,7 @@ def test_a_clock_that_stands_still_and_jumps(start, tmp_path, operator, clock):
     set_going(operator)
 
     clock.standing = True
-    operator.wait(lambda: operator.now_ns() == clock.now_ns, 30.0, "time that stands")
+    operator.wait(lambda: operator.now_ns() == clock.now_ns, 90.0, "time that stands")
     pass_seconds(operator, 1)
     standing, sent = operator.measured, len(operator.sent)
     pass_seconds(operator, 3)
@@ -124,12 +124,12 @@ def test_a_clock_that_stands_still_and_jumps(start, tmp_path, operator, clock):
         clock.standing = True
         clock.now_ns += round(jump_s * S)
         at_ns = clock.now_ns
-        operator.wait(lambda sent=sent: brakes(operator, sent), 30.0, "stop in the new time")
-        operator.wait(lambda told=told: begins_anew(operator, told), 30.0, "new beginning")
+        operator.wait(lambda sent=sent: brakes(operator, sent), 90.0, "stop in the new time")
+        operator.wait(lambda told=told: begins_anew(operator, told), 90.0, "new beginning")
         clock.standing = False
-        operator.wait(lambda: operator.motions[-1].state == Motion.RUNNING, 30.0, "going on")
+        operator.wait(lambda: operator.motions[-1].state == Motion.RUNNING, 90.0, "going on")
         guided = len(operator.chunks)
-        operator.wait(lambda guided=guided: len(operator.chunks) > guided + 5, 30.0, "chunks")
+        operator.wait(lambda guided=guided: len(operator.chunks) > guided + 5, 90.0, "chunks")
         assert all(0 <= r.received_ns - r.chunk.stamp_ns < S for r in operator.chunks[guided:])
         moves_after(operator, len(operator.joints), at_ns, at_ns + 100 * S)
         assert greatest_speed(operator, count) < LEAP

@@ -48,11 +48,11 @@ def test_a_frame_is_followed_from_its_image_to_the_command(
     Stack(start, tmp_path)
     recorder = start("recorder", autostart=True, record_dir=str(tmp_path / "bags"))  # hears chunks, too
     wait_for_recorder(operator, "arm_controller/joint_trajectory")
-    operator.wait(lambda: operator.measured, 30.0, "joint state")
+    operator.wait(lambda: operator.measured, 90.0, "joint state")
     operator.instruct(operator.reset("reach", 1))
     wait_for_motion(operator)
     before = len(operator.chunks)
-    operator.wait(lambda: len(operator.chunks) >= before + 20, 30.0, "twenty chunks in motion")
+    operator.wait(lambda: len(operator.chunks) >= before + 20, 90.0, "twenty chunks in motion")
     with Timelines() as timelines:
         records, missing = timelines.read(20.0, 30.0, ["inference", "recorder", "trajectory"])
     nodes = [("/inference",), ("/recorder",), ("/trajectory",)]

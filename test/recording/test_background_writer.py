@@ -122,7 +122,7 @@ def test_a_disk_that_fills_up_ends_the_recording_with_a_whole_bag(tmp_path):
 @pytest.mark.parametrize("limit_mb", [9, 13])
 def test_a_disk_that_refuses_leaves_what_was_written_readable(tmp_path, limit_mb):
     process = endless(tmp_path / "bag", limit_mb * MB)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=600)
     assert process.returncode == 0
     assert f"the bag {tmp_path / 'bag'} cannot be written any more: File too large" in out
     bag = Bag(tmp_path / "bag")
@@ -138,7 +138,7 @@ def test_a_recorder_that_is_killed_leaves_all_but_the_last_chunk(tmp_path):
     while written < 300:
         written = int(process.stdout.readline())
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     bag = Bag(tmp_path / "bag")
     found = [int(bag.decode(entry).data.split()[0]) for entry in bag.entries()]
     assert found == [*range(len(found))] and len(found) >= written - 4 * 10 - 10

@@ -26,6 +26,7 @@ from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import Task, tasks
 from vla_accel_ros.tools.demo_policy.events import MovedTarget, SwitchedTarget
 from vla_accel_ros.tools.demo_policy.rollout import FRAME_S, Episode, Handover, Session, Timing
+from vla_accel_ros.types import Chunk
 
 REACH = tasks("reach")
 CONTRACT = Contract.load(demo_contract())
@@ -178,3 +179,34 @@ def test_tasks_of_other_families_have_their_events_too(robot: SimRobot) -> None:
     robot.reset(task, 5)
     assert MovedTarget().happen(robot, 5) == task
     assert not robot.truth().success
+
+
+def test_a_chunk_is_wanted_when_the_horizon_of_the_last_one_ends(engine: Engine, robot: SimRobot) -> None:
+    """In force 4 frames after its image, and 3 frames before the last action: every 20 - 7 frames."""
+    stamps: list[int] = []
+    timing, handover = Timing(4, 4, on_demand=True), Handover(horizon="static:20+elastic:4")
+    session = Session(
+        engine, robot, CONTRACT, timing, handover, watch=lambda _, chunk: stamps.append(chunk.stamp_ns)
+    )
+    episode = session.play(REACH[0], 3, ask_every=None)
+    assert {round((b - a) / (FRAME_S * 1e9)) for a, b in pairwise(stamps)} == {13} and len(stamps) > 5
+    assert episode.horizon == 20 and episode.chunks_per_s == pytest.approx(30 / 13, rel=0.1)
+
+
+def test_spread_draws_further_samples_of_the_same_frame(engine: Engine, robot: SimRobot) -> None:
+    """A random policy's samples part at once, so its chunks are executed as far as is least."""
+    begun: list[int] = []
+    for samples in (2, 3):
+        seen: list[Chunk] = []
+        handover = Handover(horizon=f"spread:0.000001:{samples}")
+        session = Session(engine, robot, CONTRACT, Timing(40, 4), handover)
+        session.watch = lambda _, chunk, seen=seen: seen.append(chunk)  # type: ignore[misc]
+        session.play(REACH[0], 3, ask_every=None)
+        assert {chunk.execution_horizon for chunk in seen} == {8} and len(seen) > 1
+        begun += {b.request_id - a.request_id for a, b in pairwise(seen)}
+    assert len(begun) == 2 and begun[1] - begun[0] == 1, "requests a frame"
+
+
+def test_what_is_no_horizon_is_refused_before_an_episode() -> None:
+    with pytest.raises(ValueError, match="horizon is 'often', but"):
+        Handover(horizon="often")

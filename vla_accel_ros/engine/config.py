@@ -87,6 +87,9 @@ class EngineConfig:
     staggered: chunks denoised at once, each begun a step after the one before; 0 = whole chunks.
     staggering: "stream": every chunk is one of them; "fresh": the first chunk of a frame is denoised whole
         and before them, and they are further chunks of the frame.
+    seats_by_load: a step of staggered chunks computes the fewest of 1, 2, 4, ... and all seats that hold its
+        chunks, so that empty seats cost less; chunks then differ by rounding with what is denoised with them,
+        and are not computed again to the bit. For fast stages of kernels.
     scheduling: the scheduling policy of frames and actions, by its name in the entry points
         `vla_accel_ros.policies`; "auto" is the one that the other options ask for. Text takes the slack.
     lanes: "one": everything one after another; "text": text beside further chunks, but not beside a frame or
@@ -120,6 +123,7 @@ class EngineConfig:
     offload: str = RESIDENT
     staggered: int = 0
     staggering: str = STREAM
+    seats_by_load: bool = False
     scheduling: str = AUTO
     lanes: str = ONE
     prefill_groups: int = 1
@@ -151,6 +155,11 @@ class EngineConfig:
             raise ValueError(
                 f"staggering is '{FRESH_FIRST}', but staggered is 0: further chunks have no seats; "
                 f"give staggered 2 or more, or use '{STREAM}'."
+            )
+        if self.seats_by_load and not (self.fast and self.staggered):
+            raise ValueError(
+                "seats_by_load is true, but only seats of captured stages cost time when they are empty: "
+                "give fast and staggered, or leave it false."
             )
         if self.token_mode not in TOKEN_MODES:
             raise ValueError(f"token_mode is '{self.token_mode}'; use one of {TOKEN_MODES}.")

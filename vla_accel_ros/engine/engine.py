@@ -8,7 +8,10 @@ allocated in the constructor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
 from typing import Any, cast
 
 import numpy as np
@@ -17,12 +20,11 @@ from torch import Tensor
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Request
+from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, Request
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.runner import ModelRunner
 from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.engine.stages.stages import Progress
-from vla_accel_ros.engine.text.decoder import Answer
 from vla_accel_ros.models.flow.rtc import Guidance
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.text.decoding import Sampling
@@ -123,7 +125,7 @@ class Engine:
     ) -> Answer:
         """Let the language head continue a prefix: an iterator of text, computed when read.
 
-        question: the same frame with other words; its cameras are not encoded again, engine.frames.prefill
+        question: the same frame with other words; its cameras are not encoded again, engine.frames
         says what else is used again. None: the prefix's own prompt.
         The answer holds the prefix and a place for its own keys and values until it ends or is closed: newer
         frames do not disturb it, nor it them or an action. It ends at the end of the text, at a text that is
@@ -147,3 +149,61 @@ class Engine:
         except BaseException:  # also of who was interrupted: nobody else gives back what it holds
             self.scheduler.cancel(request)
             raise
+
+
+class Answer(Iterator[str]):
+    """Pieces of text, whose concatenation is the answer; computed when read, unless they were before.
+
+    Ends at the end-of-sequence token, at a text of `stop`, or at its most tokens. Gives back what it holds
+    when it ends, is closed, leaves a `with` block or is no longer referred to. One thread reads it.
+    """
+
+    def __init__(self, scheduler: Scheduler, request: Request) -> None:
+        assert request.want == ASK
+        self._scheduler, self._request = scheduler, request
+
+    @property
+    def request(self) -> int:
+        """Its number."""
+        return self._request.number
+
+    @property
+    def tokens(self) -> list[int]:
+        """Ids generated so far, without the one that ends the text."""
+        return self._request.tokens
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing comes beyond what `take` gives."""
+        return self._request.finished
+
+    def take(self) -> str:
+        """The text that was not read yet; computes nothing."""
+        pieces: deque[str] = self._request.pieces
+        return "".join(pieces.popleft() for _ in range(len(pieces)))
+
+    def __next__(self) -> str:
+        request = self._request
+        if not request.pieces and not request.cancelled:
+            with suppress(Cancelled):  # by another thread
+                self._scheduler.wait(request, lambda one: bool(one.pieces))
+        if not request.pieces:
+            raise StopIteration
+        return request.pieces.popleft()
+
+    def close(self) -> None:
+        """Stop writing and give back the prefix and the place for keys and values."""
+        self._request.pieces.clear()
+        if not self._request.finished:
+            self._scheduler.cancel(self._request)
+
+    def __enter__(self) -> Answer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()

@@ -133,6 +133,12 @@ class Request:
         self.stage, self.kind = _FIRST_STAGE[self.want], ASK if self.want == REWORD else self.want
 
     @property
+    def frame(self) -> Prefix:
+        """The prefix that it reads, held since it began."""
+        assert self.prefix is not None
+        return self.prefix
+
+    @property
     def whole(self) -> bool:
         """Whether an action request cannot share denoising steps with others."""
         exact = self.guidance is not None and self.guidance.jacobian != "identity"

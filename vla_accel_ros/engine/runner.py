@@ -8,17 +8,17 @@ frames in one forward. Text needs a language head, and a prefix to continue.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 
 from vla_accel_ros.engine.actors.flow import FlowActor
 from vla_accel_ros.engine.actors.tokens import PackedTokenActor, TokenActor, slots_for
-from vla_accel_ros.engine.config import AUTO, ONE, RESIDENT, SEQUENTIAL, EngineConfig, offload_share
-from vla_accel_ros.engine.frames.prefill import (
+from vla_accel_ros.engine.answers import TextDecoder
+from vla_accel_ros.engine.config import AUTO, SEQUENTIAL, EngineConfig, offload_share
+from vla_accel_ros.engine.frames import (
     ENCODED_ONLY,
     CapturedPlainPrefill,
     CapturedPrefill,
@@ -33,6 +33,7 @@ from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.lanes.lane import Lane
 from vla_accel_ros.engine.lanes.partitioned import Partitioned
 from vla_accel_ros.engine.lanes.times import GpuTimes
+from vla_accel_ros.engine.options import check_options, has_kernels
 from vla_accel_ros.engine.policies.lanes import in_lanes, lanes_of
 from vla_accel_ros.engine.policies.overload import Degrading
 from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
@@ -51,36 +52,16 @@ from vla_accel_ros.engine.request import (
     failing_alone,
 )
 from vla_accel_ros.engine.robots import Embodiment, Robots
-from vla_accel_ros.engine.stages import offload
-from vla_accel_ros.engine.stages.denoise import Form
-from vla_accel_ros.engine.stages.offload_report import OffloadReport
+from vla_accel_ros.engine.stages.denoise.denoise import Form
+from vla_accel_ros.engine.stages.memory.offload_report import OffloadReport
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
-from vla_accel_ros.engine.stages.plain_stages import PlainStages
-from vla_accel_ros.engine.stages.precision import EXACT, check
+from vla_accel_ros.engine.stages.plain.stages import PlainStages
+from vla_accel_ros.engine.stages.prefill.towers import Towers
 from vla_accel_ros.engine.stages.stages import Progress, Stages
-from vla_accel_ros.engine.stages.towers import Towers
-from vla_accel_ros.engine.text.decoder import TextDecoder
 from vla_accel_ros.extensions import POLICIES, find
 from vla_accel_ros.kernels.ops import ops_for
-from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8
-from vla_accel_ros.models.openvla.model import OpenVLA
-from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.layers.quantized import INT4, INT8
 from vla_accel_ros.models.policies import FLOW, AnyPolicy, CapturablePolicy, WordedPolicy
-
-KERNELS = (Pi, OpenVLA)
-"""Models that have captured stages of kernels."""
-
-
-class Actor(Protocol):
-    """Computes action requests. horizon: actions it makes at once."""
-
-    horizon: int
-
-    def first_stage(self, request: Request) -> str: ...
-    def room(self, request: Request) -> bool: ...
-    def begin(self, request: Request) -> None: ...
-    def run(self, batch: MicroBatch) -> Callable[[], None] | None: ...
-    def drop(self, request: Request) -> None: ...
 
 
 class ModelRunner:
@@ -98,11 +79,10 @@ class ModelRunner:
         self.robots = Robots(Embodiment(policy, config.step_dt_s), robots)
         most = self.robots.most_joints
         self.time_rule = policy.time_rule if config.time_rule == AUTO else config.time_rule
-        _check(policy, config)
-        kernels = config.fast and _has_kernels(policy)
+        check_options(policy, config)
+        kernels = config.fast and has_kernels(policy)
         forward = _forward(policy, config, most) if kernels and policy.decodes else None
-        self.partitioned = partitioned = Partitioned(config, policy.device, kernels and policy.acts == FLOW)
-        worded = cast(WordedPolicy, policy)
+        self.partitioned = Partitioned(config, policy.device, kernels and policy.acts == FLOW)
         packs = policy.acts != FLOW and (config.fast or config.token_mode != SEQUENTIAL)
         slots = (slots_for(config, most) if packs else config.slots) + len(self.robots.names)
         tokens = policy.config.max_tokens + (most - 1 if packs else 0)
@@ -113,46 +93,47 @@ class ModelRunner:
         self.packed_forward = forward
         self.towers: Towers | None = None
         self.offload: OffloadReport | None = None
-        share = offload_share(config.offload)
         self.prefill: Prefill
         self.actor: FlowActor | TokenActor | PackedTokenActor
         if packs:
+            worded, share = cast(WordedPolicy, policy), offload_share(config.offload)
             self.towers = Towers(worded, ops_for(policy.device), share) if config.fast else None
             self.prefill = encoded = EncodeOnly(worded, self.pool, self.towers)
             counts = self.robots.joints
             self.actor = PackedTokenActor(worded, config, self.pool, encoded, forward, counts=counts)
-            self.frames = Frames(self.prefill, self.pool, self.prefixes, self.robots)
-            self.lanes = self._make_lanes()
-            return
-        if kernels:
-            self.stages = stages = Stages(
-                policy.model,
-                self.pool,
-                self.time_rule,
-                precision=config.precision,
-                rule=policy.pixel_rule,
-                joints=policy.joints,
-                offload=share,
-                groups=config.prefill_groups,
-                **partitioned.ops(),
-            )
-            partitioned.serve(stages, forward)
-            groups = stages.groups
-            self.prefill = CapturedPrefill(stages) if groups is None else GroupedPrefill(stages, groups)
-        elif config.fast:
+        else:
+            self.prefill = self._make_prefill(kernels)
+            if policy.acts == FLOW:
+                self.actor = FlowActor(policy, config, self.pool, self.time_rule, self.stages)
+            else:
+                self.actor = TokenActor(policy, self.pool, self.prefill.last_hidden, most)
+            if policy.decodes:
+                self.text = TextDecoder(policy, config, self.pool, forward)
+        self.frames = Frames(self.prefill, self.pool, self.prefixes, self.robots)
+        self.lanes = self._make_lanes()
+
+    def _make_prefill(self, kernels: bool) -> Prefill:
+        """With its stages, if there are any."""
+        policy, config = self.policy, self.config
+        if not config.fast:
+            return PlainPrefill(policy, self.pool)
+        if not kernels:
             plain = cast(CapturablePolicy, policy)
             self.stages = PlainStages(plain, self.pool, self.time_rule)
-            self.prefill = CapturedPlainPrefill(plain, self.pool, self.stages)
-        else:
-            self.prefill = PlainPrefill(policy, self.pool)
-        self.frames = Frames(self.prefill, self.pool, self.prefixes, self.robots)
-        if policy.acts == FLOW:
-            self.actor = FlowActor(policy, config, self.pool, self.time_rule, self.stages)
-        else:
-            self.actor = TokenActor(policy, self.pool, self.prefill.last_hidden, most)
-        if policy.decodes:
-            self.text = TextDecoder(policy, config, self.pool, forward)
-        self.lanes = self._make_lanes()
+            return CapturedPlainPrefill(plain, self.pool, self.stages)
+        self.stages = stages = Stages(
+            policy.model,
+            self.pool,
+            self.time_rule,
+            precision=config.precision,
+            rule=policy.pixel_rule,
+            joints=policy.joints,
+            offload=offload_share(config.offload),
+            groups=config.prefill_groups,
+            **self.partitioned.ops(),
+        )
+        self.partitioned.serve(stages, self.packed_forward)
+        return CapturedPrefill(stages) if stages.groups is None else GroupedPrefill(stages, stages.groups)
 
     @property
     def copied_bytes(self) -> int:
@@ -297,8 +278,7 @@ class ModelRunner:
         with torch.inference_mode():
             if request.want == OBSERVE:
                 return self.frames.run(request)
-            prefix = request.prefix
-            assert prefix is not None
+            prefix = request.frame
             if request.question is not None and request.question != prefix.instruction:
                 request.prefix = prefix = self._reworded(prefix, request.question)
                 request.instruction = prefix.instruction
@@ -317,82 +297,6 @@ class ModelRunner:
             prefix = self.prefixes.beside(frame, slot, n_tokens, question)
         frame.release()
         return prefix
-
-
-def has_stages(policy: AnyPolicy) -> bool:
-    """Whether a policy can be computed by captured stages on its device, and is known to gain by it: plain
-    functions that are captured have not been measured on a GPU yet, so they are taken only when asked for."""
-    here = policy.device.type == "cuda" and importlib.util.find_spec("triton") is not None
-    return here and _has_kernels(policy)
-
-
-def _has_kernels(policy: AnyPolicy) -> bool:
-    return isinstance(policy.model, KERNELS)
-
-
-def _capturable(policy: AnyPolicy) -> bool:
-    """Whether it is a CapturablePolicy; one of another package need not say anything."""
-    return policy.acts == FLOW and bool(getattr(policy, "capturable", False))
-
-
-def _check(policy: AnyPolicy, config: EngineConfig) -> None:
-    """Raise ValueError for choices that the policy does not have."""
-    kind, device, dtype = policy.config.kind, policy.device, policy.kv_dtype
-    check(config.precision, config.fast, device, dtype)
-    offload.check(offload_share(config.offload), config.fast, device)
-    if config.prefill_groups > 1:
-        _check_groups(policy, config)
-    if config.fast and not _has_kernels(policy):
-        if not _capturable(policy):
-            raise ValueError(f"fast is true, but a {kind} policy has no fast stages; leave it false.")
-        if config.precision != EXACT:
-            raise ValueError(
-                f"precision is {config.precision}, but the fast stages of a {kind} policy are its plain "
-                f"functions, which have the weights as they are; use {EXACT}."
-            )
-        if config.offload != RESIDENT:
-            raise ValueError(
-                f"offload is {config.offload}, but the fast stages of a {kind} policy are its plain "
-                f"functions, whose weights stay where they are; use {RESIDENT}."
-            )
-    if policy.acts == FLOW:
-        if config.token_mode != SEQUENTIAL:
-            raise ValueError(
-                f"token_mode is '{config.token_mode}', but a {kind} policy does not act by tokens; use "
-                f"{SEQUENTIAL}."
-            )
-        return
-    if config.staggered:
-        raise ValueError(
-            f"staggered is {config.staggered}, but a {kind} policy acts by tokens, it denoises nothing: "
-            "use 0."
-        )
-    if config.lanes != ONE and (config.fast or config.token_mode != SEQUENTIAL):
-        raise ValueError(
-            f"lanes is '{config.lanes}', but frames of a {kind} policy share forwards with their actions; "
-            f"use '{ONE}', or token_mode {SEQUENTIAL} without fast."
-        )
-    if config.precision == FP8:
-        raise ValueError(f"precision is {FP8}, but {kind} has no stages in it; use {INT8} or {INT4}.")
-    if config.precision != EXACT and config.token_mode != SEQUENTIAL:
-        raise ValueError(
-            f"precision is {config.precision} and token_mode '{config.token_mode}', but only forwards of few "
-            f"rows have small weights, so actions would depend on the mode; use {SEQUENTIAL} or {EXACT}."
-        )
-
-
-def _check_groups(policy: AnyPolicy, config: EngineConfig) -> None:
-    """Raise ValueError where frames cannot be computed in so many groups of layers."""
-    given, model = f"prefill_groups is {config.prefill_groups}, but", policy.model
-    if not isinstance(model, Pi):
-        raise ValueError(f"{given} frames of a {policy.config.kind} policy are computed whole; use 1.")
-    if not config.fast:
-        raise ValueError(f"{given} plain torch computes frames whole; set fast to true, or use 1.")
-    if config.lanes != ONE and policy.device.type == "cuda":
-        raise ValueError(f"{given} on a GPU that is tested with lanes '{ONE}' alone; use that, or 1.")
-    layers = model.config.vision.depth + model.config.prefix.depth
-    if config.prefill_groups > layers:
-        raise ValueError(f"{given} the model has {layers} layers; give at most as many.")
 
 
 def _forward(policy: AnyPolicy, config: EngineConfig, tokens: int) -> PackedForward:

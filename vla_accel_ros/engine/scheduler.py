@@ -14,34 +14,27 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
-from vla_accel_ros.engine.lanes.lane import Lane, Launched, sleep_s
+from vla_accel_ros.engine.lanes.lane import Lane, Launched, Stream, Streams
 from vla_accel_ros.engine.lanes.times import note
 from vla_accel_ros.engine.policies.overload import Degradation, Degrading
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.engine.queue import Queue, tell
 from vla_accel_ros.engine.readiness import Readiness
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, MicroBatch, Request
 
-MOST_QUEUED = 256
-"""Requests that are not finished. Streams have a few each: more are somebody's who waits for none."""
 FAILED_AGAIN_S = 0.1
 """How soon a lane's thread goes on after a step that failed."""
 
 _LOG = logging.getLogger(__name__)
-
-
-class QueueFull(RuntimeError):
-    """A request was not taken: too many wait."""
 
 
 class Runner(Protocol):
@@ -81,19 +74,10 @@ class Runner(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Stream:
-    """What a running stream tells and is told. due_s: when its next frame is expected, by the clock. on_ran:
-    told of each micro-batch and when it began."""
-
-    due_s: Callable[[], float] = lambda: math.inf
-    on_ran: Callable[[MicroBatch, float], None] = lambda batch, began_s: None
-
-
 class Scheduler:
     """The requests of one engine. Safe to use from several threads.
 
-    clock: monotonic seconds. lanes: where micro-batches run; none: one. streams: those that run, by robot.
+    clock: monotonic seconds. lanes: where micro-batches run; none: one. streams: of robots, that run.
     """
 
     def __init__(
@@ -105,24 +89,16 @@ class Scheduler:
         lanes: Sequence[Lane] = (),
     ) -> None:
         self.policy, self.profile, self.lanes = policy, profile or Profile(), tuple(lanes) or (Lane(),)
-        self.streams: dict[str, Stream] = {}
+        self.streams = Streams(self.start, self.stop)
         self._runner, self._clock = runner, clock
+        self._queue = Queue(self.lanes, runner.drop, self.now_s)
         self._readiness = Readiness(runner.prefixes, runner.room)
-        # Of whoever chooses, or takes requests out. Not to be taken twice: who is forgotten meanwhile stays.
-        self._choosing = threading.Lock()
-        self._joining, self._ending = threading.Condition(), False
-        self._queue: list[Request] = []
-        self._changed = threading.Condition(threading.RLock())
-        self._changes = 0  # how often something changed that may let a request run or a caller return
         self._numbers = {want: itertools.count() for want in (ACT, ASK)}
-        self._cancelled: deque[Request] = deque()  # to be taken out
-        self._left: deque[Request] = deque()  # taken out, and not yet told
 
     @property
     def requests(self) -> tuple[Request, ...]:
         """All that are not finished, in order of submission."""
-        with self._changed:
-            return tuple(self._queue)
+        return self._queue.requests
 
     @property
     def degradation(self) -> Degradation:
@@ -139,18 +115,10 @@ class Scheduler:
 
     def submit(self, request: Request) -> Request:
         """Queue a request; returns it. Raises ValueError for one that this engine cannot compute, QueueFull
-        for one of no stream if MOST_QUEUED are not finished."""
+        for one of no stream if too many are not finished."""
         request.stage = self._runner.first_stage(request)
         request.kind = self._runner.kind(request)
-        with self._changed:
-            if len(self._queue) >= MOST_QUEUED and not request.stream:
-                raise QueueFull(
-                    f"{len(self._queue)} requests of this engine are not finished, so the one to "
-                    f"{request.want} is not taken; wait for some of them."
-                )
-            request.submitted_s = self._clock()
-            self._queue.append(request)
-            self.wake()
+        self._queue.add(request)
         return request
 
     def step(self, lane: Lane | None = None) -> tuple[Request, ...]:
@@ -169,12 +137,12 @@ class Scheduler:
         Raises what it failed with, Cancelled if it was cancelled.
         """
         while True:
-            seen = self._changes
+            seen = self._queue.changes
             if until(request) or request.released:
                 break
             mine = [one for one in self.lanes if not one.running and one.lock.acquire(blocking=False)]
             if not [True for lane in mine if self._step(lane)]:
-                self._idle(seen, min((lane.again_s for lane in mine), default=math.inf))
+                self._queue.wait(seen, min((lane.again_s for lane in mine), default=math.inf))
         if request.error is not None:
             raise request.error
         if request.cancelled:
@@ -183,19 +151,13 @@ class Scheduler:
 
     def wake(self) -> None:
         """Have all who wait check again: something may have changed."""
-        with self._changed:
-            self._changes += 1
-            self._changed.notify_all()
+        self._queue.wake()
 
     def cancel(self, *requests: Request) -> None:
         """Finish none of these; a micro-batch that runs is computed to its end. From any thread, and from
         what the garbage collector calls. Does nothing to what is finished already."""
-        with self._changed:
-            for request in requests:
-                if request in self._queue:
-                    request.cancelled = True
-                    self._cancelled.append(request)
-        self._settle()
+        self._queue.cancel(requests)
+        self._queue.settle()
 
     def forget(self, robot: str | None = None) -> None:
         """Cancel the action requests that have begun, of one robot or all: it was moved otherwise."""
@@ -203,8 +165,7 @@ class Scheduler:
 
     def skip(self, robot: str = "") -> None:
         """Act on no frame that there is already."""
-        with self._changed:
-            self._readiness.skip(robot)
+        self._readiness.skip(robot)
 
     def start(self) -> None:
         """Give each lane a thread."""
@@ -219,29 +180,12 @@ class Scheduler:
 
     def join(self, robot: str, stream: Stream) -> None:
         """A robot's stream begins; with the first, the lanes get threads. Raises ValueError if it runs."""
-        with self._joining:
-            self._joining.wait_for(lambda: not self._ending)
-            if robot in self.streams:
-                raise ValueError(f"a stream of robot '{robot}' runs on this engine already; stop it first.")
-            self.streams[robot] = stream
-            if len(self.streams) == 1:
-                self.start()
+        self.streams.join(robot, stream)
 
     def leave(self, robot: str) -> None:
         """A robot's stream ends, and what is not finished of it; with the last, the threads of the lanes.
         Returns after the micro-batches that run, unless it is called in one."""
-        with self._joining:
-            if self.streams.pop(robot, None) is None:
-                return
-            if last := not self.streams:
-                self._ending = True
-        if last:
-            try:
-                self.stop()
-            finally:
-                with self._joining:
-                    self._ending = False
-                    self._joining.notify_all()
+        if not self.streams.leave(robot):
             return
         requests = [request for request in self.requests if request.robot == robot]
         self.cancel(*requests)
@@ -252,82 +196,108 @@ class Scheduler:
 
     def _turn(self, lane: Lane, given_up: Callable[[], bool]) -> None:
         """Step, or wait until that may be of use."""
-        seen = self._changes
+        seen = self._queue.changes
         try:
             if self.step(lane):
                 return
         except Exception:  # a request's own error is in the request; this is a defect, and must be seen
             _LOG.exception("lane '%s': a step failed; it goes on", lane.name)
-            seen, lane.again_s = self._changes, self._clock() + FAILED_AGAIN_S
-        self._idle(seen, lane.again_s, given_up)
-
-    def _idle(self, seen: int, until_s: float, given_up: Callable[[], bool] = lambda: False) -> None:
-        """Wait for a change after `seen`, at most until then."""
-        with self._changed:
-            if self._changes == seen and not given_up():
-                self._changed.wait(sleep_s(until_s, self._clock()))
+            seen, lane.again_s = self._queue.changes, self._clock() + FAILED_AGAIN_S
+        self._queue.wait(seen, lane.again_s, given_up)
 
     def _step(self, lane: Lane) -> tuple[Request, ...]:
         """With the lane's lock, which is given back."""
         idle = False
         try:
             with lane.computing():
-                batch, before = self._schedule(lane), lane.ahead
-                lane.ahead = None
-                idle = batch is None and before is None
-                return () if idle else self._advance(lane, batch, before)
+                before = lane.ahead
+                batch = self._schedule(lane)
+                launched = self._run(lane, batch)
+                self._postprocess(lane, launched)
+                advanced = [*(before.batch.requests if before else ()), *(batch.requests if batch else ())]
+                idle = not advanced
+                return tuple(advanced)
         finally:
             try:
                 self._end(lane)
             finally:
                 lane.lock.release()
             # Who found the lane taken meanwhile waits for a change; what it brought may not have been seen.
-            if not idle or self._changes != lane.looked:
+            if not idle or self._queue.changes != lane.looked:
                 self.wake()
-            self._settle()
-
-    def _advance(self, lane: Lane, batch: MicroBatch | None, before: Launched | None) -> tuple[Request, ...]:
-        """Launch this one, if there is one, behind the one before, and take what came of that, and of this
-        one unless it may run ahead; returns the requests of both."""
-        advanced = () if before is None else before.batch.requests
-        if batch is None or batch.requests[-1].kind == ASK:  # text is waited for as it is computed
-            self._complete(lane, before)
-            before = None
-        if batch is None:
-            return advanced
-        try:
-            launched = self._launch(lane, batch)
-        finally:
-            self._complete(lane, before)
-        if lane.runs_ahead and launched.is_short:
-            lane.ahead = launched
-            launched.told = tuple(r for r in batch.requests if not (r.awaited or r.released))
-            for request in launched.told:
-                self._tell(request)
-        else:
-            self._complete(lane, launched)
-        return (*advanced, *batch.requests)
+            self._queue.settle()
 
     def _schedule(self, lane: Lane) -> MicroBatch | None:
+        """The lane's next micro-batch, whose requests have begun."""
         try:
-            with self._choosing:
-                self._reap()
+            with self._queue.choosing:
+                self._queue.reap()
                 batch = self._choose(lane)
                 lane.batch, lane.chosen_s = () if batch is None else batch.requests, self._clock()
         finally:
-            self._tell_left()
+            self._queue.tell_left()
         return batch
 
+    def _run(self, lane: Lane, batch: MicroBatch | None) -> Launched | None:
+        """Launch it behind what ran ahead, which is postprocessed; None if it may run ahead itself."""
+        before, lane.ahead = lane.ahead, None
+        if batch is None or batch.requests[-1].kind == ASK:  # text is waited for as it is computed
+            self._postprocess(lane, before)
+            before = None
+        if batch is None:
+            return None
+        try:
+            launched = lane.launch(batch, self._runner.run)
+        finally:
+            self._postprocess(lane, before)
+        if not (lane.runs_ahead and launched.is_short):
+            return launched
+        lane.ahead = launched
+        launched.told = tuple(r for r in batch.requests if not (r.awaited or r.released))
+        for request in launched.told:
+            tell(request)
+        return None
+
+    def _postprocess(self, lane: Lane, launched: Launched | None) -> None:
+        """Wait for its results; the finished leave, give back what they hold, and are told."""
+        if launched is None:
+            return
+        launched.complete()
+        batch, began_s, lane.ended_s = launched.batch, max(launched.began_s, lane.ended_s), self._clock()
+        took_s, there = lane.ended_s - began_s, list[Request]()
+        note(lane.name, batch, began_s, lane.ended_s)
+        try:
+            with self._queue.choosing:
+                # Of what ran ahead some may have been taken out meanwhile.
+                there = [request for request in batch.requests if not request.released]
+                if launched.computed and all(request.error is None for request in batch.requests):
+                    self.profile.note(batch.kind, len(batch.requests), took_s)
+                for request in there:
+                    if request.finished or request.cancelled:
+                        self._queue.leave(request)
+                        self._drop_overtaken(request)
+                    request.done += 1
+                self.policy.ran(batch, took_s)
+            self.streams.ran(batch, began_s)
+        finally:
+            for request in there:
+                if request.released or request not in launched.told:
+                    tell(request)
+
+    def _end(self, lane: Lane) -> None:
+        """The lane runs nothing any more; who was cancelled meanwhile is taken out."""
+        with self._queue.choosing:
+            lane.batch = ()
+            self._queue.reap()
+        self._queue.tell_left()
+
     def _choose(self, lane: Lane) -> MicroBatch | None:
-        """The lane's next micro-batch, whose requests have begun."""
         lane.again_s = math.inf
-        with self._changed:
-            lane.looked, queue = self._changes, tuple(self._queue)
-        now_s, elsewhere = self._clock(), self._kinds_running()
+        queue = self._queue.look(lane)
+        now_s, elsewhere = self._clock(), self._queue.kinds_running()
         waiting = [r for r in queue if not r.awaited and r.kind not in elsewhere]
         ready = [r for r in waiting if self._readiness.is_ready(r, now_s)]
-        due_s = min((stream.due_s() for stream in tuple(self.streams.values())), default=math.inf)
-        batch = self.policy.next(lane.name, ready, now_s, due_s)
+        batch = self.policy.next(lane.name, ready, now_s, self.streams.due_s())
         if batch is None:
             lane.again_s = min(self._readiness.due_again_s(queue, now_s), self.policy.wake_s(ready, now_s))
             return None
@@ -338,64 +308,6 @@ class Scheduler:
         # One that begins drops those of another instruction.
         left = tuple(request for request in batch.requests if not request.released)
         return replace(batch, requests=left) if left else None
-
-    def _kinds_running(self) -> set[str]:
-        """What lanes run: nothing else of it may run, begin, or be taken out."""
-        return {request.kind for lane in self.lanes for request in lane.batch}
-
-    def _launch(self, lane: Lane, batch: MicroBatch) -> Launched:
-        """Have what is to be computed computed, waiting only for what the runner waits for."""
-        alive = tuple(request for request in batch.requests if not request.finished)
-        launched = Launched(batch, lane.chosen_s, computed=bool(alive))
-        try:
-            if alive:
-                with lane.timing(batch):
-                    launched.wait = self._runner.run(replace(batch, requests=alive))
-        except Exception as error:
-            _fail(alive, error)
-        return launched
-
-    def _complete(self, lane: Lane, launched: Launched | None) -> None:
-        """Take what a micro-batch came to."""
-        if launched is None:
-            return
-        try:
-            if launched.wait is not None:
-                launched.wait()
-        except Exception as error:
-            _fail([r for r in launched.batch.requests if not (r.finished or r.released)], error)
-        began_s, lane.ended_s = max(launched.began_s, lane.ended_s), self._clock()
-        note(lane.name, launched.batch, began_s, lane.ended_s)
-        self._postprocess(launched, began_s, lane.ended_s - began_s)
-
-    def _postprocess(self, launched: Launched, began_s: float, took_s: float) -> None:
-        batch, told = launched.batch, launched.told
-        there: list[Request] = []
-        try:
-            with self._choosing:
-                # Of what ran ahead some may have been taken out meanwhile.
-                there = [request for request in batch.requests if not request.released]
-                if launched.computed and all(request.error is None for request in batch.requests):
-                    self.profile.note(batch.kind, len(batch.requests), took_s)
-                for request in there:
-                    if request.finished or request.cancelled:
-                        self._leave(request)
-                        self._drop_overtaken(request)
-                    request.done += 1
-                self.policy.ran(batch, took_s)
-            for stream in tuple(self.streams.values()):
-                stream.on_ran(batch, began_s)
-        finally:
-            for request in there:
-                if request.released or request not in told:
-                    self._tell(request)
-
-    def _end(self, lane: Lane) -> None:
-        """The lane runs nothing any more; who was cancelled meanwhile is taken out."""
-        with self._choosing:
-            lane.batch = ()
-            self._reap()
-        self._tell_left()
 
     def _begin(self, request: Request) -> None:
         """Take a request in; one that fails at once is finished."""
@@ -439,88 +351,14 @@ class Scheduler:
     def _drop_other_words(self, new: Request) -> None:
         """Nobody wants the actions of an instruction that is no more."""
         old = [r for r in self.requests if r is not new and r.begun and r.stream and r.want == ACT]
-        self._drop(r for r in old if r.robot == new.robot and r.instruction != new.instruction)
-        self._reap()
+        self._queue.cancel(r for r in old if r.robot == new.robot and r.instruction != new.instruction)
+        self._queue.reap()
 
     def _drop_overtaken(self, by: Request) -> None:
-        """Nobody wants the actions of an older frame once those of a newer one are there."""
+        """Nobody wants the actions of an older frame once those of a newer one are there. One that another
+        lane finishes meanwhile comes to nothing."""
         if by.want == ACT and by.stream and by.result is not None:
-            self._drop(
-                r
-                for r in self.requests
-                if r.want == ACT and r.stream and r.begun and r.robot == by.robot and r.number < by.number
+            older = (
+                r for r in self.requests if r.want == ACT and r.stream and r.begun and r.number < by.number
             )
-
-    def _drop(self, requests: Iterable[Request]) -> None:
-        """Cancel these; one that another lane finishes meanwhile comes to nothing."""
-        for request in requests:
-            request.cancelled = True
-            self._cancelled.append(request)
-
-    def _settle(self) -> None:
-        """Take out who was cancelled, now or when the micro-batch that runs is over."""
-        while self._may_reap() and self._choosing.acquire(blocking=False):
-            try:
-                self._reap()
-            finally:
-                self._choosing.release()
-                self._tell_left()
-                self.wake()
-
-    def _may_reap(self) -> bool:
-        running = self._kinds_running()
-        return any(request.kind not in running for request in self._cancelled.copy())
-
-    def _reap(self) -> None:
-        """Take out who was cancelled, of the kinds that no lane runs. Of whoever chooses."""
-        running = self._kinds_running()
-        for _ in range(len(self._cancelled)):
-            request = self._cancelled.popleft()
-            if request.kind in running:
-                self._cancelled.append(request)
-            elif self._leave(request, cancelled=True):
-                self._left.append(request)
-
-    def _tell_left(self) -> None:
-        while self._left:
-            with suppress(IndexError):  # another thread tells it
-                self._tell(self._left.popleft())
-
-    def _leave(self, request: Request, cancelled: bool = False) -> bool:
-        """Give back what is held for a request and take it out of the queue; False if it is not in it.
-
-        In the lane where it ran: what it has read may be used again after what that lane was given to do.
-        """
-        with self._changed:
-            if request not in self._queue:
-                return False
-            self._queue.remove(request)
-            request.cancelled |= cancelled
-        ran = [lane for lane in self.lanes if lane.name == request.lane]
-        with ran[0].computing() if ran else nullcontext():
-            try:
-                if request.begun:
-                    self._runner.drop(request)
-            finally:
-                if request.want != OBSERVE and request.begun and request.prefix is not None:
-                    request.prefix.release()
-                if request.cancelled:
-                    result, request.result = request.result, None
-                    if isinstance(result, Prefix):
-                        result.release()
-                request.finished = request.released = True
-                self.wake()
-        return True
-
-    def _tell(self, request: Request) -> None:
-        """Call on_progress. One that raises keeps no other from being called."""
-        try:
-            if request.on_progress is not None:
-                request.on_progress(request)
-        except Exception:
-            _LOG.exception("what a request to %s came to could not be told", request.want)
-
-
-def _fail(requests: Iterable[Request], error: Exception) -> None:
-    for request in requests:
-        request.error, request.finished = error, True
+            self._queue.cancel(r for r in older if r.robot == by.robot)

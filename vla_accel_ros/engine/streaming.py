@@ -23,10 +23,10 @@ import numpy as np
 from vla_accel_ros.engine.config import FRESH_FIRST
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
+from vla_accel_ros.engine.lanes.lane import Stream
 from vla_accel_ros.engine.loop import Awaited, Loop, LoopRecord, LoopStats
 from vla_accel_ros.engine.policies.overload import Degradation
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
-from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.types import Chunk, Observation, Torn
 
 _LOG = logging.getLogger(__name__)
@@ -77,6 +77,8 @@ class Ports:
     on_error: gets ("vision", "action" or "language", exception); the stream goes on.
     on_prefix: gets each prefix and the observation it was computed from, whose images are still lent.
     frames: what vision awaits when it is due; None: it takes what there is.
+    limit: gets each chunk and its instruction before all others, in the lane, and gives it with its execution
+        horizon; a chunk for which it raises is handed to nobody.
     """
 
     observe: Callable[[], Observation | None]
@@ -87,6 +89,7 @@ class Ports:
     on_error: Callable[[str, Exception], None]
     on_prefix: Callable[[Prefix, Observation], None] = lambda prefix, observation: None
     frames: Awaited | None = None
+    limit: Callable[[Chunk, str], Chunk] = lambda chunk, instruction: chunk
 
 
 class Chunking(Protocol):
@@ -257,6 +260,11 @@ class Streaming:
         if request.error is not None:
             self._give(self._ports.on_error, "action", request.error)
             return
+        try:
+            request.result = self._ports.limit(cast(Chunk, request.result), request.instruction)
+        except Exception as error:
+            self._give(self._ports.on_error, "action", error)
+            return
         if self._chunking is not None:
             self._chunking.made(request)
         took_s = self._records["action"].note(request.begun_s, self._action.most_s)
@@ -301,8 +309,7 @@ class Streaming:
         elif request.pieces or request.finished:
             request.pieces.clear()
             text, finished = str(request.result or ""), request.finished
-            assert request.prefix is not None
-            self._give(self._ports.on_text, Text(request.prefix, request.number, text, finished))
+            self._give(self._ports.on_text, Text(request.frame, request.number, text, finished))
 
     def _due_s(self) -> float:
         return math.inf if self._vision.due_s is None else self._vision.due_s

@@ -1,3 +1,5 @@
-"""Many robots, one engine or several. protocol: what robots and scheduler tell each other; task: what is
-known of each robot's task; client: a robot's side, when it asks and which answers it takes; execution: what
-it still executes; observing: what it sends. Nothing here imports torch or ROS."""
+"""Many robots, one engine or several: what is known of each robot's task (`task`), what robots and scheduler
+tell each other (`protocol`), a robot's side of it (`client`, `execution`, `observing`), whose chunk is
+computed next (`scheduler`, `policies`, `dispatch`, `records`), how many robots fit (`admission`), what
+computes (`replicas`), how many leading actions of a chunk may be executed before another comes (`horizon`),
+and all of it in simulated time (`simulator`). Only replicas.local imports torch; nothing here imports ROS."""

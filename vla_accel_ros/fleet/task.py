@@ -33,9 +33,11 @@ class Task:
     known of earlier ones of a kind tells about this one. began_s: when its first request came. priority:
     higher goes first.
     rounds: chunks that were answered. generated_s: seconds that replicas worked for it so far (attained
-    service). waited_s: as the module says, of the rounds that are over. stalled_s: how long the arm stood
+    service). moved_s: seconds of motion that it was sent. waited_s: as the module says, of the rounds that
+    are over. first_waited_s: from its first request to the dispatch of it. stalled_s: how long the arm stood
     for want of a chunk, as the robot tells it. skipped: how often in a row others were dispatched while it
-    waited.
+    waited. runs_out_s: when the arm has executed all that it was sent, -inf before the first chunk.
+    last_execution_s: how long the last chunk is executed, None before the first.
     """
 
     robot: str
@@ -45,9 +47,13 @@ class Task:
     priority: int = 0
     rounds: int = field(default=0, init=False)
     generated_s: float = field(default=0.0, init=False)
+    moved_s: float = field(default=0.0, init=False)
     waited_s: float = field(default=0.0, init=False)
+    first_waited_s: float = field(default=0.0, init=False)
     stalled_s: float = field(default=0.0, init=False)
     skipped: int = field(default=0, init=False)
+    runs_out_s: float = field(default=-math.inf, init=False)
+    last_execution_s: float | None = field(default=None, init=False)
     _generations: list[Interval] = field(default_factory=list, init=False)  # of the rounds that are not over
     _executions: list[Interval] = field(default_factory=list, init=False)
 
@@ -56,12 +62,14 @@ class Task:
         is; left_s: how long it goes on."""
         self.stalled_s = stalled_s
         if executed_s >= 0.0 and self._executions:
-            self._executions[-1] = Interval(now_s - executed_s, now_s + left_s)
+            self._executed(Interval(now_s - executed_s, now_s + left_s))
         self._settle()
 
     def dispatched(self, now_s: float) -> None:
         """A chunk for it is begun."""
         self.skipped = 0
+        if not self.rounds:
+            self.first_waited_s = max(0.0, now_s - self.began_s)
         self._generations.append(Interval(now_s))
         self._settle()
 
@@ -70,25 +78,17 @@ class Task:
         generation = self._generations[-1]
         generation.end_s = now_s
         self.rounds += 1
+        self.moved_s += execution_s
         self.generated_s += generation.length_s
         start_s = max(now_s, self.runs_out_s)
-        self._executions.append(Interval(start_s, start_s + execution_s))
+        self._executions.append(Interval(start_s))
+        self._executed(Interval(start_s, start_s + execution_s))
         self._settle()
 
     def failed(self) -> None:
         """Nothing came of the chunk that was dispatched last."""
         if self._generations and math.isinf(self._generations[-1].end_s):
             self._generations.pop()
-
-    @property
-    def runs_out_s(self) -> float:
-        """When the arm has executed all that it was sent; -inf before the first chunk."""
-        return self._executions[-1].end_s if self._executions else -math.inf
-
-    @property
-    def last_execution_s(self) -> float | None:
-        """How long the last chunk is executed, None before the first."""
-        return self._executions[-1].length_s if self._executions else None
 
     def slack_s(self, now_s: float) -> float:
         """How long the arm still moves; 0 while it stands."""
@@ -98,6 +98,10 @@ class Task:
         """Share of its life that it waited so far, 0 to 1 (Kairos, equation 1)."""
         life_s = now_s - self.began_s
         return min(1.0, self.waited_s / life_s) if life_s > 0.0 else 0.0
+
+    def _executed(self, last: Interval) -> None:
+        self._executions[-1] = last
+        self.runs_out_s, self.last_execution_s = last.end_s, last.length_s
 
     def _settle(self) -> None:
         """Count the wait of rounds whose next round has begun on both sides, and forget them."""

@@ -53,6 +53,7 @@ def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int
         executor.spin_until_future_complete(end.future)
     except BaseException as error:  # a native library's panic and SystemExit too: nothing else runs the node
         end.fail("a callback failed", error)
+    end.begun.set()
     try:
         if isinstance(node, ManagedNode):
             node.end(clean=end.status == 0)

@@ -1,10 +1,12 @@
 """Why a node's process ends, and that it does: a signal, a launcher that has gone, a fault, lost ports.
 
 Each completes one future, on which the executor ends its spinning; the node then comes to its end as always,
-a smooth stop first. What is not over within PATIENCE_S (a model that is being loaded cannot be interrupted)
-is broken off, and so it is by a signal more than a second later (sooner ones are the same Ctrl-C, which a
-launch system passes on once more). A thread that dies takes the process with it, with status 1 and the reason
-on stderr: a node that looks alive and does nothing would not be started again.
+a smooth stop first. What has not begun to end within PATIENCE_S (a model that is being loaded cannot be
+interrupted) is broken off; so is an end that takes longer than LONGEST_S, as on a busy machine (a launch
+system asks once more after 5 s), and one that is asked for again by a signal more than a second later (sooner
+ones are the same Ctrl-C, which a launch system passes on once more). A thread that dies takes the process
+with it, with status 1 and the reason on stderr: a node that looks alive and does nothing would not be started
+again.
 
 Python runs its signal handlers only between bytecodes of the main thread, which waits inside the middleware;
 the wake-up descriptor is written at once, and a thread that reads it completes the future.
@@ -26,6 +28,7 @@ from rclpy.task import Future
 from vla_accel_ros.nodes.environment import LAUNCHER, is_running, lost_ports
 
 PATIENCE_S = 1.8
+LONGEST_S = 4.5
 _SAME_SIGNAL_S = 1.0
 _LOOK_S = 0.2
 _FAULT = 0
@@ -34,12 +37,13 @@ _PORTS_S = 1.0
 
 
 class Ending:
-    """The end of this process; one for each. future: completed when it begins. status: to exit with."""
+    """The end of this process; one for each. future: completed when it is to begin. begun: set by whoever
+    heard of it. over: set when all is over. status: to exit with."""
 
     def __init__(self) -> None:
         self.future: Future = Future()
         self.status = 0
-        self.over = threading.Event()
+        self.begun, self.over = threading.Event(), threading.Event()
         self._reading, self._writing = os.pipe()
         os.set_blocking(self._writing, False)
         self._numbers = [signal.SIGINT, signal.SIGTERM]
@@ -105,14 +109,22 @@ class Ending:
         (number,) = os.read(self._reading, 1)
         first = time.monotonic()
         self.future.set_result(None)
-        while (left_s := first + PATIENCE_S - time.monotonic()) > 0.0:
+        self._wait(number, first, PATIENCE_S)
+        if not self.begun.is_set():
+            _say(f"broken off: the node was still busy {PATIENCE_S} s after it was to end")
+            os._exit(self.status or 128 + number)
+        self._wait(number, first, LONGEST_S)
+        if not self.over.is_set():
+            _say(f"broken off: the node was still ending {LONGEST_S} s after it was to end")
+            os._exit(self.status or 128 + number)
+
+    def _wait(self, number: int, first: float, seconds: float) -> None:
+        """Until so long after the first signal; one that comes again breaks it off."""
+        while (left_s := first + seconds - time.monotonic()) > 0.0:
             if select.select([self._reading], [], [], left_s)[0]:
                 (again,) = os.read(self._reading, 1)
                 if again and time.monotonic() - first > _SAME_SIGNAL_S:
                     os._exit(self.status or 128 + number)
-        if not self.over.is_set():
-            _say(f"broken off: the node was still busy {PATIENCE_S} s after it was to end")
-            os._exit(self.status or 128 + number)
 
 
 _ending: Ending | None = None

@@ -31,7 +31,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
-from vla_accel_ros.engine.stages.host_memory import PageLock, Registration
+from vla_accel_ros.engine.stages.memory.host_memory import PageLock, Registration
 
 T = TypeVar("T")
 FOLDER = Path("/dev/shm")

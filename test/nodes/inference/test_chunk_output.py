@@ -12,7 +12,7 @@ from builders import make_checkpoint, make_config
 from calling import change
 from lifecycle_msgs.msg import Transition
 from running import NodeProcess
-from stack import wait_for_recorder
+from stack import CALM_SENSORS, wait_for_recorder
 
 from vla_accel_ros.control.chunking.chunk_record import ChunkReader, ChunkWriter
 from vla_accel_ros.nodes.chunk_topic import slot_name
@@ -63,14 +63,14 @@ class Slot:
 def test_a_bag_of_some_of_the_chunks_is_computed_again_to_the_bit(
     start: Start, operator: Operator, tmp_path: Path, parameters: dict[str, Any]
 ) -> None:
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     recorder = start("recorder", autostart=True, record_dir=str(tmp_path / "bags"))
     start_inference(start, tmp_path, chunk_messages_hz=MESSAGES_HZ, **parameters)
     wait_for_recorder(operator)
     slot, begin_ns = Slot(operator), operator.now_ns()
     operator.instruct("reach the red block")
     operator.wait(
-        lambda: slot.read() and len(operator.chunks) >= MESSAGES, 60.0, f"{MESSAGES} chunks as messages"
+        lambda: slot.read() and len(operator.chunks) >= MESSAGES, 180.0, f"{MESSAGES} chunks as messages"
     )
     told = {received.chunk.request_id: received.chunk for received in operator.chunks}
     seconds = (operator.now_ns() - begin_ns) * 1e-9
@@ -98,7 +98,7 @@ def test_a_bag_of_some_of_the_chunks_is_computed_again_to_the_bit(
 def test_the_slot_is_there_while_the_node_is_active(start: Start, operator: Operator, tmp_path: Path) -> None:
     node = start_inference(start, tmp_path)
     path = segment_path(slot_name(operator.node))
-    operator.wait(path.exists, 60.0, "slot")
+    operator.wait(path.exists, 180.0, "slot")
     assert change(operator, "inference", Transition.TRANSITION_DEACTIVATE)
     assert not path.exists()
     assert change(operator, "inference", Transition.TRANSITION_ACTIVATE)
@@ -116,11 +116,11 @@ def test_where_another_process_has_the_slot(
     node = start_inference(start, tmp_path, chunk_slot=chunk_slot)
     sentence = f"slot {name!r} is written by a process that runs"
     if begins:
-        start("sim_robot")
-        operator.wait(lambda: operator.measured, 30.0, "joint state")
+        start("sim_robot", **CALM_SENSORS)
+        operator.wait(lambda: operator.measured, 90.0, "joint state")
         operator.instruct("reach the red block")
-        operator.wait(lambda: operator.chunks, 60.0, "chunks by the topic")
+        operator.wait(lambda: operator.chunks, 180.0, "chunks by the topic")
         assert (f"chunks go by the topic alone: {sentence}" in node.log) == (chunk_slot == "auto")
     else:
-        node.wait_for_log(f"cannot activate: {sentence}", 60.0)
+        node.wait_for_log(f"cannot activate: {sentence}", 180.0)
     other.close()

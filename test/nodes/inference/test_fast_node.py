@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from builders import make_checkpoint, make_config
 from running import NodeProcess
+from stack import CALM_SENSORS
 
 from vla_accel_ros.nodes.clients.operator import Operator
 
@@ -16,7 +17,7 @@ def test_a_robot_acts_by_fast_stages_that_were_made_while_the_node_configured(
     start: Callable[..., NodeProcess], operator: Operator, tmp_path: Path
 ) -> None:
     model = make_checkpoint(tmp_path / "model", make_config())
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     node = start(
         "inference",
         autostart=True,
@@ -27,7 +28,7 @@ def test_a_robot_acts_by_fast_stages_that_were_made_while_the_node_configured(
         language_hz=2.0,
     )
     operator.instruct("reach the red block")
-    operator.wait(lambda: len(operator.chunks) >= 3 and operator.answers, 60.0, "three chunks and an answer")
+    operator.wait(lambda: len(operator.chunks) >= 3 and operator.answers, 180.0, "three chunks and an answer")
     assert all(np.isfinite(received.chunk.actions).all() for received in operator.chunks)
     log = node.log
     assert "preparing fast stages, 1 of 4: prefix of 2 images and 16 words" in log

@@ -44,7 +44,7 @@ def counted(operator: Operator, what: str) -> int:
 def seam(operator: Operator) -> float:
     """How far a chunk is from the one before where it takes over; median of CHUNKS new ones, in rad."""
     count, delay = len(operator.chunks), int(chunking(operator)["delay [steps]"])
-    operator.wait(lambda: len(operator.chunks) > count + CHUNKS, 60.0, f"{CHUNKS} chunks")
+    operator.wait(lambda: len(operator.chunks) > count + CHUNKS, 180.0, f"{CHUNKS} chunks")
     apart = []
     for old, new in pairwise(received.chunk for received in operator.chunks[count:]):
         rest = old.rest(new.stamp_ns)[delay : delay + 2]
@@ -55,14 +55,14 @@ def seam(operator: Operator) -> float:
 def test_chunks_continue_each_other_in_mode_rtc_and_only_there(start, tmp_path, operator):
     stack = Stack(start, tmp_path, mode="async", inference={"rtc_mask": "hard", "rtc_mask_horizon": 9})
     set_going(operator)
-    operator.wait(lambda: chunking(operator).get("delay [steps]", "n").isdigit(), 30.0, "measured delay")
+    operator.wait(lambda: chunking(operator).get("delay [steps]", "n").isdigit(), 90.0, "measured delay")
     free = seam(operator)
     assert chunking(operator)["message"] == "not guided: mode async"
     assert counted(operator, "guided") == 0
 
     switch(operator, "rtc")
     assert {m.state for m in operator.motions} >= {Motion.RUNNING, Motion.RELEASED, Motion.HOLDING}
-    operator.wait(lambda: counted(operator, "guided") > 2, 30.0, "guided chunks")
+    operator.wait(lambda: counted(operator, "guided") > 2, 90.0, "guided chunks")
     assert operator.motions[-1].mode == "rtc"
     assert chunking(operator)["message"] == "guided"
     heard: list[ActionChunk] = []
@@ -77,14 +77,14 @@ def test_chunks_continue_each_other_in_mode_rtc_and_only_there(start, tmp_path, 
         assert (agreement.schedule, agreement.end - agreement.delay) == ("ONES", 9)
 
     operator.hold()
-    operator.wait(lambda: operator.motions[-1].state == Motion.HOLDING, 30.0, "hold")
+    operator.wait(lambda: operator.motions[-1].state == Motion.HOLDING, 90.0, "hold")
     assert operator.motions[-1].reasons[0] == "held by the operator"
-    operator.wait(lambda: counted(operator, "not guided: holding") > 2, 30.0, "free chunks in the hold")
+    operator.wait(lambda: counted(operator, "not guided: holding") > 2, 90.0, "free chunks in the hold")
     before = counted(operator, "not guided: first")
     operator.resume()
-    operator.wait(lambda: counted(operator, "not guided: first") > before, 30.0, "first chunk after the hold")
+    operator.wait(lambda: counted(operator, "not guided: first") > before, 90.0, "first chunk after the hold")
     sent = len(operator.sent)
-    operator.wait(lambda: len(operator.sent) > sent + 10, 30.0, "trajectories")
+    operator.wait(lambda: len(operator.sent) > sent + 10, 90.0, "trajectories")
     assert chunking(operator)["message"] == "guided"
     assert "rtc is" not in stack.inference.log
 
@@ -95,5 +95,5 @@ def test_a_choice_that_contradicts_the_trajectory_node_is_told(start, tmp_path, 
     inference = start("inference", autostart=True, model=str(model), rtc="never")
     inference.wait_for_log("rtc is never, but the trajectory node runs in mode rtc")
     operator.wait(
-        lambda: chunking(operator).get("message", "").startswith("rtc is never"), 30.0, "word in diagnostics"
+        lambda: chunking(operator).get("message", "").startswith("rtc is never"), 90.0, "word in diagnostics"
     )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from builders import make_checkpoint
 from sensor_msgs.msg import Image, JointState
-from single_frames import chunk_of
+from single_frames import SingleFrames
 
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
@@ -42,6 +42,7 @@ class Cameras:
 
     def __init__(self, operator: Operator) -> None:
         self._operator, contract = operator, operator.contract
+        self._frames = SingleFrames(operator)
         publish = operator.node.create_publisher
         self._images = {c.name: publish(Image, c.topic, qos.SENSOR) for c in contract.cameras}
         self._joints = publish(JointState, contract.joint_states.topic, qos.SENSOR)
@@ -58,8 +59,8 @@ class Cameras:
         return stamp_ns
 
     def chunk_of(self, images: dict[str, Image], positions: np.ndarray) -> Chunk:
-        """A chunk of this frame, see chunk_of."""
-        return chunk_of(self._operator, lambda: self.send(images, positions))
+        """A chunk of this frame, see SingleFrames."""
+        return self._frames.chunk_of(lambda: self.send(images, positions), positions)
 
 
 def test_every_encoding_arrives_as_the_pixels_that_were_sent(start, operator, contract, tmp_path):

@@ -30,7 +30,7 @@ class Told:
     operator: Operator
     messages: list[Inputs]
 
-    def wait(self, condition: Callable[[Inputs], object], what: str, timeout_s: float = 30.0) -> Inputs:
+    def wait(self, condition: Callable[[Inputs], object], what: str, timeout_s: float = 90.0) -> Inputs:
         """The newest message for which the condition holds."""
         self.operator.wait(lambda: self.messages and condition(self.messages[-1]), timeout_s, what)
         return self.messages[-1]
@@ -54,7 +54,7 @@ def line(operator: Operator, name: str, word: str) -> str:
     there = operator.diagnostics
     operator.wait(
         lambda: name in operator.diagnostics and word in operator.diagnostics[name].message,
-        30.0,
+        90.0,
         f"{word!r} in {name}, which says {there[name].message if name in there else 'nothing'!r}",
     )
     return operator.diagnostics[name].message
@@ -81,7 +81,7 @@ def test_without_an_instruction_cameras_are_alive_and_what_is_missing_is_said(
         line(operator, "inference", "no instruction yet")
         operator.instruct(INSTRUCTION)
         told.wait(lambda inputs: not inputs.waiting_for, "end of waiting")
-        operator.wait(lambda: operator.chunks, 30.0, "chunk")
+        operator.wait(lambda: operator.chunks, 90.0, "chunk")
 
 
 def test_while_a_slow_model_computes_cameras_are_told_to_be_alive_and_its_pace_is_named(
@@ -104,7 +104,7 @@ def test_while_a_slow_model_computes_cameras_are_told_to_be_alive_and_its_pace_i
         assert promised.slow.startswith("the model makes "), promised
         node.wait_for_log("the model makes ")
         operator.instruct(INSTRUCTION)
-        operator.wait(lambda: len(operator.chunks) > 5, 60.0, "chunks")
+        operator.wait(lambda: len(operator.chunks) > 5, 180.0, "chunks")
         slow = line(operator, "inference", "the model makes ")
     at = [(c.chunk.stamp_ns, c.received_ns) for c in operator.chunks]
     for name in ("camera/front", "camera/wrist"):
@@ -124,13 +124,13 @@ def test_a_robot_that_a_slow_model_stops_is_told_the_pace_of_the_model(start, op
     start("trajectory", autostart=True, lead_s=0.1, contract=path)
     # Of the bundled policy that is a quarter of a second or more.
     start("inference", autostart=True, contract=path, denoise_steps=64, language_hz=0.0)
-    operator.wait(lambda: operator.measured, 30.0, "joint state")
+    operator.wait(lambda: operator.measured, 90.0, "joint state")
     operator.instruct(operator.reset("reach", 1))
 
     def reasons() -> list[str]:
         return [reason for motion in operator.motions for reason in motion.reasons]
 
-    operator.wait(lambda: any("; the model makes " in reason for reason in reasons()), 60.0, "pace")
+    operator.wait(lambda: any("; the model makes " in reason for reason in reasons()), 180.0, "pace")
     assert not any(reason.startswith("camera") and " old" in reason for reason in reasons())
 
 
@@ -163,7 +163,7 @@ def test_an_inactive_node_tells_nothing(start, operator, told, contract, tmp_pat
         call(operator, GetState, "inference/get_state", GetState.Request())  # what it told before has come
         count = len(told.messages)
         later_ns = operator.now_ns() + S
-        operator.wait(lambda: operator.now_ns() > later_ns, 30.0, "second")
+        operator.wait(lambda: operator.now_ns() > later_ns, 90.0, "second")
         assert len(told.messages) == count
         assert change(operator, "inference", Transition.TRANSITION_ACTIVATE)
         told.wait(lambda inputs: inputs.stamps_ns and len(told.messages) > count, "inputs after activation")

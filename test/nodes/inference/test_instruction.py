@@ -8,6 +8,7 @@ from builders import make_checkpoint
 from calling import change
 from lifecycle_msgs.msg import Transition
 from running import NodeProcess, until
+from stack import CALM_SENSORS
 from std_msgs.msg import String
 
 from vla_accel_ros.nodes import qos
@@ -20,7 +21,7 @@ LOST = f"no instruction since the restart: say it again, the last was {TOLD!r}"
 @pytest.fixture
 def node(start, tmp_path, operator) -> NodeProcess:
     """It acts on what it was told."""
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     model = make_checkpoint(tmp_path / "model")
     node = start("inference", autostart=True, model=str(model), denoise_steps=1, language_hz=0.0)
     say(operator, TOLD, node)
@@ -34,19 +35,19 @@ def say(operator: Operator, text: str, node: NodeProcess) -> None:
     publisher = terminal.create_publisher(String, "instruction", qos.LATCHED)
     publisher.publish(String(data=text))
     node.wait_for_log(f"instruction: {text!r}")
-    until(lambda: text in node.kept, 30.0, f"{text!r} in its state file", lambda: node.log)
+    until(lambda: text in node.kept, 90.0, f"{text!r} in its state file", lambda: node.log)
     terminal.destroy_node()
 
 
 def acts(operator: Operator) -> None:
     now_ns = operator.now_ns()
-    operator.wait(lambda: operator.chunks and operator.chunks[-1].chunk.stamp_ns > now_ns, 60.0, "chunk")
+    operator.wait(lambda: operator.chunks and operator.chunks[-1].chunk.stamp_ns > now_ns, 180.0, "chunk")
 
 
 def waits(operator: Operator, reason: str) -> None:
     """It has frames, makes no chunk, and says why."""
     operator.wait(
-        lambda: operator.diagnostics.get("inference: inference") and said(operator) == reason, 60.0, reason
+        lambda: operator.diagnostics.get("inference: inference") and said(operator) == reason, 180.0, reason
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from builders import make_checkpoint
 from running import LOST
+from stack import CALM_SENSORS
 from test_instruction import acts, say
 
 from vla_accel_ros.nodes.environment import lost_ports
@@ -15,7 +16,7 @@ SHARED = Path("/dev/shm")
 
 
 def test_it_ends_and_the_next_one_knows_what_it_was_told(start, operator, tmp_path):
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     model = make_checkpoint(tmp_path / "model")
     node = start("inference", autostart=True, model=str(model), denoise_steps=1, language_hz=0.0)
     say(operator, "reach the red block", node)

@@ -54,7 +54,7 @@ def test_frames_twice_late_and_shuffled(start, operator, tmp_path):
             cameras.send(now_ns, *chance.choices(recent, k=3), now_ns, now_ns)
         return len(operator.chunks) > 40
 
-    operator.wait(another, 60.0, "chunks of 40 frames")
+    operator.wait(another, 180.0, "chunks of 40 frames")
     stamps = np.array([received.chunk.stamp_ns for received in operator.chunks])
     versions = np.array([received.chunk.kv_version for received in operator.chunks])
     assert (np.diff(stamps) >= 0).all() and set(stamps) <= set(sent)  # one camera's frame may come first

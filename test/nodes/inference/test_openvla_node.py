@@ -12,6 +12,7 @@ import pytest
 import yaml
 from openvla_builders import make_openvla_folder
 from running import NodeProcess
+from stack import CALM_SENSORS
 
 from vla_accel_ros.contract.contract import TWIST, Contract
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
@@ -80,10 +81,10 @@ def test_its_actions_are_chunks_of_one(
     model: Path,
     actions: str,
 ) -> None:
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     node = start("inference", autostart=True, model=str(model), contract=str(file), language_hz=5.0)
     operator.instruct("lift the red cup")
-    operator.wait(lambda: len(operator.chunks) >= 3, 60.0, "three chunks")
+    operator.wait(lambda: len(operator.chunks) >= 3, 180.0, "three chunks")
     names = (*TWIST, "gripper") if actions == "twist" else contract.joint_names
     assert contract.action_names == names
     policy = load_policy(model)
@@ -96,7 +97,7 @@ def test_its_actions_are_chunks_of_one(
         assert (chunk.actions[0] >= low - 1e-6).all() and (chunk.actions[0] <= high + 1e-6).all()
     stamps = [received.chunk.stamp_ns for received in operator.chunks]
     assert stamps == sorted(set(stamps))  # one for each frame: it takes no joints in between
-    operator.wait(lambda: running(operator) == "running", 30.0, "running in the diagnostics")
+    operator.wait(lambda: running(operator) == "running", 90.0, "running in the diagnostics")
     assert "loop language" not in " ".join(operator.diagnostics)
     assert not operator.refused and not operator.answers
     assert "openvla, 0.00 GB in " in node.log
@@ -130,14 +131,14 @@ def test_several_data_sets_need_the_parameter(contract: Contract, model: Path) -
 def test_frames_that_share_forwards_go_down_the_same_path(
     start: Callable[..., NodeProcess], operator: Operator, file: Path, model: Path, mode: str, fast: bool
 ) -> None:
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     node = start(
         "inference", autostart=True, model=str(model), contract=str(file), token_mode=mode, fast=fast
     )
     operator.instruct("lift the red cup")
-    operator.wait(lambda: len(operator.chunks) >= 3, 60.0, "three chunks")
+    operator.wait(lambda: len(operator.chunks) >= 3, 180.0, "three chunks")
     versions = [received.chunk.kv_version for received in operator.chunks]
     stamps = [received.chunk.stamp_ns for received in operator.chunks]
     assert versions == sorted(set(versions)) and stamps == sorted(set(stamps))
-    operator.wait(lambda: running(operator) == "running", 30.0, "running in the diagnostics")
+    operator.wait(lambda: running(operator) == "running", 90.0, "running in the diagnostics")
     assert fast == ("preparing fast stages, 1 of " in node.log and ": decodes" in node.log)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from builders import make_checkpoint, make_config
 from running import NodeProcess
+from stack import CALM_SENSORS
 
 from vla_accel_msgs.msg import LanguageOutput
 from vla_accel_ros.nodes.clients.operator import Operator
@@ -29,7 +30,7 @@ def finished(operator: Operator) -> dict[str, LanguageOutput]:
 def test_two_questions_at_once_are_answered_while_every_frame_is_acted_on(
     start: Callable[..., NodeProcess], operator: Operator, model: Path, fast: bool
 ) -> None:
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     node = start(
         "inference",
         autostart=True,
@@ -42,14 +43,14 @@ def test_two_questions_at_once_are_answered_while_every_frame_is_acted_on(
         language_max_tokens=32,
     )
     operator.instruct("reach the red block")
-    operator.wait(lambda: len(operator.chunks) >= 3, 60.0, "three chunks")
+    operator.wait(lambda: len(operator.chunks) >= 3, 180.0, "three chunks")
     assert not operator.answers  # nobody has asked
     for question in QUESTIONS:
         operator.ask(question)
-    operator.wait(lambda: set(QUESTIONS) <= finished(operator).keys(), 60.0, "both answers")
+    operator.wait(lambda: set(QUESTIONS) <= finished(operator).keys(), 180.0, "both answers")
     last = max(answer.kv_version for answer in operator.answers)
     operator.wait(
-        lambda: operator.chunks[-1].chunk.kv_version > last, 30.0, "a chunk of a frame after the answers"
+        lambda: operator.chunks[-1].chunk.kv_version > last, 90.0, "a chunk of a frame after the answers"
     )
     versions = [received.chunk.kv_version for received in operator.chunks]
     seen = {received.chunk.kv_version: received.chunk.stamp_ns for received in operator.chunks}
@@ -65,7 +66,7 @@ def test_two_questions_at_once_are_answered_while_every_frame_is_acted_on(
 def test_answers_are_broken_off_and_refused_questions_are_told(
     start: Callable[..., NodeProcess], operator: Operator, model: Path
 ) -> None:
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     node = start(
         "inference",
         autostart=True,
@@ -75,14 +76,14 @@ def test_answers_are_broken_off_and_refused_questions_are_told(
         language_max_tokens=512,
     )
     operator.instruct("reach the red block")
-    operator.wait(lambda: operator.chunks, 60.0, "a chunk")
+    operator.wait(lambda: operator.chunks, 180.0, "a chunk")
     operator.ask(" ")
     node.wait_for_log("question: the question is empty")
     operator.ask(QUESTIONS[0])
-    operator.wait(lambda: operator.answers, 30.0, "the beginning of an answer")
+    operator.wait(lambda: operator.answers, 90.0, "the beginning of an answer")
     assert operator.cancel_answers() in (
         "broken off: 1 answers and waiting questions",
         "broken off: 0 answers and waiting questions",  # it may have come to its end before
     )
     operator.ask(QUESTIONS[1])
-    operator.wait(lambda: operator.answers[-1].prompt == QUESTIONS[1], 30.0, "an answer after that")
+    operator.wait(lambda: operator.answers[-1].prompt == QUESTIONS[1], 90.0, "an answer after that")

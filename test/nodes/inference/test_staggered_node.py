@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from builders import make_checkpoint, make_config
 from running import NodeProcess
-from stack import wait_for_recorder
+from stack import CALM_SENSORS, wait_for_recorder
 
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.recording.reader import Bag
@@ -42,12 +42,12 @@ def chunking(operator: Operator) -> str:
 def test_every_chunk_is_computed_again_to_the_bit(
     start: Start, operator: Operator, tmp_path: Path, kind: str, fast: bool, staggered: int, noise: str
 ) -> None:
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     recorder = start("recorder", autostart=True, record_dir=str(tmp_path / "bags"))
     start_inference(start, tmp_path, kind, fast=fast, staggered=staggered, noise=noise)
     wait_for_recorder(operator)
     operator.instruct("reach the red block")
-    operator.wait(lambda: len(operator.chunks) >= CHUNKS, 60.0, f"{CHUNKS} chunks")
+    operator.wait(lambda: len(operator.chunks) >= CHUNKS, 180.0, f"{CHUNKS} chunks")
     operator.instruct("reach the blue block")
     count = len(operator.chunks)
 
@@ -56,8 +56,8 @@ def test_every_chunk_is_computed_again_to_the_bit(
         later = operator.chunks[count:]
         return len(later) >= CHUNKS and len({one.chunk.kv_version for one in later}) >= FRAMES
 
-    operator.wait(many, 60.0, f"{CHUNKS} more chunks of {FRAMES} frames")
-    operator.wait(lambda: chunking(operator) == "not guided: staggered", 30.0, "word in the diagnostics")
+    operator.wait(many, 180.0, f"{CHUNKS} more chunks of {FRAMES} frames")
+    operator.wait(lambda: chunking(operator) == "not guided: staggered", 90.0, "word in the diagnostics")
     chunks = [received.chunk for received in operator.chunks]
     requests = [chunk.request_id for chunk in chunks]
     assert requests == sorted(set(requests))

@@ -33,7 +33,7 @@ def bags(folder: Path) -> list[Path]:
 
 def wait_for_chunks(operator: Operator) -> None:
     count = len(operator.chunks)
-    operator.wait(lambda: len(operator.chunks) > count + CHUNKS, 60.0, f"{CHUNKS} chunks")
+    operator.wait(lambda: len(operator.chunks) > count + CHUNKS, 180.0, f"{CHUNKS} chunks")
 
 
 def recording(operator: Operator) -> dict[str, str]:
@@ -63,8 +63,8 @@ def test_a_guided_run_is_replayed_to_the_bit_from_a_bag_and_from_what_a_killed_r
     told = len(operator.answers)
     set_going(operator)
     wait_for_chunks(operator)
-    operator.wait(lambda: len(operator.answers) > told, 60.0, "answer")
-    operator.wait(lambda: recording(operator).get("message") == "recording", 30.0, "word of the recorder")
+    operator.wait(lambda: len(operator.answers) > told, 180.0, "answer")
+    operator.wait(lambda: recording(operator).get("message") == "recording", 90.0, "word of the recorder")
     assert change(operator, "recorder", Transition.TRANSITION_DEACTIVATE)
     recorder.wait_for_log("; 0 dropped")
 
@@ -104,10 +104,10 @@ def test_frames_of_rings_are_recorded_as_the_images_that_the_policy_saw(start, t
     recorder = start("recorder", "left", record_dir=str(tmp_path / "bags"), **common)
     start("inference", "left", model=str(model), denoise_steps=1, language_hz=0.0, **common)
     with Operator(operator.contract, namespace="left") as left:
-        left.wait(lambda: left.measured, 30.0, "joint state")
+        left.wait(lambda: left.measured, 90.0, "joint state")
         wait_for_recorder(left, image="frame")
         left.instruct("reach the green block")
-        left.wait(lambda: len(left.chunks) > CHUNKS, 60.0, f"{CHUNKS} chunks")
+        left.wait(lambda: len(left.chunks) > CHUNKS, 180.0, f"{CHUNKS} chunks")
     assert recorder.end() == 0
     result, _, bag = again(bags(tmp_path / "bags")[0])
     assert result.equal and result.chunks >= CHUNKS - 5
@@ -138,7 +138,7 @@ def test_questions_asked_while_acting_are_in_the_bag_and_are_answered_again_lett
         said = len(finished(operator))
         for question in QUESTIONS:
             operator.ask(question)
-        operator.wait(lambda: len(finished(operator)) == said + 2, 60.0, "both answers")  # noqa: B023
+        operator.wait(lambda: len(finished(operator)) == said + 2, 180.0, "both answers")  # noqa: B023
     wait_for_chunks(operator)
     assert recorder.end() == 0
 
@@ -164,14 +164,14 @@ def test_a_disk_that_is_nearly_full_ends_the_recording_and_nothing_else(start, r
     log = recorder.wait_for_log("are kept free (keep_free_mb); the robot goes on")
     assert log.count("recording has ended") == 1
     operator.wait(
-        lambda: "recording has ended" in recording(operator).get("message", ""), 30.0, "diagnostics"
+        lambda: "recording has ended" in recording(operator).get("message", ""), 90.0, "diagnostics"
     )
     path = bags(folder)[0]
-    until(lambda: (path / "metadata.yaml").exists(), 30.0, "the end of the bag")
+    until(lambda: (path / "metadata.yaml").exists(), 90.0, "the end of the bag")
     bag = Bag(path)
     assert list(bag.entries()) and bag.finished
     seen = len(operator.joints)
-    operator.wait(lambda: len(operator.joints) > seen + 10, 30.0, "joint states")
+    operator.wait(lambda: len(operator.joints) > seen + 10, 90.0, "joint states")
     assert recorder.end() == 0
 
 

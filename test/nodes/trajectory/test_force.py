@@ -72,7 +72,7 @@ def controller(request) -> dict:
 @pytest.fixture
 def contract(tmp_path, slot, controller) -> Contract:
     # The machine of the tests is busy: what is late is not what is tested here.
-    wrench = {"slot": slot, "rate_hz": 1000, "max_age_s": 0.3, **QUANTITIES}
+    wrench = {"slot": slot, "rate_hz": 1000, "max_age_s": 1.0, **QUANTITIES}
     force = {"wrench": wrench, "retreat": {"rest_s": 0.2}}
     return Contract.load(write_contract(tmp_path, controller, force=force))
 
@@ -99,7 +99,7 @@ def sensor(slot):
 
 def moving(operator, policy, arm, by: float = 0.25) -> None:
     begin = arm.array(ARM)
-    operator.wait(policy.drives(lambda: np.abs(arm.array(ARM) - begin).max() > by), 40.0, "motion")
+    operator.wait(policy.drives(lambda: np.abs(arm.array(ARM) - begin).max() > by), 120.0, "motion")
 
 
 def wait_until_still(operator, policy, arm, seconds: float = 0.4) -> None:
@@ -110,34 +110,37 @@ def wait_until_still(operator, policy, arm, seconds: float = 0.4) -> None:
             newest[:] = [arm.array(ARM), time.monotonic()]
         return time.monotonic() - newest[1] > seconds
 
-    operator.wait(policy.drives(still), 30.0, "an arm that stands")
+    operator.wait(policy.drives(still), 90.0, "an arm that stands")
 
 
 def test_a_contact_makes_it_go_back_and_it_goes_on_by_itself(operator, arm, policy, sensor, node):
     moving(operator, policy, arm)
     sensor.force = 14.0
     furthest = arm.array(ARM)
-    operator.wait(policy.drives(lambda: "gives way: force is 1" in node.log), 20.0, "word of it")
+    operator.wait(policy.drives(lambda: "gives way: force is 1" in node.log), 60.0, "word of it")
     furthest = np.maximum(furthest, arm.array(ARM))
-    operator.wait(policy.drives(lambda: (furthest - arm.array(ARM)).max() > 0.05), 20.0, "a way back")
+    operator.wait(policy.drives(lambda: (furthest - arm.array(ARM)).max() > 0.05), 60.0, "a way back")
     sensor.force = 1.0
-    operator.wait(lambda: operator.motions[-1].state == Motion.HOLDING, 20.0, "hold")
+    operator.wait(lambda: operator.motions[-1].state == Motion.HOLDING, 60.0, "hold")
     assert any("gives way: force is" in reason for m in operator.motions for reason in m.reasons)
     operator.wait(
-        policy.drives(lambda: np.abs(arm.array(ARM) - policy.goal[:5]).max() < 0.02), 40.0, "arm at the goal"
+        policy.drives(lambda: np.abs(arm.array(ARM) - policy.goal[:5]).max() < 0.02), 120.0, "arm at the goal"
     )
     assert not arm.rejected
-    line = operator.diagnostics["trajectory: force wrench"]
-    assert {"force z", "bias of force z", "sample to command p99 [ms]", "gave way"} <= {
-        value.key for value in line.values
-    }
+    wanted = {"force z", "bias of force z", "sample to command p99 [ms]", "gave way"}
+
+    def told() -> bool:
+        line = operator.diagnostics.get("trajectory: force wrench")
+        return line is not None and wanted <= {value.key for value in line.values}
+
+    operator.wait(told, 90.0, "diagnostics of the sensor")
 
 
 def test_a_collision_is_held_with_its_sentence_also_by_the_next_process(operator, arm, policy, sensor, node):
     moving(operator, policy, arm)
     sensor.force = 60.0
     sentence = "force is 59.0 N, most of it +59.0 on z; the limit is 30 N: free the arm; ~/resume goes on"
-    operator.wait(policy.drives(lambda: sentence in motion_of(operator)), 20.0, "word of it")
+    operator.wait(policy.drives(lambda: sentence in motion_of(operator)), 60.0, "word of it")
     assert operator.diagnostics["trajectory: motion"].level == b"\x02"
     wait_until_still(operator, policy, arm)
     node.kill()
@@ -145,12 +148,12 @@ def test_a_collision_is_held_with_its_sentence_also_by_the_next_process(operator
     node.start()
     operator.wait(
         policy.drives(lambda: operator.motions and sentence in list(operator.motions[-1].reasons)),
-        40.0,
+        120.0,
         "a new process that knows",
     )
     rest = arm.array(ARM)
     until = time.monotonic() + 1.0
-    operator.wait(policy.drives(lambda: time.monotonic() > until), 10.0, "a second")
+    operator.wait(policy.drives(lambda: time.monotonic() > until), 30.0, "a second")
     np.testing.assert_allclose(arm.array(ARM), rest, atol=1e-6)
     assert call(operator, Trigger, "trajectory/resume", Trigger.Request()).success
     moving(operator, policy, arm, 0.05)
@@ -168,8 +171,8 @@ def test_a_driver_that_is_killed_stops_the_arm_and_a_new_one_lets_it_go_on(
         moving(operator, policy, arm)
         os.kill(first.pid, signal.SIGKILL)
         first.wait()
-        sentence = "has told nothing of the last 0.3 s: its writer has ended: start it again"
-        operator.wait(policy.drives(lambda: sentence in motion_of(operator)), 20.0, "word of it")
+        sentence = "has told nothing of the last 1 s: its writer has ended: start it again"
+        operator.wait(policy.drives(lambda: sentence in motion_of(operator)), 60.0, "word of it")
         wait_until_still(operator, policy, arm)
         second = driver()
     finally:
@@ -202,7 +205,7 @@ def test_a_topic_does_the_same_and_taring_is_refused_in_motion(operator, arm, po
     answer = call(operator, Trigger, "trajectory/tare", Trigger.Request())
     assert not answer.success and "~/hold it first" in answer.message
     message.wrench.force.z = 60.0
-    operator.wait(policy.drives(lambda: "force is 59.0 N" in motion_of(operator)), 20.0, "word of it")
+    operator.wait(policy.drives(lambda: "force is 59.0 N" in motion_of(operator)), 60.0, "word of it")
     wait_until_still(operator, policy, arm)
     operator.node.destroy_timer(timer)
     assert "running" in node.log
@@ -216,12 +219,12 @@ def test_a_contact_breaks_a_move_home_off(operator, arm, policy, sensor, node):
     begin = arm.array(ARM)
     assert call(operator, Trigger, "trajectory/resume", Trigger.Request()).success
     answer = operator.node.create_client(Trigger, "trajectory/home").call_async(Trigger.Request())
-    operator.wait(policy.drives(lambda: np.abs(arm.array(ARM) - begin).max() > 0.1), 30.0, "a way home")
+    operator.wait(policy.drives(lambda: np.abs(arm.array(ARM) - begin).max() > 0.1), 90.0, "a way home")
     sensor.force = 60.0
-    operator.wait(policy.drives(answer.done), 30.0, "answer")
+    operator.wait(policy.drives(answer.done), 90.0, "answer")
     assert not answer.result().success and "force is 59.0 N" in answer.result().message
     wait_until_still(operator, policy, arm)
-    operator.wait(policy.drives(lambda: "force is 59.0 N" in motion_of(operator)), 20.0, "word of it")
+    operator.wait(policy.drives(lambda: "force is 59.0 N" in motion_of(operator)), 60.0, "word of it")
 
 
 @pytest.mark.parametrize("controller", [JTC], ids=["joint_trajectory"])
@@ -230,7 +233,7 @@ def test_the_simulated_robot_gives_way_to_its_plate(operator, start, tmp_path, s
     without a clock (test/control/force/test_touching.py)."""
     start("sim_robot", plate=True, force_slot=slot, image_width=32, image_height=32, camera_hz=1.0)
     node = start("trajectory", autostart=True, contract=str(tmp_path / "contract.yaml"))
-    operator.wait(lambda: operator.measured, 60.0, "joints")
+    operator.wait(lambda: operator.measured, 180.0, "joints")
     above, inside = (np.array((*inverse(Pose(0.2, 0.0, z, 0.0, 0.0)), 0.3)) for z in (0.09, 0.045))
     policy = Policy(operator)
     policy.goal = above
@@ -238,15 +241,15 @@ def test_the_simulated_robot_gives_way_to_its_plate(operator, start, tmp_path, s
     def here() -> np.ndarray:
         return operator.measured.positions
 
-    operator.wait(policy.drives(lambda: np.abs(here() - above)[:5].max() < 0.03), 60.0, "an arm above it")
+    operator.wait(policy.drives(lambda: np.abs(here() - above)[:5].max() < 0.03), 180.0, "an arm above it")
     for share in np.linspace(0.1, 1.0, 60):
         policy.goal = above + share * (inside - above)
         until = time.monotonic() + 0.1
         operator.wait(
-            policy.drives(lambda until=until: time.monotonic() > until), 10.0, "a tenth of a second"
+            policy.drives(lambda until=until: time.monotonic() > until), 30.0, "a tenth of a second"
         )
         if "gives way: force is" in node.log:
             break
-    operator.wait(policy.drives(lambda: "gives way: force is" in node.log), 30.0, "a contact")
+    operator.wait(policy.drives(lambda: "gives way: force is" in node.log), 90.0, "a contact")
     policy.goal = above
-    operator.wait(policy.drives(lambda: np.abs(here() - above)[:5].max() < 0.03), 60.0, "an arm above it")
+    operator.wait(policy.drives(lambda: np.abs(here() - above)[:5].max() < 0.03), 180.0, "an arm above it")

@@ -45,20 +45,20 @@ class Going:
 
     def __init__(self, operator: Operator) -> None:
         client = operator.node.create_client(Trigger, "trajectory/home")
-        assert client.wait_for_service(timeout_sec=30.0)
+        assert client.wait_for_service(timeout_sec=90.0)
         operator.introduce("trajectory")
         self._operator, self._future = operator, client.call_async(Trigger.Request())
         self._future.add_done_callback(operator.changed)
 
     def ends(self, drives=lambda condition: condition) -> Trigger.Response:
-        self._operator.wait(drives(self._future.done), 30.0, "end of ~/home")
+        self._operator.wait(drives(self._future.done), 90.0, "end of ~/home")
         return self._future.result()
 
 
 def wait_for_joints(operator: Operator) -> None:
     """Until the node knows where the joints are."""
     operator.wait(
-        lambda: motion_of(operator) and "joint_states" not in motion_of(operator), 30.0, "joints in the node"
+        lambda: motion_of(operator) and "joint_states" not in motion_of(operator), 90.0, "joints in the node"
     )
 
 
@@ -70,25 +70,25 @@ def test_home_stops_the_stream_goes_there_by_the_action_and_stays_until_it_is_re
     operator, contract, arm, policy, node
 ):
     begin = arm.array(ARM)
-    operator.wait(policy.drives(lambda: np.abs(arm.array(ARM) - begin).max() > 0.2), 30.0, "motion")
+    operator.wait(policy.drives(lambda: np.abs(arm.array(ARM) - begin).max() > 0.2), 90.0, "motion")
     going = Going(operator)
-    operator.wait(policy.drives(lambda: arm.goals[TOPIC].asked), 30.0, "goal")
+    operator.wait(policy.drives(lambda: arm.goals[TOPIC].asked), 90.0, "goal")
     count = len(operator.sent)
     assert operator.motions[-1].state == operator.motions[-1].RELEASED
     answer = going.ends(policy.drives)
     assert answer.success and answer.message == "at home; ~/resume goes on" and at_home(arm)
     word = "holding: at home"
-    operator.wait(policy.drives(lambda: motion_of(operator).startswith(word)), 30.0, f"{word!r}")
+    operator.wait(policy.drives(lambda: motion_of(operator).startswith(word)), 90.0, f"{word!r}")
     assert len(operator.sent) == count  # neither while the action moved it nor after it
     (goal,) = arm.goals[TOPIC].asked
     assert [(t.name, t.position) for t in goal.goal_tolerance] == [(name, 0.03) for name in ARM]
     assert not goal.path_tolerance
     operator.resume()
-    operator.wait(policy.drives(lambda: len(operator.sent) > count), 30.0, "trajectory after it")
+    operator.wait(policy.drives(lambda: len(operator.sent) > count), 90.0, "trajectory after it")
     first = next(s.trajectory for s in operator.sent[count:] if s.trajectory.joints == tuple(ARM))
     np.testing.assert_allclose(first.positions[0], list(HOME.values()), atol=0.01)
     running = operator.motions[-1].RUNNING  # after the join with where it stands
-    operator.wait(policy.drives(lambda: operator.motions[-1].state == running), 30.0, "motion by chunks")
+    operator.wait(policy.drives(lambda: operator.motions[-1].state == running), 90.0, "motion by chunks")
     assert not arm.rejected
 
 
@@ -122,11 +122,11 @@ def test_a_goal_that_is_rejected_and_one_that_is_taken_after_it(operator, arm, n
 
 def test_hold_cancels_a_goal_that_is_unfinished(operator, arm, node):
     going = Going(operator)
-    operator.wait(lambda: arm.goals[TOPIC].asked, 30.0, "goal")
+    operator.wait(lambda: arm.goals[TOPIC].asked, 90.0, "goal")
     operator.hold()
     answer = going.ends()
     assert not answer.success and "held by the operator" in answer.message
-    operator.wait(lambda: arm.goals[TOPIC].cancelled == 1, 30.0, "cancellation")
+    operator.wait(lambda: arm.goals[TOPIC].cancelled == 1, 90.0, "cancellation")
     assert not at_home(arm)
     refused = Going(operator).ends()
     assert not refused.success and "call ~/resume first" in refused.message
@@ -136,7 +136,7 @@ def test_hold_cancels_a_goal_that_is_unfinished(operator, arm, node):
 
 def test_a_second_call_replaces_the_first(operator, arm, node):
     first = Going(operator)
-    operator.wait(lambda: arm.goals[TOPIC].asked, 30.0, "goal")
+    operator.wait(lambda: arm.goals[TOPIC].asked, 90.0, "goal")
     second = Going(operator)
     answer = first.ends()
     assert not answer.success and "replaced by another move" in answer.message
@@ -146,10 +146,10 @@ def test_a_second_call_replaces_the_first(operator, arm, node):
 
 def test_deactivation_cancels_a_goal(operator, arm, node):
     going = Going(operator)
-    operator.wait(lambda: arm.goals[TOPIC].asked, 30.0, "goal")
+    operator.wait(lambda: arm.goals[TOPIC].asked, 90.0, "goal")
     assert change(operator, "trajectory", Transition.TRANSITION_DEACTIVATE)
     assert "deactivated" in going.ends().message
-    operator.wait(lambda: arm.goals[TOPIC].cancelled == 1, 30.0, "cancellation")
+    operator.wait(lambda: arm.goals[TOPIC].cancelled == 1, 90.0, "cancellation")
     refused = call(operator, Trigger, "trajectory/home", Trigger.Request())
     assert not refused.success and "not active" in refused.message
 

@@ -35,7 +35,7 @@ def make_move(operator) -> Iterator[Callable[..., JointMove]]:
 
     def make_move(**parameters: Any) -> JointMove:
         made.append(JointMove(operator.node, ACTION, **parameters))
-        operator.wait(made[-1].ready, 30.0, "action server")
+        operator.wait(made[-1].ready, 90.0, "action server")
         return made[-1]
 
     yield make_move
@@ -54,7 +54,7 @@ def outcome(operator: Operator, future: Future, move: JointMove | None = None) -
             move.poll()
         return future.done()
 
-    operator.wait(done, 30.0, "outcome")
+    operator.wait(done, 90.0, "outcome")
     return future.result()
 
 
@@ -79,7 +79,7 @@ def test_nobody_offers_the_action(operator, arm):
 def test_a_later_goal_replaces_an_earlier_one(operator, arm, make_move):
     move = make_move()
     first = move.start(way(arm, 5.0))
-    operator.wait(lambda: arm.goals[TOPIC].asked, 30.0, "goal")
+    operator.wait(lambda: arm.goals[TOPIC].asked, 90.0, "goal")
     second = move.start(way(arm))
     assert outcome(operator, first).sentence == f"{ACTION}: replaced by another move"
     assert outcome(operator, second).reached
@@ -90,7 +90,7 @@ def test_a_goal_whose_end_is_not_told_is_given_up_and_cancelled(operator, arm, m
     move = make_move(grace_s=0.3)
     found = outcome(operator, move.start(way(arm)), move)
     assert not found.reached and "did not tell how it ended; look whether it still runs" in found.sentence
-    operator.wait(lambda: arm.goals[TOPIC].cancelled == 1, 30.0, "cancellation")
+    operator.wait(lambda: arm.goals[TOPIC].cancelled == 1, 90.0, "cancellation")
 
 
 def test_a_package_that_is_not_installed_is_named_with_its_mend(monkeypatch):

@@ -114,7 +114,7 @@ def wait_for(policy: Policy, operator, state: int) -> None:
     """Wait, with chunks and joints going out, until the node says that it is in this state."""
     operator.wait(
         policy.drives(lambda: operator.motions and operator.motions[-1].state == state, HERE),
-        30.0,
+        90.0,
         f"motion state {state}",
     )
 
@@ -134,14 +134,18 @@ def test_states_that_cannot_be_used_hold_the_arm_until_they_can(policy, operator
     for change, refusal, reason in odd:
         count = len(operator.motions)
         policy.change = change
+
+        def named(count: int = count, reason: str = reason) -> bool:
+            said = [r for motion in operator.motions[count:] for r in motion.reasons]
+            return any(r.startswith("joint_states is") and reason in r for r in said)
+
+        operator.wait(policy.drives(named, HERE), 90.0, f"{reason!r}, because of {change}")
         wait_for(policy, operator, Motion.HOLDING)
-        reasons = [r for m in operator.motions[count:] for r in m.reasons]
-        assert any(r.startswith("joint_states is") and reason in r for r in reasons), (change, reasons)
         log = policy.drives(lambda refusal=refusal: refusal in operator.process.log, HERE)
-        operator.wait(log, 30.0, f"{refusal!r} in the log")
+        operator.wait(log, 90.0, f"{refusal!r} in the log")
         sent, chunks = len(operator.sent), len(operator.chunks)
         operator.wait(
-            policy.drives(lambda chunks=chunks: len(operator.chunks) > chunks + 3, HERE), 30.0, "chunks"
+            policy.drives(lambda chunks=chunks: len(operator.chunks) > chunks + 3, HERE), 90.0, "chunks"
         )
         assert len(operator.sent) == sent, change
         policy.change = None
@@ -162,7 +166,7 @@ def test_states_with_more_joints_in_any_order_late_or_in_parts_are_used(policy, 
         return sent > begun[-1][1] + 30
 
     policy.change = change
-    operator.wait(policy.drives(thirty_in_a_row, HERE), 60.0, "thirty trajectories without a stop")
+    operator.wait(policy.drives(thirty_in_a_row, HERE), 180.0, "thirty trajectories without a stop")
     assert operator.motions[-1].state == Motion.RUNNING
     assert len({m.beginning for m in operator.motions}) == 1, "these were taken for a moved arm"
     assert "refused" not in operator.process.log

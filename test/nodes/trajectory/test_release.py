@@ -60,7 +60,7 @@ def node(start, tmp_path, operator, arm, policy):
         release_to="moveit_arm",
     )
     begin = arm.array(ARM)
-    operator.wait(policy.drives(lambda: np.abs(arm.array(ARM) - begin).max() > 0.2), 30.0, "motion")
+    operator.wait(policy.drives(lambda: np.abs(arm.array(ARM) - begin).max() > 0.2), 90.0, "motion")
     return node
 
 
@@ -77,7 +77,7 @@ def test_others_get_their_controllers_and_we_go_on_where_they_left_the_robot(ope
     count = len(operator.sent)
     stood = arm.array(ARM)
     arm.place(ARM, 0.3)
-    operator.wait(policy.drives(lambda: "released" in motion_of(operator)), 30.0, "word")
+    operator.wait(policy.drives(lambda: "released" in motion_of(operator)), 90.0, "word")
     home = trigger(operator, "home")
     assert not home.success
     assert len(operator.sent) == count
@@ -90,7 +90,7 @@ def test_others_get_their_controllers_and_we_go_on_where_they_left_the_robot(ope
     manager.refusal = ""
     assert trigger(operator, "reclaim").success
     assert manager.active == OURS
-    operator.wait(policy.drives(lambda: len(operator.sent) > count), 30.0, "trajectory after it")
+    operator.wait(policy.drives(lambda: len(operator.sent) > count), 90.0, "trajectory after it")
     first = next(s.trajectory for s in operator.sent[count:] if s.trajectory.joints == tuple(ARM))
     np.testing.assert_allclose(first.positions[0], stood + 0.3, atol=0.01)
     assert trigger(operator, "reclaim").success and "moved by others" not in node.log
@@ -107,5 +107,5 @@ def test_when_the_controllers_cannot_be_switched_we_go_on(operator, arm, policy,
     answer = trigger(operator, "release")
     assert not answer.success and "(no controller moveit_arm): compare with ros2 control" in answer.message
     count = len(operator.sent)
-    operator.wait(policy.drives(lambda: len(operator.sent) > count), 30.0, "trajectory after it")
+    operator.wait(policy.drives(lambda: len(operator.sent) > count), 90.0, "trajectory after it")
     assert manager.active == OURS

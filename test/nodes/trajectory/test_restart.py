@@ -61,14 +61,14 @@ def moves(operator: Operator, policy: Policy) -> None:
     """Wait until a controller is sent something."""
     count = len(operator.sent)
     policy.goal = next(goal for goal in GOALS if (goal != policy.goal).any())
-    operator.wait(policy.drives(lambda: len(operator.sent) > count), 30.0, "trajectory")
+    operator.wait(policy.drives(lambda: len(operator.sent) > count), 90.0, "trajectory")
 
 
 def stays(operator: Operator, policy: Policy, word: str) -> None:
     """The node says so, and sends nothing for a while, whatever chunks come."""
-    operator.wait(policy.drives(lambda: motion_of(operator).startswith(word)), 30.0, f"{word!r}")
+    operator.wait(policy.drives(lambda: motion_of(operator).startswith(word)), 90.0, f"{word!r}")
     count, until_ns = len(operator.sent), operator.now_ns() + S
-    operator.wait(policy.drives(lambda: operator.now_ns() > until_ns), 30.0, "time")
+    operator.wait(policy.drives(lambda: operator.now_ns() > until_ns), 90.0, "time")
     assert len(operator.sent) == count
     assert motion_of(operator).startswith(word)
 

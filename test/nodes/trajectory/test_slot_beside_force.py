@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.sensing.segment import segment_path
 
 JOINTS = ["shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper"]
-SLOT = "wrist-beside-chunks"
+SLOT = f"wrist-beside-chunks-{os.getpid()}"
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def contract(tmp_path: Path) -> Contract:
     told = yaml.safe_load(demo_contract().read_text())["joints"]
     joints = [{**joint, "following_error": "off"} for joint in told]
     kind = {"topic": "arm_positions/commands", "kind": "forward_command", "rate_hz": RATE_HZ}
-    wrench = {"slot": SLOT, "rate_hz": 1000, "max_age_s": 0.5, **QUANTITIES}
+    wrench = {"slot": SLOT, "rate_hz": 1000, "max_age_s": 1.0, **QUANTITIES}
     force = {"wrench": wrench, "retreat": {"rest_s": 0.2}}
     controllers = [{**kind, "joints": JOINTS}]
     more = {"controllers": controllers, "joints": joints, "force": force}
@@ -70,15 +71,15 @@ def test_they_are_followed_give_way_to_a_contact_and_end_with_their_writer(
     path = str(tmp_path / "contract.yaml")
     node = start("trajectory", autostart=True, contract=path, chunks_from="slot", lead_s=0.01)
     writer.start(NEAR)
-    operator.wait(lambda: np.abs(arm.array(JOINTS) - begin).max() > 0.25, 40.0, "motion")
+    operator.wait(lambda: np.abs(arm.array(JOINTS) - begin).max() > 0.25, 120.0, "motion")
     sensor.force = 14.0
-    operator.wait(lambda: "gives way: force is 1" in node.log, 20.0, "word of it")
+    operator.wait(lambda: "gives way: force is 1" in node.log, 60.0, "word of it")
     sensor.force = 1.0
-    operator.wait(lambda: np.abs(arm.array(JOINTS) - NEAR).max() < 0.02, 40.0, "arm at the goal")
+    operator.wait(lambda: np.abs(arm.array(JOINTS) - NEAR).max() < 0.02, 120.0, "arm at the goal")
     writer.lead(FAR)
-    operator.wait(lambda: np.abs(arm.array(JOINTS) - NEAR).max() > 0.3, 40.0, "motion again")
+    operator.wait(lambda: np.abs(arm.array(JOINTS) - NEAR).max() > 0.3, 120.0, "motion again")
     writer.kill()
-    operator.wait(lambda: "has ended" in motion_of(operator), 20.0, "word of the writer's end")
+    operator.wait(lambda: "has ended" in motion_of(operator), 60.0, "word of the writer's end")
     wait_until_still(operator, arm, JOINTS)
     rest = arm.array(JOINTS)
     passes(operator, 0.5)

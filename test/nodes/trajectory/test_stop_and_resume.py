@@ -29,9 +29,10 @@ from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes.clients.operator import Operator
 
 S = 1_000_000_000
-# Braking from full speed (3 rad/s at 20 rad/s^2), the servo's lag behind its command, and a busy machine.
+# Braking from full speed (3 rad/s at 20 rad/s^2), the servo's lag behind its command, and a busy machine:
+# that an arm stops no later than it must is tested without a clock (control/following).
 STOP_S = 0.15
-SLACK_S = 0.35
+SLACK_S = 1.0
 # What delivery may take: of the old path, twice lead_max_s goes on.
 KEPT_S = 0.3
 
@@ -98,7 +99,7 @@ def test_a_stopped_camera_stops_the_arm_and_its_return_sets_it_going(stack, oper
     stopped_ns = operator.now_ns()
     assert_stopped_smoothly(operator, stopped_ns, stopped_ns - S // 5, age_limit_s(contract))
     operator.wait(
-        lambda: "wrist" in operator.diagnostics["inference: inference"].message, 30.0, "word of the camera"
+        lambda: "wrist" in operator.diagnostics["inference: inference"].message, 90.0, "word of the camera"
     )
     assert_held(operator)
     operator.stop_cameras()
@@ -110,7 +111,7 @@ def test_a_robot_that_reports_no_joints_is_not_moved_when_it_comes_back_elsewher
     stack.trajectory.wait_for_log("holding")
     stack.robot.start()
     back_ns = operator.now_ns()
-    operator.wait(lambda: operator.measured.stamp_ns > back_ns, 30.0, "joint state of the new process")
+    operator.wait(lambda: operator.measured.stamp_ns > back_ns, 90.0, "joint state of the new process")
     first_state = next(j for j in operator.joints if j.stamp_ns > back_ns)
     start = first_state.positions
 
@@ -119,7 +120,7 @@ def test_a_robot_that_reports_no_joints_is_not_moved_when_it_comes_back_elsewher
         sent = (s.trajectory for s in operator.sent)
         return [t for t in sent if t.start_ns > first_state.stamp_ns and "shoulder_pan" in t.joints]
 
-    operator.wait(lambda: bool(after_the_return()), 30.0, "trajectory after the return")
+    operator.wait(lambda: bool(after_the_return()), 90.0, "trajectory after the return")
     first = after_the_return()[0]
     begin, _ = first.sample(first.start_ns)
     assert np.abs(begin - start[:5]).max() < 0.05
@@ -131,7 +132,7 @@ def test_hold_stops_the_arm_until_resume(stack, operator):
     assert_stopped_smoothly(operator, held_ns, held_ns, 0.0)
     assert_held(operator)
     word = "holding: held by the operator"
-    operator.wait(lambda: motion_of(operator).startswith(word), 30.0, f"{word!r} in the diagnostics")
+    operator.wait(lambda: motion_of(operator).startswith(word), 90.0, f"{word!r} in the diagnostics")
     assert operator.resume() == "going on"
     wait_for_motion(operator)
 
@@ -139,7 +140,7 @@ def test_hold_stops_the_arm_until_resume(stack, operator):
 def test_ending_the_trajectory_node_stops_the_arm_first(stack, operator):
     ended_ns = operator.now_ns()
     stack.trajectory.process.send_signal(signal.SIGINT)
-    assert stack.trajectory.process.wait(15.0) == 0
+    assert stack.trajectory.process.wait(45.0) == 0
     wait_for_rest(operator)
     assert_ends_at_rest(operator)
     assert (at_rest_from_ns(operator, ended_ns) - ended_ns) * 1e-9 < KEPT_S + STOP_S + SLACK_S + 0.5
@@ -151,7 +152,7 @@ def test_kill_9_of_trajectory_in_motion_and_a_new_process_goes_on_when_it_is_res
     wait_for_rest(operator)  # at the end of the last trajectory, which the controller has
     stack.trajectory.start()
     word = "holding: restarted after a crash; ~/resume goes on"
-    operator.wait(lambda: motion_of(operator) == word, 30.0, f"{word!r} in the diagnostics")
+    operator.wait(lambda: motion_of(operator) == word, 90.0, f"{word!r} in the diagnostics")
     assert_held(operator)
     assert operator.resume().startswith("going on")
     wait_for_motion(operator)
@@ -177,9 +178,9 @@ def test_a_new_instruction_reaches_the_next_frames(stack, operator):
     other = "put the red block on the white pad"
     operator.instruct(other)
     operator.wait(
-        lambda: operator.answer and operator.answer.prompt == other, 30.0, "answer about the new words"
+        lambda: operator.answer and operator.answer.prompt == other, 90.0, "answer about the new words"
     )
     told = next(a for a in operator.answers if a.prompt == other)
     operator.wait(
-        lambda: operator.chunks[-1].chunk.kv_version > told.kv_version, 30.0, "chunk of a later frame"
+        lambda: operator.chunks[-1].chunk.kv_version > told.kv_version, 90.0, "chunk of a later frame"
     )

@@ -28,7 +28,7 @@ def policy(start, operator) -> Policy:
     return policy
 
 
-def wait_for(policy: Policy, operator, state: int, timeout_s: float = 30.0) -> None:
+def wait_for(policy: Policy, operator, state: int, timeout_s: float = 90.0) -> None:
     """Wait, with chunks and joints going out, until the node says that it is in this state."""
     operator.wait(
         policy.drives(lambda: operator.motions and operator.motions[-1].state == state, HERE),
@@ -43,12 +43,12 @@ def reasons(operator) -> list[str]:
 
 def resume(operator, policy: Policy) -> None:
     future = operator.node.create_client(Trigger, "trajectory/resume").call_async(Trigger.Request())
-    operator.wait(policy.drives(future.done, HERE), 30.0, "answer of ~/resume")
+    operator.wait(policy.drives(future.done, HERE), 90.0, "answer of ~/resume")
 
 
 def for_a_second(operator, policy: Policy) -> None:
     until_ns = operator.now_ns() + S
-    operator.wait(policy.drives(lambda: operator.now_ns() > until_ns, HERE), 30.0, "a second")
+    operator.wait(policy.drives(lambda: operator.now_ns() > until_ns, HERE), 90.0, "a second")
 
 
 def test_a_joint_that_jumps_is_named_and_only_resume_goes_on(policy, operator):
@@ -58,19 +58,19 @@ def test_a_joint_that_jumps_is_named_and_only_resume_goes_on(policy, operator):
     policy.change = jumped
     sentence = "elbow_flex jumped by +2.00 rad: look at its encoder or driver"
     operator.wait(
-        policy.drives(lambda: any(sentence in r for r in reasons(operator)), HERE), 30.0, "word of the jump"
+        policy.drives(lambda: any(sentence in r for r in reasons(operator)), HERE), 90.0, "word of the jump"
     )
     policy.change = None
     wait_for(policy, operator, Motion.HOLDING)
     for_a_second(operator, policy)
     line = operator.wait(
-        policy.drives(lambda: operator.diagnostics.get("trajectory: motion"), HERE), 30.0, "diagnostics"
+        policy.drives(lambda: operator.diagnostics.get("trajectory: motion"), HERE), 90.0, "diagnostics"
     )
     operator.wait(
         policy.drives(
             lambda: operator.diagnostics["trajectory: motion"].level == DiagnosticStatus.ERROR, HERE
         ),
-        30.0,
+        90.0,
         f"an error, not {line.message}",
     )
     assert operator.motions[-1].state == Motion.HOLDING and sentence in operator.motions[-1].reasons[0]
@@ -81,7 +81,7 @@ def test_a_joint_that_jumps_is_named_and_only_resume_goes_on(policy, operator):
 def test_joints_that_were_put_elsewhere_with_a_word_begin_anew(policy, operator):
     beginning = operator.motions[-1].beginning
     future = operator.node.create_client(Trigger, "trajectory/reset").call_async(Trigger.Request())
-    operator.wait(policy.drives(future.done, HERE), 30.0, "answer of ~/reset")
+    operator.wait(policy.drives(future.done, HERE), 90.0, "answer of ~/reset")
     there = HERE + 0.7
     policy.goal = there
     operator.wait(
@@ -91,7 +91,7 @@ def test_joints_that_were_put_elsewhere_with_a_word_begin_anew(policy, operator)
             ),
             there,
         ),
-        30.0,
+        90.0,
         "motion from there",
     )
     assert not any("jumped" in reason for reason in reasons(operator))
@@ -118,7 +118,7 @@ def test_a_joint_that_is_missing_or_no_number_is_named_in_motion(policy, operato
                 ),
                 HERE,
             ),
-            30.0,
+            90.0,
             words,
         )
         policy.change = None
@@ -147,7 +147,7 @@ def test_a_second_publisher_is_named_and_stops_it(policy, operator, topic, kind,
     try:
         stranger.create_publisher(kind, topic, qos.COMMAND)
         operator.wait(
-            policy.drives(lambda: any(sentence in r for r in reasons(operator)), HERE), 30.0, "the stranger"
+            policy.drives(lambda: any(sentence in r for r in reasons(operator)), HERE), 90.0, "the stranger"
         )
         wait_for(policy, operator, Motion.HOLDING)
         assert sentence in operator.process.log

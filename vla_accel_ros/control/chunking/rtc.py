@@ -132,13 +132,12 @@ class RealTimeChunking:
 
     def begin(self, request: Request) -> None:
         """Make an action request agree with the chunk that is being executed, if there is one."""
-        assert request.prefix is not None
-        stamp_ns, now_ns = request.prefix.stamp_ns, self._clock_ns()
+        stamp_ns, now_ns = request.frame.stamp_ns, self._clock_ns()
         with self._lock:
             begun = _Begun(self._age, now_ns, again=stamp_ns == self._newest_ns)
             self._begun[request], self._newest_ns = begun, stamp_ns
             delay_s = self._again_s(now_ns - stamp_ns) if begun.again else self.delay_s
-            previous = self._agreeing(request.prefix, delay_s)
+            previous = self._agreeing(request.frame, delay_s)
         if previous is not None:
             request.agreement = self._agreement(previous, stamp_ns, delay_s)
             self.counts["trained" if request.agreement.method == "trained" else "guided"] += 1

@@ -22,10 +22,10 @@ from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import DENOISE, MicroBatch, Request, failing_alone
-from vla_accel_ros.engine.stages.captured_seats import CapturedSeats
-from vla_accel_ros.engine.stages.host_buffers import Pending, Samples
-from vla_accel_ros.engine.stages.plain_stages import CapturedPlainSeats, PlainStages
-from vla_accel_ros.engine.stages.seats import PlainSeats, Seats
+from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats
+from vla_accel_ros.engine.stages.denoise.seats import PlainSeats, Seats
+from vla_accel_ros.engine.stages.memory.host_buffers import Pending, Samples
+from vla_accel_ros.engine.stages.plain.stages import CapturedPlainSeats, PlainStages
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.flow.committed import Committed
 from vla_accel_ros.models.flow.inpainting import Inpainting
@@ -85,7 +85,8 @@ class FlowActor:
                 f"are needed: give at least {count + BESIDE}."
             )
         if count and isinstance(stages, Stages):
-            self._seats = CapturedSeats(stages, count, config.steps, committed=policy.trained_delay > 0)
+            committed, by_load = policy.trained_delay > 0, config.seats_by_load
+            self._seats = CapturedSeats(stages, count, config.steps, committed=committed, by_load=by_load)
         elif count and isinstance(stages, PlainStages):
             self._seats = CapturedPlainSeats(stages, count, config.steps)
         elif count:
@@ -124,8 +125,7 @@ class FlowActor:
 
     def begin(self, request: Request) -> None:
         """Prepare noise and state, and take a seat. Raises ValueError for what the policy cannot take."""
-        prefix = request.prefix
-        assert prefix is not None
+        prefix = request.frame
         policy = cast(FlowPolicy, prefix.embodiment.policy)
         if request.committed is not None and request.guidance is not None:
             raise ValueError("act was given guidance and committed; they are two ways to agree, give one.")
@@ -225,8 +225,7 @@ class FlowActor:
         return None if given is None else Inpainting.of(given, self.horizon, self._policy.config.action_dim)
 
     def _whole(self, request: Request) -> Pending:
-        prefix, doing = request.prefix, request.progress
-        assert prefix is not None
+        prefix, doing = request.frame, request.progress
         steps = self._config.steps if request.steps is None else request.steps
         flow_times(steps, self._time_rule)
         if self._stages is None or doing.exact:
@@ -274,8 +273,7 @@ class FlowActor:
                     request.finished = True
 
     def _chunk(self, request: Request, made: Samples) -> Chunk:
-        prefix, doing = request.prefix, request.progress
-        assert prefix is not None
+        prefix, doing = request.frame, request.progress
         actions = doing.policy.actions(torch.from_numpy(made.actions[0]), doing.origin)
         if request.committed is not None:
             actions[: len(request.committed)] = request.committed

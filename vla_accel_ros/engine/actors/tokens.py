@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.config import EngineConfig
-from vla_accel_ros.engine.frames.prefill import EncodeOnly
+from vla_accel_ros.engine.frames import EncodeOnly
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.policies.tokens import draft_lengths, most_riders
 from vla_accel_ros.engine.profile import Times
@@ -49,14 +49,12 @@ def check(request: Request) -> None:
 
 def _count(request: Request) -> int:
     """K, the tokens of an action of the request's robot."""
-    assert request.prefix is not None
-    return request.prefix.embodiment.policy.joints
+    return request.frame.embodiment.policy.joints
 
 
 def _finish(request: Request) -> None:
     """All tokens are there: make them an action of the request's robot."""
-    prefix = request.prefix
-    assert prefix is not None
+    prefix = request.frame
     del request.tokens[_count(request) :]
     request.finished = True
     with failing_alone(request):
@@ -108,8 +106,7 @@ class TokenActor:
     def run(self, batch: MicroBatch) -> None:
         """Every request to its end."""
         for request in batch.requests:
-            prefix = request.prefix
-            assert prefix is not None
+            prefix = request.frame
             kv = self._pool.view(prefix.slot, prefix.n_tokens)
             hidden = self._last_hidden(prefix.slot, prefix.n_tokens)[None]
             room = self._tail.view(0, self._tail.max_tokens)
@@ -162,8 +159,7 @@ class PackedTokenActor:
 
     def begin(self, request: Request) -> None:
         """Raises PoolExhausted if the frame is being acted on already and no other slot is free."""
-        assert request.prefix is not None
-        slot = request.prefix.slot
+        slot = request.frame.slot
         self._slots[request] = self._pool.acquire() if slot in self._slots.values() else slot
         request.state = None
 
@@ -175,8 +171,7 @@ class PackedTokenActor:
         segments = [*self._decodes(riding), *(self._prefill(request, batch.draft) for request in new)]
         hidden = self._forward(segments)
         for place, request in enumerate(new, len(riding)):
-            assert request.prefix is not None
-            hidden[place] = hidden[place][:, request.prefix.n_tokens - 1 :]
+            hidden[place] = hidden[place][:, request.frame.n_tokens - 1 :]
         said = self._said(hidden)
         for request, ids in zip([*riding, *new], said, strict=True):
             request.tokens += ids if request.stage == DECODE else _verified(ids, batch.draft)
@@ -250,8 +245,7 @@ class PackedTokenActor:
         return made
 
     def _prefill(self, request: Request, draft: tuple[int, ...]) -> Segment:
-        prefix = request.prefix
-        assert prefix is not None
+        prefix = request.frame
         x = self._encoded.embeddings(prefix.slot, prefix.n_tokens)
         if draft:
             ids = torch.tensor([draft], device=x.device)
@@ -265,8 +259,7 @@ class PackedTokenActor:
         ids = torch.tensor([[request.tokens[-1] for request in riding]], device=self._policy.device)
         made = []
         for request, x in zip(riding, model.embed_tokens(ids).split(1, dim=1), strict=True):
-            prefix = request.prefix
-            assert prefix is not None
+            prefix = request.frame
             known = prefix.n_tokens + len(request.tokens) - 1  # the last token is not in the slot yet
             slot, span = self._slots[request], self._pool.span
             made.append(Segment(x, (span(slot, 0, known),), out=span(slot, known, known + 1)))

@@ -1,8 +1,9 @@
 """A lane: where one micro-batch runs at a time.
 
 A caller that waits for a request may step a lane that nobody steps, so a script needs no thread. A running
-stack gives each lane a thread of its own (`Lane.start`). Lanes of one scheduler run at once; what each has of
-the GPU (a stream, its priority, a set of processors) is in the context that it computes in.
+stack gives each lane a thread of its own (`Lane.start`) while streams of robots run (`Streams`). Lanes of one
+scheduler run at once; what each has of the GPU (a stream, its priority, a set of processors) is in the
+context that it computes in.
 
 A lane with a thread runs ahead: while the GPU computes a short micro-batch, the next one is chosen and
 launched behind it, and only then is the result waited for. So the GPU does not wait for the host.
@@ -13,9 +14,9 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vla_accel_ros.engine.request import DENOISE, MicroBatch, Request
 
@@ -41,6 +42,14 @@ class Launched:
         A group of a frame is not: two of them would be put before an action.
         """
         return self.wait is not None and self.batch.stage == DENOISE and self.batch.steps == 1
+
+    def complete(self) -> None:
+        """Return when its results are there. What is raised meanwhile is the error of all that have none."""
+        try:
+            if self.wait is not None:
+                self.wait()
+        except Exception as error:
+            _fail([r for r in self.batch.requests if not (r.finished or r.released)], error)
 
 
 class Lane:
@@ -78,6 +87,18 @@ class Lane:
         """Whether the caller is its thread."""
         return self._thread is threading.current_thread()
 
+    def launch(self, batch: MicroBatch, run: Callable[[MicroBatch], Callable[[], None] | None]) -> Launched:
+        """Have what is not finished of it computed, waiting only for what `run` waits for."""
+        alive = tuple(request for request in batch.requests if not request.finished)
+        launched = Launched(batch, self.chosen_s, computed=bool(alive))
+        try:
+            if alive:
+                with self.timing(batch):
+                    launched.wait = run(replace(batch, requests=alive))
+        except Exception as error:
+            _fail(alive, error)
+        return launched
+
     def start(self, turn: Callable[[Callable[[], bool]], object]) -> None:
         """Call `turn` again and again in a thread. It runs something, or waits until something may be new or
         until its argument, a function, returns True: the lane is being stopped."""
@@ -99,6 +120,11 @@ class Lane:
         self._thread = None
 
 
+def _fail(requests: Iterable[Request], error: Exception) -> None:
+    for request in requests:
+        request.error, request.finished = error, True
+
+
 def _run(turn: Callable[[Callable[[], bool]], object], stopping: threading.Event) -> None:
     while not stopping.is_set():
         turn(stopping.is_set)
@@ -108,3 +134,56 @@ def sleep_s(wake_s: float, now_s: float | None = None) -> float:
     """How long to wait until wake_s, of time.monotonic: not for ever, and not less than nothing."""
     left_s = wake_s - (time.monotonic() if now_s is None else now_s)
     return _LONGEST_WAIT_S if math.isinf(left_s) else min(max(left_s, 0.0), _LONGEST_WAIT_S)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What a running stream tells and is told. due_s: when its next frame is expected, by the clock. on_ran:
+    told of each micro-batch and when it began."""
+
+    due_s: Callable[[], float] = lambda: math.inf
+    on_ran: Callable[[MicroBatch, float], None] = lambda batch, began_s: None
+
+
+class Streams:
+    """running: by robot. start, stop: called with the first of them, and after the last."""
+
+    def __init__(self, start: Callable[[], None], stop: Callable[[], None]) -> None:
+        self.running: dict[str, Stream] = {}
+        self._start, self._stop = start, stop
+        self._joining, self._ending = threading.Condition(), False
+
+    def join(self, robot: str, stream: Stream) -> None:
+        """A robot's stream begins. Raises ValueError if it runs."""
+        with self._joining:
+            self._joining.wait_for(lambda: not self._ending)
+            if robot in self.running:
+                raise ValueError(f"a stream of robot '{robot}' runs on this engine already; stop it first.")
+            self.running[robot] = stream
+            if len(self.running) == 1:
+                self._start()
+
+    def leave(self, robot: str) -> bool:
+        """A robot's stream ends. Returns whether others go on; False if it did not run."""
+        with self._joining:
+            if self.running.pop(robot, None) is None:
+                return False
+            if self.running:
+                return True
+            self._ending = True
+        try:
+            self._stop()
+        finally:
+            with self._joining:
+                self._ending = False
+                self._joining.notify_all()
+        return False
+
+    def due_s(self) -> float:
+        """When the next frame of any is expected."""
+        return min((stream.due_s() for stream in tuple(self.running.values())), default=math.inf)
+
+    def ran(self, batch: MicroBatch, began_s: float) -> None:
+        """Tell all of a micro-batch."""
+        for stream in tuple(self.running.values()):
+            stream.on_ran(batch, began_s)

@@ -206,5 +206,5 @@ def _kept(streams: LaneStreams) -> Iterator[None]:
 
 
 def _current(stages: Stages) -> tuple[Any, torch.cuda.Stream | None]:
-    name = stages.partition(None)
+    name = stages.partition()
     return name, stages.partitions[name]

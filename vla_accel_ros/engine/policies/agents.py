@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from vla_accel_ros.engine.config import Split
 from vla_accel_ros.engine.policies.partition import sms_of_actions
-from vla_accel_ros.engine.policies.policy import by_priority
+from vla_accel_ros.engine.policies.policy import Policy, by_priority
 from vla_accel_ros.engine.request import ASK, DECODE, ENCODE, OBSERVE, PREFILL, MicroBatch, Request
 
 VISION, LANGUAGE = "vision", "language"
@@ -82,7 +82,7 @@ def best_splits(measured: Mapping[int, Beside], tokens: float) -> tuple[int, int
     return min(pairs, key=lambda pair: expected_s(measured[pair[0]], measured[pair[1]], tokens))
 
 
-class PrefillFirst:
+class PrefillFirst(Policy):
     """One lane: screens go first, and answers are decoded when none waits or more than `limit` are open.
 
     limit 0 finishes each request before the next begins.
@@ -99,14 +99,8 @@ class PrefillFirst:
         screen, asks = _screen(ready), _asks(ready)
         return _decode(asks) if screen is None or len(asks) > self._limit else screen
 
-    def ran(self, batch: MicroBatch, took_s: float) -> None:
-        pass
 
-    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
-        return math.inf
-
-
-class ChunkedPrefill:
+class ChunkedPrefill(Policy):
     """One lane: a prompt is prefilled `chunk` tokens at a time, and each forward decodes a token of every
     open answer as well (Sarathi-Serve). Nothing is decoded while a screen is encoded."""
 
@@ -125,14 +119,8 @@ class ChunkedPrefill:
             return screen
         return MicroBatch(PREFILL, (*asks, *screen.requests), steps=self._chunk)
 
-    def ran(self, batch: MicroBatch, took_s: float) -> None:
-        pass
 
-    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
-        return math.inf
-
-
-class SideBySide:
+class SideBySide(Policy):
     """Two lanes, VISION and LANGUAGE: answers are decoded beside encode and prefill.
 
     shares: of decoding beside ENCODE and beside PREFILL; empty: two streams of one GPU that is not divided.
@@ -175,9 +163,6 @@ class SideBySide:
     def ran(self, batch: MicroBatch, took_s: float) -> None:
         if batch.requests[-1].want == OBSERVE:
             self._running = False
-
-    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
-        return math.inf
 
 
 def _screen(ready: Sequence[Request]) -> MicroBatch | None:

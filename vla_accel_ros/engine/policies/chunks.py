@@ -15,23 +15,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vla_accel_ros.engine.policies.policy import Setup, by_priority, frame_first, see
+from vla_accel_ros.engine.policies.policy import Policy, Setup, by_priority, frame_first, see
 from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, REWORD, MicroBatch, Request
 
 
-class WholeChunks:
+class WholeChunks(Policy):
     """One chunk at a time, all its steps in one micro-batch."""
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
         return frame_first(ready)
-
-    def ran(self, batch: MicroBatch, took_s: float) -> None:
-        pass
-
-    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
-        return math.inf
 
 
 class StaggeredChunks(WholeChunks):

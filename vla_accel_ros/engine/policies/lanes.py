@@ -36,7 +36,7 @@ def lanes_of(config: EngineConfig) -> Mapping[str, tuple[str, ...]]:
     return FIRST_APART if apart else LANES[config.lanes]
 
 
-class InLanes:
+class InLanes(Policy):
     """A policy for each lane, and the kinds that it runs."""
 
     def __init__(self, lanes: Mapping[str, tuple[tuple[str, ...], Policy]]) -> None:

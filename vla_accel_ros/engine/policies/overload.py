@@ -80,7 +80,7 @@ class _Held:
     counted: int = 0
 
 
-class Degrading:
+class Degrading(Policy):
     """What `first` chooses of what is not given up. Its time is that of `next`, and what micro-batches took.
 
     degradation: read it from any thread.

@@ -135,7 +135,7 @@ def split_for(pending: int, sets: Sequence[Split]) -> Split:
     return next(split for split in sizes if split.actions >= wanted)
 
 
-class InPartitions:
+class InPartitions(Policy):
     """A policy whose micro-batches name their split, by how many frames wait.
 
     lanes: which kinds run in which. sets: the captured splits, () or one = micro-batches name none. How many

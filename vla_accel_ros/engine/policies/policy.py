@@ -28,7 +28,8 @@ class Setup:
 
 
 class Policy(Protocol):
-    """Chooses the next micro-batch."""
+    """Chooses the next micro-batch. A subclass writes `next`, and of the rest what it decides; what is not a
+    subclass has all three."""
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
@@ -42,11 +43,11 @@ class Policy(Protocol):
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
         """A micro-batch took so long; its requests have the results."""
-        ...
+        return None
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
         """When to ask again, if nothing new comes until then."""
-        ...
+        return math.inf
 
 
 def frame_first(ready: Sequence[Request]) -> MicroBatch | None:

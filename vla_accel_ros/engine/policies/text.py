@@ -28,7 +28,7 @@ TOKEN_S = 0.001
 """What a token is expected to take before one was measured: little, so that the first is measured soon."""
 
 
-class TextInSlack:
+class TextInSlack(Policy):
     """What `first` chooses, and text when it chooses nothing. profile: what a token is expected to take."""
 
     def __init__(self, first: Policy, profile: Profile) -> None:
@@ -80,19 +80,13 @@ class TextInSlack:
         return max(begun_s, begun_s if self._wrote_s is None else self._wrote_s) + self._patience_s
 
 
-class TextAlone:
+class TextAlone(Policy):
     """Text in a lane where nothing is more urgent than it, but a frame that is computed again for it."""
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
         return see(ready) or _text([request for request in ready if request.want == ASK])
-
-    def ran(self, batch: MicroBatch, took_s: float) -> None:
-        pass
-
-    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
-        return math.inf
 
 
 def _text(asks: list[Request]) -> MicroBatch | None:

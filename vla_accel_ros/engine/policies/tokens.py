@@ -32,7 +32,7 @@ from vla_accel_ros.engine.config import (
     SPECULATIVE,
     TOKEN_MODES,
 )
-from vla_accel_ros.engine.policies.policy import Setup, see
+from vla_accel_ros.engine.policies.policy import Policy, Setup, see
 from vla_accel_ros.engine.profile import Times
 from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Request
 
@@ -89,7 +89,7 @@ def _cheapest(names: list[str], cost: dict[str, float]) -> list[str]:
     return [name for name in names if cost[name] <= (1.0 + ALIKE) * least]
 
 
-class TokenFrames:
+class TokenFrames(Policy):
     """The schedule of frames, fixed or chosen anew before each.
 
     mode: of TOKEN_MODES. prefer: of PREFERENCES. tokens: K, the most of any robot. times: measured; needed
@@ -146,9 +146,6 @@ class TokenFrames:
                 self._last[request.robot] = request.instruction, tuple(request.tokens)
         if any(request.cancelled for request in self._drafts):
             self._drafts = {one: draft for one, draft in self._drafts.items() if not one.cancelled}
-
-    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
-        return math.inf
 
     def schedule(self) -> str:
         """Of SCHEDULES, for the next frame."""

@@ -218,7 +218,7 @@ class PackedForward:
     def _rows(self, segment: Segment) -> Rows:
         last = segment.first + segment.x.shape[1]
         if segment.condition is not None:
-            raise ValueError("a segment has a condition: modulated norms are engine.stages.captured_seats's")
+            raise ValueError("a segment has a condition: packed forwards have no modulated norms")
         if last > self._positions:
             raise ValueError(f"a row has position {last - 1}, but there are {self._positions}: give more")
         places = [self._where(part) for part in segment.past]

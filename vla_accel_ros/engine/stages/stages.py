@@ -19,16 +19,16 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.stages.denoise import Denoise, Form, Guides
-from vla_accel_ros.engine.stages.finish import Finish
-from vla_accel_ros.engine.stages.groups import Frame, Groups
-from vla_accel_ros.engine.stages.host_buffers import Pending
-from vla_accel_ros.engine.stages.offload_report import OffloadReport, measure
+from vla_accel_ros.engine.stages.denoise.denoise import Denoise, Form, Guides
+from vla_accel_ros.engine.stages.denoise.wide import MOST_NARROW, Wide
+from vla_accel_ros.engine.stages.memory.host_buffers import Pending
+from vla_accel_ros.engine.stages.memory.offload_report import OffloadReport, measure
 from vla_accel_ros.engine.stages.precision import EXACT, Small, check
-from vla_accel_ros.engine.stages.prefill import Encode, Prefill, tower_of
-from vla_accel_ros.engine.stages.prefill_fp8 import EncodeFp8, PrefillFp8
+from vla_accel_ros.engine.stages.prefill.encode import Encode, EncodeFp8, tower_of
+from vla_accel_ros.engine.stages.prefill.finish import Finish
+from vla_accel_ros.engine.stages.prefill.groups import Frame, Groups
+from vla_accel_ros.engine.stages.prefill.prefill import Prefill, PrefillFp8
 from vla_accel_ros.engine.stages.stage import InOrder, Memory, Stage
-from vla_accel_ros.engine.stages.wide import MOST_NARROW, Wide
 from vla_accel_ros.kernels.ops import Ops, ops_for
 from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow
@@ -64,11 +64,11 @@ class Stages:
     pool's device. prefix_ops: the same for encode and prefill; None = ops. precision: see
     engine.stages.precision. rule: how pixels become the network's. joints: numbers of an action that the
     magnitudes of updates count where a call does not say; None = all. offload: share of the image encoder's
-    layers whose weights are streamed, see engine.stages.offload.
+    layers whose weights are streamed, see engine.stages.memory.offload.
     partitions: streams by a name for each, on which stages that are called for that partition are captured,
-    so that their graphs keep its processors and priority; None, which is there, is no partition. A call that
-    names none is for that of the stream which it is in, if there is one. groups: of layers, in which a prefix
-    can be computed by `groups` (engine.stages.groups), beside whole ones; 1 = there are none.
+    so that their graphs keep its processors and priority; None, which is there, is no partition. A call is
+    for that of the stream which it is in, if there is one. groups: of layers, in which a prefix can be
+    computed by `groups` (engine.stages.prefill.groups), beside whole ones; 1 = there are none.
     Raises RuntimeError on a GPU without triton, ValueError for a precision that the device does not have, or
     weights that the host does not have the memory for.
     """
@@ -124,10 +124,9 @@ class Stages:
         batches: Iterable[int] = (1,),
         progress: Progress = lambda name, done, total: None,
         forms: Iterable[Form] = (Form.FREE,),
-        partition: Hashable = None,
     ) -> None:
         """Make and capture stages ahead: for numbers of images, prompt lengths, steps and chunks at once, and
-        forms of chunks, for one partition.
+        forms of chunks, in the partition of the current stream.
 
         A free slot of the pool is used meanwhile: raises PoolExhausted if there is none.
         """
@@ -141,7 +140,7 @@ class Stages:
                 for bucket in buckets:
                     prompt = torch.zeros(bucket, dtype=torch.int64)
                     name = f"prefix of {count} images and {bucket} words"
-                    made.append((name, partial(self._build_prefix, images, prompt, slot, partition)))
+                    made.append((name, partial(self._build_prefix, images, prompt, slot)))
             for number in sorted(set(steps)):
                 for batch in sorted(set(batches)):
                     noise = torch.zeros(batch, config.horizon, config.action_dim, device=device)
@@ -150,7 +149,7 @@ class Stages:
                     for form in sorted(set(forms)):
                         name = f"{number} denoising steps of {batch} {CHUNKS[form]}"
                         guides = [_example(form, noise[0].cpu())] * batch
-                        made.append((name, partial(self.act, *given, guides, partition)))
+                        made.append((name, partial(self.act, *given, guides)))
             for done, (name, make) in enumerate(made):
                 progress(name, done, len(made))
                 make()
@@ -177,20 +176,18 @@ class Stages:
         prompts: Sequence[Tensor] | Callable[[], Sequence[Tensor]],
         slots: Sequence[int],
         taken: Callable[[], None] = lambda: None,
-        partition: Hashable = None,
     ) -> list[int]:
         """Write prefixes into pool slots; returns their lengths.
 
         frames: V images each, the same V for all. prompts: int64 [t] each, or what gives them, called
         while the images are encoded. slots: one for each. taken: called once the images are needed no longer;
         what it raises ends the call. Only that is waited for; the rest is ordered by the current stream.
-        partition: see `partitions`.
         """
         batch, views = len(frames), len(frames[0])
         encode = self.encode(batch * views)
         with self.prefixing():
             encode.upload.begin([image for frame in frames for image in frame])
-            self.replay(encode, self.partition(partition))
+            self.replay(encode, self.partition())
             encode.upload.read()
             try:
                 prompts = prompts() if callable(prompts) else prompts
@@ -202,11 +199,11 @@ class Stages:
             for slot, seen in zip(slots, encode.tokens.split(tokens), strict=True):
                 self.images[slot, :tokens].copy_(seen)
             prefill.set(prompts, slots)
-            self.replay(prefill, self.partition(partition))
+            self.replay(prefill, self.partition())
         return [tokens + len(prompt) for prompt in prompts]
 
     @torch.inference_mode()
-    def reword(self, source: int, tokens: int, prompt: Tensor, slot: int, partition: Hashable = None) -> int:
+    def reword(self, source: int, tokens: int, prompt: Tensor, slot: int) -> int:
         """Write the prefix of a slot's images, so many tokens, and another prompt into another slot.
 
         Returns its length. The images are not encoded again: they were kept when they were observed.
@@ -217,7 +214,7 @@ class Stages:
             encode.tokens.copy_(self.images[source, :tokens])
             self.images[slot, :tokens].copy_(encode.tokens)
             prefill.set([prompt], [slot])
-            self.replay(prefill, self.partition(partition))
+            self.replay(prefill, self.partition())
         return tokens + len(prompt)
 
     @torch.inference_mode()
@@ -229,16 +226,15 @@ class Stages:
         lengths: Sequence[int],
         steps: int,
         guides: Guides | None = None,
-        partition: Hashable = None,
         joints: Sequence[int] | None = None,
     ) -> Flow:
         """Sample a chunk from each of some prefixes; what it returns is on the device.
 
         noise float32 [B, H, A]; state float32 [B, S], for pi0; slots, lengths: of the prefixes, B each;
-        guides: what each chunk must agree with, None = all are free. partition: see `partitions`. joints: of
-        each chunk, see Denoise.
+        guides: what each chunk must agree with, None = all are free. joints: of each chunk,
+        see Denoise.
         """
-        with self._denoised(noise, state, slots, lengths, steps, guides, partition, joints) as stage:
+        with self._denoised(noise, state, slots, lengths, steps, guides, joints) as stage:
             return Flow(stage.x.clone(), stage.update.clone())
 
     @torch.inference_mode()
@@ -250,12 +246,11 @@ class Stages:
         lengths: Sequence[int],
         steps: int,
         guides: Guides | None = None,
-        partition: Hashable = None,
         joints: Sequence[int] | None = None,
     ) -> Pending:
         """As `act`, but the chunks come to the host. Once the stage is captured nothing is waited for or
         allocated on the device here; inputs may be of the host, whose memory need not be page-locked."""
-        with self._denoised(noise, state, slots, lengths, steps, guides, partition, joints) as stage:
+        with self._denoised(noise, state, slots, lengths, steps, guides, joints) as stage:
             return stage.pending()
 
     @contextmanager
@@ -267,26 +262,25 @@ class Stages:
         lengths: Sequence[int],
         steps: int,
         guides: Guides | None,
-        partition: Hashable,
         joints: Sequence[int] | None,
     ) -> Iterator[Denoise]:
         """The stage, with these chunks in it."""
         stage = self.denoise(len(slots), steps)
         with self._locks["denoise", len(slots), steps], stage.call():
             stage.set(noise, state if stage.alone else None, slots, lengths, guides, joints)
-            self.replay(stage, self.partition(partition))
+            self.replay(stage, self.partition())
             yield stage
 
     @torch.inference_mode()
-    def last_hidden(self, slot: int, length: int, partition: Hashable = None) -> Tensor:
+    def last_hidden(self, slot: int, length: int) -> Tensor:
         """The hidden state [W] after the final norm of a prefix's last token, which text begins with."""
         stage = self._stage(
             ("finish",),
             lambda: Finish(self.model, self.prefix, self.pool, self.tables, self.carry, self.make_ops()),
         )
         with self._locks["finish",]:
-            stage.set([slot], [length])
-            self.replay(stage, self.partition(partition))
+            stage.set(slot, length)
+            self.replay(stage, self.partition())
             return stage.hidden[0, 0].clone()
 
     def encode(self, images: int) -> Encode:
@@ -360,21 +354,17 @@ class Stages:
         self.record(stage, partition)
         stage.run()
 
-    def partition(self, given: Hashable) -> Hashable:
-        """What a call is for: what it says, else the partition of the current stream."""
-        return self.current_partition() if given is None else given
-
-    def current_partition(self) -> Hashable:
-        """That of the current stream; None if it is none of theirs."""
+    def partition(self) -> Hashable:
+        """That of the current stream, which a call is for; None if it is none of theirs."""
         if len(self.partitions) == 1:
             return None
         current = torch.cuda.current_stream(self.pool.k.device)
         return next((name for name, stream in self.partitions.items() if stream == current), None)
 
-    def _build_prefix(self, images: np.ndarray, prompt: Tensor, slot: int, partition: Hashable) -> None:
-        self.observe([images], [prompt], [slot], partition=partition)
+    def _build_prefix(self, images: np.ndarray, prompt: Tensor, slot: int) -> None:
+        self.observe([images], [prompt], [slot])
         if self.groups is not None:
-            self.groups.build(images, prompt, slot, partition)
+            self.groups.build(images, prompt, slot)
 
     def clean(self, steps: int) -> Expert:
         """The expert of so many steps, which has been made, with a row for flow time 0."""

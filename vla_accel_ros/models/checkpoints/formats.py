@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from vla_accel_ros.models.checkpoints.description import Description
+from vla_accel_ros.models.checkpoints.description import Description, Missing
 from vla_accel_ros.models.checkpoints.options import Options
 from vla_accel_ros.models.checkpoints.shards import INDEX, SINGLE, Stored, inside, read_table
 from vla_accel_ros.models.checkpoints.streaming import read, reading_order
+from vla_accel_ros.models.flow.committed import read_trained_delay
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.processing.norm_stats import read_json
 
@@ -122,3 +123,18 @@ def renamed(
     stored = {names[name]: table[name] for name in order}
     values = ((names[name], value) for name, value in read(table, order))
     return Weights(stored, values, fused or {}, time_rule)
+
+
+def trained_delay(contents: Contents, horizon: int) -> int:
+    """How many committed actions its policy may be given, which any format of a flow policy says in the same
+    field of config.json; see models.flow.committed.read_trained_delay. Errors name the file."""
+    try:
+        return read_trained_delay(contents.config, horizon)
+    except ValueError as error:
+        raise ValueError(f"{contents.folder / 'config.json'}: {error}") from error
+
+
+def delay_notes(contents: Contents, horizon: int, missing: Missing) -> list[str]:
+    """A note for a Description if there is such a delay; a wrong one is missing."""
+    delay = missing.read(trained_delay, contents, horizon, default=0)
+    return [f"trained to be given up to {delay} committed actions (rtc_method: trained)"] if delay else []

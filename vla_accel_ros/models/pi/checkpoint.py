@@ -11,10 +11,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from vla_accel_ros.models.checkpoints.description import Description, Missing, trained_range
-from vla_accel_ros.models.checkpoints.formats import OURS, Contents, Format, Weights, renamed
+from vla_accel_ros.models.checkpoints.formats import (
+    OURS,
+    Contents,
+    Format,
+    Weights,
+    delay_notes,
+    renamed,
+    trained_delay,
+)
 from vla_accel_ros.models.checkpoints.options import Options
 from vla_accel_ros.models.checkpoints.shards import Stored
-from vla_accel_ros.models.checkpoints.trained_delay import delay_notes, trained_delay
 from vla_accel_ros.models.config import PI0, PiConfig
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.pi.infer_config import infer_config

@@ -13,9 +13,15 @@ from typing import Any
 import numpy as np
 
 from vla_accel_ros.models.checkpoints.description import Description, Missing, Sizes, trained_range
-from vla_accel_ros.models.checkpoints.formats import OURS, Contents, Format, Weights
+from vla_accel_ros.models.checkpoints.formats import (
+    OURS,
+    Contents,
+    Format,
+    Weights,
+    delay_notes,
+    trained_delay,
+)
 from vla_accel_ros.models.checkpoints.options import Options
-from vla_accel_ros.models.checkpoints.trained_delay import delay_notes, trained_delay
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.pi.checkpoint import own_sizes, pi_weights, read_pi
 from vla_accel_ros.models.pi.infer_config import infer_config

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.layers.gemma import KV, Condition, Gemma, PerToken, RMSNorm
-from vla_accel_ros.models.layers.vision import Embeddings
+from vla_accel_ros.models.layers.vision import Embeddings, SigLIP
 from vla_accel_ros.models.pi.folded import Constants, FoldedLayer, Key
-from vla_accel_ros.models.pi.layout import PaliGemmaWithExpert
 
 __all__ = ["KV", "Pi", "time_embedding"]
 
@@ -50,6 +49,63 @@ class Fold(Protocol):
 
     def layer(self, index: int, model: Pi, fused: FoldedLayer) -> FoldedLayer:
         """Of a pi0: a layer with the norms in its matrices. fused: without them. Raises as constants."""
+
+
+class VisionTower(nn.Module):
+    """`vision_tower.vision_model`. Modules that only hold others give parameters their published names, which
+    come from wrapping Hugging Face's PaliGemma and Gemma in one."""
+
+    def __init__(self, config: PiConfig) -> None:
+        super().__init__()
+        self.vision_model = SigLIP(config.vision)
+
+
+class Projector(nn.Module):
+    """`multi_modal_projector.linear`"""
+
+    def __init__(self, config: PiConfig) -> None:
+        super().__init__()
+        self.linear = nn.Linear(config.vision.width, config.prefix.width)
+
+
+class PaliGemmaModel(nn.Module):
+    """`paligemma.model`"""
+
+    def __init__(self, config: PiConfig) -> None:
+        super().__init__()
+        self.vision_tower = VisionTower(config)
+        self.multi_modal_projector = Projector(config)
+        self.language_model = Gemma(config.prefix, modulated=False, vocab=config.vocab)
+
+
+class PaliGemma(nn.Module):
+    """`paligemma`, whose `lm_head` is the token embedding under a second name."""
+
+    def __init__(self, config: PiConfig) -> None:
+        super().__init__()
+        self.model = PaliGemmaModel(config)
+        self.lm_head = nn.Linear(config.prefix.width, config.vocab, bias=False, device="meta")
+        self.tie_weights()
+
+    def tie_weights(self) -> None:
+        self.lm_head.weight = self.model.language_model.embed_tokens.weight
+
+
+class GemmaExpert(nn.Module):
+    """`gemma_expert`"""
+
+    def __init__(self, config: PiConfig) -> None:
+        super().__init__()
+        self.model = Gemma(config.expert, modulated=config.kind == "pi05")
+
+
+class PaliGemmaWithExpert(nn.Module):
+    """`paligemma_with_expert`"""
+
+    def __init__(self, config: PiConfig) -> None:
+        super().__init__()
+        self.paligemma = PaliGemma(config)
+        self.gemma_expert = GemmaExpert(config)
 
 
 class Pi(nn.Module):

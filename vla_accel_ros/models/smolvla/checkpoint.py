@@ -13,11 +13,18 @@ from pathlib import Path
 import torch
 
 from vla_accel_ros.models.checkpoints.description import Description, Missing
-from vla_accel_ros.models.checkpoints.formats import Contents, Format, Weights, read_sizes, renamed
+from vla_accel_ros.models.checkpoints.formats import (
+    Contents,
+    Format,
+    Weights,
+    delay_notes,
+    read_sizes,
+    renamed,
+    trained_delay,
+)
 from vla_accel_ros.models.checkpoints.options import Options, Progress
 from vla_accel_ros.models.checkpoints.shards import Stored, check_table
 from vla_accel_ros.models.checkpoints.streaming import fill, on_meta, read
-from vla_accel_ros.models.checkpoints.trained_delay import delay_notes, trained_delay
 from vla_accel_ros.models.pi.lerobot_checkpoint import lerobot_description
 from vla_accel_ros.models.processing.conventions import LEROBOT
 from vla_accel_ros.models.processing.lerobot_processors import read_lerobot_normalizers

@@ -30,7 +30,7 @@ from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.timeline import Flows
 
-# A process that was asked to end is broken off after PATIENCE_S of nodes/shutdown.py.
+# A process that was asked to end is broken off after LONGEST_S of nodes/shutdown.py.
 _LONGEST_STOP_S = 1.2
 
 

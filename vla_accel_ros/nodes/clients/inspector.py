@@ -39,7 +39,7 @@ from vla_accel_ros.sensing.arrivals import Arrival, Inputs, Watched
 from vla_accel_ros.sensing.cameras.image import compressed_view, image_view
 from vla_accel_ros.sensing.ingest import Ingest
 
-ANSWER_S = 2.0
+ANSWER_S = 4.0
 DISCOVERY_S = 5.0
 # A publisher whose first word to a new subscription is lost says it again after Fast DDS' heartbeat of 3 s.
 MATCH_S = 4.0

@@ -27,6 +27,9 @@ from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.listener import Listener
 from vla_accel_ros.nodes.service_calls import answer, introduce
 
+ANSWER_S = 30.0
+"""How long a service may take to be found and to answer: a node that starts on a busy host is slow."""
+
 
 class Operator(Listener):
     """Talks to the nodes of one robot, and listens to them.
@@ -77,11 +80,11 @@ class Operator(Listener):
         """Ask something about what the robot sees; `answers` has what it says, under this prompt."""
         self._question.publish(String(data=question))
 
-    def cancel_answers(self, timeout_s: float = 10.0) -> str:
+    def cancel_answers(self, timeout_s: float = ANSWER_S) -> str:
         """Break off all answers; returns the node's sentence."""
         return self._trigger("inference/cancel_answers", timeout_s)
 
-    def reset(self, task: str, seed: int, timeout_s: float = 10.0) -> str:
+    def reset(self, task: str, seed: int, timeout_s: float = ANSWER_S) -> str:
         """Put the simulated scene into the start state of a task; returns its instruction."""
         request = ResetScene.Request(task=task, seed=seed)
         response = self.call(ResetScene, "sim_robot/reset", request, timeout_s, once=True)
@@ -89,15 +92,15 @@ class Operator(Listener):
             raise ValueError(response.message)
         return response.instruction
 
-    def hold(self, timeout_s: float = 10.0) -> str:
+    def hold(self, timeout_s: float = ANSWER_S) -> str:
         """Stop the robot smoothly until resume(); returns the node's sentence."""
         return self._trigger("trajectory/hold", timeout_s)
 
-    def resume(self, timeout_s: float = 10.0) -> str:
+    def resume(self, timeout_s: float = ANSWER_S) -> str:
         """End a hold(); returns the node's sentence."""
         return self._trigger("trajectory/resume", timeout_s, once=True)
 
-    def stop_cameras(self, *names: str, timeout_s: float = 10.0) -> None:
+    def stop_cameras(self, *names: str, timeout_s: float = ANSWER_S) -> None:
         """Silence these cameras of the simulated robot, and only these."""
         parameter = Parameter("stopped_cameras", value=",".join(names)).to_parameter_msg()
         request = SetParameters.Request(parameters=[parameter])
@@ -107,7 +110,7 @@ class Operator(Listener):
             raise ValueError(result.reason)
 
     def call(
-        self, kind: type, name: str, request: object, timeout_s: float = 10.0, once: bool = False
+        self, kind: type, name: str, request: object, timeout_s: float = ANSWER_S, once: bool = False
     ) -> Any:
         """The answer of a service of the robot's nodes.
 
@@ -132,7 +135,7 @@ class Operator(Listener):
             raise TimeoutError(f"no answer from {client.srv_name} within {timeout_s:g} s")
         return found
 
-    def introduce(self, node: str, timeout_s: float = 10.0) -> None:
+    def introduce(self, node: str, timeout_s: float = ANSWER_S) -> None:
         """Make a node know all clients that there are until now: its answers to others can be lost."""
         introduce(self.node, node, timeout_s, self._comes)
 

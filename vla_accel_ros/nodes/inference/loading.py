@@ -23,8 +23,8 @@ from vla_accel_ros.contract.findings import WARNING, refuse
 from vla_accel_ros.contract.model_check import ModelFacts, judge
 from vla_accel_ros.engine.config import EXACT, RESIDENT, EngineConfig
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.options import has_stages
 from vla_accel_ros.engine.robots import Embodiment
-from vla_accel_ros.engine.runner import has_stages
 from vla_accel_ros.engine.stages.stages import Progress as Preparing
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy, with_statistics
 from vla_accel_ros.models.checkpoints.options import Progress, find_device
@@ -65,6 +65,7 @@ class Load:
     action_hz: float = EngineConfig.action_hz
     staggered: int = EngineConfig.staggered
     staggering: str = EngineConfig.staggering
+    seats_by_load: bool = EngineConfig.seats_by_load
 
     def engine(
         self,
@@ -166,7 +167,7 @@ def warm_up(engine: Engine, contract: Contract) -> float:
 
     Returns how long it then takes from images to a chunk, in seconds.
     """
-    nothing = _nothing(engine, contract)
+    nothing = black_frame(engine, contract)
     with engine.observe(nothing) as prefix:
         engine.act(prefix)
         if engine.policy.answers:
@@ -179,7 +180,8 @@ def warm_up(engine: Engine, contract: Contract) -> float:
     return time.perf_counter() - started
 
 
-def _nothing(engine: Engine, contract: Contract) -> Observation:
+def black_frame(engine: Engine, contract: Contract) -> Observation:
+    """Black images, and joints in the middle of their ranges."""
     side = engine.policy.image_size
     middle = np.array([(joint.lower + joint.upper) / 2 for joint in contract.joints])
     black = np.zeros((side, side, 3), np.uint8)

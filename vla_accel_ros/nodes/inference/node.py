@@ -36,6 +36,7 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.session import session_of
 from vla_accel_ros.engine.streaming import Pace, Ports, Streaming, Text
+from vla_accel_ros.fleet.horizon import Horizons
 from vla_accel_ros.models.checkpoints.options import device_fault
 from vla_accel_ros.models.checkpoints.progress import Meter
 from vla_accel_ros.models.policies import FLOW
@@ -45,6 +46,7 @@ from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.environment import demo_contract, demo_model, lacks_profile
 from vla_accel_ros.nodes.graph import GraphCheck
 from vla_accel_ros.nodes.inference.chunk_output import ChunkOutput
+from vla_accel_ros.nodes.inference.horizon import ChunkHorizons
 from vla_accel_ros.nodes.inference.inputs import InputsTopic, of_observations
 from vla_accel_ros.nodes.inference.instruction import Instruction
 from vla_accel_ros.nodes.inference.loading import Load, choices
@@ -81,6 +83,7 @@ class InferenceNode(ManagedNode):
         if value(self, "engine") != "local":
             raise ValueError("engine is fleet: start the executable fleet_inference, which needs no GPU")
         load = self._choices()
+        Horizons(value(self, "horizon"))  # what is none is refused before a model is loaded
         engine = self._load(load, contract)
         image_hint = IMAGE_HINT if lacks_profile() else PROFILED_HINT
         self._policy, self._partitioned = engine.policy, engine.runner.partitioned
@@ -96,6 +99,8 @@ class InferenceNode(ManagedNode):
         }
         self._pace = ChunkPace(contract.chunk.max_age_s, min(pace["vision"].rate_hz, pace["action"].rate_hz))
         self._pace.expect(self._warm_s, self._warm_s + 1.0 / min(c.rate_hz for c in contract.cameras))
+        updates = engine.config.steps if engine.policy.acts == FLOW else 0
+        self._horizons = ChunkHorizons(value(self, "horizon"), updates, self.now_ns)
         ports = Ports(
             self._observe,
             self._ingest.observed,
@@ -105,6 +110,7 @@ class InferenceNode(ManagedNode):
             self._on_error,
             self._on_prefix,
             self._ingest.sets,
+            self._horizons.limit,
         )
         chunking = self._chunking(engine)
         self._stream = Streaming(
@@ -138,6 +144,7 @@ class InferenceNode(ManagedNode):
         self._pace.clear()
         self._inputs.promise()
         self._guiding.restart()
+        self._horizons.restart()
         self._chunks.open()
         self._stream.start()
 
@@ -220,6 +227,7 @@ class InferenceNode(ManagedNode):
         """Continue nothing that was begun so far."""
         assert self._stream is not None
         self._guiding.restart()
+        self._horizons.restart()
         self._stream.forget()
 
     def _on_instruction(self, message: String) -> None:
@@ -315,6 +323,7 @@ class InferenceNode(ManagedNode):
             ),
             self._graph.status(),
             of_chunking(self._guiding, self._contract.chunk.step_dt_s),
+            self._horizons.status(),
             *self._streams.statuses(now_ns),
             of_overload(self._stream.degradation),
             of_partition(self._partitioned),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vla_accel_ros.engine.config import LANES, STAGGERING, EngineConfig
+from vla_accel_ros.fleet.horizon import ALL
 from vla_accel_ros.nodes.params.fleet import OF_A_FLEET
 from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter
 
@@ -210,6 +211,13 @@ INFERENCE = (
         choices=STAGGERING,
     ),
     Parameter(
+        "seats_by_load",
+        EngineConfig.seats_by_load,
+        "A step of staggered chunks computes the fewest of 1, 2, 4, ... and all seats that hold its chunks, "
+        "so that empty seats cost less (docs/staggered.md). Chunks then differ by rounding with what is "
+        "denoised beside them, and a replay is near, not equal. Needs fast stages of pi0 or pi0.5.",
+    ),
+    Parameter(
         "time_rule",
         EngineConfig.time_rule,
         "How the flow time is stepped (models/flow/sampling.py); auto is the rule of whoever trained "
@@ -229,6 +237,13 @@ INFERENCE = (
         "action, so that chunks that overlap begin alike: smaller seams, as much success, and no smoother "
         "motion (docs/performance.md).",
         choices=("fresh", "coherent"),
+    ),
+    Parameter(
+        "horizon",
+        ALL,
+        "How many leading actions of a chunk may be executed before another comes: all, static:N, or as its "
+        "denoising or the chunk before it says: update_ratio:T, last_update:M, agreement:M, each with "
+        "+least:N and +elastic:N; '; PATTERN=...' for the tasks whose instruction matches (docs/horizon.md).",
     ),
     Parameter(
         "rtc",

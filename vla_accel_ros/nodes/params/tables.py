@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vla_accel_ros.nodes.params.cameras import CAMERA, SIM_ROBOT
+from vla_accel_ros.nodes.params.fleet_scheduler import FLEET_SCHEDULER
 from vla_accel_ros.nodes.params.inference import INFERENCE
 from vla_accel_ros.nodes.params.parameter import Parameter
 from vla_accel_ros.nodes.params.recorder import RECORDER
@@ -14,4 +15,5 @@ NODES: dict[str, tuple[Parameter, ...]] = {
     "sim_robot": SIM_ROBOT,
     "camera": CAMERA,
     "recorder": RECORDER,
+    "fleet_scheduler": FLEET_SCHEDULER,
 }

@@ -38,7 +38,7 @@ from vla_accel_ros.sensing.cameras.image import image_message
 from vla_accel_ros.sensing.cameras.ring_reader import RingReader
 
 _LOOK_S = 0.1
-# A process that was asked to end is broken off after PATIENCE_S of nodes/shutdown.py.
+# A process that was asked to end is broken off after LONGEST_S of nodes/shutdown.py.
 _PATIENCE_S = 0.7
 
 

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from vla_accel_ros.engine.stages.host_memory import PageLock, has_cuda
+from vla_accel_ros.engine.stages.memory.host_memory import PageLock, has_cuda
 from vla_accel_ros.sensing.cameras.ring import RECORD_BYTES, Record, read_header, read_record
 from vla_accel_ros.sensing.segment import View
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-END_S = 2.0
+END_S = 5.0
 LOG_LINES = 12
 
 

@@ -9,6 +9,7 @@ changes the scene or the instruction on the way.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -23,6 +24,7 @@ from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import ACT, Request
+from vla_accel_ros.fleet.horizon import ALL, Horizons, limited
 from vla_accel_ros.models.flow.noise import COHERENT, KINDS, coherent, fresh
 from vla_accel_ros.sim.controller import ArmControllers
 from vla_accel_ros.sim.robot import SimRobot
@@ -32,15 +34,23 @@ from vla_accel_ros.tools.demo_policy.recipe import CAMERAS
 from vla_accel_ros.types import Chunk, Observation
 
 FRAME_S = 1 / 30
+JOINING = 3
+"""Frames that a chunk comes before the end of the last: what is committed by then, and one action."""
+FURTHER = 1_000_000
+"""Noise of further samples is numbered from here."""
 CONDITIONS = ("normal", "shuffled", "blank", "still")
 
 
 @dataclass(frozen=True)
 class Timing:
-    """In camera frames of 1/30 s: a chunk every `period`, in force `latency` after its image."""
+    """In camera frames of 1/30 s: a chunk every `period`, in force `latency` after its image.
+
+    on_demand: no sooner than needed for the next chunk to be there when the last one's horizon ends.
+    """
 
     period: int = 3
     latency: int = 3
+    on_demand: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,17 +58,19 @@ class Handover:
     """How one chunk follows another: the trajectory buffer's mode, and for `rtc` what guides a chunk.
 
     execution_horizon: actions of a chunk that `block` executes; all when None. noise: what chunks begin with,
-    see models.flow.noise; of the episode's seed.
+    see models.flow.noise; of the episode's seed. horizon: see fleet.horizon.
     """
 
     mode: Mode = "blend"
     execution_horizon: int | None = None
     rtc: RtcSettings = field(default_factory=RtcSettings)
     noise: str = EngineConfig.noise
+    horizon: str = ALL
 
     def __post_init__(self) -> None:
         if self.noise not in KINDS:
             raise ValueError(f"noise is '{self.noise}'; use one of {KINDS}.")
+        Horizons(self.horizon)
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,7 @@ class Episode:
     jerk: RMS of the commanded arm joints at 30 Hz [rad/s^3].
     tracking: RMS distance of the arm joints from their command [rad].
     seam: RMS distance of a new chunk's arm joints from the commanded path where it takes over [rad].
+    chunks_per_s: made, from the beginning on. horizon: actions until the next was wanted, mean of the chunks.
     """
 
     task: str
@@ -82,10 +95,16 @@ class Episode:
     answers_asked: int
     tracking: float
     seam: float
+    chunks_per_s: float = 0.0
+    horizon: float = 0.0
+
+
+def unwatched(prefix: Prefix, chunk: Chunk) -> None:
+    """Nobody looks at chunks."""
 
 
 class Session:
-    """An engine and a robot that play episode after episode."""
+    """An engine and a robot that play episode after episode. watch: gets each chunk with its prefix."""
 
     def __init__(
         self,
@@ -94,9 +113,10 @@ class Session:
         contract: Contract,
         timing: Timing = Timing(),
         handover: Handover = Handover(),
+        watch: Callable[[Prefix, Chunk], None] = unwatched,
     ) -> None:
         self.engine, self.robot, self.contract, self.timing = engine, robot, contract, timing
-        self.handover = handover
+        self.handover, self.watch = handover, watch
         self.limits = JointLimits.of(contract.joints)
 
     def play(
@@ -147,6 +167,8 @@ class Session:
             answers_asked=asked,
             tracking=arm.tracking(),
             seam=arm.seam(),
+            chunks_per_s=len(thinker.horizons) / ((frame + 1) * FRAME_S),
+            horizon=float(np.mean(thinker.horizons)) if thinker.horizons else 0.0,
         )
 
     def observe(self, instruction: str, now_ns: int, blank: bool = False) -> Observation:
@@ -161,13 +183,15 @@ class Session:
 class _Thinker:
     """Chunks that come `latency` frames after their observation, from noise that only the seed decides.
 
-    With a period below the latency several are computed at once, as staggered chunks are.
+    With a period below the latency several are computed at once, as staggered chunks are. Attribute
+    `horizons`: of each chunk, actions until the next was wanted.
     """
 
     def __init__(self, session: Session, seed: int) -> None:
         self._session, self._seed = session, seed
         self._next, self._made, self._now_ns = 0, 0, 0
         self._pending: list[tuple[int, Request]] = []
+        self._horizons, self.horizons = Horizons(session.handover.horizon), list[int]()
         guided = session.handover.mode == "rtc"
         chunking = RealTimeChunking(session.engine, lambda: self._now_ns, session.handover.rtc)
         self._chunking = chunking if guided else None
@@ -184,8 +208,23 @@ class _Thinker:
         request = Request(ACT, prefix.robot, prefix=prefix, noise=self._noise(prefix.stamp_ns))
         request.on_begin = None if self._chunking is None else self._chunking.begin
         scheduler.wait(scheduler.submit(request))
-        self._next, self._made = frame + timing.period, self._made + 1
+        self._limit(request, prefix)
+        self._session.watch(prefix, cast(Chunk, request.result))
+        ahead = self.horizons[-1] - timing.latency - JOINING if timing.on_demand else 0
+        self._next, self._made = frame + max(timing.period, ahead), self._made + 1
         self._pending.append((frame + timing.latency, request))
+
+    def _limit(self, request: Request, prefix: Prefix) -> None:
+        """Give a chunk its horizon, for which it may take further samples."""
+        chunk = cast(Chunk, request.result)
+        samples = self._horizons.rule(prefix.instruction).policy.samples
+        shape = (self._session.engine.policy.config.horizon, self._session.engine.policy.config.action_dim)
+        first = FURTHER + self._made * samples
+        noises = [fresh(self._seed, first + i, shape) for i in range(samples)]
+        further = [self._session.engine.act(prefix, noise=noise).actions for noise in noises]
+        horizon = self._horizons.of(chunk, prefix.instruction, further)
+        self.horizons.append(horizon.wanted)
+        request.result = limited(chunk, horizon)
 
     def done(self, frame: int) -> list[Chunk]:
         """The chunks that are finished by now, each once."""

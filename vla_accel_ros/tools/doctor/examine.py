@@ -65,7 +65,8 @@ def examine(question: Question, tell: Callable[[str], object]) -> Examined:
         asked = {
             node: visitor.parameters(running[node], _ASKED[node]) if node in running else {} for node in NODES
         }
-        states = {node: visitor.state(name) for node, name in running.items()}
+        # Of one that does not answer nothing else is asked.
+        states = {node: visitor.state(name) if asked[node] else "" for node, name in running.items()}
         found["nodes"] = _nodes(visitor, there, running, states)
         found["clock"] = _clock(visitor, asked)
         contract, found["contract"] = _contract(question, asked)

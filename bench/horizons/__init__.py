@@ -1,0 +1,1 @@
+"""What bench/horizon.py measures: signals against errors, and episodes under execution horizons."""

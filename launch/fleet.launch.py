@@ -1,0 +1,91 @@
+"""The scheduler of a fleet: one model for all robots that ask it for chunks.
+
+It is started where the GPU is, in no robot's namespace; robots are found in the graph. Started again when it
+dies; it configures and activates itself unless `autostart` is false.
+"""
+
+import os
+
+from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
+from launch.actions import DeclareLaunchArgument, LogInfo, OpaqueFunction
+from launch.substitutions import LaunchConfiguration
+from launch_ros.actions import LifecycleNode
+from launch_ros.parameter_descriptions import ParameterValue
+
+from vla_accel_ros.nodes.environment import (
+    additional_environment,
+    discovery_environment,
+    enclave,
+    share_path,
+    who_may_command,
+)
+
+RESPAWN_DELAY_S = 2.0
+OVER_THE_FILE = ("contract", "model", "policy")
+
+
+def generate_launch_description() -> LaunchDescription:
+    arguments = [
+        ("namespace", "", "Namespace of the scheduler itself; robots are found in any."),
+        ("params_file", str(share_path("config/fleet.yaml")), "Parameters of the scheduler (YAML)."),
+        ("contract", "", "Contract of one of the robots (YAML). Empty: as in params_file, else the demo's."),
+        ("model", "", "Checkpoint folder. Empty: as in params_file, else the bundled demo policy."),
+        ("policy", "", "Whose turn it is, such as fifo or kairos. Empty: as in params_file."),
+        ("staggered", "", "Chunks denoised at once, 0 for one at a time. Empty: as in params_file."),
+        ("log_level", "info", "debug, info, warn, error or fatal."),
+        (
+            "fastdds_profile",
+            "",
+            "Fast DDS profile (XML). Empty: the one in your environment, else the package's.",
+        ),
+        (
+            "network",
+            "",
+            "From where the nodes can be found and commanded: localhost or subnet. Empty: as in your "
+            "environment, else subnet.",
+        ),
+        ("autostart", "true", "Configure and activate the node; false leaves that to a lifecycle manager."),
+        ("respawn", "true", f"Start the node again {RESPAWN_DELAY_S:.0f} s after it died."),
+    ]
+    declared = [
+        DeclareLaunchArgument(name, default_value=default, description=description)
+        for name, default, description in arguments
+    ]
+    return LaunchDescription([*declared, OpaqueFunction(function=scheduler)])
+
+
+def scheduler(context: LaunchContext) -> list[LaunchDescriptionEntity]:
+    def given(name: str) -> str:
+        return LaunchConfiguration(name).perform(context)
+
+    def typed(name: str, kind: type) -> ParameterValue:
+        return ParameterValue(LaunchConfiguration(name), value_type=kind)
+
+    parameters = {name: ParameterValue(given(name), value_type=str) for name in OVER_THE_FILE if given(name)}
+    parameters |= {"staggered": typed("staggered", int)} if given("staggered") else {}
+    reach = discovery_environment(given("network"))
+    environment = {**additional_environment(profile=given("fastdds_profile")), **reach}
+    return [
+        LogInfo(msg=who_may_command({**os.environ, **environment})),
+        LifecycleNode(
+            package="vla_accel_ros",
+            executable="fleet_scheduler",
+            name="fleet_scheduler",
+            namespace=LaunchConfiguration("namespace"),
+            parameters=[
+                LaunchConfiguration("params_file"),
+                {**parameters, "autostart": typed("autostart", bool)},
+            ],
+            ros_arguments=[
+                "--log-level",
+                LaunchConfiguration("log_level"),
+                "--enclave",
+                enclave(given("namespace"), "fleet_scheduler"),
+            ],
+            additional_env=environment,
+            respawn=LaunchConfiguration("respawn"),
+            respawn_delay=RESPAWN_DELAY_S,
+            output="screen",
+            emulate_tty=True,
+        ),
+    ]

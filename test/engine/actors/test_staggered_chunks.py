@@ -1,0 +1,367 @@
+"""Several chunks in progress through the front door: each the one that act would have made."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import JOINTS, make_observation, make_policy
+from frame_stream import FrameStream, held_slots
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openvla_builders import make_openvla_folder
+
+from vla_accel_ros.engine.actors.guidance import guidance_to
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.kv.prefixes import Prefix
+from vla_accel_ros.engine.policies import policy as scheduling
+from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
+from vla_accel_ros.engine.streaming import Pace, Ports, Streaming
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.types import Chunk, Observation
+
+STEPS, COUNT = 4, 3
+RED, GREEN = "reach the red block", "reach the green block"
+
+
+@pytest.fixture(scope="module", params=["pi0", "pi05"])
+def policy(request: pytest.FixtureRequest) -> Policy:
+    return make_policy(request.param)
+
+
+def make_engine(policy: Policy, staggered: int = COUNT, fast: bool = False) -> Engine:
+    return Engine(policy, slots=staggered + 5, steps=STEPS, seed=3, fast=fast, staggered=staggered)
+
+
+def observation(number: int, words: str = RED) -> Observation:
+    return make_observation(number, instruction=words, stamp_ns=1000 + number)
+
+
+def state_of(number: int) -> np.ndarray:
+    return np.random.default_rng(number).uniform(-0.5, 0.5, JOINTS).astype(np.float32)
+
+
+def assert_made_by_act(engine: Engine, chunk: Chunk, seen: Observation) -> None:
+    """To the bit what a request for one chunk makes of the same observation, state and noise."""
+    with engine.observe(seen) as prefix:
+        again = engine.act(prefix, chunk.state, chunk.request_id)
+    np.testing.assert_array_equal(chunk.actions, again.actions)
+    np.testing.assert_array_equal(chunk.update_magnitudes, again.update_magnitudes)
+    assert chunk.stamp_ns == again.stamp_ns == seen.stamp_ns
+
+
+def stamps(stream: FrameStream) -> list[int]:
+    return [chunk.stamp_ns - 1000 for chunk in stream.chunks]
+
+
+@settings(max_examples=8)
+@given(data=st.data(), count=st.integers(2, STEPS), fast=st.booleans())
+def test_any_schedule_gives_the_chunks_of_act_to_the_bit(
+    policy: Policy, data: st.DataObject, count: int, fast: bool
+) -> None:
+    """Frames of two robots come or do not, joints are newer, and pauses and other words drop what is under
+    way of the same robot alone."""
+    engine = make_engine(policy, count, fast)
+    streams = {robot: FrameStream(engine, robot) for robot in "ab"}
+    words, seen = {"a": RED, "b": GREEN}, dict[int, Observation]()
+    events = st.sampled_from(["frame", "frame", "frame", "wait", "words", "pause"])
+    for number, event in enumerate(data.draw(st.lists(events, min_size=1, max_size=14), label="events")):
+        robot = data.draw(st.sampled_from("aab"), label="robot")
+        stream, other = streams[robot], streams["b" if robot == "a" else "a"]
+        before = list(other.dropped)
+        if event == "pause":
+            engine.scheduler.forget(robot)
+            assert not stream.under_way
+        if event == "words":
+            words[robot] += " now"
+        if event in ("frame", "words"):
+            frame = observation(number, words[robot])
+            stream.see(frame)
+            seen[engine.runner.prefixes.newest_version(robot)] = frame
+            if not stream.waiting:
+                stream.want(state=state_of(number))
+        under_way = [*streams["a"].under_way, *streams["b"].under_way]
+        done = {request: request.done for request in under_way}
+        batch = engine.scheduler.step()
+        assert len(batch) <= count
+        assert all(one.cancelled or one.done == done[one] + 1 for one in under_way), "a step advances all"
+        assert other.dropped == before
+        assert {one.instruction for one in stream.under_way} <= {words[robot]} or event == "wait"
+        robots = sum(engine.runner.prefixes.newest_version(one) >= 0 for one in streams)
+        assert held_slots(engine, robots) <= sum(len(one.under_way) for one in streams.values()) <= count
+    while engine.scheduler.step():
+        pass
+    assert not any(stream.under_way for stream in streams.values())
+    assert engine.runner.pool.free >= engine.runner.pool.slots - len(streams)
+    alone = engine if fast else make_engine(policy, 0)
+    for stream in streams.values():
+        assert not stream.errors
+        assert [request.done for request in stream.finished] == [STEPS] * len(stream.finished)
+        assert stamps(stream) == sorted(stamps(stream))
+        for chunk in stream.chunks:
+            assert (chunk.state is not None) == policy.takes_state
+            assert_made_by_act(alone, chunk, seen[chunk.kv_version])
+
+
+class AnyStep(scheduling.Policy):
+    """A policy that advances whichever chunks it likes, and begins one when there is a seat."""
+
+    def __init__(self, data: st.DataObject, seats: int) -> None:
+        self._data, self._seats = data, seats
+
+    def next(
+        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
+    ) -> MicroBatch | None:
+        if (frame := scheduling.see(ready)) or not ready:
+            return frame
+        draw, under_way = self._data.draw, [one for one in ready if one.begun]
+        chosen = [one for one in under_way if draw(st.booleans(), label="advances")]
+        if len(under_way) < self._seats and len(under_way) < len(ready):
+            chosen += draw(st.sampled_from([[one] for one in ready if not one.begun] + [[]]), label="begins")
+        steps = draw(st.integers(0, 2), label="steps")
+        return MicroBatch(DENOISE, tuple(chosen), steps) if chosen else None
+
+
+@settings(max_examples=10)
+@given(data=st.data(), fast=st.booleans())
+def test_any_policy_gives_the_chunks_of_act_to_the_bit(
+    policy: Policy, data: st.DataObject, fast: bool
+) -> None:
+    engine = make_engine(policy, COUNT, fast)
+    own, engine.scheduler.policy = engine.scheduler.policy, AnyStep(data, COUNT)
+    with engine.observe(observation(0)) as first, engine.observe(observation(1, GREEN)) as second:
+        requests = [
+            Request(ACT, prefix=(first, second)[n % 2], state=state_of(n), waits=True) for n in range(5)
+        ]
+        for request in requests:
+            engine.scheduler.submit(request)
+        for _ in range(data.draw(st.integers(0, 12), label="micro-batches")):
+            engine.scheduler.step()
+        dropped = data.draw(st.sampled_from(requests), label="dropped")
+        engine.scheduler.cancel(dropped)
+        engine.scheduler.policy = own
+        while engine.scheduler.requests:
+            assert engine.scheduler.step()
+    assert held_slots(engine) == 0
+    alone = engine if fast else make_engine(policy, 0)
+    for number, request in enumerate(requests):
+        assert request.error is None and (request.result is not None or request is dropped)
+        if isinstance(request.result, Chunk):
+            assert_made_by_act(alone, request.result, observation(number % 2, (RED, GREEN)[number % 2]))
+
+
+def test_once_full_every_step_finishes_the_chunk_of_its_own_frame(policy: Policy) -> None:
+    engine, brought = make_engine(policy, STEPS), []
+    stream = FrameStream(engine)
+    for number in range(9):
+        before = len(stream.finished)
+        stream.frame(observation(number), state_of(number))
+        brought.append(stamps(stream)[before:])
+    assert brought == [[]] * (STEPS - 1) + [[number] for number in range(9 - STEPS + 1)]
+    assert [chunk.kv_version for chunk in stream.chunks] == list(range(9 - STEPS + 1))
+    assert [one.prefix.version for one in stream.under_way] == list(range(9 - STEPS + 1, 9))
+
+
+def test_robots_that_were_told_different_things_share_every_step(policy: Policy) -> None:
+    engine = make_engine(policy, STEPS)
+    one, other = FrameStream(engine, "one"), FrameStream(engine, "other")
+    batches = []
+    for number in range(8):
+        stream, words = ((one, RED), (other, GREEN))[number % 2]
+        batches.append(stream.frame(observation(number, words), state_of(number)))
+    assert [len(batch) for batch in batches] == [1, 2, 3, 4, 4, 4, 4, 4]
+    assert not one.dropped and not other.dropped
+    assert (stamps(one), stamps(other)) == ([0, 2, 4], [1, 3])
+    alone = make_engine(policy, 0)
+    for stream, words in ((one, RED), (other, GREEN)):
+        for chunk in stream.chunks:
+            assert_made_by_act(alone, chunk, observation(chunk.stamp_ns - 1000, words))
+
+
+def test_other_words_for_one_robot_leave_the_others_chunks_alone(policy: Policy) -> None:
+    engine = make_engine(policy, STEPS)
+    one, other = FrameStream(engine, "one"), FrameStream(engine, "other")
+    one.frame(observation(0, RED))
+    other.frame(observation(1, RED))
+    batch = one.frame(observation(2, GREEN))
+    assert [request.prefix.version for request in batch] == [1, 2]
+    assert [request.prefix.version for request in one.dropped] == [0], "it is told so once"
+    one.run()
+    assert (stamps(one), stamps(other)) == ([2], [1])
+
+
+def test_a_frame_is_held_while_its_chunk_is_under_way(policy: Policy) -> None:
+    engine = make_engine(policy)
+    stream = FrameStream(engine)
+    stream.frame(observation(0), state_of(0))
+    for number in range(1, 9):
+        stream.see(observation(number))
+    assert held_slots(engine) == 1
+    for _ in range(STEPS - 1):
+        assert not stream.finished
+        engine.scheduler.step()
+    assert held_slots(engine) == 0 and stamps(stream) == [0]
+    assert_made_by_act(engine, stream.chunks[0], observation(0))
+
+
+def test_without_room_none_is_begun(policy: Policy) -> None:
+    engine = make_engine(policy, STEPS - 1)
+    stream = FrameStream(engine)
+    for number in range(STEPS - 1):
+        stream.frame(observation(number))
+    assert len(stream.under_way) == STEPS - 1
+    with engine.observe(observation(9)) as prefix:
+        waits = engine.scheduler.submit(Request(ACT, prefix=prefix, waits=True))
+        asked = engine.scheduler.submit(Request(ACT, prefix=prefix))
+        assert len(engine.scheduler.step()) == STEPS - 1 and stamps(stream) == [0]
+        assert not waits.begun and not asked.begun
+        for request in (waits, asked):
+            chunk = engine.scheduler.wait(request).result
+            assert_made_by_act(make_engine(policy, 0), chunk, observation(9))
+    assert stamps(stream) == [0, 1, 2]
+
+
+def test_somebody_who_waits_for_a_chunk_gets_it_beside_a_robot_that_is_told_other_words(
+    policy: Policy,
+) -> None:
+    engine = make_engine(policy, 2)
+    stream = FrameStream(engine)
+    stream.frame(observation(0))
+    with engine.observe(observation(1)) as prefix:
+        alone = engine.scheduler.submit(Request(ACT, prefix=prefix))
+        engine.scheduler.step()
+        stream.frame(observation(2, GREEN))
+        engine.scheduler.wait(alone)
+        assert_made_by_act(make_engine(policy, 0), alone.result, observation(1))
+    stream.run()
+    assert stamps(stream) == [2] and not stream.errors
+
+
+def test_guidance_is_for_chunks_one_at_a_time_and_goes_on_beside(policy: Policy) -> None:
+    engine, plain = make_engine(policy), make_engine(policy, 0)
+    stream = FrameStream(engine)
+    stream.frame(observation(0))
+    with held(engine) as prefix, plain.observe(observation(0)) as other:
+        first = engine.act(prefix)
+        before = [request.done for request in stream.under_way]
+        guided = engine.act(prefix, guidance=guidance_to(engine, prefix, first, delay=2), noise=7)
+        assert [request.done for request in stream.under_way] == before
+        want = plain.act(other, guidance=guidance_to(plain, other, first, delay=2), noise=7)
+    np.testing.assert_array_equal(guided.actions, want.actions)
+    assert_made_by_act(plain, first, observation(0))
+
+
+def held(engine: Engine, robot: str = "") -> Prefix:
+    newest = engine.scheduler.newest(robot)
+    assert newest is not None
+    return newest
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"staggered": 5}, "staggered is 5, but a chunk takes 4 steps"),
+        ({"staggered": 1}, "give 2 to 4, or 0 for one chunk at a time"),
+        (
+            {"staggered": 3, "slots": 5},
+            "slots is 5, but 3 chunks in progress .*: give at least 6",
+        ),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, int], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Engine(make_policy(), **{"slots": 9, "steps": STEPS, **settings})
+
+
+def test_who_acts_otherwise_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a openvla policy acts by tokens"):
+        Engine(load_policy(make_openvla_folder(tmp_path)), slots=9, staggered=2)
+
+
+def test_a_stream_begins_with_every_frame_and_steps_until_all_are_finished(policy: Policy) -> None:
+    engine = make_engine(policy, STEPS)
+    stream = FrameStream(engine)
+    stream.want()
+    assert not engine.scheduler.step(), "there is no frame yet"
+    for number in range(6):
+        stream.see(observation(number))
+        assert engine.scheduler.step()
+        stream.want()
+    while stream.under_way:
+        assert engine.scheduler.step()
+    assert not engine.scheduler.step()
+    assert stamps(stream) == list(range(6))
+    for number, chunk in enumerate(stream.chunks):
+        assert_made_by_act(engine, chunk, observation(number))
+
+
+def test_another_instruction_needs_no_room_and_ends_what_was_told_before(policy: Policy) -> None:
+    stream = FrameStream(make_engine(policy, 2))
+    for number, words in enumerate((RED, RED, GREEN)):
+        assert stream.frame(observation(number, words))
+    stream.run()
+    assert stamps(stream) == [2]
+    assert_made_by_act(stream.engine, stream.chunks[0], observation(2, GREEN))
+
+
+def test_newer_joints_begin_a_chunk_on_the_same_frame(policy: Policy) -> None:
+    stream = FrameStream(make_engine(policy, STEPS))
+    stream.see(observation(0))
+    for number in range(3):
+        felt = state_of(number), number + 1
+        stream.want(sense=(lambda felt=felt: felt) if policy.takes_state else None)
+        assert stream.engine.scheduler.step()
+    assert len(stream.under_way) == (3 if policy.takes_state else 1)
+    again = stream.want(sense=(lambda: felt) if policy.takes_state else None)
+    stream.run()
+    assert not again.begun, "there are no newer joints"
+    for number, chunk in enumerate(stream.chunks):
+        assert chunk.state is None or np.array_equal(chunk.state, state_of(number))
+        assert_made_by_act(stream.engine, chunk, observation(0))
+
+
+def test_a_pause_drops_what_is_under_way_and_gives_its_frames_back(policy: Policy) -> None:
+    stream = FrameStream(make_engine(policy))
+    stream.frame(observation(0))
+    stream.engine.scheduler.forget()
+    assert not stream.under_way and held_slots(stream.engine) == 0
+    stream.want()
+    assert not stream.engine.scheduler.step() and not stream.chunks
+
+
+def test_a_running_stream_hands_chunks_over_and_stops_in_the_middle_of_it(policy: Policy) -> None:
+    engine, seen, chunks, took = make_engine(policy, STEPS), dict[int, Observation](), [], []
+    numbers, enough = itertools.count(), threading.Event()
+
+    def made(chunk: Chunk, took_s: float) -> None:
+        chunks.append(chunk)
+        took.append(took_s)
+        if len(chunks) == 2 * STEPS:
+            enough.set()
+
+    ports = Ports(
+        observe=lambda: observation(next(numbers)),
+        observed=lambda: None,
+        newest_state=lambda: None,
+        on_chunk=made,
+        on_text=lambda text: None,
+        on_error=lambda name, error: None,
+        on_prefix=lambda prefix, frame: seen.update({prefix.version: replace(frame)}),
+    )
+    streaming = Streaming(engine, ports, Pace(100.0), Pace(0.001))
+    streaming.start()
+    assert enough.wait(60.0)
+    streaming.stop()
+    assert not engine.scheduler.requests and held_slots(engine) == 0
+    assert all(took_s > 0.0 for took_s in took)
+    assert [chunk.kv_version for chunk in chunks] == sorted({chunk.kv_version for chunk in chunks})
+    alone = make_engine(policy, 0)
+    for chunk in chunks:
+        assert_made_by_act(alone, chunk, seen[chunk.kv_version])

@@ -1,0 +1,201 @@
+"""Stages compute what the plain model computes: references in float32 on a CPU, folded weights, one pool."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from builders import make_config, make_model
+from torch import Tensor
+
+from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
+from vla_accel_ros.engine.stages.denoise.denoise import Form
+from vla_accel_ros.engine.stages.denoise.wide import MOST_NARROW, Wide
+from vla_accel_ros.engine.stages.stages import BUCKET, CHUNKS, Stages
+from vla_accel_ros.kernels.ops import Ops
+from vla_accel_ros.models.flow.sampling import Flow, sample
+from vla_accel_ros.models.layers.gemma import KV
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.processing.conventions import padded
+from vla_accel_ros.models.processing.resize import resize_bilinear
+
+KINDS = ("pi0", "pi05")
+STEPS = 4
+NEAR = {"rtol": 1e-4, "atol": 2e-5}
+
+
+class Setting:
+    """A model, its stages over a pool, and observations for them."""
+
+    def __init__(self, kind: str, slots: int = 4, ops: type[Ops] | None = None) -> None:
+        self.config = make_config(kind)
+        self.model = make_model(self.config)
+        self.pool = KVPool(
+            self.config.prefix, slots, self.config.max_tokens, torch.device("cpu"), torch.float32
+        )
+        self.stages = Stages(self.model, self.pool, ops=ops)
+        self.generator = torch.Generator().manual_seed(1)
+
+    def frame(self, views: int, words: int) -> tuple[np.ndarray, Tensor]:
+        images = torch.randint(256, (views, 28, 28, 3), generator=self.generator).byte().numpy()
+        return images, torch.randint(4, self.config.vocab, (words,), generator=self.generator)
+
+    def noise(self, batch: int) -> tuple[Tensor, Tensor]:
+        x = torch.randn(batch, self.config.horizon, self.config.action_dim, generator=self.generator)
+        return x, torch.randn(batch, self.config.state_dim, generator=self.generator)
+
+
+@torch.no_grad()
+def plain_prefix(model: Pi, images: Sequence[np.ndarray], prompt: Tensor) -> tuple[Tensor, KV]:
+    unit = [padded(torch.from_numpy(image)[None], 28, resize_bilinear) for image in images]
+    embs = torch.cat((model.encode(torch.cat(unit)).flatten(0, 1), model.embed_tokens(prompt)))[None]
+    return model.prefix(embs)
+
+
+@torch.no_grad()
+def plain_actions(model: Pi, noise: Tensor, state: Tensor, kv: KV, steps: int = STEPS) -> Flow:
+    return sample(lambda x, t: model.velocity(x, torch.full((1,), t), state, kv), noise, steps)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("words", [1, 5, BUCKET, BUCKET + 1, 32])
+def test_a_prefix_is_the_plain_one(kind: str, views: int, words: int) -> None:
+    setting = Setting(kind)
+    images, prompt = setting.frame(views, words)
+    hidden, kv = plain_prefix(setting.model, images, prompt)
+    setting.pool.k.fill_(7.0)
+    (length,) = setting.stages.observe([images], [prompt], [2])
+    assert length == kv.k.shape[3]
+    ours = setting.pool.view(2, length)
+    torch.testing.assert_close(ours.k, kv.k, **NEAR)
+    torch.testing.assert_close(ours.v, kv.v, **NEAR)
+    assert (setting.pool.k[[0, 1, 3]] == 7.0).all()
+    torch.testing.assert_close(setting.stages.last_hidden(2, length), hidden[0, -1], **NEAR)
+
+
+class InParts(Ops):
+    def parts(self, rows: int, weight: Tensor) -> int:
+        return 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_product_in_parts_makes_the_same_prefix(kind: str) -> None:
+    setting = Setting(kind, ops=InParts)
+    images, prompt = setting.frame(2, 5)
+    hidden, kv = plain_prefix(setting.model, images, prompt)
+    (length,) = setting.stages.observe([images], [prompt], [2])
+    ours = setting.pool.view(2, length)
+    torch.testing.assert_close(ours.k, kv.k, **NEAR)
+    torch.testing.assert_close(ours.v, kv.v, **NEAR)
+    torch.testing.assert_close(setting.stages.last_hidden(2, length), hidden[0, -1], **NEAR)
+
+
+def test_cameras_may_be_of_any_size_and_change_it() -> None:
+    setting, rng = Setting("pi05"), np.random.default_rng(0)
+    _, prompt = setting.frame(1, 5)
+    for shapes in (((28, 28), (40, 61)), ((40, 61), (90, 20)), ((28, 28), (28, 28))):
+        images = [rng.integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in shapes]
+        _, kv = plain_prefix(setting.model, images, prompt)
+        (length,) = setting.stages.observe([images], [prompt], [0])
+        torch.testing.assert_close(setting.pool.view(0, length).k, kv.k, **NEAR)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_actions_are_the_plain_ones_for_any_number_of_steps(kind: str) -> None:
+    setting = Setting(kind)
+    images, prompt = setting.frame(2, 7)
+    _, kv = plain_prefix(setting.model, images, prompt)
+    lengths = setting.stages.observe([images], [prompt], [1])
+    for steps in (1, STEPS, 10):
+        noise, state = setting.noise(1)
+        ours = setting.stages.act(noise, state, [1], lengths, steps)
+        plain = plain_actions(setting.model, noise, state, kv, steps)
+        torch.testing.assert_close(ours.actions, plain.actions, **NEAR)
+        torch.testing.assert_close(ours.update, plain.update, **NEAR)
+
+
+@pytest.mark.parametrize("most", [MOST_NARROW, 0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_is_its_parts_each_with_its_own_prefix(
+    kind: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vla_accel_ros.engine.stages.stages.MOST_NARROW", most)
+    setting = Setting(kind)
+    frames = [setting.frame(1, words) for words in (3, 9)]
+    prefixes = [plain_prefix(setting.model, *frame)[1] for frame in frames]
+    lengths = setting.stages.observe([image for image, _ in frames], [prompt for _, prompt in frames], [3, 0])
+    for slot, length, kv in zip((3, 0), lengths, prefixes, strict=True):
+        torch.testing.assert_close(setting.pool.view(slot, length).k, kv.k, **NEAR)
+    order = [1, 0, 1]
+    noise, state = setting.noise(3)
+    slots, sizes = [(3, 0)[i] for i in order], [lengths[i] for i in order]
+    ours = setting.stages.act(noise, state, slots, sizes, STEPS)
+    for row, i in enumerate(order):
+        plain = plain_actions(setting.model, noise[row : row + 1], state[row : row + 1], prefixes[i])
+        torch.testing.assert_close(ours.actions[row], plain.actions[0], **NEAR)
+    assert isinstance(setting.stages.denoise(3, STEPS), Wide) == (most == 0)
+
+
+def test_the_same_stage_serves_one_frame_after_another() -> None:
+    setting = Setting("pi05")
+    noise, state = setting.noise(1)
+    results = []
+    for words in (9, 2, 9):
+        setting.generator.manual_seed(words)
+        lengths = setting.stages.observe(*[[x] for x in setting.frame(1, words)], [0])
+        results.append(setting.stages.act(noise, state, [0], lengths, STEPS).actions)
+    assert torch.equal(results[0], results[2])
+    assert not torch.allclose(results[0], results[1])
+
+
+def test_threads_that_share_a_stage_do_not_mix_their_chunks() -> None:
+    setting = Setting("pi0")
+    lengths = setting.stages.observe(*[[x] for x in setting.frame(1, 4)], [0])
+    draws = [setting.noise(1) for _ in range(6)]
+    alone: dict[int, Tensor] = {}
+    together: dict[int, Tensor] = {}
+
+    def act(index: int, made: dict[int, Tensor]) -> None:
+        made[index] = setting.stages.act(*draws[index], [0], lengths, STEPS).actions
+
+    setting.stages.denoise(1, STEPS)
+    # In threads, too: one in which torch has done nothing yet may use other numbers of processors.
+    for index in range(len(draws)):
+        thread = threading.Thread(target=act, args=(index, alone))
+        thread.start()
+        thread.join()
+    threads = [threading.Thread(target=act, args=(index, together)) for index in range(len(draws))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(together[index], alone[index]) for index in range(len(draws)))
+
+
+def test_building_ahead_tells_its_progress_and_gives_the_slot_back() -> None:
+    setting, told = Setting("pi05", slots=1), []
+    setting.stages.build((1, 2), (3, 20, 16), (2, STEPS), (1, 2), lambda *said: told.append(said))
+    assert [done for _, done, _ in told] == list(range(8))
+    assert told[0] == ("prefix of 1 images and 16 words", 0, 8)
+    assert told[-1] == (f"{STEPS} denoising steps of 2 chunks", 7, 8)
+    assert setting.pool.acquire() == 0
+    with pytest.raises(PoolExhausted):
+        setting.stages.build((1,), (3,), (2,))
+
+
+def test_every_form_of_a_chunk_can_be_built_ahead() -> None:
+    setting, told = Setting("pi05", slots=1), []
+    setting.stages.build((), (), (2,), progress=lambda *said: told.append(said[0]), forms=Form)
+    assert told == [f"2 denoising steps of 1 {chunks}" for chunks in CHUNKS.values()]
+
+
+def test_prompts_are_padded_to_buckets_but_never_beyond_what_a_slot_holds() -> None:
+    stages = Setting("pi05").stages
+    assert [stages.bucket(words) for words in (1, 16, 17, 32)] == [16, 16, 32, 32]
+    odd = make_config("pi05", max_prompt=20)
+    pool = KVPool(odd.prefix, 1, odd.max_tokens, torch.device("cpu"), torch.float32)
+    assert Stages(make_model(odd), pool).bucket(17) == 20

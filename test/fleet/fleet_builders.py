@@ -1,0 +1,35 @@
+"""Tasks, requests and replicas for policies to choose among, where nothing is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.engine.request import ACT, Request
+from vla_accel_ros.extensions import FLEET_POLICIES, find
+from vla_accel_ros.fleet.policies.policy import SERVE, FleetPolicy, FleetSetup, ReplicaProfile
+from vla_accel_ros.fleet.task import Task
+
+EDGE = "edge"
+
+
+def make_replica(
+    limit: int = 1, first_s: float = 0.0, each_s: float = 1.0, network_s: float = 0.0
+) -> ReplicaProfile:
+    """A batch takes first_s + each_s for each of its requests."""
+    known = {(SERVE, size): first_s + each_s * size for size in range(1, limit + 1)}
+    return ReplicaProfile(limit, Profile(known), network_s)
+
+
+def make_policy(name: str, replicas: Mapping[str, ReplicaProfile] | None = None) -> FleetPolicy:
+    """A built-in one; of one replica, EDGE, that takes one request at a time, unless others are given."""
+    return find(FLEET_POLICIES, name)(FleetSetup(replicas or {EDGE: make_replica()}))
+
+
+def make_request(robot: str, began_s: float = 0.0, kind: str = "reach", **told: Any) -> Request:
+    """A request of a robot's task. told: further fields of the task."""
+    task = Task(robot, 1, kind, began_s)
+    for name, value in told.items():
+        setattr(task, name, value)
+    return Request(ACT, robot, task=task)

@@ -1,0 +1,163 @@
+"""What every policy of a fleet keeps to, over random schedules, and the order that each is named by."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from fleet_builders import EDGE, make_policy, make_replica, make_request
+
+from vla_accel_ros.engine.request import Request
+from vla_accel_ros.extensions import BUILT_IN, FLEET_POLICIES
+from vla_accel_ros.fleet.policies.policy import PATIENCE, SERVE
+from vla_accel_ros.fleet.protocol import EMERGENCY
+from vla_accel_ros.fleet.task import Task
+
+NAMES = tuple(BUILT_IN[FLEET_POLICIES])
+SCHEDULES = 10_000
+
+
+def chosen(policy, ready, now_s, lane=EDGE):
+    batch = policy.next(lane, ready, now_s)
+    return [] if batch is None else [request.robot for request in batch.requests]
+
+
+def schedule(name, chance, steps=8):
+    """Requests that come by chance, and what is chosen of them: yields (ready, chosen) of each decision."""
+    limit = chance.randint(1, 4)
+    policy = make_policy(name, {EDGE: make_replica(limit, 0.1, 0.1)})
+    tasks = [Task(f"/r{k}", 0, chance.choice("ab"), 0.0) for k in range(chance.randint(1, 8))]
+    ready: list[Request] = []
+    now_s = 0.0
+    for _ in range(steps):
+        now_s += chance.random()
+        for task in tasks:
+            if task.robot not in {request.robot for request in ready} and chance.random() < 0.6:
+                task.told(now_s, -1.0, 0.0)
+                request = make_request(task.robot)
+                request.task, request.priority = task, chance.choice((0, 0, 0, 1, EMERGENCY, EMERGENCY + 1))
+                ready.append(request)
+        batch = policy.next(EDGE, tuple(ready), now_s)
+        if batch is None:
+            yield ready, None, limit
+            continue
+        before = list(ready)
+        for request in batch.requests:
+            ready.remove(request)
+            request.task.dispatched(now_s)
+        yield before, batch, limit
+        now_s += 0.1
+        policy.ran(batch, 0.1)
+        for request in batch.requests:
+            request.task.answered(now_s, chance.random())
+            if chance.random() < 0.2:
+                policy.ended(request.task, now_s)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_random_schedules(name):
+    """Nobody is served twice or unasked, nobody waits beside an idle replica, and higher priorities go
+    first."""
+    chance = random.Random(7)
+    for _ in range(SCHEDULES // len(NAMES)):
+        for ready, batch, limit in schedule(name, chance):
+            assert (batch is None) == (not ready)
+            if batch is None:
+                continue
+            requests = batch.requests
+            assert (
+                batch.stage == SERVE and len(set(requests)) == len(requests) and set(requests) <= set(ready)
+            )
+            urgent = [request for request in ready if request.priority >= EMERGENCY]
+            assert len(requests) == min(limit, len(urgent or ready))
+            left = [request.priority for request in ready if request not in requests]
+            highest = [request.priority for request in (urgent or ready) if request not in requests]
+            assert min(request.priority for request in requests) >= max(highest, default=-math.inf)
+            assert not urgent or all(request.priority >= EMERGENCY for request in requests)
+            assert not left or max(left) <= max(request.priority for request in requests)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_schedule_is_chosen_the_same_way_again(name):
+    both = []
+    for _ in range(2):
+        chance = random.Random(3)
+        both.append([
+            [request.robot for request in batch.requests]
+            for _ in range(50) for _, batch, _ in schedule(name, chance) if batch
+        ])  # fmt: skip
+    assert both[0] == both[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equals_go_in_order_of_submission(name):
+    policy = make_policy(name, {EDGE: make_replica(limit=2)})
+    ready = [make_request(robot) for robot in ("/c", "/a", "/b")]
+    assert chosen(policy, ready, 1.0) == ["/c", "/a"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("seed", range(3))
+def test_nobody_waits_for_ever_while_others_keep_coming(name, seed):
+    """Each robot that was served asks again at once, and one is the last that its policy would choose."""
+    chance, robots, limit = random.Random(seed), 12, 2
+    policy = make_policy(name, {EDGE: make_replica(limit)})
+    policy.ended(make_request("/x", kind="short", rounds=2).task, 0.0)
+    policy.ended(make_request("/x", kind="long", rounds=2000).task, 0.0)
+    unlucky = make_request("/unlucky", began_s=900.0, kind="long", generated_s=1e4, moved_s=1e3, rounds=10)
+    ready = [*(make_request(f"/r{k}", kind="short", rounds=1) for k in range(robots - 1)), unlucky]
+    served, most = [], 0
+    for step in range(2000):
+        now_s = 1000.0 + step
+        batch = policy.next(EDGE, tuple(ready), now_s)
+        most = max(most, *(request.task.skipped for request in ready if request not in batch.requests))
+        served += [step for request in batch.requests if request is unlucky]
+        for request in batch.requests:
+            ready.remove(request)
+            request.task.dispatched(now_s)
+            request.task.answered(now_s + 0.5, chance.uniform(0.1, 2.0))
+            ready.append(request)
+    turn = math.ceil(robots / limit)
+    assert served and most <= (PATIENCE + 1) * turn + 1 if name != "kairos" else served
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_emergency_is_served_first_and_with_nobody_else(name):
+    policy = make_policy(name, {EDGE: make_replica(limit=4)})
+    ready = [make_request(f"/r{k}", began_s=float(k)) for k in range(6)]
+    ready[2].task.skipped = 10_000
+    ready[4].priority, ready[5].task.priority = EMERGENCY, EMERGENCY + 1
+    assert chosen(policy, ready, 10.0) == ["/r5", "/r4"]
+
+
+def test_the_bound_on_waiting_is_within_a_priority():
+    policy = make_policy("las")
+    ready = [make_request("/a", generated_s=9.0, skipped=10_000), make_request("/b")]
+    assert chosen(policy, ready, 1.0) == ["/a"]
+    ready[1].priority = 1
+    assert chosen(policy, ready, 1.0) == ["/b"]
+
+
+def test_orders_of_the_baselines():
+    ready = [
+        make_request("/a", began_s=2.0, generated_s=1.0),
+        make_request("/b", began_s=1.0, generated_s=3.0),
+        make_request("/c", began_s=3.0, generated_s=0.5),
+    ]
+    first = {name: chosen(make_policy(name), ready, 5.0) for name in ("fifo", "las", "oldest")}
+    assert first == {"fifo": ["/a"], "las": ["/c"], "oldest": ["/b"]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_who_is_passed_over_is_counted(name):
+    policy = make_policy(name)
+    ready = [make_request("/a"), make_request("/b", began_s=1.0)]
+    batch = policy.next(EDGE, ready, 2.0)
+    batch.requests[0].task.dispatched(2.0)
+    assert sorted(request.task.skipped for request in ready) == [0, 1]
+
+
+def test_nobody_waits_nothing_is_chosen():
+    assert make_policy("kairos").next(EDGE, [], 0.0) is None
+    assert make_policy("kairos").wake_s([], 0.0) == math.inf

@@ -1,0 +1,228 @@
+"""Execution horizons: what each rule makes of a chunk, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from installed import python
+
+from vla_accel_ros.fleet.horizon import LEAST, Horizon, Horizons, Made, limited, parse
+from vla_accel_ros.types import Chunk
+
+STEP_NS = 100_000_000
+NAN = float("nan")
+
+
+def make_chunk(
+    steps: Sequence[Sequence[float]] | np.ndarray | None,
+    actions: object = None,
+    stamp: int = 0,
+    horizon: int = 6,
+) -> Chunk:
+    """steps: sizes of updates [S, H]. actions [H, D]; zeros of two joints. stamp: in steps."""
+    sizes = None if steps is None else np.array(steps, np.float32)
+    total = horizon if sizes is None else sizes.shape[1]
+    targets = np.zeros((total, 2), np.float32) if actions is None else np.array(actions, np.float32)
+    last = np.zeros(total, np.float32) if sizes is None else sizes[-1]
+    return Chunk(targets, stamp * STEP_NS, 0.1, stamp, stamp, last, step_magnitudes=sizes)
+
+
+def wanted(word: str, chunk: Chunk, **beside: object) -> int:
+    return parse(word).of(Made(chunk, **beside)).wanted  # type: ignore[arg-type]
+
+
+FIGURE_7 = [[4, 4, 4, 4, 2, 4], [2, 2, 2, 2, 2, 2], [1, 1, 1, 1, 3, 1]]
+"""Kairos' example: the fifth action's last update is 50 % above the mean of its earlier ones."""
+
+
+def test_the_first_action_whose_last_update_exceeds_the_mean_of_its_earlier_ones_ends_the_prefix():
+    chunk = make_chunk(FIGURE_7)
+    assert wanted("update_ratio:0.4+least:1", chunk) == 4
+    assert wanted("update_ratio:0.6+least:1", chunk) == 6
+    assert wanted("update_ratio:0.4+least:5", chunk) == 5, "max(H_thresh, H_min)"
+    assert wanted("update_ratio:0.4", chunk) == min(LEAST, 6)
+    assert wanted("update_ratio:-0.9+least:1", chunk) == 1, "never nothing"
+
+
+def test_the_raw_last_update_has_a_limit_of_its_own():
+    chunk = make_chunk([[9] * 4, [0.1, 0.3, 0.2, 0.1]])
+    assert wanted("last_update:0.25+least:1", chunk) == 1
+    assert wanted("last_update:0.35+least:1", chunk) == 4
+
+
+def test_samples_that_part_end_the_prefix():
+    chunk = make_chunk(None, np.zeros((4, 2)))
+    apart = np.array([[0.0, 0], [0.01, 0], [0.4, 0.4], [0, 0]])
+    assert wanted("spread:0.1+least:1", chunk, samples=[apart, -apart]) == 2
+    assert wanted("spread:0.5+least:1", chunk, samples=[apart, -apart]) == 4
+    assert parse("spread:0.1:3").policy.samples == 3 and parse("spread:0.1").policy.samples == 2
+
+
+def test_an_action_that_contradicts_the_previous_chunk_ends_the_prefix_and_behind_its_end_nothing_does():
+    previous = make_chunk(None, [[0, 0], [1, 1], [2, 2], [3, 3]], stamp=0)
+    chunk = make_chunk(None, [[2, 2], [3.3, 3.3], [9, 9], [9, 9]], stamp=2)
+    assert wanted("agreement:0.2+least:1", chunk, previous=previous) == 1
+    assert wanted("agreement:0.4+least:1", chunk, previous=previous) == 4
+    assert wanted("agreement:0.2+least:1", previous, previous=chunk) == 4, "a later chunk is no previous one"
+    other = replace(previous, step_dt_s=0.05)
+    assert wanted("agreement:0.2+least:1", chunk, previous=other) == 4
+
+
+def test_elastic_is_on_top_of_whatever_decides_and_ends_with_the_chunk():
+    chunk = make_chunk(FIGURE_7)
+    assert parse("update_ratio:0.4+least:1+elastic:1").of(Made(chunk)) == Horizon(4, 5)
+    assert parse("static:3+elastic:8").of(Made(chunk)) == Horizon(3, 6)
+    assert parse("static:9").of(Made(chunk)) == Horizon(6, 6)
+
+
+DYNAMIC = (
+    "update_ratio:0.4+least:1",
+    "last_update:0.2+least:1",
+    "spread:0.1+least:1",
+    "agreement:0.1+least:1",
+)
+
+
+@pytest.mark.parametrize("word", ["all", *DYNAMIC])
+def test_a_chunk_without_the_signal_is_executed_whole(word: str):
+    """As those of models that act by tokens, whose last update is 0 and who have no others."""
+    assert wanted(word, make_chunk(None)) == 6
+    assert wanted(word, make_chunk(None, horizon=1)) == 1
+
+
+def test_one_denoising_step_has_nothing_to_compare_the_last_with():
+    assert wanted("update_ratio:0.4+least:1", make_chunk([[1, 2, 3]])) == 3
+    assert parse("update_ratio:0.4").lacking(1) == "needs 2 denoising updates a chunk, and there are 1"
+    assert parse("last_update:0.4").lacking(1) == "" and parse("last_update:0.4").lacking(0)
+    assert "2 further samples" in parse("spread:0.1").lacking(10) and not parse("spread:0.1").lacking(0, 2)
+    assert not parse("agreement:0.1").lacking(0)
+
+
+@pytest.mark.parametrize(
+    ("word", "chunk", "beside"),
+    [
+        ("update_ratio:0.4", make_chunk([[1, 1, NAN, 1], [1, 1, 1, 1]]), {}),
+        ("last_update:2", make_chunk([[1, 1, 1, 1], [1, 1, NAN, 1]]), {}),
+        (
+            "spread:0.1",
+            make_chunk(None, np.zeros((4, 2))),
+            {"samples": [np.array([[0, 0]] * 2 + [[NAN, 0]] * 2)]},
+        ),
+        (
+            "agreement:0.1",
+            make_chunk(None, [[0, 0], [0, 0], [NAN, 0], [0, 0]]),
+            {"previous": make_chunk(None)},
+        ),
+    ],
+)
+def test_no_number_is_no_confidence(word: str, chunk: Chunk, beside: dict[str, object]):
+    assert wanted(f"{word}+least:1", chunk, **beside) == 2
+
+
+def test_an_action_that_no_step_moves_has_converged():
+    assert wanted("update_ratio:0.4+least:1", make_chunk([[0, 1], [0, 1]])) == 2
+    assert wanted("update_ratio:0.4+least:1", make_chunk([[0, 1], [1, 1]])) == 1, "above the mean of none"
+
+
+@given(
+    arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 12)), elements=st.floats(width=32)),
+    st.sampled_from(["update_ratio:0.1", "last_update:0.5", "agreement:0.1", "static:5", "all"]),
+    st.integers(0, 20),
+    st.integers(0, 20),
+)
+def test_whatever_comes_at_least_one_action_and_at_most_all_are_executed(sizes, word, least, elastic):
+    chunk = make_chunk(sizes)
+    bounds = (f"+least:{least}" if least else "") + (f"+elastic:{elastic}" if elastic else "")
+    found = parse(word + bounds).of(Made(chunk, make_chunk(sizes)))
+    assert 1 <= found.wanted <= found.most <= chunk.horizon
+    assert found.wanted >= min(least, chunk.horizon)
+    assert 1 <= limited(chunk, found).executed <= chunk.horizon
+
+
+def test_a_chunk_that_is_executed_whole_stays_as_it_is():
+    chunk = make_chunk(None)
+    assert limited(chunk, Horizon(3, 6)) is chunk
+    assert limited(chunk, Horizon(3, 5)).execution_horizon == 5
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("", "'' is none of vla_accel_ros.horizons (all, static, update_ratio"),
+        ("statik:8", "'statik' is none of"),
+        ("static", "static:N takes one number, not 0"),
+        ("static:0", "static:N takes a whole number of actions from 1 to 10000, not 0"),
+        ("static:2.5", "static:N takes a whole number"),
+        ("static:eight", "'eight' is no number"),
+        ("static:nan", "'nan' is no number"),
+        ("all:3", "all takes no number: use static:N"),
+        ("update_ratio:-1", "update_ratio:T takes a share above -1"),
+        ("update_ratio:1:2", "update_ratio:T takes one number, not 2"),
+        ("last_update:0", "last_update:M takes a distance above 0"),
+        ("spread:0.1:2:3", "spread:M:K takes a distance and"),
+        ("spread:0.1:0", "spread:M:K takes a whole number"),
+        ("agreement:-1", "agreement:M takes a distance above 0"),
+        ("static:3+most:4", "'most:4' is no bound or is there twice"),
+        ("static:3+least:4+least:5", "'least:5' is no bound or is there twice"),
+        ("static:3+elastic", "'' is no number"),
+        ("static:3+elastic:0", "elastic:N takes a whole number of actions from 1"),
+    ],
+)
+def test_what_is_no_horizon_is_refused_in_one_sentence(word: str, says: str):
+    with pytest.raises(ValueError) as refusal:
+        Horizons(word)
+    text = str(refusal.value)
+    assert text.startswith(f"horizon is {word!r}, but ") and says in text and "\n" not in text
+
+
+def test_each_task_may_have_a_rule_of_its_own():
+    horizons = Horizons("static:5; put * pad=static:2; FOLLOW*=all")
+    chunk = make_chunk(None)
+    for instruction, actions in (
+        ("reach the red block", 5),
+        ("put the red block on the white pad", 2),
+        ("  Put it on a PAD ", 2),
+        ("follow the red block", 6),
+        ("", 5),
+    ):
+        assert horizons.of(chunk, instruction) == Horizon(actions, actions), instruction
+    assert len(horizons.rules) == 3
+    with pytest.raises(ValueError, match="horizon has 'static:3' after a ';': give the instructions"):
+        Horizons("all; static:3")
+    with pytest.raises(ValueError, match="horizon has '=static:3' after a ';'"):
+        Horizons("all; =static:3")
+    with pytest.raises(ValueError, match="'statik' is none of"):
+        Horizons("all; put *=statik:3")
+
+
+def test_the_previous_chunk_is_the_newest_of_the_same_task_and_robot():
+    steady, off = np.zeros((6, 2)), np.ones((6, 2))
+    horizons = Horizons("agreement:0.1+least:1")
+    at = [make_chunk(None, actions, stamp=n) for n, actions in enumerate((steady, steady, off, off, off))]
+    assert horizons.of(at[0], "a").wanted == 6, "nothing was before"
+    assert horizons.of(at[2], "a").wanted == 1
+    assert horizons.of(at[1], "a").wanted == 6, "late: nothing older than it is remembered"
+    assert horizons.of(at[3], "a").wanted == 6, "the late one was not taken for the newest"
+    assert horizons.of(replace(at[4], actions=at[0].actions), "b").wanted == 6, "another task"
+    horizons.forget()
+    assert horizons.of(replace(at[4], stamp_ns=9 * STEP_NS), "b").wanted == 6
+    assert Horizons("agreement:0.1").of(at[2], "a").wanted == 6, "another robot's are its own"
+
+
+def test_a_horizon_of_another_package_is_found(added: Path):
+    program = (
+        "import sys\nimport numpy as np\n"
+        "from vla_accel_ros.fleet.horizon import Horizons\nfrom vla_accel_ros.types import Chunk\n"
+        "chunk = Chunk(np.zeros((6, 2)), 0, 0.1, 0, 0, np.zeros(6))\n"
+        "print(Horizons('tiny_half:2+elastic:1').of(chunk))\n"
+        "assert not {'torch', 'rclpy'} & set(sys.modules)"
+    )
+    done = python(program, path=added)
+    assert done.stdout == "Horizon(wanted=3, most=4)\n", done.stderr

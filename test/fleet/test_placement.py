@@ -1,0 +1,88 @@
+"""On which replica: first in line where the answer comes soonest."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from fleet_builders import make_policy, make_replica, make_request
+
+from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.fleet.policies.policy import SERVE, ReplicaProfile
+
+
+def robots(batch):
+    return [] if batch is None else [request.robot for request in batch.requests]
+
+
+def waiting(count):
+    return [make_request(f"/r{k}") for k in range(count)]
+
+
+def edge_and_cloud():
+    """An edge that takes 2 in 1 s, and a cloud that takes 2 in 0.2 s, 1.3 s of network away."""
+    return {"edge": make_replica(2, 1.0, 1e-9), "cloud": make_replica(2, 0.2, 1e-9, 1.3)}
+
+
+def test_the_cloud_takes_those_whom_the_edge_would_answer_later():
+    policy, ready = make_policy("fifo", edge_and_cloud()), waiting(4)
+    assert robots(policy.next("edge", ready, 0.0)) == ["/r0", "/r1"]  # till 1.0, the next till 2.0
+    assert robots(policy.next("cloud", ready[2:], 0.0)) == ["/r2", "/r3"]  # till 1.5
+
+
+def test_the_cloud_leaves_those_whom_the_edge_answers_sooner():
+    policy, ready = make_policy("fifo", edge_and_cloud()), waiting(4)
+    policy.next("edge", ready[:2], 0.0)
+    assert policy.next("cloud", ready[2:], 0.6) is None  # it would answer at 2.1, the edge at 2.0
+    assert policy.wake_s(ready[2:], 0.6) == pytest.approx(1.0)
+    assert robots(policy.next("edge", ready[2:], 1.0)) == ["/r2", "/r3"]
+
+
+def test_whom_the_cloud_takes_are_next_in_line_after_those():
+    policy, ready = make_policy("fifo", edge_and_cloud()), waiting(5)
+    assert robots(policy.next("cloud", ready, 0.0)) == ["/r2", "/r3"]  # the edge is idle and will take two
+    policy = make_policy("fifo", edge_and_cloud())
+    assert policy.next("cloud", waiting(2), 0.0) is None
+
+
+def test_two_alike_do_not_wait_for_each_other():
+    policy, ready = make_policy("fifo", {"a": make_replica(), "b": make_replica()}), waiting(1)
+    assert robots(policy.next("a", ready, 0.0)) == ["/r0"]
+
+
+def test_a_replica_that_does_not_answer_is_passed_by():
+    """The longer it is late, the later it is expected."""
+    policy, ready = make_policy("fifo", edge_and_cloud()), waiting(2)
+    policy.next("edge", waiting(2), 0.0)
+    now_s, asked = 0.6, []
+    while not robots(policy.next("cloud", ready, now_s)):
+        asked.append(now_s)
+        now_s = policy.wake_s(ready, now_s)
+        assert len(asked) < 50
+    assert 1.0 < now_s < 3.0
+
+
+def test_a_replica_that_is_gone_takes_nobody():
+    replicas = edge_and_cloud()
+    policy = make_policy("fifo", replicas)
+    policy.next("edge", waiting(2), 0.0)
+    del replicas["edge"]
+    assert robots(policy.next("cloud", waiting(2), 0.6)) == ["/r0", "/r1"]
+    assert policy.wake_s(waiting(1), 0.7) > 0.7
+
+
+def test_what_a_batch_took_is_learnt_without_the_network():
+    replica = ReplicaProfile(2, Profile(), network_s=0.3)
+    policy = make_policy("fifo", {"cloud": replica, "edge": make_replica()})
+    batch = policy.next("cloud", waiting(3), 0.0)
+    assert batch is not None
+    policy.ran(batch, 0.8)
+    assert replica.profile.known() == {(SERVE, 2): pytest.approx(0.5)}
+    policy.ran(batch, 5.0)  # told twice
+    assert replica.profile.known() == {(SERVE, 2): pytest.approx(0.5)}
+
+
+def test_replicas_that_cannot_be_are_refused():
+    for limit, network_s in ((0, 0.0), (1, -1.0), (1, math.inf)):
+        with pytest.raises(ValueError, match="a replica takes"):
+            ReplicaProfile(limit, Profile(), network_s)

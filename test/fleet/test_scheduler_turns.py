@@ -1,0 +1,539 @@
+"""Whose chunk is next, who gets it, and what is forgotten; times are given."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fleet_stand_ins import ACTIONS, STEP_S, Fifo, Fleet, TimedReplica, make_description, make_request
+
+from vla_accel_ros.extensions import FLEET_POLICIES, find, names
+from vla_accel_ros.fleet.admission import Rules
+from vla_accel_ros.fleet.protocol import EMERGENCY, Round
+from vla_accel_ros.fleet.records import fairness
+from vla_accel_ros.fleet.replicas.replica import ReplicaLost
+from vla_accel_ros.fleet.scheduler import Settings
+from vla_accel_ros.fleet.task import Task
+from vla_accel_ros.types import Chunk
+
+
+def robots_of(rounds: list[Round]) -> list[str]:
+    return [one.robot for one in rounds]
+
+
+def test_a_robot_is_told_that_it_is_served_and_gets_its_chunk() -> None:
+    fleet = Fleet("/a")
+    (admission,) = fleet.told.admissions
+    assert (admission.admitted, admission.robot, admission.engine, admission.scheduler) == (
+        True,
+        "/a",
+        "e1",
+        "s",
+    )
+    fleet.ask("/a", 3, task=2, attempt=1, sent_s=50.0, state=(7.0,))
+    fleet.step()
+    fleet.serve(0.1)
+    (answer,) = fleet.told.answers
+    assert answer.round == Round("e1", "/a", 2, 3) and answer.attempt == 1 and answer.sent_ns == 50 * 10**9
+    assert answer.chunk is not None and answer.chunk.actions.tolist() == [[7.0]] * ACTIONS
+    assert (answer.queued_s, answer.served_s, answer.replica) == (0.0, pytest.approx(0.1), "r")
+    assert fleet.policy.took == [0.1]
+
+
+def test_who_came_first_goes_first_and_waits_while_there_is_no_room() -> None:
+    fleet = Fleet("/a", "/b", "/c", settings=Settings(stale_s=9.0))
+    for robot in ("/b", "/c", "/a"):
+        fleet.ask(robot)
+        fleet.step()
+        fleet.now_s += 0.01
+    for _ in range(3):
+        fleet.serve(0.1)
+    assert robots_of(fleet.replica.served) == robots_of(fleet.told.chunks()) == ["/b", "/c", "/a"]
+    assert [answer.queued_s for answer in fleet.told.answers] == pytest.approx([0.0, 0.12, 0.21])
+
+
+def test_a_replica_computes_as_many_as_it_has_room_for() -> None:
+    fleet = Fleet("/a", "/b", "/c", replicas=[TimedReplica(most=2)], policy=Fifo(most=8))
+    for robot in ("/a", "/b", "/c"):
+        fleet.ask(robot)
+    fleet.step()
+    assert robots_of(fleet.replica.served) == ["/a", "/b"]
+
+
+def test_a_newer_round_replaces_what_waits_and_cancels_what_is_computed() -> None:
+    fleet = Fleet("/a", "/b")
+    fleet.ask("/b", 0)
+    fleet.step()
+    fleet.ask("/a", 0)
+    fleet.ask("/a", 1)
+    fleet.ask("/b", 1)
+    assert fleet.replica.cancelled == [Round("e1", "/b", 0, 0)]
+    assert fleet.scheduler.waiting() == 2
+    fleet.step()
+    fleet.serve()
+    fleet.serve()
+    assert [(one.robot, one.number) for one in fleet.told.chunks()] == [("/a", 1), ("/b", 1)]
+
+
+def test_a_newer_attempt_keeps_its_place_and_brings_its_observation() -> None:
+    fleet = Fleet("/a", "/b", "/c")
+    fleet.ask("/c")
+    fleet.step()
+    fleet.ask("/a", state=(1.0,))
+    fleet.step(0.01)
+    fleet.ask("/b")
+    fleet.ask("/a", attempt=1, state=(2.0,))
+    for _ in range(3):
+        fleet.serve()
+    assert robots_of(fleet.told.chunks()) == ["/c", "/a", "/b"]
+    answer = fleet.told.answers[1]
+    assert answer.attempt == 1 and answer.chunk is not None and answer.chunk.actions[0, 0] == 2.0
+
+
+def test_an_attempt_while_the_round_is_computed_is_answered_by_that() -> None:
+    fleet = Fleet("/a")
+    fleet.ask("/a", state=(1.0,))
+    fleet.step()
+    fleet.ask("/a", attempt=1, state=(2.0,))
+    fleet.step()
+    assert len(fleet.replica.served) == 1
+    fleet.serve()
+    (answer,) = fleet.told.answers
+    assert answer.attempt == 1 and answer.chunk is not None and answer.chunk.actions[0, 0] == 1.0
+
+
+def test_what_comes_twice_or_after_a_newer_one_is_no_second_request() -> None:
+    fleet = Fleet("/a")
+    fleet.ask("/a", 1)
+    fleet.ask("/a", 1)
+    fleet.ask("/a", 0, attempt=5)
+    fleet.step()
+    fleet.serve()
+    fleet.ask("/a", 1)
+    fleet.step()
+    assert len(fleet.told.answers) == 1 and not fleet.replica.jobs
+    assert fleet.report("/a").counts.repeated == 3
+
+
+def test_an_answer_that_was_lost_is_computed_again_for_the_next_attempt() -> None:
+    fleet = Fleet("/a")
+    for attempt in range(2):
+        fleet.ask("/a", attempt=attempt)
+        fleet.step()
+        fleet.serve()
+    assert [answer.attempt for answer in fleet.told.answers] == [0, 1]
+
+
+def test_a_request_of_another_process_or_of_nobody_gets_no_chunk() -> None:
+    fleet = Fleet("/a")
+    fleet.ask("/a", engine="e0")
+    fleet.ask("/b")
+    fleet.step()
+    assert not fleet.replica.jobs and len(fleet.told.refusals()) == 2
+    assert fleet.told.answers[0].round.engine == "e0" and fleet.told.answers[1].retry_s > 0
+    assert fleet.scheduler.strangers == 1
+
+
+def test_a_robots_new_process_gets_nothing_of_the_old_ones() -> None:
+    fleet = Fleet("/a")
+    fleet.ask("/a", 7, task=3)
+    fleet.step()
+    fleet.describe("/a", engine="e2")
+    assert fleet.replica.cancelled == [Round("e1", "/a", 3, 7)]
+    fleet.ask("/a", 0, engine="e2")
+    fleet.step()
+    fleet.serve()
+    assert fleet.told.chunks() == [Round("e2", "/a", 0, 0)]
+    assert fleet.report("/a").wait_ratio == 0.0
+
+
+def test_a_request_nobody_can_use_any_longer_is_dropped_and_counted() -> None:
+    fleet = Fleet("/a", "/b")
+    fleet.ask("/a")
+    fleet.step()
+    fleet.ask("/b", within_s=0.05)
+    fleet.step(0.06)
+    assert fleet.told.refusals() == ["nobody could use its chunk any longer"]
+    assert fleet.report("/b").counts.misses == 1 and fleet.scheduler.waiting() == 0
+    fleet.serve()
+    assert robots_of(fleet.told.chunks()) == ["/a"]
+
+
+def test_work_is_cancelled_at_its_deadline() -> None:
+    fleet = Fleet("/a")
+    fleet.ask("/a", within_s=0.1)
+    fleet.step()
+    fleet.step(0.1)
+    assert fleet.replica.room() == 1 and len(fleet.told.refusals()) == 1
+
+
+def test_what_is_computed_too_late_goes_to_nobody() -> None:
+    fleet = Fleet("/a")
+    fleet.ask("/a", within_s=0.1)
+    fleet.step()
+    fleet.serve(0.2)
+    assert not fleet.told.chunks() and fleet.report("/a").counts.misses == 1
+
+
+@pytest.mark.parametrize("within_s", [0.0, math.nan, -1.0, math.inf])
+def test_a_deadline_that_is_none_is_none(within_s: float) -> None:
+    fleet = Fleet("/a")
+    fleet.ask("/a", within_s=within_s)
+    fleet.step()
+    fleet.serve(1.0)
+    assert len(fleet.told.chunks()) == 1
+
+
+def test_a_stale_observation_is_taken_anew_while_others_go() -> None:
+    fleet = Fleet("/a", "/b", "/c", replicas=[TimedReplica(takes_s=0.5)])
+    fleet.ask("/c")
+    fleet.step()
+    fleet.ask("/a", state=(1.0,))
+    fleet.step(0.4)
+    assert fleet.told.calls == [Round("e1", "/a", 0, 0)]  # its turn comes soon
+    fleet.ask("/b")
+    fleet.serve(0.05)
+    assert robots_of(fleet.replica.served) == ["/c", "/b"]
+    fleet.ask("/a", state=(2.0,), sent_s=100.4)  # the same round and attempt, observed anew
+    fleet.serve(0.3)
+    assert robots_of(fleet.replica.served) == ["/c", "/b", "/a"]
+    fleet.serve(0.1)
+    answer = fleet.told.answers[-1]
+    assert answer.chunk is not None and answer.chunk.actions[0, 0] == 2.0
+    assert fleet.told.calls == [Round("e1", "/a", 0, 0)]
+
+
+def test_who_does_not_observe_anew_in_time_is_computed_as_it_was() -> None:
+    fleet = Fleet("/a")
+    fleet.ask("/a", age_s=0.5)
+    fleet.step()
+    fleet.step(0.09)
+    assert len(fleet.told.calls) == 1 and not fleet.replica.served
+    fleet.step(0.02)
+    assert robots_of(fleet.replica.served) == ["/a"]
+
+
+def test_no_more_are_called_than_there_is_room_for() -> None:
+    fleet = Fleet("/a", "/b", "/c", replicas=[TimedReplica(takes_s=0.5)])
+    for robot in ("/a", "/b", "/c"):
+        fleet.ask(robot, age_s=1.0)
+    fleet.step()
+    assert robots_of(fleet.told.calls) == ["/a"]
+    fleet.ask("/a", sent_s=101.0)
+    fleet.step()
+    assert robots_of(fleet.replica.served) == ["/a"] and len(fleet.told.calls) == 1
+    fleet.step(0.45)
+    assert robots_of(fleet.told.calls) == ["/a", "/b"]
+
+
+def test_an_emergency_goes_before_all_and_waits_for_no_new_observation() -> None:
+    fleet = Fleet("/a", "/b", "/c", "/d", settings=Settings(stale_s=0.2, call_s=0.05))
+    fleet.ask("/d")
+    fleet.step()
+    for robot in ("/a", "/b"):
+        fleet.ask(robot)
+    fleet.ask("/c", priority=EMERGENCY, age_s=5.0)
+    fleet.serve()
+    assert robots_of(fleet.replica.served) == ["/d", "/c"] and not fleet.told.calls
+
+
+def test_a_policy_is_told_what_ran_once_and_which_tasks_are_over() -> None:
+    class Noting(Fifo):
+        over: list[int] = []  # noqa: RUF012
+
+        def ended(self, task: Task, now_s: float) -> None:
+            self.over.append(task.number)
+
+    policy = Noting(most=2)
+    fleet = Fleet("/a", "/b", replicas=[TimedReplica(most=2)], policy=policy)
+    for robot in ("/a", "/b"):
+        fleet.ask(robot)
+    fleet.step()
+    fleet.serve(0.1)
+    assert policy.took == []
+    fleet.serve(0.05)
+    assert policy.took == [pytest.approx(0.15)]
+    fleet.ask("/a", task=4)
+    assert policy.over == [0]
+    fleet.scheduler.gone("/a", fleet.now_s)
+    assert policy.over == [0, 4]
+
+
+@pytest.mark.parametrize("name", names(FLEET_POLICIES))
+def test_every_policy_serves_all_that_ask(name: str) -> None:
+    fleet = Fleet("/a", "/b", "/c", replicas=[TimedReplica(most=2)], make=find(FLEET_POLICIES, name))
+    for number in range(20):
+        for robot in ("/a", "/b", "/c"):
+            fleet.ask(robot, number, sent_s=fleet.now_s)
+        for _ in range(3):
+            fleet.step()
+            assert fleet.replica.jobs, name
+            fleet.serve(0.05)
+    assert len(fleet.told.chunks()) == 60
+
+
+def test_a_new_task_begins_anew_and_an_older_one_is_for_nobody() -> None:
+    fleet = Fleet("/a")
+    fleet.ask("/a", 5)
+    fleet.ask("/a", 0, task=1)
+    fleet.ask("/a", 6)
+    fleet.step()
+    fleet.serve()
+    assert fleet.told.chunks() == [Round("e1", "/a", 1, 0)]
+    task = fleet.scheduler._robots["/a"].task
+    assert task is not None and (task.number, task.rounds) == (1, 1)
+
+
+def test_waits_are_told_from_what_the_robot_says_of_its_execution() -> None:
+    fleet = Fleet("/a")
+    fleet.ask("/a", 0)
+    fleet.step()
+    fleet.serve(0.1)
+    moves_s = ACTIONS * STEP_S
+    fleet.now_s += moves_s - 0.1
+    fleet.ask("/a", 1, executed_s=moves_s - 0.1, remaining=2, stalled_s=0.3)
+    assert fleet.report("/a").buffer_s == pytest.approx(0.1)
+    fleet.step()
+    fleet.serve(0.3)  # 0.2 s longer than the arm moves
+    fleet.now_s += 0.1
+    fleet.ask("/a", 2, executed_s=0.1, remaining=6, stalled_s=0.5)
+    fleet.step()
+    report = fleet.report("/a")
+    assert report.stalled_s == 0.5
+    assert report.wait_ratio == pytest.approx(0.2 / (fleet.now_s - 0.0))
+
+
+def test_a_chunk_is_cut_by_the_robots_own_horizon() -> None:
+    def horizon(description: object) -> object:
+        return lambda chunk, words: replace(chunk, execution_horizon=3)
+
+    fleet = Fleet("/a", horizon=horizon)
+    fleet.ask("/a")
+    fleet.step()
+    fleet.serve(0.1)
+    chunk = fleet.told.answers[0].chunk
+    assert chunk is not None and chunk.executed == 3
+    assert fleet.report("/a").buffer_s == pytest.approx(3 * STEP_S)
+
+
+def test_a_horizon_that_cannot_be_read_is_a_refusal_and_one_that_fails_refuses_the_chunk() -> None:
+    def horizon(description: object) -> object:
+        raise ValueError("horizon is 'x'; give a number")
+
+    fleet = Fleet("/a", horizon=horizon)
+    assert not fleet.told.admissions[0].admitted and "horizon is 'x'" in fleet.told.admissions[0].reason
+
+    def broken(chunk: Chunk, words: str) -> Chunk:
+        raise ZeroDivisionError("zero")
+
+    fleet = Fleet("/a", horizon=lambda description: broken)
+    fleet.ask("/a")
+    fleet.step()
+    fleet.serve()
+    assert fleet.told.refusals() == ["zero"]
+
+
+def test_what_a_replica_cannot_compute_fails_that_request_alone() -> None:
+    fleet = Fleet("/a", "/b")
+    fleet.ask("/a")
+    fleet.ask("/b")
+    fleet.step()
+    fleet.replica.finish(ValueError("the picture is damaged"))
+    fleet.step()
+    assert fleet.told.refusals() == ["the picture is damaged"]
+    fleet.serve()
+    fleet.ask("/a", 1)
+    fleet.step()
+    fleet.serve()
+    assert robots_of(fleet.told.chunks()) == ["/b", "/a"]
+
+
+def test_what_a_lost_replica_computed_is_computed_by_another() -> None:
+    first, second = TimedReplica("first"), TimedReplica("second")
+    fleet = Fleet("/a", replicas=[first, second])
+    fleet.ask("/a")
+    fleet.step()
+    first.die()
+    fleet.step()
+    second.finish()
+    fleet.step()
+    (answer,) = fleet.told.answers
+    assert answer.replica == "second" and answer.chunk is not None
+
+
+def test_a_replica_that_came_back_is_told_its_robots_again() -> None:
+    fleet = Fleet("/a")
+    fleet.replica.die()
+    fleet.ask("/a")
+    fleet.step()
+    fleet.scheduler._lost(fleet.replica, fleet.now_s)
+    fleet.replica.dead = False
+    fleet.step(0.1)
+    assert not fleet.replica.known
+    fleet.step(0.6)
+    assert fleet.replica.known == {"/a"}
+    fleet.ask("/a", 1)
+    fleet.step()
+    fleet.serve()
+    assert len(fleet.told.chunks()) == 1
+
+
+def test_a_replica_that_says_nothing_is_not_waited_for() -> None:
+    fleet = Fleet("/a", settings=Settings(serve_s=1.0, lost=1, stale_s=99.0))
+    fleet.ask("/a")
+    fleet.step()
+    fleet.step(1.1)
+    assert len(fleet.replica.cancelled) == 1 and len(fleet.replica.served) == 2
+    fleet.step(1.1)
+    assert fleet.told.refusals() == ["replica r took too long"]
+
+
+def test_a_replica_that_answers_for_another_request_answers_nobody() -> None:
+    fleet = Fleet("/a", "/b")
+    fleet.ask("/a")
+    fleet.step()
+    (future,) = fleet.replica.jobs
+    round_, seen = fleet.replica.jobs[future]
+    fleet.replica.jobs[future] = replace(round_, robot="/b"), seen
+    fleet.serve()
+    assert not fleet.told.chunks() and "another request" in fleet.told.refusals()[0]
+
+
+def test_a_robot_that_is_gone_leaves_nothing() -> None:
+    fleet = Fleet("/a", "/b", replicas=[TimedReplica(most=2)])
+    for robot in ("/a", "/b"):
+        fleet.ask(robot)
+    fleet.step()
+    fleet.scheduler.gone("/a", fleet.now_s)
+    fleet.scheduler.gone("/a", fleet.now_s)
+    assert fleet.replica.cancelled == [Round("e1", "/a", 0, 0)] and fleet.replica.known == {"/b"}
+    fleet.step(9.9)
+    assert fleet.scheduler.robots() == ("/b",)
+    fleet.step(0.2)
+    assert fleet.scheduler.robots() == () and not fleet.replica.known and not fleet.replica.jobs
+
+
+def test_a_sign_of_life_keeps_a_robot() -> None:
+    fleet = Fleet("/a", "/b", "/c")
+    fleet.now_s = 8.0
+    fleet.scheduler.alive("/a", 8.0)
+    fleet.ask("/b")
+    fleet.step(3.0)
+    assert fleet.scheduler.robots() == ("/a", "/b")
+    fleet.scheduler.close(fleet.now_s)
+    assert fleet.scheduler.robots() == () and not fleet.replica.jobs
+
+
+def test_a_robot_that_does_not_fit_is_refused_until_another_has_gone() -> None:
+    fleet = Fleet(replicas=[TimedReplica(takes_s=0.1)])  # 10 a second, 9 are given away
+    fleet.describe("/a", chunks_per_s=5.0)
+    fleet.describe("/b", chunks_per_s=5.0)
+    fleet.describe("/c", chunks_per_s=3.0)
+    told = {one.robot: one for one in fleet.told.admissions}
+    assert (told["/a"].chunks_per_s, told["/a"].reason) == (5.0, "")
+    assert told["/b"].admitted and told["/b"].chunks_per_s == pytest.approx(4.0) and told["/b"].reason
+    assert not told["/c"].admitted and "add a replica" in told["/c"].reason
+    fleet.ask("/c")
+    assert fleet.told.refusals() == [told["/c"].reason]
+    fleet.scheduler.gone("/a", fleet.now_s)
+    fleet.step()
+    told = {one.robot: one for one in fleet.told.admissions}
+    assert (told["/b"].chunks_per_s, told["/b"].reason) == (5.0, "")
+    assert told["/c"].admitted and told["/c"].chunks_per_s == 3.0
+    assert fleet.replica.known == {"/b", "/c"}
+
+
+def test_a_robot_whose_rate_was_lowered_does_not_exceed_it() -> None:
+    fleet = Fleet(replicas=[TimedReplica(takes_s=0.1)], settings=Settings(stale_s=99.0))
+    fleet.describe("/a", chunks_per_s=18.0)
+    rate = fleet.told.admissions[0].chunks_per_s
+    assert rate == pytest.approx(9.0)
+    for _ in range(400):  # 4 s in which it always asks
+        fleet.ask("/a", len(fleet.told.chunks()))
+        fleet.step(0.005)
+        if fleet.replica.jobs:
+            fleet.replica.finish()
+        fleet.step(0.005)
+    assert 4.0 * rate - 3 <= len(fleet.told.chunks()) <= 4.0 * rate + 1
+
+
+def test_no_more_robots_are_kept_than_are_allowed() -> None:
+    fleet = Fleet(settings=Settings(rules=Rules(most_robots=2)))
+    for number in range(100):
+        fleet.describe(f"/r{number}")
+    assert len(fleet.replica.known) == 2 and len(fleet.scheduler.robots()) <= 4
+    assert sum(one.admitted for one in fleet.told.admissions) == 2
+    assert len(fleet.told.admissions) == 100
+
+
+def test_what_a_replica_cannot_serve_is_refused_with_its_reason() -> None:
+    replica = TimedReplica()
+    replica.refuses = "the model has 6 joints, the contract 7"
+    fleet = Fleet("/a", replicas=[replica])
+    assert [one.reason for one in fleet.told.admissions] == [replica.refuses]
+    fleet.ask("/a")
+    assert fleet.told.refusals() == [replica.refuses]
+
+
+def test_the_same_description_again_changes_nothing_another_one_begins_anew() -> None:
+    fleet = Fleet("/a")
+    fleet.ask("/a")
+    fleet.step()
+    fleet.describe("/a")
+    assert fleet.replica.jobs and len(fleet.told.admissions) == 1
+    fleet.describe("/a", statistics="other")
+    assert not fleet.replica.jobs and len(fleet.told.admissions) == 2
+
+
+def test_a_lost_replica_is_not_a_refusal() -> None:
+    fleet = Fleet(replicas=[TimedReplica()])
+    fleet.replica.dead = True
+    fleet.describe("/a")
+    fleet.step()
+    assert not fleet.told.admissions and fleet.report("/a").state == "preparing"
+    fleet.replica.dead = False
+    fleet.step(1.0)
+    assert [one.admitted for one in fleet.told.admissions] == [True]
+
+
+def test_jains_index_is_one_for_equals_and_small_for_who_has_all() -> None:
+    assert fairness([]) == fairness([1.0, 1.0]) == 1.0
+    assert fairness([0.3, 0.3, 0.3]) == pytest.approx(1.0)
+    assert fairness([0.0, 1.0, 1.0, 1.0]) == pytest.approx(0.25)
+
+
+def test_a_report_says_how_a_robot_does() -> None:
+    fleet = Fleet("/a", "/b")
+    fleet.ask("/a")
+    fleet.step()
+    fleet.ask("/b", age_s=0.02)
+    assert (fleet.report("/a").state, fleet.report("/b").state) == ("computed", "waiting")
+    fleet.serve(0.1)
+    fleet.serve(0.05)
+    report = fleet.report("/b")
+    assert (report.state, report.counts.answered) == ("idle", 1)
+    assert report.queued_s == pytest.approx(0.1) and report.age_s == pytest.approx(0.17)
+
+
+def test_numbers_that_are_none_do_no_harm() -> None:
+    fleet = Fleet("/a")
+    fleet.ask("/a", executed_s=math.nan, stalled_s=math.inf)
+    fleet.step()
+    fleet.serve()
+    report = fleet.report("/a")
+    assert np.isfinite([report.stalled_s, report.wait_ratio, report.buffer_s]).all()
+    assert make_request().round.robot == make_description().robot
+
+
+def test_a_replica_lost_while_it_describes_is_tried_again() -> None:
+    fleet = Fleet("/a")
+    fleet.ask("/a")
+    fleet.step()
+    fleet.replica.finish(ReplicaLost("away"))
+    fleet.step()
+    assert not fleet.replica.jobs
+    fleet.step(0.6)  # it is told of the robot again
+    fleet.step(0.2)
+    assert len(fleet.replica.served) == 2

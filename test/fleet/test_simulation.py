@@ -1,0 +1,208 @@
+"""The simulator against queueing theory, and what it must not lose or do twice."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+from fleet_builders import EDGE, make_replica
+
+from vla_accel_ros.extensions import BUILT_IN, FLEET_POLICIES, find
+from vla_accel_ros.fleet.simulator.figures import figures
+from vla_accel_ros.fleet.simulator.profiles import assumed
+from vla_accel_ros.fleet.simulator.runs import Load, closed_fleet, open_loop
+from vla_accel_ros.fleet.simulator.simulation import Settings, Simulation
+from vla_accel_ros.fleet.simulator.workloads import DYNAMIC, HORIZONS, WORKLOADS, Script
+
+NAMES = tuple(BUILT_IN[FLEET_POLICIES])
+FIFO = find(FLEET_POLICIES, "fifo")
+NEAR = Settings(link_s=0.0)
+
+
+def waits_s(outcome):
+    return np.array([robot.task.first_waited_s for robot in outcome.robots])
+
+
+@pytest.mark.parametrize("load", [0.3, 0.5, 0.7])
+def test_tasks_of_one_round_wait_as_in_an_m_d_1_queue(load):
+    """Mean wait: load * service / (2 * (1 - load)); times between arrivals are as many quantiles of the
+    exponential distribution, in random order."""
+    count, service_s = 20_000, 1.0
+    between_s = -np.log((np.arange(count) + 0.5) / count) * service_s / load
+    arrivals_s = np.random.default_rng(2).permutation(between_s).cumsum()
+    simulation = Simulation({EDGE: make_replica(1, 0.0, service_s)}, FIFO, NEAR)
+    outcome = simulation.open([Script("a", 1, (1,))] * count, arrivals_s.tolist())
+    expected_s = load * service_s / (2 * (1 - load))
+    assert waits_s(outcome).mean() == pytest.approx(expected_s, rel=0.02)
+    assert outcome.busy_s[EDGE] / outcome.ended_s == pytest.approx(load, rel=0.02)
+    waited_s = [0.0]
+    for between_s in np.diff(arrivals_s):  # Lindley's recursion, of these very arrivals
+        waited_s.append(max(0.0, waited_s[-1] + service_s - between_s))
+    assert waits_s(outcome) == pytest.approx(np.array(waited_s), abs=1e-6)
+
+
+def test_one_robot_alone_by_hand():
+    """A chunk takes 0.5 s and has 30 actions of 1/30 s, of which it asks for the next with 0.5 s left."""
+    simulation = Simulation({EDGE: make_replica(1, 0.0, 0.5)}, FIFO, NEAR)
+    (robot,) = simulation.open([Script("a", 75, (30,))], [2.0]).robots
+    assert (robot.rounds, robot.stalled_s) == (3, pytest.approx(0.0, abs=1e-9))
+    assert [(span.first, span.end) for span in robot.spans] == [(0, 30), (30, 60), (60, 75)]
+    assert [span.observed for span in robot.spans] == [0, 15, 45]  # of the chunk, 15 actions are discarded
+    assert simulation.outcome.ends_s == [pytest.approx(2.0 + 0.5 + 75 / 30)]
+    assert robot.ages_s == pytest.approx([0.5] * 3) and robot.task.waited_s == pytest.approx(0.0, abs=1e-9)
+
+
+def test_without_lead_it_stands_for_as_long_as_a_chunk_takes():
+    settings = Settings(lead_s=0.0, link_s=0.0)
+    simulation = Simulation({EDGE: make_replica(1, 0.0, 0.5)}, FIFO, settings)
+    (robot,) = simulation.open([Script("a", 75, (30,))], [0.0]).robots
+    assert robot.stalled_s == pytest.approx(2 * 0.5) and robot.task.stalled_s == pytest.approx(0.5)
+    assert [span.observed for span in robot.spans] == [0, 30, 60]
+
+
+def test_with_an_elastic_horizon_it_goes_on_instead():
+    """Of its first chunk 15 actions beyond the horizon pass until the next is there, which was observed at
+    30: it ends at 80, 5 beyond its horizon, and the arm stands for the other 10."""
+    settings = Settings(lead_s=0.0, link_s=0.0, elastic=True)
+    simulation = Simulation({EDGE: make_replica(1, 0.0, 0.5)}, FIFO, settings)
+    outcome = simulation.open([Script("a", 95, (30,))], [0.0])
+    (robot,) = outcome.robots
+    assert [(span.first, span.end) for span in robot.spans] == [(0, 45), (45, 80), (80, 95)]
+    assert robot.stalled_s == pytest.approx(10 / 30) and robot.beyond == 15 + 5
+    assert figures(outcome)["beyond"] == pytest.approx(20 / 95)
+
+
+def test_an_observation_that_went_stale_is_taken_anew():
+    """Two ask at once of a replica that takes one: the second is observed again when it is dispatched."""
+    for stale_s, age_s in ((0.1, 1.02), (9.0, 2.02)):
+        settings = Settings(stale_s=stale_s, link_s=0.01)
+        simulation = Simulation({EDGE: make_replica(1, 0.0, 1.0)}, FIFO, settings)
+        outcome = simulation.open([Script("a", 3, (3,))] * 2, [0.0, 0.0])
+        assert outcome.robots[1].ages_s == [pytest.approx(age_s)]
+
+
+def whole(outcome, scripts):
+    """Every request is answered once, and every action of every task is executed once, of a chunk that has
+    it."""
+    assert len(outcome.robots) == len(scripts)
+    assert outcome.requests == sum(outcome.batches) == sum(robot.rounds for robot in outcome.robots)
+    for robot, end_s in zip(outcome.robots, outcome.ends_s):
+        at = 0
+        for span in robot.spans:
+            assert span.first == at <= span.end and span.observed <= span.first
+            assert span.end <= span.observed + robot.script.chunk
+            at = span.end
+        assert at == robot.script.actions and robot.task.rounds == robot.rounds
+        motion_s = robot.script.actions / 30.0
+        assert end_s - robot.began_s >= motion_s + robot.stalled_s - 1e-6
+
+
+@pytest.mark.parametrize("policy", NAMES)
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_nothing_is_lost_or_done_twice(workload, policy):
+    what = WORKLOADS[workload]
+    for seed, horizon in enumerate(HORIZONS):
+        drawn = Load.of(what, seed, horizon, tasks=60)
+        settings = Settings(elastic=bool(seed), lead_s=None if seed else 0.5)
+        replicas = {EDGE: assumed(what), "cloud": assumed(what, 2.0, 0.2)} if seed else {EDGE: assumed(what)}
+        whole(open_loop(drawn, find(FLEET_POLICIES, policy), 2.0, replicas, settings), drawn.scripts)
+
+
+def test_nothing_is_lost_in_random_fleets():
+    chance = random.Random(11)
+    for _ in range(300):
+        chunk = chance.randint(1, 50)
+        scripts = [
+            Script(
+                chance.choice("abc"),
+                chance.randint(1, 200),
+                [chance.randint(1, chunk) for _ in range(9)],
+                chunk,
+            )
+            for _ in range(chance.randint(1, 12))
+        ]
+        settings = Settings(
+            lead_s=chance.choice((None, 0.0, 0.3, 5.0)), link_s=chance.choice((0.0, 0.02)),
+            stale_s=chance.choice((0.0, 0.1, math.inf)), elastic=chance.random() < 0.5,
+        )  # fmt: skip
+        replicas = {
+            f"r{k}": make_replica(
+                chance.randint(1, 4), chance.random(), 0.01 + chance.random(), chance.random() / 4
+            )
+            for k in range(chance.randint(1, 3))
+        }
+        simulation = Simulation(replicas, find(FLEET_POLICIES, chance.choice(NAMES)), settings)
+        if chance.random() < 0.5:
+            whole(simulation.open(scripts, sorted(chance.uniform(0, 5) for _ in scripts)), scripts)
+        else:
+            whole(simulation.closed(scripts, chance.randint(1, 12)), scripts)
+
+
+@pytest.mark.parametrize("policy", NAMES)
+def test_the_same_run_comes_out_the_same(policy):
+    what = WORKLOADS["mixed_fleet"]
+    replicas = {EDGE: assumed(what), "cloud": assumed(what, 2.0, 0.2)}
+    runs = [
+        figures(open_loop(Load.of(what, 3, DYNAMIC, 80), find(FLEET_POLICIES, policy), 2.0, replicas))
+        for _ in range(2)
+    ]
+    assert runs[0] == runs[1]
+
+
+def test_policies_do_not_change_what_is_simulated():
+    """The profiles that policies learn from are their own."""
+    replicas = {EDGE: make_replica(2)}
+    before = replicas[EDGE].profile.known()
+    Simulation(replicas, find(FLEET_POLICIES, "gfair")).open([Script("a", 9, (3,))] * 5, [0.0] * 5)
+    assert replicas[EDGE].profile.known() == before
+
+
+def test_a_closed_fleet_has_as_many_tasks_at_once_as_robots():
+    what = WORKLOADS["libero_pi05"]
+    drawn = Load.of(what, 0, tasks=30)
+    outcome = closed_fleet(drawn, FIFO, 4, {EDGE: assumed(what)})
+    whole(outcome, drawn.scripts)
+    spans = [(robot.began_s, end_s) for robot, end_s in zip(outcome.robots, outcome.ends_s)]
+    at_once = [sum(began_s <= at_s < end_s for began_s, end_s in spans) for at_s, _ in spans]
+    assert max(at_once) == 4 and len({robot.name for robot in outcome.robots}) == 4
+    numbers = {robot.name: robot.task.number for robot in outcome.robots}
+    assert sum(numbers.values()) == 30 - 4
+
+
+def test_a_cloud_takes_over_what_the_edge_cannot():
+    what = WORKLOADS["libero_pi05"]
+    drawn, edge = Load.of(what, 0, tasks=100), {EDGE: assumed(what)}
+    both = {**edge, "cloud": assumed(what, 2.5, 0.2)}
+    alone, helped = (figures(open_loop(drawn, FIFO, 1.6, replicas)) for replicas in (edge, both))
+    assert helped["latency_s"]["avg"] < 0.6 * alone["latency_s"]["avg"]
+    assert 0.1 < helped["gpu_load"]["cloud"] < helped["gpu_load"][EDGE]
+
+
+def test_dynamic_horizons_need_fewer_rounds_and_less_time():
+    for what in WORKLOADS.values():
+        static, dynamic = (
+            figures(open_loop(Load.of(what, 1, horizon, 60), FIFO, 1.6, {EDGE: assumed(what)}))
+            for horizon in HORIZONS
+        )
+        assert dynamic["rounds"] < 0.95 * static["rounds"]
+        assert dynamic["latency_s"]["avg"] < static["latency_s"]["avg"]
+
+
+def test_what_cannot_be_is_refused():
+    what = WORKLOADS["libero_pi05"]
+    drawn, replicas = Load.of(what, 0, tasks=2), {EDGE: assumed(what)}
+    for run in (
+        lambda: open_loop(drawn, FIFO, 0.0, replicas),
+        lambda: open_loop(drawn, FIFO, math.nan, replicas),
+        lambda: closed_fleet(drawn, FIFO, 0, replicas),
+        lambda: Settings(lead_s=-1.0),
+        lambda: Settings(link_s=math.nan),
+        lambda: Settings(rate_hz=0.0),
+        lambda: Simulation({}, FIFO),
+    ):
+        with pytest.raises(ValueError, match=r"give|positive"):
+            run()
+    with pytest.raises(ValueError, match="no task ended"):
+        figures(Simulation(replicas, FIFO).open([], []))

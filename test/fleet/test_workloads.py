@@ -1,0 +1,112 @@
+"""Tasks that are drawn, recorded or refused, and profiles of replicas."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from fleet_builders import make_replica
+
+from vla_accel_ros.fleet.policies.policy import SERVE
+from vla_accel_ros.fleet.simulator import profiles, traces
+from vla_accel_ros.fleet.simulator.workloads import DYNAMIC, STATIC, WORKLOADS, Script, draw
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_workload_is_what_its_numbers_say(name):
+    what = WORKLOADS[name]
+    static, dynamic = draw(what, 0), draw(what, 0, DYNAMIC)
+    assert len(static) == what.tasks and len({script.kind for script in static} - {"long"}) <= what.kinds
+    low, high = what.horizon
+    assert all(len(script.horizons) == 1 and low <= script.horizons[0] <= high for script in static)
+    for one, other in zip(static, dynamic):
+        assert (one.kind, one.actions) == (other.kind, other.actions) and other.rounds <= one.rounds
+        assert all(one.horizons[0] <= horizon <= what.chunk for horizon in other.horizons)
+    assert draw(what, 0, DYNAMIC) == dynamic and draw(what, 1, DYNAMIC) != dynamic
+
+
+def test_horizons_are_as_the_papers_figures_have_them():
+    static = np.array(
+        [script.horizons[0] for seed in range(20) for script in draw(WORKLOADS["libero_pi05"], seed)]
+    )
+    assert 0.3 < (static >= 40).mean() < 0.5 and 0.02 < (static < 10).mean() < 0.15
+    ratios, same, double = [], [], []
+    for script, short in zip(draw(WORKLOADS["meta_smol"], 0, DYNAMIC), draw(WORKLOADS["meta_smol"], 0)):
+        each = np.array(script.horizons) / short.horizons[0]
+        change = np.abs(each[1:] / each[:-1] - 1)
+        ratios += each.tolist()
+        same += (change < 0.1).tolist()
+        double += (np.maximum(each[1:] / each[:-1], each[:-1] / each[1:]) > 2).tolist()
+    assert 0.4 < (np.array(ratios) >= 1.95).mean() < 0.6  # Figure 4: half of the rounds
+    assert 0.523 < np.mean(same) < 0.854 and 0.049 < np.mean(double) < 0.12  # Figure 10
+
+
+def test_rounds_of_a_script():
+    script = Script("a", 10, (4, 3, 2))
+    assert script.rounds == 4 and [script.horizon(k) for k in range(5)] == [4, 3, 2, 2, 2]
+
+
+@pytest.mark.parametrize("wrong", [(0, (4,)), (5, ()), (5, (0,)), (5, (51,))])
+def test_a_task_that_cannot_be_is_refused(wrong):
+    with pytest.raises(ValueError, match="kind 'a'"):
+        Script("a", *wrong)
+
+
+def test_recorded_rounds_become_tasks(tmp_path):
+    lines = [
+        {"task": "1", "kind": "fold", "actions": 22, "chunk": 50},
+        {"task": "2", "kind": "pick", "actions": 9, "chunk": 32},
+        {"task": "1", "kind": "fold", "actions": 30, "chunk": 50},
+    ]
+    path = tmp_path / "rounds.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
+    assert traces.load(path) == [Script("fold", 52, (22, 30), 50), Script("pick", 9, (9,), 32)]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{", "line 2"),
+        ("[]", "line 2"),
+        ('{"task": 1, "kind": "a", "actions": 0, "chunk": 5}', "0 actions of a chunk of 5"),
+        ('{"task": 1, "kind": "a", "actions": 6, "chunk": 5}', "6 actions of a chunk of 5"),
+        ('{"task": 1, "actions": 5, "chunk": 5}', "'kind'"),
+    ],
+)
+def test_a_line_that_is_no_round_is_named(tmp_path, line, says):
+    path = tmp_path / "rounds.jsonl"
+    path.write_text('{"task": 1, "kind": "a", "actions": 5, "chunk": 5}\n' + line + "\n")
+    with pytest.raises(ValueError, match=says):
+        traces.load(path)
+
+
+def test_a_file_without_rounds_is_refused(tmp_path):
+    path = tmp_path / "rounds.jsonl"
+    path.write_text("\n")
+    with pytest.raises(ValueError, match="has no round"):
+        traces.load(path)
+
+
+def test_a_profile_is_written_and_read(tmp_path):
+    path, replica = tmp_path / "profile.json", make_replica(3, 0.1, 0.2)
+    path.write_text(json.dumps({"device": "x", **profiles.to_json(replica.profile.known())}))
+    found = profiles.load(path, faster=2.0, network_s=0.3)
+    assert (found.limit, found.network_s) == (3, 0.3)
+    assert found.profile.known() == {key: pytest.approx(s / 2) for key, s in replica.profile.known().items()}
+    assert profiles.assumed(WORKLOADS["robotwin_wam"]).serves_s(4) == pytest.approx(0.35 + 4 * 0.25)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", '{"profile": {"serve": {"1": -1}}}', '{"profile": {"encode": {"1": 1}}}', '{"profile": 3}'],
+)
+def test_another_file_is_no_profile(tmp_path, text):
+    path = tmp_path / "profile.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=f"is no profile.*{SERVE}"):
+        profiles.load(path)
+
+
+def test_static_is_the_default():
+    assert draw(WORKLOADS["meta_smol"], 2) == draw(WORKLOADS["meta_smol"], 2, STATIC)

@@ -1,0 +1,123 @@
+"""The fleet's scheduler over real topics: each robot gets its own chunks, also when another is killed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import rclpy
+from builders import CALM, make_checkpoint, make_config
+from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.node import Node
+from running import ROOT, NodeProcess, node_environment
+from scheduler_robot import AskingRobot, spin_until
+
+from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.environment import demo_contract
+
+PROGRAM = Path(__file__).with_name("scheduler_robot.py")
+
+
+class Watching:
+    """What /diagnostics says of the scheduler. seen: names in the newest word; messages: of each."""
+
+    def __init__(self, node: Node) -> None:
+        self.seen: set[str] = set()
+        self.messages: dict[str, str] = {}
+        node.create_subscription(DiagnosticArray, "/diagnostics", self.heard, qos.REPORT)
+
+    def heard(self, message: DiagnosticArray) -> None:
+        names = {line.name.partition(": ")[2]: line.message for line in message.status}
+        if all(line.name.startswith("fleet_scheduler: ") for line in message.status):
+            self.seen, self.messages = set(names), names
+
+
+@pytest.fixture
+def nodes(ros_domain: int) -> Iterator[Callable[[str], Node]]:
+    """nodes(namespace): a node of this process."""
+    context = rclpy.Context()
+    rclpy.init(context=context)
+    made: list[Node] = []
+
+    def make(namespace: str) -> Node:
+        made.append(Node("robot", namespace=namespace, context=context))
+        return made[-1]
+
+    yield make
+    for node in made:
+        node.destroy_node()
+    rclpy.shutdown(context=context)
+
+
+def renamed(folder: Path) -> Path:
+    """The simulated arm's contract with other names of joints."""
+    path = folder / "other.yaml"
+    path.write_text(Path(demo_contract()).read_text().replace("shoulder_pan", "turret"))
+    return path
+
+
+def test_each_robot_gets_its_own_chunks_and_one_goes_on_when_another_is_killed(
+    start: Callable[..., NodeProcess], nodes: Callable[[str], Node], tmp_path: Path
+) -> None:
+    model = make_checkpoint(tmp_path / "model", make_config(horizon=32), reach=CALM)
+    start("fleet", autostart=True, model=str(model), denoise_steps=2, gone_s=2.0)
+    node = nodes("/left")
+    left = AskingRobot(node, Path(demo_contract()), horizon="static:5")
+    watching = Watching(node)
+    environment = {**node_environment(tmp_path), "PYTHONPATH": f"{ROOT}:{PROGRAM.parent}"}
+    command = [sys.executable, str(PROGRAM), "/right", str(renamed(tmp_path))]
+    log = tmp_path / "right.log"
+    with open(log, "wb") as out:
+        right = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
+    try:
+        until = partial(spin_until, (node,))
+        until(lambda: left.admissions, 90.0, "admission")
+        assert left.admissions[0].admitted, left.admissions[0].reason
+        until(lambda: len(left.answers) >= 3, 30.0, "three chunks")
+        until(lambda: "answer 3" in log.read_text(), 60.0, "chunks of the other robot")
+        until(lambda: {"robot /left", "robot /right", "queue"} <= watching.seen, 10.0, "both robots' lines")
+        NodeProcess.any_killed = True
+        right.kill()
+        right.wait()
+        until(lambda: "robot /right" not in watching.seen, 30.0, "end of the other robot's line")
+        before = len(left.answers)
+        until(lambda: len(left.answers) >= before + 3, 30.0, "chunks after it was killed")
+    finally:
+        right.kill()
+        right.wait()
+    assert not left.strange and not left.refusals
+    assert [answer.round.number for answer in left.answers] == list(range(len(left.answers)))
+    for answer in left.answers:
+        assert answer.chunk is not None and answer.chunk.executed == 5 and answer.replica == "local"
+    assert watching.messages["queue"].startswith("1 robots are served")
+
+
+def test_what_does_not_fit_is_refused_in_words_and_a_robot_that_goes_takes_its_topics_along(
+    start: Callable[..., NodeProcess], nodes: Callable[[str], Node], tmp_path: Path
+) -> None:
+    model = make_checkpoint(tmp_path / "model", make_config(horizon=32), reach=CALM)
+    fleet = start("fleet", autostart=True, model=str(model), denoise_steps=2, policy="fifo")
+    watcher = nodes("/watcher")
+    bad, good = nodes("/bad"), nodes("/good")
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(Path(demo_contract()).read_text().replace("image: base_0_rgb", "image: no_such_camera"))
+    refused, served = AskingRobot(bad, wrong), AskingRobot(good, Path(demo_contract()))
+    until = partial(spin_until, (watcher, bad, good))
+    until(lambda: refused.admissions, 90.0, "refusal")
+    assert not refused.admissions[0].admitted and "no_such_camera" in refused.admissions[0].reason
+    until(lambda: served.answers, 30.0, "chunk")
+    served.asking = False
+    served.node.destroy_publisher(served.told)
+    mine = {f"/good/fleet/{name}" for name in ("admission", "call", "answer")}
+
+    def published() -> set[str]:
+        found = watcher.get_publisher_names_and_types_by_node("fleet_scheduler", "/")
+        return {name for name, _ in found}
+
+    assert mine <= published()
+    until(lambda: not (mine & published()), 10.0, "end of the topics of a robot that has gone")
+    assert "Traceback" not in fleet.log

@@ -1,0 +1,36 @@
+"""Tests that start nodes are run one after another by one worker: each file of them is in a group."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from workers import FIRST, STARTING, group
+
+HERE = Path(__file__).parent
+FIXTURES = {"shared_start", "operator", "ros_domain", "shared_domain"}
+FILES = sorted(path.relative_to(HERE) for path in HERE.rglob("test_*.py"))
+
+
+def starts(path: Path) -> bool:
+    """Whether a function of a file asks for what starts nodes, or for a graph."""
+    tree = ast.parse((HERE / path).read_text())
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    asked = {argument.arg for function in functions for argument in function.args.args}
+    return bool(asked & (FIXTURES | {"start"} if path.parts[0] == "nodes" else FIXTURES))
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if starts(path)], ids=str)
+def test_who_starts_nodes_is_in_a_group(path: Path) -> None:
+    assert group(path) in STARTING, f"add it to test/workers.py: {path}"
+
+
+def test_every_file_of_a_group_is_there() -> None:
+    listed = {
+        f"{folder}/test_{name}.py"
+        for files in STARTING.values()
+        for folder, names in files.items()
+        for name in names.split()
+    }
+    assert {*listed, *FIRST} <= {path.as_posix() for path in FILES}

@@ -1,0 +1,64 @@
+"""`vla fleet-sim` prints and writes what a simulation says, and refuses what cannot be."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from vla_accel_ros.tools import cli
+
+BASE = ("fleet-sim", "--tasks", "20")
+NAMED = (*BASE, "--workload", "libero_pi05")
+
+
+def test_figures_on_standard_output_are_json_alone(capsys):
+    assert cli.main([*NAMED, "--policy", "kairos", "--load", "1.6", "--seed", "3", "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["simulated"] is True and found["tasks"] == 20
+    assert {"workload", "policy", "load", "seed"} <= found.keys()
+    assert found["latency_s"].keys() == {"avg", "p25", "p50", "p95", "p99"}
+
+
+def test_a_table_and_a_file(tmp_path, capsys):
+    file = tmp_path / "found.json"
+    replicas = ("--replicas", "edge", "cloud:2.5:200")
+    assert cli.main([*NAMED, "--robots", "5", *replicas, "--horizon", "dynamic", "--json", str(file)]) == 0
+    said = capsys.readouterr().out
+    assert "simulated: 20 tasks" in said and "task latency" in said and "cloud" in said
+    assert json.loads(file.read_text())["gpu_load"].keys() == {"edge", "cloud"}
+
+
+def test_recorded_tasks_on_a_profile(tmp_path, capsys):
+    trace, profile = tmp_path / "rounds.jsonl", tmp_path / "profile.json"
+    trace.write_text('{"task": 1, "kind": "a", "actions": 15, "chunk": 50}\n' * 2)
+    profile.write_text('{"profile": {"serve": {"1": 0.1}}}')
+    assert cli.main([*BASE, "--trace", str(trace), "--profile", str(profile), "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rounds"] == 2 and found["latency_s"]["avg"] == pytest.approx(1.0 + 0.1 + 0.005)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--policy", "magic"), "'magic' is none of vla_accel_ros.fleet_policies (fifo, las"),
+        (("--load", "-1"), "the load is -1.0"),
+        (("--robots", "0"), "there are 0 robots"),
+        (("--tasks", "0"), "--tasks is 0"),
+        (("--seed", "-1"), "--seed is -1"),
+        (("--lead", "-1"), "lead_s is -1.0"),
+        (("--replicas", "edge", "edge"), "--replicas edge"),
+        (("--replicas", "edge:0"), "--replicas edge:0"),
+        (("--replicas", "edge:fast"), "such as cloud:2.5:200"),
+        (("--replicas", "edge:1:2:3"), "such as cloud:2.5:200"),
+        (("--replicas", "edge:1:-5"), "a replica takes"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(options, says, capsys):
+    assert cli.main([*NAMED, *options]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_trace_needs_a_profile(tmp_path, capsys):
+    assert cli.main([*BASE, "--trace", str(tmp_path / "rounds.jsonl")]) == 2
+    assert "give --profile FILE" in capsys.readouterr().err

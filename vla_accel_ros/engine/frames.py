@@ -1,0 +1,281 @@
+"""How a frame's prefix comes into its slot, and how the same frame gets one with other words.
+
+The rule of what such a second prefix uses again. Image tokens do not depend on the words, so the cameras of
+a frame are encoded once, whoever asks about it. Keys and values of a token depend, from the second layer on,
+on every token that it attends to. Where a prefix is causal (OpenVLA) those are the ones before: keys and
+values up to the first other word are copied and only the rest is computed. In PaliGemma's prefix (pi0, pi0.5)
+every token attends to every word, so with another word all keys and values are others, those of the images
+too: the whole prefill is computed again, as what continues anything else was never trained.
+
+A frame is computed in one go or, by `EngineConfig.prefill_groups`, a group of layers at a time. Its request
+holds the slot from the first to the last group, which publishes the prefix: until then nobody can read it.
+One that is cancelled or fails between two groups gives the slot back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import takewhile
+from typing import NamedTuple, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
+from vla_accel_ros.engine.request import ENCODE, PREFILL, Request
+from vla_accel_ros.engine.robots import Embodiment, Robots
+from vla_accel_ros.engine.stages.memory.upload import Preprocess, check_whole
+from vla_accel_ros.engine.stages.plain.stages import PlainStages
+from vla_accel_ros.engine.stages.prefill.groups import Frame, Groups
+from vla_accel_ros.engine.stages.prefill.towers import Towers
+from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.models.layers import packed
+from vla_accel_ros.models.layers.packed import Forward, Segment
+from vla_accel_ros.models.policies import AnyPolicy, CapturablePolicy, FlowPolicy, WordedPolicy
+from vla_accel_ros.types import Observation
+
+ENCODED_ONLY = (
+    "frames share forwards with their actions, so nothing continues them: use token_mode sequential "
+    "without fast."
+)
+
+
+class Extent(NamedTuple):
+    """All tokens of a prefix, and those of images."""
+
+    n_tokens: int
+    n_images: int
+
+
+class Prefill(Protocol):
+    """Computes prefixes into held slots of one pool."""
+
+    def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
+        """The prefix of an observation for a robot's policy, whose images are needed no longer then.
+
+        Raises ValueError for one that the policy cannot take, Torn if its images were overwritten.
+        """
+        ...
+
+    def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
+        """The prefix of a frame that is held, with other words; returns its tokens."""
+        ...
+
+    def last_hidden(self, slot: int, n_tokens: int) -> Tensor:
+        """The hidden state [W] of a prefix's last token after the final norm, which tokens begin with."""
+        ...
+
+
+def worded_policy(frame: Prefix) -> WordedPolicy:
+    """Of the robot that a frame was computed for."""
+    return cast(WordedPolicy, frame.embodiment.policy)
+
+
+class PlainPrefill:
+    """By the plain network. forward: computes the rest of a causal prefix, None = in plain torch."""
+
+    def __init__(self, policy: AnyPolicy, pool: KVPool, forward: Forward | None = None) -> None:
+        self._policy, self._pool, self._preprocess = policy, pool, Preprocess(policy)
+        width, config = policy.config.prefix.width, policy.config
+        self._hidden = pool.k.new_zeros(pool.slots, width)
+        self._images: Tensor | None = None
+        if policy.decodes:
+            self._worded = cast(WordedPolicy, policy)
+            self._images = pool.k.new_zeros(pool.slots, config.max_tokens - config.max_prompt, width)
+            self._forward: Forward = forward or partial(packed.forward, policy.model.stack)
+
+    def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
+        inputs = self._preprocess(observation, policy)
+        if self._images is None:
+            n_tokens = self._whole(policy.embed(inputs), slot)
+        else:
+            images = self._worded.see(inputs)
+            self._images[slot, : len(images)].copy_(images)
+            n_tokens = self._whole(self._worded.join(images, inputs.tokens), slot)
+        return Extent(n_tokens, n_tokens - len(inputs.tokens))
+
+    def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
+        assert self._images is not None
+        images = self._images[slot, : frame.n_images].copy_(self._images[frame.slot, : frame.n_images])
+        worded = worded_policy(frame)
+        words = worded.words(instruction, frame.state)
+        embeddings = worded.join(images, words)
+        if not worded.causal:
+            return self._whole(embeddings, slot)
+        before = worded.words(frame.instruction, frame.state)
+        pairs = zip(words[:-1].tolist(), before.tolist())  # the last word is computed: it is continued
+        alike = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        return self._rest(embeddings, frame.slot, slot, frame.n_images + alike if alike else 0)
+
+    def last_hidden(self, slot: int, n_tokens: int) -> Tensor:
+        return self._hidden[slot]
+
+    def _whole(self, embeddings: Tensor, slot: int) -> int:
+        n_tokens = embeddings.shape[1]
+        hidden, _ = self._policy.model.prefix(embeddings, out=self._pool.view(slot, n_tokens))
+        self._hidden[slot].copy_(hidden[0, -1])
+        return n_tokens
+
+    def _rest(self, embeddings: Tensor, source: int, slot: int, shared: int) -> int:
+        n_tokens = embeddings.shape[1]
+        for into, given in zip(self._pool.view(slot, shared), self._pool.view(source, shared), strict=True):
+            into.copy_(given)
+        past = (self._pool.span(slot, 0, shared),) if shared else ()
+        out = self._pool.span(slot, shared, n_tokens)
+        (hidden,) = self._forward([Segment(embeddings[:, shared:], past, causal=True, out=out)])
+        self._hidden[slot].copy_(hidden[0, -1])
+        return n_tokens
+
+
+class CapturedPrefill:
+    """By captured stages. The hidden state is computed when somebody wants it, which few do."""
+
+    def __init__(self, stages: Stages) -> None:
+        self._stages = stages
+
+    def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
+        images = cast(WordedPolicy, policy).host_images(observation)
+        tokens: list[int] = []
+
+        def words() -> list[Tensor]:
+            tokens.extend(policy.prompt(observation.instruction, observation.state))
+            return [torch.tensor(tokens)]
+
+        whole = partial(check_whole, observation)
+        (n_tokens,) = self._stages.observe([images], words, [slot], whole)
+        return Extent(n_tokens, n_tokens - len(tokens))
+
+    def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
+        words = worded_policy(frame).words(instruction, frame.state)
+        return self._stages.reword(frame.slot, frame.n_images, words, slot)
+
+    def last_hidden(self, slot: int, n_tokens: int) -> Tensor:
+        return self._stages.last_hidden(slot, n_tokens)
+
+
+class GroupedPrefill(CapturedPrefill):
+    """By captured stages, an observation in groups of layers."""
+
+    def __init__(self, stages: Stages, groups: Groups) -> None:
+        super().__init__(stages)
+        self.groups = groups
+
+    def begin(self, observation: Observation, policy: AnyPolicy, slot: int) -> Frame:
+        """The first group of what `observe` computes, after which the images are needed no longer.
+
+        Raises as that.
+        """
+        images = cast(WordedPolicy, policy).host_images(observation)
+
+        def words() -> Tensor:
+            return torch.tensor(policy.prompt(observation.instruction, observation.state))
+
+        return self.groups.begin(images, words, slot, partial(check_whole, observation))
+
+
+class CapturedPlainPrefill(PlainPrefill):
+    """By the plain network's functions in captured stages. Other words are computed launch by launch."""
+
+    def __init__(self, policy: CapturablePolicy, pool: KVPool, stages: PlainStages) -> None:
+        super().__init__(policy, pool)
+        self._stages = stages
+
+    def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
+        given = policy.host_inputs(observation)
+        state = cast(FlowPolicy, policy).normalized_state(observation.state)
+        kept = () if self._images is None else (self._images[slot], self._hidden[slot])
+        whole = partial(check_whole, observation)
+        n_tokens = self._stages.observe(given, state, slot, whole, *kept)
+        return Extent(n_tokens, n_tokens - len(given.tokens))
+
+
+class EncodeOnly:
+    """Encodes, for policies whose prefill is part of packed forwards, which take `embeddings` of a slot.
+
+    towers: encode images instead of the plain network.
+    """
+
+    def __init__(self, policy: WordedPolicy, pool: KVPool, towers: Towers | None = None) -> None:
+        self._towers, self._preprocess = towers, Preprocess(policy)
+        self._kept = pool.k.new_zeros(pool.slots, policy.config.max_tokens, policy.config.prefix.width)
+
+    def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
+        if self._towers is not None:
+            n_tokens, n_words = self._towers.embed(observation, policy, self._kept[slot])
+            return Extent(n_tokens, n_tokens - n_words)
+        inputs = self._preprocess(observation, policy)
+        embeddings = policy.embed(inputs)[0]
+        self._kept[slot, : len(embeddings)].copy_(embeddings)
+        return Extent(len(embeddings), len(embeddings) - len(inputs.tokens))
+
+    def embeddings(self, slot: int, n_tokens: int) -> Tensor:
+        """[1, T, W]"""
+        return self._kept[slot, None, :n_tokens]
+
+    def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
+        raise ValueError(ENCODED_ONLY)
+
+    def last_hidden(self, slot: int, n_tokens: int) -> Tensor:
+        raise ValueError(ENCODED_ONLY)
+
+
+class _InProgress(NamedTuple):
+    """frame: whose slot is held; robot: that it is computed for, as it was described when it began."""
+
+    frame: Frame
+    robot: Embodiment
+
+
+class Frames:
+    """Requests to observe, of one engine."""
+
+    def __init__(self, prefill: Prefill, pool: KVPool, prefixes: Prefixes, robots: Robots) -> None:
+        self._prefill, self._pool, self._prefixes, self._robots = prefill, pool, prefixes, robots
+
+    def run(self, request: Request) -> Callable[[], None] | None:
+        """Compute and publish a frame, or its next group. Raises as Prefill.observe.
+
+        Returns what waits for the group, None for the last or a whole frame: what is launched next waits for
+        those on the device, but behind a group nothing should be launched that is not chosen after it.
+        """
+        if isinstance(self._prefill, GroupedPrefill):
+            return self._advance(request, self._prefill)
+        observation = request.observation
+        assert observation is not None
+        robot = self._robots.of(observation.robot)
+        with self._pool.filling() as slot:
+            seen = self._prefill.observe(observation, robot.policy, slot)
+            request.result = self._prefixes.publish(slot, observation, robot, *seen)
+        request.finished = True
+        return None
+
+    def drop(self, request: Request) -> None:
+        """Give back the slot of one that is not finished."""
+        doing: _InProgress | None = request.progress
+        request.progress = None
+        if doing is not None:
+            doing.frame.drop()
+            self._pool.release(doing.frame.slot)
+
+    def _advance(self, request: Request, prefill: GroupedPrefill) -> Callable[[], None] | None:
+        doing: _InProgress | None = request.progress
+        observation = request.observation
+        assert observation is not None
+        if doing is None:
+            robot = self._robots.of(observation.robot)
+            with self._pool.filling() as slot:
+                doing = _InProgress(prefill.begin(observation, robot.policy, slot), robot)
+            request.progress = doing
+        else:
+            prefill.groups.advance(doing.frame)
+        frame, robot = doing
+        if frame.groups:
+            request.stage = ENCODE if frame.encodes else PREFILL
+            return prefill.groups.wait
+        request.progress = None
+        seen = Extent(frame.length, frame.images)
+        request.result = self._prefixes.publish(frame.slot, observation, robot, *seen)
+        request.finished = True
+        return None

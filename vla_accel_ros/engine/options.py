@@ -1,0 +1,98 @@
+"""What a policy must have for the options of its engine: kernels, or functions that can be captured.
+
+An option that a policy, a device or another option does not go with is refused when the engine is made, in
+one sentence that says what to choose instead.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+from vla_accel_ros.engine.config import ONE, RESIDENT, SEQUENTIAL, EngineConfig, offload_share
+from vla_accel_ros.engine.stages.memory import offload
+from vla_accel_ros.engine.stages.precision import EXACT, check
+from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8
+from vla_accel_ros.models.openvla.model import OpenVLA
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.policies import FLOW, AnyPolicy
+
+KERNELS = (Pi, OpenVLA)
+"""Models that have captured stages of kernels."""
+
+
+def has_stages(policy: AnyPolicy) -> bool:
+    """Whether a policy can be computed by captured stages on its device, and is known to gain by it: plain
+    functions that are captured have not been measured on a GPU yet, so they are taken only when asked for."""
+    here = policy.device.type == "cuda" and importlib.util.find_spec("triton") is not None
+    return here and has_kernels(policy)
+
+
+def has_kernels(policy: AnyPolicy) -> bool:
+    return isinstance(policy.model, KERNELS)
+
+
+def is_capturable(policy: AnyPolicy) -> bool:
+    """Whether it is a CapturablePolicy; one of another package need not say anything."""
+    return policy.acts == FLOW and bool(getattr(policy, "capturable", False))
+
+
+def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
+    """Raise ValueError for choices that the policy does not have."""
+    kind, device, dtype = policy.config.kind, policy.device, policy.kv_dtype
+    check(config.precision, config.fast, device, dtype)
+    offload.check(offload_share(config.offload), config.fast, device)
+    if config.prefill_groups > 1:
+        _check_groups(policy, config)
+    if config.seats_by_load and not isinstance(policy.model, Pi):
+        raise ValueError(f"seats_by_load is true, but a {kind} policy has seats of one size; leave it false.")
+    if config.fast and not has_kernels(policy):
+        if not is_capturable(policy):
+            raise ValueError(f"fast is true, but a {kind} policy has no fast stages; leave it false.")
+        if config.precision != EXACT:
+            raise ValueError(
+                f"precision is {config.precision}, but the fast stages of a {kind} policy are its plain "
+                f"functions, which have the weights as they are; use {EXACT}."
+            )
+        if config.offload != RESIDENT:
+            raise ValueError(
+                f"offload is {config.offload}, but the fast stages of a {kind} policy are its plain "
+                f"functions, whose weights stay where they are; use {RESIDENT}."
+            )
+    if policy.acts == FLOW:
+        if config.token_mode != SEQUENTIAL:
+            raise ValueError(
+                f"token_mode is '{config.token_mode}', but a {kind} policy does not act by tokens; use "
+                f"{SEQUENTIAL}."
+            )
+        return
+    if config.staggered:
+        raise ValueError(
+            f"staggered is {config.staggered}, but a {kind} policy acts by tokens, it denoises nothing: "
+            "use 0."
+        )
+    if config.lanes != ONE and (config.fast or config.token_mode != SEQUENTIAL):
+        raise ValueError(
+            f"lanes is '{config.lanes}', but frames of a {kind} policy share forwards with their actions; "
+            f"use '{ONE}', or token_mode {SEQUENTIAL} without fast."
+        )
+    if config.precision == FP8:
+        raise ValueError(f"precision is {FP8}, but {kind} has no stages in it; use {INT8} or {INT4}.")
+    if config.precision != EXACT and config.token_mode != SEQUENTIAL:
+        raise ValueError(
+            f"precision is {config.precision} and token_mode '{config.token_mode}', but only forwards of few "
+            f"rows have small weights, so actions would depend on the mode; use {SEQUENTIAL} or {EXACT}."
+        )
+
+
+def _check_groups(policy: AnyPolicy, config: EngineConfig) -> None:
+    """Raise ValueError where frames cannot be computed in so many groups of layers."""
+    given, model = f"prefill_groups is {config.prefill_groups}, but", policy.model
+    if not isinstance(model, Pi):
+        raise ValueError(f"{given} frames of a {policy.config.kind} policy are computed whole; use 1.")
+    if not config.fast:
+        raise ValueError(f"{given} plain torch computes frames whole; set fast to true, or use 1.")
+    if config.lanes != ONE and policy.device.type == "cuda":
+        raise ValueError(f"{given} on a GPU that is tested with lanes '{ONE}' alone; use that, or 1.")
+    layers = model.config.vision.depth + model.config.prefix.depth
+    if config.prefill_groups > layers:
+        raise ValueError(f"{given} the model has {layers} layers; give at most as many.")

@@ -1,0 +1,253 @@
+"""One step of several chunks, each at its own flow time, as one captured stage.
+
+Every seat is computed in every step, whether a chunk is in it or not: there is one graph, a step always takes
+the same time, and a chunk's numbers are the same to the bit whatever else is denoised with it. What depends
+on the flow time is a row of a table for each seat; which row, and where each prefix lies, is on the device.
+
+From WIDE_ROWS on a step is that of engine.stages.denoise.wide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.stages.denoise.denoise import Denoise, Form, check_fits
+from vla_accel_ros.engine.stages.denoise.wide import Wide
+from vla_accel_ros.engine.stages.memory.host_buffers import Field, HostRing, Inputs, Pending
+from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.kernels.ops import Ops
+from vla_accel_ros.kernels.reference.flow import Guide
+from vla_accel_ros.models.flow.inpainting import Inpainting
+from vla_accel_ros.models.flow.sampling import Flow
+from vla_accel_ros.models.layers.packed import Part, Span
+
+WIDE_ROWS = 96
+"""Rows of a step from which on cuBLAS is faster than the kernels for few rows: two chunks, on an H200."""
+
+
+class StaggeredStep(Denoise):
+    """As Denoise, but one step of x in place, which is a seat's own from step to step.
+
+    where int32 [4, B]: slots, lengths, steps and joints that magnitudes count, of each seat. Parameters: as
+    of Denoise.
+    """
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        # Each row begins at a multiple of 16 bytes.
+        self._seats = Inputs(self.device, {"where": (torch.int32, (4, -(-len(self.x) // 4) * 4))})
+        self._look_at(self._seats.fields["where"])
+        self.lengths.fill_(1)
+        self.magnitudes.dims.fill_(self.joints)
+
+    def _look_at(self, where: Tensor) -> None:
+        self.where = where
+        self.slots, self.lengths, self.steps, counted = where[:, : len(self.x)].unbind(0)
+        self.magnitudes = self.magnitudes._replace(dims=counted)
+        self._sequences = self._sequences._replace(positions=self.lengths)
+
+    def share(self, larger: StaggeredStep) -> None:
+        """Compute the first seats of a larger stage, in its buffers."""
+        seats = len(self.x)
+        self.x, self.update, self.state = larger.x[:seats], larger.update[:seats], larger.state[:seats]
+        self.magnitudes = larger.magnitudes._replace(values=larger.magnitudes.values[:seats])
+        target, weights, gains, reach, committed = larger.guide
+        self.guide = Guide(target[:seats], weights[:seats], gains[:seats], reach, committed[:seats])
+        self._look_at(larger.where)
+
+    def place(self, where: np.ndarray) -> None:
+        """Set what `where` has, int32 of its shape; nothing is waited for."""
+        self._seats.put(where=where)
+
+    @torch.inference_mode()
+    def capture(self, stream: torch.cuda.Stream | None = None) -> None:
+        """See Stage. Chunks in seats are afterwards as they were, though x is read and written."""
+        if self.device.type != "cuda" or self.captured:
+            return
+        kept = [part.clone() for part in (self.x, self.update, self.magnitudes.values)]
+        super().capture(stream)
+        for part, values in zip((self.x, self.update, self.magnitudes.values), kept, strict=True):
+            part.copy_(values)
+
+    def body(self) -> None:
+        self._step(self.steps, self.steps, self._state_token())
+
+
+class WideStep(Wide, StaggeredStep):
+    """The same for many rows."""
+
+
+class CapturedSeats:
+    """The `Seats` of the stages of one engine. Not for several threads at once.
+
+    Prefixes must be spans of the stages' pool. The stage is captured before the first chunk is taken, or
+    ahead by `prepare`. wide: whether for many rows; None = as there are. Many are computed with the exact
+    weights, whatever the stages' precision: reading fewer bits makes less of the reading, not of the
+    arithmetic.
+    ops: as of Stages. committed: whether `prepare` is for committed actions, too; else the first chunk with
+    some waits for the capture.
+    by_load: a step computes the fewest of 1, 2, 4, 8, ... and all seats that hold its chunks, so that empty
+    seats cost less. Products of other numbers of rows round differently, so a chunk is the same to the bit
+    whatever it is batched with only without.
+    """
+
+    def __init__(
+        self,
+        stages: Stages,
+        count: int,
+        steps: int,
+        wide: bool | None = None,
+        ops: Ops | None = None,
+        committed: bool = False,
+        by_load: bool = False,
+    ) -> None:
+        self.count, self.steps = count, steps
+        pool, config = stages.pool, stages.model.config
+        expert, device = stages.denoise(1, steps).expert, pool.k.device
+        small, ops = stages.small.expert(expert.layers), ops or stages.make_ops()
+        self._pool, self._stages = pool, stages
+        more = partial(stages.clean, steps), stages.time_rule, stages.joints
+
+        def made(seats: int) -> StaggeredStep:
+            given = config, expert, pool, stages.tables, ops, seats
+            rows = seats * (config.horizon + (config.kind == "pi0"))
+            many = rows >= WIDE_ROWS if wide is None else wide
+            return WideStep(*given, None, *more) if many else StaggeredStep(*given, small, *more)
+
+        self.stage = made(count)
+        self._sizes = [made(seats) for seats in powers_of_two(count)] if by_load else []
+        for step in self._sizes:
+            step.share(self.stage)
+        self._sizes.append(self.stage)
+        self._where = np.zeros(self.stage.where.shape, np.int32)
+        self._where[1], self._where[3] = 1, self.stage.joints
+        self._guides: list[Inpainting | None] = [None] * count
+        self._forms = tuple(Form) if committed else (Form.FREE, Form.GUIDED)
+        self._begins = HostRing(device, _begin_fields(self.stage, steps), blocks=count + 1)
+        self._begun: set[int] = set()  # seats of chunks with steps to come
+
+    def prepare(self) -> None:
+        """Capture the stage; the second time it does nothing."""
+        for form in self._forms:
+            self._capture(form)
+
+    @torch.inference_mode()
+    def rehearse(self, slot: int, length: int) -> None:
+        """Compute a step of all seats on one prefix, for its time alone. Before the first chunk."""
+        self.prepare()
+        where = self._where.copy()
+        where[0], where[1] = slot, length
+        self.stage.use(Form.FREE)
+        self.stage.place(where)
+        self.stage.run()
+
+    def _capture(self, form: Form) -> None:
+        self._enter()
+        for step in self._sizes:
+            step.use(form)
+            step.capture(self._stages.partitions[step.partition])
+
+    def _enter(self) -> None:
+        """Compute in the partition of the current stream from now on."""
+        partition = self._stages.partition()
+        for step in self._sizes:
+            step.partition = partition
+
+    @torch.inference_mode()
+    def take(
+        self,
+        seat: int,
+        noise: Tensor,
+        state: Tensor | None,
+        kv: Part,
+        guide: Inpainting | None = None,
+        joints: int | None = None,
+    ) -> None:
+        """See Seats. Raises ValueError for a prefix that is not in the pool, and a guide of another chunk."""
+        if not isinstance(kv, Span) or kv.keys is not self._pool.k or kv.start:
+            raise ValueError("a prefix is not a slot of the stages' pool from its first token on")
+        stage = self.stage
+        check_fits(guide, stage.x.shape[1:])
+        self.prepare()
+        self._capture(Form.of(guide))
+        begin = {"x": (noise[0], stage.x[seat])}
+        if state is not None and stage.alone:
+            begin["state"] = state[0], stage.state[seat]
+        if guide is not None:
+            to, count = stage.guide, guide.committed
+            begin["target"] = guide.target, to.target[seat]
+            begin["weights"] = guide.weights, to.weights[seat]
+            begin["gains"] = torch.tensor(stage.gains(guide)), to.gains[seat]
+            begin["committed"] = torch.tensor(count, dtype=torch.int32), to.committed[seat]
+        elif self._guides[seat] is not None:
+            stage.guide.weights[seat].zero_()
+            stage.guide.committed[seat].zero_()
+        self._copy(begin)
+        if guide is not None:
+            stage.x[seat, : guide.committed].copy_(stage.guide.target[seat, : guide.committed])
+        self._guides[seat] = guide
+        self._where[:, seat] = kv.place, kv.end, 0, joints or stage.joints
+        self._begun.add(seat)
+
+    def _copy(self, begin: dict[str, tuple[Tensor, Tensor]]) -> None:
+        """Values to where they belong, those of the host through page-locked memory."""
+        _, host = self._begins.fill()
+        for name, (value, to) in begin.items():
+            if not value.is_cuda:
+                value = host[name].copy_(value)
+            to.copy_(value, non_blocking=True)
+        self._begins.sent()
+
+    def leave(self, seat: int) -> None:
+        """See Seats."""
+        self._begun.discard(seat)
+
+    @torch.inference_mode()
+    def step(self, taken: Sequence[int]) -> None:
+        """See Seats. Seats that are not among these are computed too, and put back."""
+        self._enter()
+        x = self.stage.x
+        kept = [(seat, x[seat].clone()) for seat in sorted(self._begun.difference(taken))]
+        stage = next(step for step in self._sizes if len(step.x) > max(taken))
+        stage.use(max(Form.of(self._guides[seat]) for seat in taken))
+        self.stage.place(self._where)
+        stage.run()
+        for seat, waiting in kept:
+            x[seat] = waiting
+        self._where[2, list(taken)] += 1
+        self._where[2] %= self.steps
+        self._begun.difference_update(seat for seat in taken if not self._where[2, seat])
+
+    @torch.inference_mode()
+    def flow(self, seat: int) -> Flow:
+        stage = self.stage
+        return Flow(stage.x[seat : seat + 1].clone(), stage.update[seat : seat + 1].clone())
+
+    @torch.inference_mode()
+    def result(self, seat: int) -> Pending:
+        """See Seats."""
+        return self.stage.readback.one(seat)
+
+
+def powers_of_two(count: int) -> list[int]:
+    """1, 2, 4, ... below count."""
+    return [1 << power for power in range((count - 1).bit_length())]
+
+
+def _begin_fields(stage: StaggeredStep, steps: int) -> dict[str, Field]:
+    """The inputs of a chunk that takes a seat."""
+    horizon, dims = stage.x.shape[1:]
+    return {
+        "x": (torch.float32, (horizon, dims)),
+        "state": (torch.float32, tuple(stage.state.shape[1:])),
+        "target": (torch.float32, (horizon, dims)),
+        "weights": (torch.float32, (horizon,)),
+        "gains": (torch.float32, (steps,)),
+        "committed": (torch.int32, ()),
+    }

@@ -1,0 +1,298 @@
+"""All steps of the flow as one stage: five launches a layer, two more a step, nothing in between.
+
+Keys and values of the prefix are read in their pool slot, those of the suffix in a buffer that each layer
+uses again. Slots and lengths are on the device: one graph serves every frame. The state of the flow is
+float32; everything that only depends on the flow time was computed before (models/pi/folded.py).
+
+A chunk may have to agree with given actions (models/flow/inpainting.py). Guidance is arithmetic at the end
+of a step's last launch. Committed actions have a flow time of their own: there, tables have a row for each
+action, and launches that read them get every token as a sequence of one. Each form has a graph, so that free
+chunks pay nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.memory.host_buffers import Inputs, Pending, Readback
+from vla_accel_ros.engine.stages.precision import SmallLayer
+from vla_accel_ros.engine.stages.stage import Stage
+from vla_accel_ros.kernels.ops import Ops
+from vla_accel_ros.kernels.reference.flow import Guide, Magnitudes
+from vla_accel_ros.kernels.reference.linear import Norm
+from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.flow.inpainting import Inpainting
+from vla_accel_ros.models.flow.sampling import flow_times
+from vla_accel_ros.models.pi.folded import Expert, FoldedLayer, LayerTables
+
+
+class Form(IntEnum):
+    """What a batch of chunks needs of the stage; each form can do what those before it can."""
+
+    FREE = 0
+    GUIDED = 1
+    COMMITTED = 2
+
+    @classmethod
+    def of(cls, guide: Inpainting | None) -> Form:
+        """Of one chunk."""
+        if guide is None:
+            return cls.FREE
+        return cls.COMMITTED if guide.committed else cls.GUIDED
+
+
+Guides = Sequence[Inpainting | None]
+"""One for each chunk of a batch, None for a free one."""
+
+
+class _Rows(NamedTuple):
+    """The buffers of a step as launches see them: sequences of all tokens, or every token as a sequence.
+
+    positions, sequences, starts int32: of each sequence's first token, in the prefix's tables, which chunk it
+    is of, and where in the chunk it is.
+    """
+
+    hidden: Tensor
+    fed: Tensor
+    q: Tensor
+    attended: Tensor
+    normed: Norm
+    positions: Tensor
+    sequences: Tensor
+    starts: Tensor
+
+
+class Denoise(Stage):
+    """`batch` chunks in `expert.steps` steps.
+
+    noise float32 [B, H, A]; x float32 [B, H, A]: the actions it becomes; update float32 [B, H, A]: what the
+    last step added; magnitudes: how far every step moved each action; state float32 [B, S], for pi0; slots,
+    lengths int32 [B]: where each chunk's prefix is and how long; guide: see kernels.reference.flow.Guide.
+    small: quantised layers to compute with instead of the expert's own. clean: makes the expert with a row
+    for flow time 0 (models.pi.folding.with_clean_step), which committed actions need; None = they are
+    refused.
+    time_rule: of the flow, see models.flow.sampling. joints: numbers of an action that magnitudes count where
+    a chunk does not say; None = all.
+    """
+
+    variant: Form = Form.FREE
+
+    def __init__(
+        self,
+        config: PiConfig,
+        expert: Expert,
+        pool: KVPool,
+        tables: tuple[Tensor, Tensor],
+        ops: Ops,
+        batch: int,
+        small: Sequence[SmallLayer] | None = None,
+        clean: Callable[[], Expert] | None = None,
+        time_rule: str = "openpi",
+        joints: int | None = None,
+    ) -> None:
+        device, dtype = pool.k.device, pool.k.dtype
+        super().__init__(device)
+        self._layers: Sequence[FoldedLayer | SmallLayer] = expert.layers if small is None else small
+        self.config, self.expert, self.pool, self.ops = config, expert, pool, ops
+        self.cos, self.sin = tables
+        self.alone = 1 if config.kind == "pi0" else 0
+        self._clean, self._timed = clean, expert
+        sizes, tokens, steps = config.expert, config.horizon + self.alone, expert.steps
+        chunk = (batch, config.horizon, config.action_dim)
+        self._inputs = Inputs(
+            device,
+            {
+                "noise": (torch.float32, chunk),
+                "state": (torch.float32, (batch, config.state_dim)),
+                "slots": (torch.int32, (batch,)),
+                "lengths": (torch.int32, (batch,)),
+                "joints": (torch.int32, (batch,)),
+            },
+        )
+        self.noise, self.state, self.slots, self.lengths, counted_joints = self._inputs.fields.values()
+        self.lengths.fill_(1)
+        self.joints = joints or config.action_dim
+        counted_joints.fill_(self.joints)
+        self.readback = Readback(device, *chunk, steps)
+        self.x, self.update = self.readback.x, self.readback.update
+        self.magnitudes = Magnitudes(self.readback.magnitudes, counted_joints)
+        self._times = flow_times(steps, time_rule)
+        self._guides = Inputs(
+            device,
+            {
+                "target": (torch.float32, chunk),
+                "weights": (torch.float32, chunk[:2]),
+                "gains": (torch.float32, (batch, steps)),
+                "committed": (torch.int32, (batch,)),
+            },
+        )
+        reach = torch.tensor([time * steps for time in self._times], device=device)
+        self.guide = Guide(**self._guides.fields, reach=reach)
+
+        def counted(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int32, device=device)
+
+        # Each row begins at a multiple of 16 bytes.
+        self._at = counted(steps, -(-batch // 4) * 4)
+        self._at += torch.arange(steps, dtype=torch.int32, device=device)[:, None]
+        self._at = self._at[:, :batch]
+        self._tails = counted(batch) + tokens
+        self._actions = torch.arange(config.horizon, dtype=torch.int32, device=device)
+
+        def place(*shape: int) -> Tensor:
+            return torch.zeros(batch, *shape, device=device, dtype=dtype)
+
+        self._hidden, self._fed = place(tokens, sizes.width), place(tokens, sizes.mlp)
+        self._q = place(tokens, sizes.heads, sizes.head_dim)
+        self._k, self._v = (place(sizes.kv_heads, tokens, sizes.head_dim) for _ in range(2))
+        self._attended = place(tokens, sizes.heads * sizes.head_dim)
+        self._normed = Norm.of(self._hidden, scaled=expert.modulation is not None)
+        sequences = torch.arange(batch, dtype=torch.int32, device=device)
+        self._sequences = _Rows(
+            self._hidden, self._fed, self._q, self._attended, self._normed, self.lengths, sequences,
+            counted(batch),
+        )  # fmt: skip
+        every = torch.arange(tokens, dtype=torch.int32, device=device)
+        scaled = self._normed.scaled
+        self._tokens = _Rows(
+            single(self._hidden), single(self._fed), single(self._q), single(self._attended),
+            self._normed._replace(scaled=None if scaled is None else single(scaled)),
+            counted(batch * tokens), sequences.repeat_interleave(tokens), every.repeat(batch),
+        )  # fmt: skip
+
+    def set(
+        self,
+        noise: Tensor,
+        state: Tensor | None,
+        slots: Sequence[int],
+        lengths: Sequence[int],
+        guides: Guides | None = None,
+        joints: Sequence[int] | None = None,
+    ) -> None:
+        """noise float32 [B, H, A]; state float32 [B, S], for pi0; the prefixes' slots and lengths, B each;
+        guides: B, None = all chunks are free. joints: B, numbers of an action that magnitudes count. Nothing
+        is waited for."""
+        counted = joints or [self.joints] * len(self.x)
+        self._inputs.put(noise=noise, state=state, slots=slots, lengths=lengths, joints=counted)
+        given = guides or ()
+        if given and len(given) != len(self.x):
+            raise ValueError(f"there are {len(given)} guides for {len(self.x)} chunks.")
+        self.use(max(map(Form.of, given), default=Form.FREE))
+        if self.variant:
+            self._put_guides(given)
+
+    def use(self, form: Form) -> None:
+        """Compute that form from now on. Raises ValueError for committed actions without what they need."""
+        if form is Form.COMMITTED and self._timed is self.expert:
+            if self._clean is None:
+                raise ValueError("committed actions need an expert with a row for flow time 0.")
+            self._timed = self._clean()
+        self.variant = form
+
+    def gains(self, guide: Inpainting) -> list[float]:
+        """A chunk's row of Guide.gains."""
+        return [strength / len(self._times) for strength in guide.strengths(self._times)]
+
+    def _put_guides(self, guides: Guides) -> None:
+        free, unguided = torch.zeros(self.x.shape[1:]), [0.0] * len(self._times)
+        for guide in guides:
+            check_fits(guide, self.x.shape[1:])
+        targets = [free if guide is None else guide.target for guide in guides]
+        self._guides.put(
+            target=torch.stack([free if target.is_cuda else target for target in targets]),
+            weights=torch.stack([free[:, 0] if guide is None else guide.weights for guide in guides]),
+            gains=[unguided if guide is None else self.gains(guide) for guide in guides],
+            committed=[0 if guide is None else guide.committed for guide in guides],
+        )
+        for row, target in zip(self.guide.target, targets, strict=True):
+            if target.is_cuda:
+                row.copy_(target)
+
+    def pending(self) -> Pending:
+        """The chunks on their way to the host, as they are in the current stream's order."""
+        return self.readback.all()
+
+    def body(self) -> None:
+        token = self._state_token()
+        self.x.copy_(self.noise)
+        if self.variant is Form.COMMITTED:
+            self.x.copy_(torch.where(self._held()[..., None], self.guide.target, self.noise))
+        for step in range(self.expert.steps):
+            self._step(slice(step, step + 1), self._at[step], token)
+
+    def _held(self) -> Tensor:
+        """bool [B, H]: the committed actions."""
+        return self._actions < self.guide.committed[:, None]
+
+    def _state_token(self) -> Tensor | None:
+        expert = self.expert
+        if expert.state_weight is None:
+            return None
+        return F.linear(self.state, expert.state_weight, expert.state_bias).to(self._hidden.dtype)
+
+    def _times_of_actions(self, at: Tensor) -> Tensor:
+        """Rows [B * H] of the tables with a clean step, for chunks at these steps int32 [B]."""
+        held = self._held()
+        return at[:, None].expand_as(held).masked_fill(held, self.expert.steps).flatten()
+
+    def _step(self, now: slice | Tensor, at: Tensor, token: Tensor | None) -> None:
+        """One step of x. now: its rows of the tables, one for all chunks or for each; at: those of each."""
+        expert, ops, rows, own_now = self.expert, self.ops, self._sequences, now
+        if self.variant is Form.COMMITTED:
+            expert, own_now = self._timed, self._times_of_actions(at)
+        table = expert.modulation
+        if self.variant is Form.COMMITTED and table is not None:
+            rows = self._tokens
+            shape = len(self.x), -1
+            torch.add(self.lengths[:, None], rows.starts.view(shape), out=rows.positions.view(shape))
+        tables = [LayerTables()] * len(expert.layers) if table is None else table.at(own_now)
+        ops.embed_actions(
+            self.x, expert.in_weight, expert.in_bias[own_now], self._hidden, expert.mlp_weight,
+            expert.mlp_bias, token, self._normed._replace(scale=tables[0].attention_scale),
+        )  # fmt: skip
+        norm = rows.normed
+        for index, (layer, own) in enumerate(zip(self._layers, tables, strict=True)):
+            last = index + 1 == len(tables)
+            onward = None if last else norm._replace(scale=tables[index + 1].attention_scale)
+            mlp_norm = norm._replace(scale=own.mlp_scale)
+            ops.rotary_qkv(
+                rows.hidden, layer.qkv, self.cos, self.sin, rows.positions, rows.q, self._k, self._v,
+                rows.sequences, rows.starts, norm._replace(scale=own.attention_scale), own.attention_bias,
+            )  # fmt: skip
+            ops.attend(
+                self._q, self.pool.k[:, index], self.pool.v[:, index], self.slots, self.lengths,
+                self._attended, self._k, self._v, self._tails, self.alone,
+            )  # fmt: skip
+            ops.project(rows.attended, layer.o, rows.hidden, own.attention_gate, mlp_norm)
+            ops.gated_up(rows.hidden, layer.gate_up, rows.fed, mlp_norm, own.mlp_bias)
+            ops.project(rows.fed, layer.down, rows.hidden, own.mlp_gate, onward)
+        self._end(now, at)
+
+    def _end(self, now: slice | Tensor, at: Tensor) -> None:
+        """The step's update of x; committed actions do not move, so their time is none of its business."""
+        expert, table = self.expert, self.expert.modulation
+        self.ops.read_out(
+            self._hidden, expert.out_weight, expert.out_bias[now], self.x, self.update,
+            None if table is None else table.final[now], at, self.magnitudes,
+            self.guide if self.variant else None,
+        )  # fmt: skip
+
+
+def check_fits(guide: Inpainting | None, shape: Sequence[int]) -> None:
+    """Raise ValueError for a guide of another chunk than [H, A]."""
+    if guide is not None and list(guide.target.shape) != list(shape):
+        raise ValueError(
+            f"inpainting.target has shape {list(guide.target.shape)}; the chunk is {list(shape)}."
+        )
+
+
+def single(x: Tensor) -> Tensor:
+    """[B, T, ...] as [B * T, 1, ...]"""
+    return x.flatten(0, 1).unsqueeze(1)

@@ -1,0 +1,153 @@
+"""Chunks of several frames denoised in one batch, each at its own flow time.
+
+Denoising one chunk reads the action expert's weights once per step for a few dozen rows. Here up to S chunks
+are in progress, begun one step apart: each forward advances all of them by one step, and once there are as
+many as steps, each forward finishes one. A finished trajectory leaves at the rate of steps, not of chunks,
+for little more than one chunk's cost. Every chunk's own steps are the ordinary ones, on its own prefix and
+state. A chunk keeps one seat from its first step to its last; what seats are made of is a parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.stages.memory.host_buffers import Pending, Samples
+from vla_accel_ros.models.flow.inpainting import Inpainting
+from vla_accel_ros.models.flow.sampling import Flow, flow_times
+from vla_accel_ros.models.layers.packed import FlowStep, Part, velocities
+from vla_accel_ros.models.pi.model import Pi
+
+
+class Seats(Protocol):
+    """Room for `count` chunks on their way through `steps` steps."""
+
+    count: int
+    steps: int
+
+    def prepare(self) -> None:
+        """Do ahead what would delay the first chunk."""
+        ...
+
+    def take(
+        self,
+        seat: int,
+        noise: Tensor,
+        state: Tensor | None,
+        kv: Part,
+        guide: Inpainting | None = None,
+        joints: int | None = None,
+    ) -> None:
+        """A chunk takes a seat; its next step is its first.
+
+        noise float32 [1, H, A]; state float [1, S], normalised, for pi0, else None; kv: its prefix, which the
+        caller holds until the chunk is finished or dropped; guide: what it must agree with; joints: numbers
+        of an action that its magnitudes count, None = as many as those of the seats.
+        """
+        ...
+
+    def leave(self, seat: int) -> None:
+        """A chunk leaves its seat, finished or not; a result that was asked for before stays."""
+        ...
+
+    def step(self, taken: Sequence[int]) -> None:
+        """The next Euler step of the chunks in these seats."""
+        ...
+
+    def flow(self, seat: int) -> Flow:
+        """What has become of a chunk."""
+        ...
+
+    def result(self, seat: int) -> Pending:
+        """The same on its way to the host, and how far every step moved it; nothing is waited for."""
+        ...
+
+
+class PlainSeats:
+    """In plain torch. together: False computes every chunk's step by itself, to the bit what it is alone
+    (models.layers.packed), and chunks with committed actions are always computed so. steps, time_rule: see
+    models.flow.sampling. joints: numbers of an action that magnitudes count where a chunk does not say, None
+    = all."""
+
+    def __init__(
+        self,
+        model: Pi,
+        count: int,
+        steps: int = 10,
+        time_rule: str = "openpi",
+        together: bool = True,
+        joints: int | None = None,
+    ) -> None:
+        self.count, self.steps = count, steps
+        self._model, self._together, self._dt = model, together, -1.0 / steps
+        self._times, self._joints = flow_times(steps, time_rule), joints
+        self._on: dict[torch.device, list[Tensor]] = {}
+        self._due: dict[int, FlowStep] = {}
+        self._flows: dict[int, Flow] = {}
+        self._guides: dict[int, Inpainting | None] = {}
+        self._moved: dict[int, list[Tensor]] = {}
+        self._counted: dict[int, int | None] = {}
+
+    def prepare(self) -> None:
+        pass
+
+    def take(
+        self,
+        seat: int,
+        noise: Tensor,
+        state: Tensor | None,
+        kv: Part,
+        guide: Inpainting | None = None,
+        joints: int | None = None,
+    ) -> None:
+        device, x = noise.device, noise.float()
+        if device not in self._on:
+            self._on[device] = [torch.full((1,), time, device=device) for time in self._times]
+        if guide is not None:
+            target = guide.target.to(x)[None]
+            guide = replace(guide, target=target[0], weights=guide.weights.to(x))
+            x = torch.cat((target[:, : guide.committed], x[:, guide.committed :]), dim=1)
+        self._guides[seat], self._moved[seat], self._counted[seat] = guide, [], joints or self._joints
+        self._due[seat] = FlowStep(x, self._time(0, device, guide), state, kv)
+
+    def leave(self, seat: int) -> None:
+        for held in (self._due, self._flows, self._guides, self._moved, self._counted):
+            held.pop(seat, None)
+
+    def _time(self, step: int, device: torch.device, guide: Inpainting | None) -> Tensor:
+        """As models.flow.sampling.Velocity has it, and models.flow.committed where actions are committed."""
+        if guide is None or not guide.committed:
+            return self._on[device][step]
+        times = torch.full((1, len(guide.target)), self._times[step])
+        times[:, : guide.committed] = 0.0
+        return times
+
+    def step(self, taken: Sequence[int]) -> None:
+        single = [seat for seat in taken if self._due[seat].t.ndim == 2]
+        for seats, together in ((single, False), ([s for s in taken if s not in single], self._together)):
+            found = velocities(self._model, [self._due[seat] for seat in seats], together)
+            for seat, velocity in zip(seats, found, strict=True):
+                self._move(seat, velocity)
+
+    def _move(self, seat: int, velocity: Tensor) -> None:
+        due, guide = self._due.pop(seat), self._guides[seat]
+        if guide is not None:
+            velocity = guide.guided(velocity, due.x, self._times[due.step])
+        update = self._dt * velocity
+        self._flows[seat] = Flow(due.x + update, update)
+        self._moved[seat].append(update[..., : self._counted[seat]].square().mean(-1).sqrt())
+        after = due.step + 1
+        if after < self.steps:
+            x = self._flows[seat].actions
+            self._due[seat] = due._replace(x=x, t=self._time(after, x.device, guide), step=after)
+
+    def flow(self, seat: int) -> Flow:
+        return self._flows[seat]
+
+    def result(self, seat: int) -> Pending:
+        flow, moved = self._flows[seat], torch.stack(self._moved[seat])
+        return Pending(Samples(*(part.float().cpu().numpy() for part in (*flow, moved))))

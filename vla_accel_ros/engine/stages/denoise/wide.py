@@ -1,0 +1,86 @@
+"""Denoising steps of many rows: several chunks at once.
+
+A few dozen rows are bound by the reading of weights, and go through the launches of `Denoise`.
+Of many rows arithmetic counts: there, as in prefill, the products are cuBLAS with one pass between two.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.stages.denoise.denoise import Denoise, Form, single
+from vla_accel_ros.kernels.reference.linear import product_in_parts
+from vla_accel_ros.models.pi.folded import Modulation
+
+PARTS = 2
+"""Parts of the inner dimension of products with few columns, whose tiles are too few for the processors; the
+pass that adds them to the residual adds them up."""
+MOST_NARROW = 128
+"""Rows that the launches for few rows are made for; with more, whole chunks are computed here."""
+
+
+class Wide(Denoise):
+    """As Denoise, with the expert's own weights: `small` is None."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        sizes = self.config.expert
+        columns = (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim
+        self._rows_in = torch.zeros_like(self._hidden)
+        self._made = self._hidden.new_zeros(PARTS, *self._hidden.shape)
+        self._qkv = self._hidden.new_zeros(*self._hidden.shape[:2], columns)
+        self._gate_up = self._hidden.new_zeros(*self._hidden.shape[:2], 2 * sizes.mlp)
+
+    def _step(self, now: slice | Tensor, at: Tensor, token: Tensor | None) -> None:
+        expert, ops, own_now, own_at = self.expert, self.ops, now, at
+        x, rows_in, made = self._hidden, self._rows_in, self._made
+        if self.variant is Form.COMMITTED:
+            expert, own_now = self._timed, self._times_of_actions(at)
+            if expert.modulation is not None:  # every token is a sequence, at its own time
+                x, rows_in, made = single(x), single(rows_in), made.flatten(1, 2).unsqueeze(2)
+                own_at = own_now
+        table = expert.modulation
+
+        def onward(
+            added: Tensor | None, gate: Tensor | None, norm: tuple[Tensor | None, Tensor | None]
+        ) -> None:
+            """Add what was made to the rows, and norm them for the next product."""
+            ops.add_norm(x, added, rows_in, own_at, gate, *norm)
+
+        ops.embed_actions(
+            self.x, expert.in_weight, expert.in_bias[own_now], self._hidden, expert.mlp_weight,
+            expert.mlp_bias, token,
+        )  # fmt: skip
+        onward(None, None, _attention_norm(table, 0))
+        for index, layer in enumerate(expert.layers):
+            torch.mm(self._rows_in.flatten(0, 1), layer.qkv.t(), out=self._qkv.flatten(0, 1))
+            ops.attend_rotary(
+                self._qkv, self.cos, self.sin, self._q, self._k, self.pool.k[:, index],
+                self.pool.v[:, index], self.slots, self.lengths, self._attended, self.alone,
+            )  # fmt: skip
+            product_in_parts(self._attended.flatten(0, 1), layer.o, self._made.flatten(1, 2))
+            gate = None if table is None else table.attention_gate[:, index]
+            onward(made, gate, _mlp_norm(table, index))
+            torch.mm(self._rows_in.flatten(0, 1), layer.gate_up.t(), out=self._gate_up.flatten(0, 1))
+            ops.glu(self._gate_up, self._fed)
+            product_in_parts(self._fed.flatten(0, 1), layer.down, self._made.flatten(1, 2))
+            gate = None if table is None else table.mlp_gate[:, index]
+            if index + 1 < len(expert.layers):
+                onward(made, gate, _attention_norm(table, index + 1))
+            else:
+                ops.add_norm(x, made, None, own_at, gate)
+        self._end(now, at)
+
+
+def _attention_norm(table: Modulation | None, layer: int) -> tuple[Tensor | None, Tensor | None]:
+    """Scale and shift [S, W] of every step."""
+    return (
+        (None, None) if table is None else (table.attention_scale[:, layer], table.attention_shift[:, layer])
+    )
+
+
+def _mlp_norm(table: Modulation | None, layer: int) -> tuple[Tensor | None, Tensor | None]:
+    return (None, None) if table is None else (table.mlp_scale[:, layer], table.mlp_shift[:, layer])

@@ -1,0 +1,266 @@
+"""The plain stages of one engine: which there are, a call for each micro-request, and chunks in seats.
+
+Graphs are made ahead by `build`, and when something first comes that was not foreseen: images of other sizes,
+more words than were prepared. Their number is bounded; those that were used longest ago go. Calls share
+buffers, so each holds a lock until its work is in the stream. Graphs of prefixes share one memory and those
+of steps another, as a prefix and a step may be computed at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.denoise.denoise import Form, Guides
+from vla_accel_ros.engine.stages.memory.host_buffers import Pending
+from vla_accel_ros.engine.stages.plain.prefix import PlainPrefix, Resize, first_tokens
+from vla_accel_ros.engine.stages.plain.step import PlainChunk, PlainStep
+from vla_accel_ros.engine.stages.stage import Recent, Stage
+from vla_accel_ros.models.flow.inpainting import Inpainting
+from vla_accel_ros.models.flow.sampling import Flow
+from vla_accel_ros.models.layers.packed import Part
+from vla_accel_ros.models.policies import CapturablePolicy
+from vla_accel_ros.models.policy import HostInputs
+
+LENGTHS = 64
+"""Numbers of images and words that have graphs at once: prompts of SmolVLA have up to 48 words."""
+
+SIZES = 4
+"""Sets of image sizes that have graphs at once."""
+
+GROUP = 16
+"""Numbers of words that `build` tells of together."""
+
+
+class PlainStages:
+    """encode and prefill, and denoise, of a policy over a pool of prefixes.
+
+    time_rule: of the flow, see models.flow.sampling. Raises, when something is captured, RuntimeError in one
+    sentence for a policy that cannot be.
+    """
+
+    def __init__(self, policy: CapturablePolicy, pool: KVPool, time_rule: str = "openpi") -> None:
+        self.policy, self.pool, self._time_rule = policy, pool, time_rule
+        cuda = policy.device.type == "cuda"
+        # Graphs share memory only if they were recorded on one stream.
+        self._seeing, self._moving = (torch.cuda.Stream(policy.device) if cuda else None for _ in range(2))
+        memories = [torch.cuda.graph_pool_handle() if cuda else None for _ in range(2)]
+        self.prefix = PlainPrefix(policy, pool, LENGTHS, memories[0])
+        self.step = PlainStep(policy, pool, len(Form) * LENGTHS, memories[1])
+        self._memory = memories[0]
+        self._resizes = Recent[tuple[tuple[int, ...], ...], Resize](SIZES)
+        self._chunks: dict[int, PlainChunk] = {}
+        self._observing, self._denoising = threading.Lock(), threading.Lock()
+
+    @torch.inference_mode()
+    def build(
+        self,
+        views: Iterable[int],
+        prompts: Iterable[int],
+        steps: Iterable[int],
+        progress: Callable[[str, int, int], None] = lambda name, done, total: None,
+        forms: Iterable[Form] = (Form.FREE,),
+    ) -> None:
+        """Make and capture ahead: for numbers of images and of words (at most LENGTHS pairs, those of few
+        words), numbers of steps, and forms of chunks. Sizes of images are not known before a frame comes.
+
+        progress: told what is made next, how much is made, and of how much. A free slot of the pool is used
+        meanwhile: raises PoolExhausted if there is none.
+        """
+        pairs = [(count, words) for words in sorted(set(prompts)) for count in sorted(set(views))]
+        groups, forms = _groups(pairs[:LENGTHS]), tuple(forms)
+        tokens, shape = 0, (1, self.policy.config.horizon, self.policy.config.action_dim)
+        with self.pool.holding(1) as (slot,):
+            for done, (name, group) in enumerate(groups):
+                progress(name, done, len(groups))
+                for pair in group:
+                    tokens = self._build(pair, forms)
+            for number in sorted(set(steps)) if tokens else ():
+                self.submit(torch.zeros(shape), self._any_state(), [slot], [tokens], number).wait()
+
+    def _build(self, pair: tuple[int, int], forms: Iterable[Form]) -> int:
+        """Returns the tokens of such a prefix."""
+        with self._observing, self.prefix.call():
+            self.prefix.variant = pair
+            self._run(self.prefix)
+            tokens = self.prefix.length
+        with self.denoising():
+            for form in forms:
+                self.step.variant = tokens, form, self.policy.joints
+                self._capture(self.step, self._moving)
+        return tokens
+
+    def _any_state(self) -> Tensor | None:
+        return torch.zeros(1, self.policy.config.state_dim) if self.policy.takes_state else None
+
+    @torch.inference_mode()
+    def observe(
+        self,
+        given: HostInputs,
+        state: Tensor,
+        slot: int,
+        taken: Callable[[], None] = lambda: None,
+        seen: Tensor | None = None,
+        hidden: Tensor | None = None,
+    ) -> int:
+        """Write the prefix of an observation into a slot; returns its length.
+
+        state float32 [S], normalised. taken: called once the images are needed no longer; what it raises ends
+        the call. Only that is waited for. seen [n, W], hidden [W]: where image tokens and the hidden state of
+        the last token are written, of a policy that decodes.
+        """
+        prefix = self.prefix
+        with self._observing, prefix.call():
+            resize = self.resize(given.images)
+            resize.upload.begin(given.images)
+            try:
+                self._run(resize)
+                resize.upload.read()
+                prefix.variant = len(given.images), len(given.tokens)
+                prefix.set(given.tokens, state)
+                self._run(prefix)
+                length = prefix.length
+                for into, part in zip(
+                    self.pool.view(slot, length), first_tokens(prefix.kv, length), strict=True
+                ):
+                    into.copy_(part)
+                if seen is not None and hidden is not None:
+                    seen.copy_(prefix.seen)
+                    hidden.copy_(prefix.hidden)
+            finally:  # whoever lends the images may overwrite them when this is over, whatever it came to
+                resize.upload.end()
+        taken()
+        return length
+
+    @torch.inference_mode()
+    def submit(
+        self,
+        noise: Tensor,
+        state: Tensor | None,
+        slots: Sequence[int],
+        lengths: Sequence[int],
+        steps: int,
+        guides: Guides | None = None,
+        joints: Sequence[int] | None = None,
+    ) -> Pending:
+        """Sample a chunk from a prefix. Once its graphs are made nothing is waited for or allocated here.
+
+        As of engine.stages.stages.Stages, but one chunk: noise float32 [1, H, A]; state float32 [1, S], for a
+        policy that takes a state; its prefix's slot and length; guides: what it must agree with, None =
+        nothing; joints: numbers of an action that magnitudes count, None = the policy's.
+        """
+        ((slot,), (length,)), (guide,) = (slots, lengths), guides or (None,)
+        (counted,) = joints or (self.policy.joints,)
+        with self.denoising():
+            if steps not in self._chunks:
+                self._chunks[steps] = self.chunk(steps)
+            chunk = self._chunks[steps]
+            chunk.begin(noise, state, self.pool.span(slot, 0, length), guide, counted)
+            self.advance(chunk, steps)
+            return chunk.pending()
+
+    def chunk(self, steps: int) -> PlainChunk:
+        """A new one."""
+        return PlainChunk(self.policy, steps, self._time_rule)
+
+    def advance(self, chunk: PlainChunk, steps: int) -> None:
+        """The next steps of a chunk. The caller holds `denoising`."""
+        step = self.step
+        step.variant = chunk.tokens, chunk.form, chunk.joints
+        self._capture(step, self._moving)
+        step.load(chunk)
+        for _ in range(steps):
+            step.advance(chunk)
+        step.store(chunk)
+
+    @contextmanager
+    def denoising(self) -> Iterator[None]:
+        """One call at a time, ordered after the one before it."""
+        with self._denoising, self.step.call():
+            yield
+
+    def resize(self, images: Sequence[np.ndarray]) -> Resize:
+        """The stage of images of such sizes, uint8 [H, W, 3] each."""
+        sizes = tuple(image.shape for image in images)
+        pixels = self.prefix.pixels[: len(sizes)]
+        return self._resizes.get(sizes) or self._resizes.put(sizes, Resize(self.policy, pixels, self._memory))
+
+    def _run(self, stage: Stage) -> None:
+        self._capture(stage, self._seeing)
+        stage.run()
+
+    def _capture(self, stage: Stage, stream: torch.cuda.Stream | None) -> None:
+        try:
+            stage.capture(stream)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"the plain functions of a {self.policy.config.kind} policy cannot be captured ({error}); "
+                "set fast to false."
+            ) from error
+
+
+class CapturedPlainSeats:
+    """The `Seats` of plain stages: every chunk's step is a replay of its own, so that its bits do not depend
+    on the others, and weights are read once for each."""
+
+    def __init__(self, stages: PlainStages, count: int, steps: int) -> None:
+        self.count, self.steps, self._stages = count, steps, stages
+        self._chunks = [stages.chunk(steps) for _ in range(count)]
+
+    def prepare(self) -> None:
+        """Steps of whole chunks are the same: `PlainStages.build` makes them."""
+
+    @torch.inference_mode()
+    def take(
+        self,
+        seat: int,
+        noise: Tensor,
+        state: Tensor | None,
+        kv: Part,
+        guide: Inpainting | None = None,
+        joints: int | None = None,
+    ) -> None:
+        """See Seats. Raises ValueError for a guide of another chunk."""
+        with self._stages.denoising():
+            counted = joints or self._stages.policy.joints
+            self._chunks[seat].begin(noise, state, kv, guide, counted)
+
+    def leave(self, seat: int) -> None:
+        """Nothing of a chunk is computed unless it is asked for."""
+
+    @torch.inference_mode()
+    def step(self, taken: Sequence[int]) -> None:
+        """See Seats."""
+        with self._stages.denoising():
+            for seat in taken:
+                self._stages.advance(self._chunks[seat], 1)
+
+    @torch.inference_mode()
+    def flow(self, seat: int) -> Flow:
+        """See Seats."""
+        readback = self._chunks[seat].readback
+        return Flow(readback.x.clone(), readback.update.clone())
+
+    @torch.inference_mode()
+    def result(self, seat: int) -> Pending:
+        """See Seats."""
+        return self._chunks[seat].pending()
+
+
+def _groups(pairs: Sequence[tuple[int, int]]) -> list[tuple[str, list[tuple[int, int]]]]:
+    """Pairs of one number of images, some numbers of words at a time, and what to call them."""
+    groups = []
+    for views in sorted({count for count, _ in pairs}):
+        same = [pair for pair in pairs if pair[0] == views]
+        for start in range(0, len(same), GROUP):
+            group = same[start : start + GROUP]
+            (_, first), (_, last) = group[0], group[-1]
+            words = f"{first}" if first == last else f"{first} to {last}"
+            groups.append((f"prefixes of {views} images and {words} words, and steps from them", group))
+    return groups

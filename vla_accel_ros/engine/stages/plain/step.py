@@ -1,0 +1,153 @@
+"""One Euler step of a chunk, as a policy's plain functions compute it, captured.
+
+Launch by launch a chunk of SmolVLA is thousands of kernels of a few microseconds. There is a graph for each
+length of a prefix, as nothing is padded. It serves chunks of any number of steps, whole or staggered: flow
+time, step size and the strength of guidance are numbers on the device. Keys and values go through a buffer of
+the stage, so that one graph serves every slot of the pool.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.denoise.denoise import Form, check_fits
+from vla_accel_ros.engine.stages.memory.host_buffers import Field, Inputs, Pending, Readback
+from vla_accel_ros.engine.stages.plain.prefix import first_tokens, like_slot
+from vla_accel_ros.engine.stages.stage import Stage
+from vla_accel_ros.models.flow.inpainting import Inpainting
+from vla_accel_ros.models.flow.sampling import flow_times
+from vla_accel_ros.models.layers.packed import Part
+from vla_accel_ros.models.policies import CapturablePolicy
+
+
+class PlainChunk:
+    """One chunk between its steps, on the device. numbers float32 [steps, 3]: flow time, step size and
+    strength of the guidance in each step; at: the step that is next."""
+
+    def __init__(self, policy: CapturablePolicy, steps: int, time_rule: str) -> None:
+        config = policy.config
+        self._shape = config.horizon, config.action_dim
+        chunk = torch.float32, (1, *self._shape)
+        fields: dict[str, Field] = {
+            "noise": chunk,
+            "target": chunk,
+            "weights": (torch.float32, (config.horizon,)),
+            "committed": (torch.int32, (1,)),
+            "numbers": (torch.float32, (steps, 3)),
+        }
+        if policy.takes_state:
+            fields["state"] = torch.float32, (1, config.state_dim)
+        self._inputs = Inputs(policy.device, fields)
+        self.given = self._inputs.fields
+        self.readback = Readback(policy.device, 1, *self._shape, steps)
+        self._times = flow_times(steps, time_rule)
+        self.kv: Part | None = None
+        self.form, self.tokens, self.at, self.joints = Form.FREE, 0, 0, policy.joints
+
+    def begin(
+        self, noise: Tensor, state: Tensor | None, kv: Part, guide: Inpainting | None, joints: int
+    ) -> None:
+        """Noise float32 [1, H, A] and, for a policy that takes a state, state float32 [1, S], of host or
+        device; kv: of its prefix; joints: numbers of an action that magnitudes count. Nothing is waited for.
+        Raises ValueError for a guide of another chunk."""
+        check_fits(guide, self._shape)
+        steps = len(self._times)
+        strengths = [0.0] * steps if guide is None else guide.strengths(self._times)
+        given: dict[str, Any] = {
+            "noise": noise,
+            "numbers": [[t, -1.0 / steps, s] for t, s in zip(self._times, strengths, strict=True)],
+        }
+        if "state" in self.given:
+            given["state"] = state
+        if guide is not None:
+            given |= {"target": guide.target, "weights": guide.weights, "committed": [guide.committed]}
+        self._inputs.put(**given)
+        self.readback.x.copy_(self.given["noise"])
+        if guide is not None:
+            held = slice(0, guide.committed)
+            self.readback.x[:, held].copy_(self.given["target"][:, held])
+        self.kv, self.form, self.at, self.tokens = kv, Form.of(guide), 0, kv.k.shape[3]
+        self.joints = joints
+
+    def pending(self) -> Pending:
+        """The chunk on its way to the host, as it is in the current stream's order."""
+        return self.readback.all()
+
+
+NEEDED = {Form.FREE: (), Form.GUIDED: ("target", "weights"), Form.COMMITTED: ("committed",)}
+"""What a step reads of a chunk beside x and the state."""
+
+
+class PlainStep(Stage):
+    """The next Euler step of one chunk.
+
+    variant: tokens of its prefix, its form, and the robot's joints. It is captured before a chunk is loaded,
+    as its body moves x.
+    """
+
+    variant: tuple[int, Form, int]
+
+    def __init__(self, policy: CapturablePolicy, pool: KVPool, most: int, memory: Any) -> None:
+        super().__init__(policy.device, most, memory)
+        config = policy.config
+        self._policy, self._kv = policy, like_slot(pool)
+
+        def place(*shape: int) -> Tensor:
+            return torch.zeros(shape, device=self.device)
+
+        self._x, self._update, target = (place(1, config.horizon, config.action_dim) for _ in range(3))
+        self._moved, self._numbers = place(config.horizon), place(3)
+        self._given = {
+            "target": target,
+            "weights": place(config.horizon),
+            "committed": place(1).int(),
+        }
+        self._state = place(1, config.state_dim) if policy.takes_state else None
+        self._order = torch.arange(config.horizon, device=self.device)
+
+    def load(self, chunk: PlainChunk) -> None:
+        """Take over a chunk of the variant."""
+        assert chunk.kv is not None
+        self._x.copy_(chunk.readback.x)
+        for name in NEEDED[chunk.form]:
+            self._given[name].copy_(chunk.given[name])
+        if self._state is not None:
+            self._state.copy_(chunk.given["state"])
+        for into, part in zip(first_tokens(self._kv, chunk.tokens), (chunk.kv.k, chunk.kv.v), strict=True):
+            into.copy_(part)
+
+    def advance(self, chunk: PlainChunk) -> None:
+        """The next step of the chunk that is loaded."""
+        self._numbers.copy_(chunk.given["numbers"][chunk.at])
+        self.run()
+        chunk.readback.magnitudes[0, chunk.at].copy_(self._moved)
+        chunk.at += 1
+
+    def store(self, chunk: PlainChunk) -> None:
+        """Give it back."""
+        chunk.readback.x.copy_(self._x)
+        chunk.readback.update.copy_(self._update)
+
+    def body(self) -> None:
+        dt, (_, _, joints) = self._numbers[1], self.variant
+        found = self._field()
+        self._moved.copy_((dt * found[..., :joints]).square().mean(dim=-1).sqrt()[0])
+        self._update.copy_(dt * found)
+        self._x.add_(self._update)
+
+    def _field(self) -> Tensor:
+        """The velocity, operation by operation as models.flow.rtc and models.flow.committed have it."""
+        (tokens, form, _), x, (t, _, strength) = self.variant, self._x, self._numbers
+        kv, time = first_tokens(self._kv, tokens), self._numbers[:1]
+        if form is Form.COMMITTED:
+            held = self._order < self._given["committed"]
+            times = time.expand(len(held)).masked_fill(held, 0.0)[None]
+            return self._policy.model.velocity(x, times, self._state, kv).masked_fill(held[:, None], 0.0)
+        v = self._policy.model.velocity(x, time, self._state, kv)
+        if form is Form.FREE:
+            return v
+        return v - strength * (self._given["target"] - (x - t * v)) * self._given["weights"][:, None]

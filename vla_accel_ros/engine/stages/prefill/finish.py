@@ -1,0 +1,70 @@
+"""The hidden state of a prefix's last token, which the first token of text is read from.
+
+Few frames are asked about, so prefill leaves out the last layer but for its keys and values. Here it is
+computed for one row, by the five launches of a denoising step on the prefix stack's weights.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.memory.host_buffers import Inputs
+from vla_accel_ros.engine.stages.stage import Stage
+from vla_accel_ros.kernels.ops import Ops
+from vla_accel_ros.kernels.reference.linear import Norm
+from vla_accel_ros.models.pi.folded import Prefix
+from vla_accel_ros.models.pi.model import Pi
+
+
+class Finish(Stage):
+    """The last layer for the last token of a prefix, whose input Prefill kept in carry.
+
+    slots, lengths int32 [1]: where the prefix is and how long; hidden [1, 1, W]: after the final norm.
+    """
+
+    def __init__(
+        self, model: Pi, prefix: Prefix, pool: KVPool, tables: tuple[Tensor, Tensor], carry: Tensor, ops: Ops
+    ) -> None:
+        device, sizes = pool.k.device, model.config.prefix
+        super().__init__(device)
+        self.prefix, self.pool, self.carry, self.ops = prefix, pool, carry, ops
+        self.cos, self.sin = tables
+
+        def place(*shape: int) -> Tensor:
+            return torch.zeros(1, *shape, device=device, dtype=pool.k.dtype)
+
+        counts = torch.int32, (1,)
+        self._inputs = Inputs(device, {"slots": counts, "lengths": counts})
+        self.slots, self.lengths = self._inputs.fields.values()
+        self.lengths.fill_(1)
+        self._zeros = torch.zeros_like(self.slots)
+        self._k, self._v = (place(sizes.kv_heads, 1, sizes.head_dim) for _ in range(2))
+        self._x, self.hidden = place(1, sizes.width), place(1, sizes.width)
+        self._fed, self._q = place(1, sizes.mlp), place(1, sizes.heads, sizes.head_dim)
+        self._attended = place(1, sizes.heads * sizes.head_dim)
+        self._scaled = Norm.of(self._x, scaled=True)
+
+    def set(self, slot: int, length: int) -> None:
+        """Where the prefix is and how long."""
+        self._inputs.put(slots=[slot], lengths=[length])
+
+    def body(self) -> None:
+        ops, layer, index = self.ops, self.prefix.layers[-1], len(self.prefix.layers) - 1
+        norm = self._scaled._replace(scale=self.prefix.attention_norm[index][None])
+        mlp_norm = self._scaled._replace(scale=self.prefix.mlp_norm[index][None])
+        self._x.copy_(self.carry[self.slots.long()][:, None])
+        norm.leave(self._x)
+        # Its own key is in the pool already: it is written beside and not read.
+        ops.rotary_qkv(
+            self._x, layer.qkv, self.cos, self.sin, self.lengths - 1, self._q, self._k, self._v, self._zeros,
+            self._zeros, norm,
+        )  # fmt: skip
+        ops.attend(
+            self._q, self.pool.k[:, index], self.pool.v[:, index], self.slots, self.lengths, self._attended
+        )
+        ops.project(self._attended, layer.o, self._x, None, mlp_norm)
+        ops.gated_up(self._x, layer.gate_up, self._fed, mlp_norm)
+        ops.project(self._fed, layer.down, self._x)
+        ops.rms_norm(self._x.flatten(0, 1), self.prefix.final_norm, self.hidden.flatten(0, 1))

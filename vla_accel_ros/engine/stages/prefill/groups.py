@@ -1,0 +1,165 @@
+"""Prefixes in groups of layers, so that something else may be computed between two of them.
+
+Encode and prefill have one set of buffers, so there is one frame in progress. Whatever else needs them has
+what is left of that frame computed first (`Groups.finish`): policies avoid it, because it takes as long as
+several groups, but no order of calls tears a prefix.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.prefill.encode import Encode
+from vla_accel_ros.engine.stages.prefill.layered import Part, grouped
+from vla_accel_ros.engine.stages.prefill.prefill import Prefill
+from vla_accel_ros.engine.stages.stage import Stage
+
+
+class Chain(Protocol):
+    """What is needed of engine.stages.stages.Stages; see there."""
+
+    pool: KVPool
+    images: Tensor
+
+    def encode(self, images: int) -> Encode: ...
+    def prefill(self, views: int, prompt: int, batch: int = 1) -> Prefill: ...
+    def prefixing(self, frame: Frame | None = None) -> AbstractContextManager[None]: ...
+    def partition(self) -> Hashable: ...
+    def record(self, stage: Stage, partition: Hashable) -> None: ...
+    def replay(self, stage: Stage, partition: Hashable) -> None: ...
+
+
+@dataclass(eq=False)
+class Frame:
+    """A prefix in progress. slot: which it is written to; length, images: its tokens, and those of images.
+
+    groups: that are not computed; partition: on which they will be. dropped: nobody wants it. error: that
+    ended it.
+    """
+
+    slot: int
+    length: int
+    images: int
+    groups: deque[list[Part]]
+    partition: Hashable
+    dropped: bool = False
+    error: BaseException | None = None
+
+    @property
+    def encodes(self) -> bool:
+        """Whether the next group begins in the image encoder."""
+        return bool(self.groups) and isinstance(self.groups[0][0][0], Encode)
+
+    def drop(self) -> None:
+        """Compute nothing more of it; from any thread, without waiting."""
+        self.dropped = True
+
+
+class Groups:
+    """count: groups of a frame."""
+
+    def __init__(self, stages: Chain, count: int) -> None:
+        self.count, self._stages = count, stages
+        self._frame: Frame | None = None
+        self._made: dict[tuple[Encode, Prefill], list[list[Part]]] = {}
+        self._device = device = stages.pool.k.device
+        self._computed = torch.cuda.Event() if device.type == "cuda" else None
+
+    @torch.inference_mode()
+    def begin(
+        self,
+        images: Sequence[np.ndarray] | np.ndarray,
+        prompt: Callable[[], Tensor],
+        slot: int,
+        taken: Callable[[], None] = lambda: None,
+    ) -> Frame:
+        """Compute the first group of a prefix; arguments as of Stages.observe, but for one frame."""
+        stages = self._stages
+        with stages.prefixing():
+            encode = stages.encode(len(images))
+            encode.upload.begin(list(images))
+            try:
+                words = prompt()
+                prefill = stages.prefill(len(images), len(words))
+                prefill.set([words], [slot])
+                groups, seen = self._groups(encode, prefill), len(encode.tokens)
+                frame = Frame(slot, seen + len(words), seen, groups, stages.partition())
+                self._record(frame)
+                self._next(frame)
+            finally:  # whoever lends the images may overwrite them when this is over, whatever it came to
+                encode.upload.read()
+                encode.upload.end()
+            taken()
+            self._frame = frame if frame.groups else None
+        return frame
+
+    @torch.inference_mode()
+    def advance(self, frame: Frame) -> None:
+        """Compute its next group, if another call has not done so. Raises what ended it."""
+        with self._stages.prefixing(frame):
+            if frame.groups:
+                self._next(frame)
+        if isinstance(frame.error, Exception):
+            raise frame.error
+        if frame.error is not None:
+            raise RuntimeError(f"a frame was broken off between two of its groups: {frame.error!r}")
+
+    def wait(self) -> None:
+        """Return when the last group that was launched is computed."""
+        if self._computed is not None:
+            self._computed.synchronize()
+
+    def finish(self, wanted: Frame | None = None) -> None:
+        """Compute what is left of the frame in progress, unless it is the wanted one. The caller has the
+        buffers."""
+        frame = self._frame
+        while frame is not None and frame is not wanted and frame is self._frame:
+            if frame.dropped:
+                self._frame = None
+                break
+            with suppress(Exception):  # whose frame it is will be told, not who comes between
+                self._next(frame)
+
+    def build(self, images: np.ndarray, prompt: Tensor, slot: int) -> None:
+        """Record all groups of such a frame."""
+        frame = self.begin(images, lambda: prompt, slot)
+        while frame.groups:
+            self.advance(frame)
+
+    def _groups(self, encode: Encode, prefill: Prefill) -> deque[list[Part]]:
+        if (encode, prefill) not in self._made:
+            self._made[encode, prefill] = grouped((encode, prefill), self.count)
+        return deque(self._made[encode, prefill])
+
+    def _record(self, frame: Frame) -> None:
+        """The graphs of all groups, before the first is computed: see engine.stages.prefill.layered."""
+        for group in frame.groups:
+            for stage, layers in group:
+                with stage.only(layers):
+                    self._stages.record(stage, frame.partition)
+
+    def _next(self, frame: Frame) -> None:
+        try:
+            for stage, layers in frame.groups.popleft():
+                with stage.only(layers):
+                    self._stages.replay(stage, frame.partition)
+                if isinstance(stage, Encode) and layers[1] == len(stage.costs):
+                    self._stages.images[frame.slot, : len(stage.tokens)].copy_(stage.tokens)
+        except BaseException as error:
+            frame.error = error
+            frame.groups.clear()
+            raise
+        finally:
+            if not frame.groups and frame is self._frame:
+                self._frame = None
+        if self._computed is not None:
+            self._computed.record(torch.cuda.current_stream(self._device))

@@ -1,0 +1,179 @@
+"""From image tokens and a prompt to keys and values: large products with one pass over the rows between them.
+
+Products are cuBLAS. The prompt is padded to a bucket; lengths on the device keep what is beyond them from
+being read. Nobody reads the last layer but through its keys and values, so nothing else of it is computed;
+its input for the last token is kept, and engine.stages.prefill.finish makes the hidden state of it when
+somebody asks for text. Of fp8 products engine.stages.prefill.encode says how rows and scales come.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.memory.host_buffers import Inputs
+from vla_accel_ros.engine.stages.precision import SmallLayer
+from vla_accel_ros.engine.stages.prefill.encode import Encode
+from vla_accel_ros.engine.stages.prefill.layered import Layered, layer_cost
+from vla_accel_ros.engine.stages.stage import Memory
+from vla_accel_ros.kernels.ops import Ops
+from vla_accel_ros.kernels.reference.linear import product_in_parts
+from vla_accel_ros.kernels.reference.quantized import Product, Rows
+from vla_accel_ros.models.pi.folded import Prefix
+from vla_accel_ros.models.pi.model import Pi
+
+
+class Prefill(Layered):
+    """`batch` frames, of all images that `encode` takes together, and prompts of up to `bucket` tokens.
+
+    image_tokens [images, W]: the encoder's; prompt int64 [B, bucket]; slots int32 [B]: where keys and values
+    go; lengths int32 [B]: image and prompt tokens without padding. carry [slots of the pool, W], written at
+    slots: the input of the last layer for the last token. memory: what prefills share.
+    """
+
+    def __init__(
+        self,
+        model: Pi,
+        prefix: Prefix,
+        pool: KVPool,
+        tables: tuple[Tensor, Tensor],
+        carry: Tensor,
+        ops: Ops,
+        memory: Memory,
+        encode: Encode,
+        bucket: int,
+        batch: int = 1,
+    ) -> None:
+        sizes, images = model.config.prefix, encode.tokens.shape[0] // batch
+        tokens = images + bucket
+        attended, kv = sizes.heads * sizes.head_dim, 2 * sizes.kv_heads * sizes.head_dim
+        cost = layer_cost(batch * tokens, tokens, sizes.width, attended, attended + kv, 3 * sizes.mlp)
+        last = 2.0 * batch * tokens * sizes.width * kv
+        super().__init__(pool.k.device, [*[cost] * (len(prefix.layers) - 1), last])
+        self.prefix, self.pool, self.carry, self.ops = prefix, pool, carry, ops
+        self.cos, self.sin = tables
+        self.image_tokens, self._table = encode.tokens, model.embed_table
+        if tokens > pool.max_tokens:
+            raise ValueError(f"a prefix of {tokens} tokens does not fit into slots of {pool.max_tokens}.")
+        counts = torch.int32, (batch,)
+        fields = {"prompt": (torch.int64, (batch, bucket)), "slots": counts, "lengths": counts}
+        self._inputs = Inputs(self.device, fields)
+        self.prompt, self.slots, self.lengths = self._inputs.fields.values()
+        self.lengths.fill_(tokens)
+        self._zeros = torch.zeros_like(self.slots)
+
+        def place(name: str, width: int) -> Tensor:
+            most = batch * pool.max_tokens * width
+            return memory.take(f"{name} {batch}", batch, tokens, width, most=most)
+
+        self._place_rows = place
+        self._x, self._normed = place("x", sizes.width), place("normed", sizes.width)
+        self._q = place("q", attended).unflatten(2, (sizes.heads, sizes.head_dim))
+        self._qkv = place("qkv", attended + kv)
+        self._kv = place("kv", kv)
+        self._attended = place("attended", attended)
+        self._gate_up, self._fed = place("gate and up", 2 * sizes.mlp), place("fed", sizes.mlp)
+        self._images, self._scale = images, math.sqrt(sizes.width)
+        parts, most = ops.parts(batch * tokens, prefix.layers[0].down), batch * pool.max_tokens * sizes.width
+        self._made: Tensor | None = None
+        if parts > 1:
+            name = f"{parts} parts {batch}"
+            self._made = memory.take(name, parts, batch, tokens, sizes.width, most=parts * most)
+        self._batch = torch.arange(batch, device=self.device)
+
+    def set(self, prompts: Sequence[Tensor], slots: Sequence[int]) -> None:
+        """prompts int64 [t], each with t at most the bucket; slots: as many. Nothing is waited for."""
+        padded = torch.zeros(self.prompt.shape, dtype=torch.int64)
+        for row, prompt in zip(padded, prompts, strict=True):
+            if not prompt.is_cuda:
+                row[: len(prompt)] = prompt
+        lengths = [self._images + len(prompt) for prompt in prompts]
+        self._inputs.put(prompt=padded, slots=slots, lengths=lengths)
+        for row, prompt in zip(self.prompt, prompts, strict=True):
+            if prompt.is_cuda:
+                row[: len(prompt)].copy_(prompt)
+
+    def _layer(self, index: int, made: Tensor | None) -> Tensor | None:
+        ops, layer = self.ops, self.prefix.layers[index]
+        x, normed = self._x.flatten(0, 1), self._normed.flatten(0, 1)
+        self._norm(made, self.prefix.attention_norm[index])
+        if index == len(self.prefix.layers) - 1:
+            rows = layer.qkv[-self._kv.shape[2] :]
+            torch.mm(normed, rows.t(), out=self._kv.flatten(0, 1))
+            return None
+        torch.mm(normed, layer.qkv.t(), out=self._qkv.flatten(0, 1))
+        self._attend(index)
+        x.addmm_(self._attended.flatten(0, 1), layer.o.t())
+        ops.rms_norm(x, self.prefix.mlp_norm[index], normed)
+        torch.mm(normed, layer.gate_up.t(), out=self._gate_up.flatten(0, 1))
+        ops.glu(self._gate_up, self._fed)
+        return self._down(layer.down)
+
+    def _enter(self) -> None:
+        """The first layer's input x."""
+        self._x[:, : self._images].copy_(self.image_tokens.view(self._x.shape[0], self._images, -1))
+        torch.mul(self._table[self.prompt], self._scale, out=self._x[:, self._images :])
+
+    def _down(self, weight: Tensor) -> Tensor | None:
+        """Add what a layer fed forward to x, or return it in parts for the next norm to add."""
+        x, fed = self._x.flatten(0, 1), self._fed.flatten(0, 1)
+        if self._made is None:
+            x.addmm_(fed, weight.t())
+        else:
+            product_in_parts(fed, weight, self._made.flatten(1, 2))
+        return self._made
+
+    def _norm(self, made: Tensor | None, weight: Tensor) -> None:
+        """Normed rows of x, to which parts are added before."""
+        if made is None:
+            self.ops.rms_norm(self._x.flatten(0, 1), weight, self._normed.flatten(0, 1))
+        else:
+            self.ops.add_norm(self._x, made, self._normed, self._zeros, None, weight[None])
+
+    def _attend(self, index: int) -> None:
+        """A layer's keys and values of qkv into the pool, and what its queries read of all."""
+        self._place(self._qkv, self._q, index)
+        self.ops.attend(
+            self._q, self.pool.k[:, index], self.pool.v[:, index], self.slots, self.lengths, self._attended
+        )
+
+    def _leave(self, left: object) -> None:
+        """The last layer's keys and values into the pool, and its input for the last token."""
+        self._place(self._kv, self._q[:, :, :0], len(self.prefix.layers) - 1)
+        self.carry[self.slots.long()] = self._x[self._batch, self.lengths.long() - 1]
+
+    def _place(self, y: Tensor, q: Tensor, index: int) -> None:
+        k, v = self.pool.k[:, index], self.pool.v[:, index]
+        self.ops.place_qkv(y, self.cos, self.sin, self._zeros, q, k, v, self.slots, self._zeros)
+
+
+class PrefillFp8(Prefill):
+    """small: of the prefix stack, layer by layer; other arguments: see Prefill."""
+
+    def __init__(self, *arguments: Any, small: Sequence[SmallLayer]) -> None:
+        super().__init__(*arguments)
+        self._small = small
+        self._y = self._place_rows("y", self.prefix.attention_norm.shape[1]).flatten(0, 1)
+        # What Prefill has for these rows in bfloat16 is not needed.
+        self._normed_rows, self._fed_rows = Rows.within(self._normed), Rows.within(self._fed)
+
+    def _layer(self, index: int, y: Product | None) -> Product | None:  # type: ignore[override]
+        ops, rows, gate_up = self.ops, self._normed_rows, self._gate_up.flatten(0, 1)
+        x, layer, small = self._x.flatten(0, 1), self.prefix.layers[index], self._small[index]
+        ops.rms_norm_rows(x, y, self.prefix.attention_norm[index], rows)
+        if index == len(self._small) - 1:
+            ops.multiply_rows(rows, small.qkv.rows(-self._kv.shape[2]), self._kv.flatten(0, 1))
+            return None
+        ops.multiply_rows(rows, small.qkv, self._qkv.flatten(0, 1))
+        self._attend(index)
+        x.addmm_(self._attended.flatten(0, 1), layer.o.t())
+        ops.rms_norm_rows(x, None, self.prefix.mlp_norm[index], rows)
+        ops.multiply_unscaled(rows, small.gate_up, gate_up)
+        ops.glu_rows(Product(gate_up, rows.scale, small.gate_up.scale), self._fed_rows)
+        ops.multiply_unscaled(self._fed_rows, small.down, self._y)
+        return Product(self._y, self._fed_rows.scale, small.down.scale)

@@ -1,0 +1,78 @@
+"""How many rounds a task still needs, from those of earlier tasks of its kind.
+
+Of tasks of a kind that needed more rounds than this one had so far, the mean of what they needed further. One
+that had more than any before is taken to need as many again as it had more. Of a kind of which none is over,
+all kinds together tell, and those that go on: it needs at least as many as the longest of them had so far.
+Where nothing is known, a task needs FIRST. Only the last tasks of the last kinds are remembered.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+
+TASKS, KINDS = 64, 1024
+FIRST = 16
+LONGEST = 4096
+"""Rounds up to which tasks are told apart."""
+
+
+class Rounds:
+    """What tasks that are over needed. tasks: remembered of a kind; kinds: remembered."""
+
+    def __init__(self, tasks: int = TASKS, kinds: int = KINDS) -> None:
+        self._tasks, self._kinds = tasks, kinds
+        self._needed: OrderedDict[str, deque[int]] = OrderedDict()
+        self._all: deque[int] = deque(maxlen=tasks)
+        self._left: dict[str, list[float]] = {}
+        self._left_of_all: list[float] = []
+        self._going_on: OrderedDict[str, int] = OrderedDict()  # most rounds of those of a kind that is new
+
+    def learn(self, kind: str, rounds: int) -> None:
+        """A task of a kind is over, after so many rounds."""
+        if rounds < 1:
+            return
+        needed = self._needed.setdefault(kind, deque(maxlen=self._tasks))
+        self._needed.move_to_end(kind)
+        self._going_on.pop(kind, None)
+        needed.append(min(rounds, LONGEST))
+        self._all.append(min(rounds, LONGEST))
+        if len(self._needed) > self._kinds:
+            self._left.pop(self._needed.popitem(last=False)[0], None)
+        self._left[kind], self._left_of_all = left_after(needed), left_after(self._all)
+
+    def left(self, kind: str, done: int) -> float:
+        """Expected rounds of a task that had `done` and goes on, at least 1."""
+        known = self._left.get(kind)
+        if known is not None:
+            return known[done] if done < len(known) else 1.0 + done - len(known)
+        return max(self._left_of_new(done), self._most(kind, done) - done)
+
+    def _left_of_new(self, done: int) -> float:
+        known = self._left_of_all
+        if not known:
+            return float(max(1, FIRST - done))
+        return known[done] if done < len(known) else 1.0 + done - len(known)
+
+    def _most(self, kind: str, done: int) -> int:
+        most = self._going_on.get(kind, 0)
+        if done > most:
+            self._going_on[kind] = most = done
+            if len(self._going_on) > self._kinds:
+                self._going_on.popitem(last=False)
+        return most
+
+
+def left_after(needed: Iterable[int]) -> list[float]:
+    """Mean of what is left after 0, 1, ... rounds, to one less than the most."""
+    counts: dict[int, int] = {}
+    for rounds in needed:
+        counts[rounds] = counts.get(rounds, 0) + 1
+    left, more, rest = [], 0, 0
+    for done in range(
+        max(counts) - 1, -1, -1
+    ):  # those that needed more than `done`, and what they needed further
+        more += counts.get(done + 1, 0)
+        rest += more
+        left.append(rest / more)
+    return left[::-1]

@@ -1,0 +1,165 @@
+"""What a fleet's scheduler knows of each robot, and what it tells of it.
+
+A robot has at most one wish: the round that it waits for. All of a robot is in one record, so that who
+forgets the record has forgotten the robot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from vla_accel_ros.engine.request import MicroBatch, Request
+from vla_accel_ros.fleet.admission import Verdict
+from vla_accel_ros.fleet.protocol import ChunkRequest, EncodedObservation, RobotDescription, Round
+from vla_accel_ros.fleet.replicas.replica import Replica, Served
+from vla_accel_ros.fleet.task import Task
+from vla_accel_ros.types import Chunk
+
+
+@dataclass(eq=False)
+class Work:
+    """A replica computes a wish. round: whose chunk it is; began_s: when it was given to the replica; batch:
+    of the policy, None if it was not asked."""
+
+    replica: Replica
+    round: Round
+    future: Future[Served]
+    began_s: float
+    batch: MicroBatch | None = None
+
+
+@dataclass(eq=False)
+class Wish:
+    """The round that a robot waits for.
+
+    asked: its newest attempt; queued: it, as policies see it; first_s: when its first attempt came;
+    until_s: when nobody can use a chunk any longer. observation: the newest; observed_s: when it was
+    captured, by the scheduler's clock. called_s: when the robot was asked to observe anew, None if it was
+    not; calling: it is being waited for. work: what computes it. lost: how many replicas were lost over it.
+    """
+
+    asked: ChunkRequest
+    queued: Request
+    first_s: float
+    until_s: float
+    observation: EncodedObservation
+    observed_s: float
+    called_s: float | None = None
+    calling: bool = False
+    work: Work | None = None
+    lost: int = 0
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Grows with what a robot asks for: task, round, attempt."""
+        return order_of(self.asked)
+
+
+@dataclass
+class Counts:
+    """What came of a robot's requests. misses: nobody could use the chunk any longer; refused: failed for
+    another reason; replaced: by a newer one; repeated: that came twice or too late; foreign: of a process
+    or under a name that the robot does not have; called: observed anew."""
+
+    answered: int = 0
+    misses: int = 0
+    refused: int = 0
+    replaced: int = 0
+    repeated: int = 0
+    foreign: int = 0
+    called: int = 0
+
+
+@dataclass(eq=False)
+class Robot:
+    """One robot. ready: what its replicas' descriptions came to, by replica. heard_s: its last sign. since_s:
+    when it was described. next_s: when its next chunk may begin, where its rate was lowered."""
+
+    description: RobotDescription
+    verdict: Verdict
+    cut: Callable[[Chunk, str], Chunk]
+    since_s: float
+    heard_s: float
+    ready: dict[str, Future[None]] = field(default_factory=dict)
+    told: Verdict | None = None
+    task: Task | None = None
+    wish: Wish | None = None
+    newest: tuple[int, int, int] = (-1, -1, -1)
+    step_dt_s: float = 0.0
+    next_s: float = 0.0
+    queued_s: float = 0.0
+    age_s: float = 0.0
+    counts: Counts = field(default_factory=Counts)
+
+    @property
+    def name(self) -> str:
+        """Its name in the fleet."""
+        return self.description.robot
+
+    def is_ready(self, replica: str) -> bool:
+        """Whether a replica can serve it."""
+        future = self.ready.get(replica)
+        if future is None or not future.done() or future.cancelled():
+            return False
+        return future.exception() is None
+
+    @property
+    def state(self) -> str:
+        """refused, preparing, idle, waiting, observing anew, or computed."""
+        if not self.verdict.admitted:
+            return "refused"
+        if not any(map(self.is_ready, self.ready)):
+            return "preparing"
+        if self.wish is None:
+            return "idle"
+        return "computed" if self.wish.work else "observing anew" if self.wish.calling else "waiting"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is told of a robot. state: see Robot. buffer_s: how long its arm still moves; queued_s, age_s: how
+    long the last chunk waited, and how old its observation was when it was answered; stalled_s, wait_ratio:
+    of its task; chunks_per_s: what it was promised; reason: see Verdict."""
+
+    robot: str
+    state: str
+    reason: str
+    chunks_per_s: float
+    buffer_s: float
+    queued_s: float
+    age_s: float
+    stalled_s: float
+    wait_ratio: float
+    counts: Counts
+
+
+def report_of(robot: Robot, now_s: float) -> Report:
+    """Of now."""
+    task = robot.task
+    return Report(
+        robot.name,
+        robot.state,
+        robot.verdict.reason,
+        robot.verdict.chunks_per_s,
+        task.slack_s(now_s) if task else 0.0,
+        robot.queued_s,
+        robot.age_s,
+        task.stalled_s if task else 0.0,
+        task.wait_ratio(now_s) if task else 0.0,
+        robot.counts,
+    )
+
+
+def order_of(request: ChunkRequest) -> tuple[int, int, int]:
+    """See Wish.order."""
+    return request.round.task, request.round.number, request.attempt
+
+
+def fairness(wait_ratios: Iterable[float]) -> float:
+    """Jain's index of the shares of their lives that tasks did not wait: 1 if all are served alike, 1/n if
+    one of n is served and the others only wait."""
+    shares = [1.0 - ratio for ratio in wait_ratios]
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0

@@ -1,0 +1,263 @@
+"""A replica in this process: one engine, many robots.
+
+Each request's frame and then its action go into the engine's one queue. So frames are prefilled one by one as
+they come, while chunks of different robots share denoising steps, each at its own, where the engine has seats
+(`staggered`). Pictures are decoded by threads beside the engine's lanes; they are data, nothing of them is
+executed. What fails, fails its own request.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
+
+import numpy as np
+
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.kv.prefixes import Prefix
+from vla_accel_ros.engine.lanes.lane import Stream
+from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.engine.request import ACT, OBSERVE, Request
+from vla_accel_ros.engine.robots import Embodiment
+from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
+from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost, Served
+from vla_accel_ros.sensing.cameras.compressed import decode, write_bgr
+from vla_accel_ros.sensing.cameras.image import CompressedView
+from vla_accel_ros.types import Chunk, Observation
+
+PRIORITY = 1
+"""Of a fleet's requests in the engine's queue."""
+MEASURED = 3
+"""How often each batch is measured."""
+_STREAM = "fleet"
+
+Embody = Callable[[RobotDescription], tuple[Contract, Embodiment]]
+
+
+@dataclass(eq=False)
+class _Job:
+    """A request on its way. running: its frame or its action, while the engine has it; prefix: its frame."""
+
+    round: Round
+    future: Future[Served]
+    began_s: float
+    running: Request | None = None
+    prefix: Prefix | None = None
+    cancelled: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class LocalReplica:
+    """An Engine as a fleet.replicas.replica.Replica. Safe to use from several threads.
+
+    embody: makes of a description its contract and embodiment (Load.embodiment); raises ValueError or OSError
+    for what does not fit. ahead: requests that are taken before a seat is free, so that their pictures are
+    decoded and their frames prefilled meanwhile. decoders: threads that decode. clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        embody: Embody,
+        name: str = "local",
+        *,
+        ahead: int = 1,
+        decoders: int = 2,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name, self.profile, self.most = name, Profile(), max(1, engine.config.staggered) + ahead
+        self.engine, self._embody, self._clock = engine, embody, clock
+        self._contracts: dict[str, Contract] = {}
+        self._jobs: dict[Future[Served], _Job] = {}
+        self._lock = threading.Lock()
+        self._describing = ThreadPoolExecutor(1, "describe")  # one: what is forgotten is described before
+        self._decoding = ThreadPoolExecutor(decoders, "decode")
+        engine.scheduler.join(_STREAM, Stream())
+
+    def close(self) -> None:
+        """Cancel what is computed, and end the threads; the engine can be used by others then."""
+        for future in tuple(self._jobs):
+            self.cancel(future)
+        self._decoding.shutdown(cancel_futures=True)
+        self._describing.shutdown(cancel_futures=True)
+        self.engine.scheduler.leave(_STREAM)
+        for robot in tuple(self._contracts):
+            self._remove(robot)
+
+    def room(self) -> int:
+        return self.most - len(self._jobs)
+
+    @property
+    def robots(self) -> tuple[str, ...]:
+        """Those that it is ready for."""
+        return tuple(self._contracts)
+
+    def contract(self, robot: str) -> Contract | None:
+        """Of a robot that it is ready for."""
+        return self._contracts.get(robot)
+
+    def describe(self, robot: RobotDescription) -> Future[None]:
+        return self._describing.submit(self._add, robot)
+
+    def forget(self, robot: str) -> None:
+        for future, job in tuple(self._jobs.items()):
+            if job.round.robot == robot:
+                self.cancel(future)
+        with suppress(RuntimeError):  # it is closed
+            self._describing.submit(self._remove, robot)
+
+    def serve(self, round: Round, observation: EncodedObservation) -> Future[Served]:
+        future: Future[Served] = Future()
+        job = _Job(round, future, self._clock())
+        with self._lock:
+            self._jobs[future] = job
+        try:
+            self._decoding.submit(self._see, job, observation)
+        except RuntimeError as error:
+            self._end(job, error=error)
+        return future
+
+    def cancel(self, served: Future[Served]) -> None:
+        job = self._jobs.get(served)
+        if job is None:
+            return
+        with job.lock:
+            job.cancelled, running = True, job.running
+        if running is not None:
+            self.engine.scheduler.cancel(running)
+
+    def measure(self, observation: Observation) -> Profile:
+        """How long one request takes, and as many as have seats at once; the profile has it then. For an
+        engine that nobody uses; observation: of a robot that it knows."""
+        for batch in sorted({1, max(1, self.engine.config.staggered)}):
+            times = []
+            for number in range(MEASURED + 1):
+                began_s = self._clock()
+                jobs = [_Job(Round("", observation.robot, 0, n), Future(), began_s) for n in range(batch)]
+                for job in jobs:
+                    self._submit(job, self._frame(job, observation))
+                wait([job.future for job in jobs])
+                for job in jobs:
+                    job.future.result()
+                if number:  # the first may still allocate
+                    times.append(self._clock() - began_s)
+            self.profile.note(SERVE, batch, statistics.median(times))
+        return self.profile
+
+    def _add(self, description: RobotDescription) -> None:
+        contract, embodiment = self._embody(description)
+        self.engine.runner.robots.add(description.robot, embodiment)
+        self._contracts[description.robot] = contract
+
+    def _remove(self, robot: str) -> None:
+        self._contracts.pop(robot, None)
+        self.engine.runner.remove(robot)
+
+    def _see(self, job: _Job, encoded: EncodedObservation) -> None:
+        """In a decoding thread."""
+        try:
+            if job.cancelled:
+                self._end(job)
+                return
+            contract = self._contracts.get(job.round.robot)
+            if contract is None:
+                raise ReplicaLost(f"{self.name} does not know the robot {job.round.robot}; describe it first")
+            self._submit(job, self._frame(job, decoded(encoded, contract, job.round.robot)))
+        except Exception as error:
+            self._end(job, error=error)
+
+    def _frame(self, job: _Job, observation: Observation) -> Request:
+        request = Request(OBSERVE, observation.robot, observation=observation, priority=PRIORITY, waits=True)
+        request.on_progress = partial(self._observed, job)
+        return request
+
+    def _submit(self, job: _Job, request: Request) -> None:
+        """Have the engine compute the next part of a job, unless nobody wants it any more."""
+        with job.lock:
+            job.running = None if job.cancelled else request
+            if not job.cancelled:
+                self.engine.scheduler.submit(request)
+        if job.running is None:
+            self._end(job)
+
+    def _observed(self, job: _Job, request: Request) -> None:
+        """In the engine's lane: the frame is there, or comes to nothing."""
+        if not request.finished:
+            return
+        prefixes = self.engine.runner.prefixes
+        try:
+            prefixes.remove(request.robot)  # the newest of a robot is nobody's here: each job holds its own
+            if request.cancelled or request.error is not None:
+                self._end(job, error=request.error)
+                return
+            job.prefix = cast(Prefix, request.result)
+            action = Request(ACT, request.robot, prefix=job.prefix, priority=PRIORITY, waits=True)
+            action.on_progress = partial(self._acted, job)
+            self._submit(job, action)
+        except Exception as error:
+            self._end(job, error=error)
+
+    def _acted(self, job: _Job, request: Request) -> None:
+        """In the engine's lane: the chunk is there, or comes to nothing."""
+        if request.finished:
+            chunk = None if request.cancelled else cast(Chunk | None, request.result)
+            self._end(job, chunk, request.error)
+
+    def _end(self, job: _Job, chunk: Chunk | None = None, error: Exception | None = None) -> None:
+        """Nothing more comes of it."""
+        with self._lock:
+            self._jobs.pop(job.future, None)
+        if job.prefix is not None:
+            job.prefix.release()
+        if job.future.done():
+            return
+        if error is not None:
+            job.future.set_exception(error)
+        elif chunk is not None:
+            job.future.set_result(Served(job.round, chunk, self._clock() - job.began_s))
+        else:
+            job.future.cancel()
+
+
+def decoded(encoded: EncodedObservation, contract: Contract, robot: str) -> Observation:
+    """An observation as it travelled, as the engine takes it: pictures as RGB, by the policy's names.
+
+    Raises ValueError, one sentence, for a camera that is missing or not the contract's, a picture that cannot
+    be one of it, or a state that is not one finite number a joint.
+    """
+    cameras = {camera.name: camera for camera in contract.cameras}
+    if encoded.images.keys() != cameras.keys():
+        raise ValueError(
+            f"there are images of {sorted(encoded.images)}, the contract's cameras are {sorted(cameras)}; "
+            "send one of each"
+        )
+    images, stamps_ns = {}, {}
+    for name, image in encoded.images.items():
+        camera = cameras[name]
+        images[camera.image] = _pixels(name, image, camera.max_pixels)
+        stamps_ns[camera.image] = encoded.stamps_ns.get(name, encoded.stamp_ns)
+    state = np.asarray(encoded.state, np.float32)
+    if state.shape != (len(contract.joints),) or not np.isfinite(state).all():
+        raise ValueError(f"the state is {state}; give a finite number for each of {contract.joint_names}")
+    words, stamp_ns = encoded.instruction, encoded.stamp_ns
+    return Observation(images, state, words, stamp_ns, stamps_ns=stamps_ns, robot=robot)
+
+
+def _pixels(name: str, image: bytes | np.ndarray, most_pixels: int) -> np.ndarray:
+    """uint8 [H, W, 3], RGB."""
+    if isinstance(image, np.ndarray):
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+            raise ValueError(f"the image of {name} is {image.dtype} {image.shape}; send uint8 [H, W, 3]")
+        return image
+    picture = decode(CompressedView(0, name, "", np.frombuffer(image, np.uint8)), most_pixels)
+    pixels = np.empty_like(picture)
+    write_bgr(picture, pixels)
+    return pixels

@@ -1,0 +1,65 @@
+"""What a fleet's scheduler asks of whatever computes chunks: an engine of its own process, or a distant one.
+
+Nothing here waits: what takes time returns a future. A replica that is lost says so by `ReplicaLost`, or by
+silence; a scheduler gives each request its own time and asks another replica, it waits for no transport to
+notice a death.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
+from vla_accel_ros.types import Chunk
+
+SERVE = "serve"
+"""Stage of a micro-batch of whole requests, and what a replica's profile knows: (SERVE, batch) -> seconds of
+so many requests that are served together."""
+
+
+class ReplicaLost(RuntimeError):
+    """A replica does not answer; what it computed comes to nothing, and another may compute it."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """What came of a request. round: of the request; took_s: from its begin to its chunk."""
+
+    round: Round
+    chunk: Chunk
+    took_s: float
+
+
+class Replica(Protocol):
+    """Computes requests of several robots. name: of all replicas its own. profile: see SERVE. most: how many
+    requests it computes at once."""
+
+    name: str
+    profile: Profile
+    most: int
+
+    def room(self) -> int:
+        """How many more requests it would begin now; 0 while it is lost."""
+        ...
+
+    def describe(self, robot: RobotDescription) -> Future[None]:
+        """Get ready for a robot, or for what it is now. The future raises ValueError, one sentence, for one
+        that cannot be served, ReplicaLost if nobody knows."""
+        ...
+
+    def forget(self, robot: str) -> None:
+        """Serve a robot no longer, give back what is its own, if it is known. Never raises."""
+        ...
+
+    def serve(self, round: Round, observation: EncodedObservation) -> Future[Served]:
+        """Compute a chunk for a robot that was described. The future raises ValueError for an observation
+        that cannot be taken, ReplicaLost, also for a robot that it does not know (any longer), or whatever
+        computing it raised."""
+        ...
+
+    def cancel(self, served: Future[Served]) -> None:
+        """Nobody wants what `serve` returned any more. Never raises."""
+        ...

@@ -1,0 +1,406 @@
+"""Which robot's chunk is computed next, and by which replica: describe, ask, step.
+
+Each robot has at most one wish, its newest round; wishes are requests that a policy orders, as in the engine.
+A step takes what replicas have computed, drops what nobody can use, and dispatches what there is room for
+(fleet.dispatch). An answer is made from the wish that was dispatched and goes to that robot, process, task
+and round alone. Whatever belongs to a robot is in its record (fleet.records), so a robot that is forgotten
+leaves nothing.
+
+Times are given, by one monotonic clock. Everything is called by one thread; futures are read in `step`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from vla_accel_ros.engine.policies.policy import Policy
+from vla_accel_ros.engine.request import ACT, Request
+from vla_accel_ros.fleet.admission import Rules, Verdict, admit, capacity_hz
+from vla_accel_ros.fleet.dispatch import Dispatcher
+from vla_accel_ros.fleet.policies.policy import FleetSetup
+from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, ChunkRequest, RobotDescription, Round
+from vla_accel_ros.fleet.records import Report, Robot, Wish, Work, fairness, order_of, report_of
+from vla_accel_ros.fleet.replicas.replica import Replica, ReplicaLost, Served
+from vla_accel_ros.fleet.task import Task
+from vla_accel_ros.types import Chunk
+
+_LOG = logging.getLogger(__name__)
+
+ASK_AGAIN_S = 0.5
+"""When a robot that is not served yet may ask again, and a replica that was lost is tried again."""
+
+Cut = Callable[[Chunk, str], Chunk]
+"""Cuts a chunk, of a task of these words."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """stale_s: older observations are taken anew before they are computed. call_s: how long that is waited
+    for. gone_s: a robot without a sign for so long has gone. serve_s: a replica that computes longer is not
+    waited for. lost: how many replicas may be lost over one wish. rules: of admission."""
+
+    stale_s: float = 0.2
+    call_s: float = 0.1
+    gone_s: float = 10.0
+    serve_s: float = 5.0
+    lost: int = 2
+    rules: Rules = field(default_factory=Rules)
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where what is told goes. admit: whether a robot is served; call: observe anew; answer: to a request;
+    wake: there is something for `step` to read, called in any thread."""
+
+    admit: Callable[[Admission], None]
+    call: Callable[[Round], None]
+    answer: Callable[[ChunkAnswer], None]
+    wake: Callable[[], None] = lambda: None
+
+
+def whole(description: RobotDescription) -> Cut:
+    """Chunks as they are."""
+    return lambda chunk, words: chunk
+
+
+class FleetScheduler:
+    """The robots of a fleet and their wishes. name: of this process. policy: makes it of what is known of the
+    replicas. horizon: makes of a description what cuts its robot's chunks; raises ValueError for one that it
+    does not understand."""
+
+    def __init__(
+        self,
+        name: str,
+        replicas: Sequence[Replica],
+        policy: Callable[[FleetSetup], Policy],
+        ports: Ports,
+        settings: Settings = Settings(),
+        horizon: Callable[[RobotDescription], Cut] = whole,
+    ) -> None:
+        self.name, self.replicas, self.settings = name, tuple(replicas), settings
+        self._ports, self._horizon = ports, horizon
+        called = settings.stale_s, settings.call_s
+        self._dispatcher = Dispatcher(self.replicas, policy, *called, ports.call, self._wake)
+        self._robots: dict[str, Robot] = {}
+        self._again_s: dict[str, float] = {}  # when a lost replica is tried again
+        self.strangers = 0  # requests of robots that were never described
+
+    @property
+    def capacity_hz(self) -> float:
+        """Chunks a second that the replicas make."""
+        return capacity_hz(one.profile for one in self.replicas)
+
+    def robots(self) -> tuple[str, ...]:
+        """Names of those that were described."""
+        return tuple(self._robots)
+
+    def reports(self, now_s: float) -> tuple[Report, ...]:
+        """Of each robot."""
+        return tuple(report_of(robot, now_s) for robot in self._robots.values())
+
+    def fairness(self, now_s: float) -> float:
+        """Of the tasks; see fleet.records.fairness."""
+        return fairness(robot.task.wait_ratio(now_s) for robot in self._robots.values() if robot.task)
+
+    def waiting(self) -> int:
+        """Wishes that are not computed yet."""
+        return sum(r.wish is not None and r.wish.work is None for r in self._robots.values())
+
+    def described(self, description: RobotDescription, now_s: float) -> None:
+        """A robot told who it is. Another process under its name, or another description, begins anew."""
+        known = self._robots.get(description.robot)
+        if known is not None and known.description == description:
+            known.heard_s = now_s
+            return
+        if known is not None:
+            self._forget(known, now_s)
+        verdict, cut = self._judge(description), whole(description)
+        if verdict.admitted:
+            try:
+                cut = self._horizon(description)
+            except ValueError as error:
+                verdict = Verdict(False, reason=str(error))
+        robot = Robot(description, verdict, cut, now_s, now_s)
+        if len(self._robots) < 2 * self.settings.rules.most_robots:
+            self._robots[robot.name] = robot
+        if not verdict.admitted:
+            self._tell(robot)
+        if known is not None:
+            self._reconsider()
+        self._prepare(now_s)
+
+    def asked(self, request: ChunkRequest, now_s: float) -> None:
+        """A request came; its answer comes by the ports, at most once."""
+        robot = self._robots.get(request.round.robot)
+        if robot is None:
+            self.strangers += 1
+            self._refuse(request, "this robot is not described here; publish fleet/robot", ASK_AGAIN_S)
+            return
+        if request.round.engine != robot.description.engine:
+            robot.counts.foreign += 1
+            self._refuse(request, "another process of this robot is described here", ASK_AGAIN_S)
+            return
+        robot.heard_s = now_s
+        if not robot.verdict.admitted:
+            robot.counts.refused += 1
+            self._refuse(request, robot.verdict.reason, self.settings.gone_s)
+            return
+        if self._is_old(robot, request):
+            robot.counts.repeated += 1
+            return
+        robot.newest = order_of(request)
+        self._note(robot, request, now_s)
+        self._wish(robot, request, now_s)
+
+    def alive(self, robot: str, now_s: float) -> None:
+        """There was a sign of a robot."""
+        if robot in self._robots:
+            self._robots[robot].heard_s = now_s
+
+    def gone(self, robot: str, now_s: float) -> None:
+        """A robot is not there any more: forget all of it."""
+        if (known := self._robots.get(robot)) is not None:
+            self._forget(known, now_s)
+            self._reconsider()
+
+    def close(self, now_s: float) -> None:
+        """Forget all robots."""
+        for robot in tuple(self._robots.values()):
+            self._forget(robot, now_s)
+
+    def step(self, now_s: float) -> None:
+        """Take what was computed, drop what nobody can use, dispatch what there is room for."""
+        for robot in tuple(self._robots.values()):
+            if now_s - robot.heard_s > self.settings.gone_s:
+                self.gone(robot.name, now_s)
+            elif robot.wish is not None:
+                self._advance(robot, robot.wish, now_s)
+        self._prepare(now_s)
+        for one in self.replicas:
+            self._dispatcher.dispatch(one, self._robots.values(), now_s)
+
+    def _wake(self, future: Future[Any]) -> None:
+        self._ports.wake()
+
+    def _judge(self, description: RobotDescription) -> Verdict:
+        others = [r for r in self._robots.values() if r.name != description.robot]
+        taken = [robot.verdict.chunks_per_s for robot in others if robot.verdict.admitted]
+        return admit(description.chunks_per_s, taken, self.capacity_hz, self.settings.rules)
+
+    def _reconsider(self) -> None:
+        """There may be room for those that were refused for want of it, or were given a lower rate."""
+        for robot in self._robots.values():
+            failed = any(f.done() and f.exception() is not None for f in robot.ready.values())
+            lowered = robot.verdict.reason != ""
+            if lowered and not failed:
+                verdict = self._judge(robot.description)
+                if verdict.admitted and verdict.chunks_per_s > robot.verdict.chunks_per_s:
+                    try:
+                        robot.cut = self._horizon(robot.description)
+                    except ValueError:
+                        continue
+                    robot.verdict = verdict
+                    self._tell_ready(robot)
+
+    def _prepare(self, now_s: float) -> None:
+        """Have replicas get ready for the robots that were admitted, and tell those for which one is."""
+        for robot in tuple(self._robots.values()):
+            if not robot.verdict.admitted:
+                continue
+            for one in self.replicas:
+                future = robot.ready.get(one.name)
+                if future is not None and future.done() and isinstance(_error(future), ReplicaLost):
+                    robot.ready.pop(one.name)
+                    self._lost(one, now_s)
+                    future = None
+                if future is None and now_s >= self._again_s.get(one.name, -math.inf):
+                    robot.ready[one.name] = future = one.describe(robot.description)
+                    future.add_done_callback(self._wake)
+            self._tell_ready(robot)
+
+    def _tell_ready(self, robot: Robot) -> None:
+        """Tell a robot that it is served once a replica is ready, or that none can be."""
+        futures = tuple(robot.ready.values())
+        if not robot.verdict.admitted or any(map(robot.is_ready, robot.ready)):
+            self._tell(robot)
+        elif len(futures) == len(self.replicas) and all(future.done() for future in futures):
+            error = _error(futures[0])
+            if error is not None and not isinstance(error, ReplicaLost):
+                robot.verdict = Verdict(False, reason=_sentence(error))
+                self._drop(robot, robot.verdict.reason)
+                self._tell(robot)
+
+    def _tell(self, robot: Robot) -> None:
+        verdict, description = robot.verdict, robot.description
+        if robot.told != verdict:
+            robot.told = verdict
+            said = (verdict.admitted, verdict.reason, verdict.chunks_per_s)
+            self._ports.admit(Admission(description.engine, robot.name, self.name, *said))
+
+    def _forget(self, robot: Robot, now_s: float) -> None:
+        self._robots.pop(robot.name, None)
+        self._cancel(robot)
+        self._end_task(robot, now_s)
+        for one in self.replicas:
+            if (future := robot.ready.pop(one.name, None)) is not None:
+                future.cancel()
+            one.forget(robot.name)
+
+    def _is_old(self, robot: Robot, request: ChunkRequest) -> bool:
+        """Whether it came already, or something newer did. What was called for may bear the same attempt."""
+        wish, order = robot.wish, order_of(request)
+        if wish is not None and wish.calling and order == wish.order:
+            return request.sent_ns <= wish.asked.sent_ns
+        return order <= robot.newest
+
+    def _note(self, robot: Robot, request: ChunkRequest, now_s: float) -> None:
+        """What the request tells of its robot's task."""
+        number, words = request.round.task, request.observation.instruction
+        if robot.task is None or robot.task.number != number:
+            self._end_task(robot, now_s)
+            priority = self._priority(robot, request)
+            robot.task = Task(robot.name, number, words, now_s, priority)
+        executed_s = request.executed_s if math.isfinite(request.executed_s) else -1.0
+        stalled_s = request.stalled_s if math.isfinite(request.stalled_s) else 0.0
+        robot.task.told(now_s, executed_s, request.remaining * robot.step_dt_s, stalled_s)
+
+    def _end_task(self, robot: Robot, now_s: float) -> None:
+        if robot.task is not None:
+            self._dispatcher.ended(robot.task, now_s)
+
+    def _priority(self, robot: Robot, request: ChunkRequest) -> int:
+        return max(robot.description.priority, request.priority)
+
+    def _wish(self, robot: Robot, request: ChunkRequest, now_s: float) -> None:
+        """It is what the robot waits for now."""
+        old, within_s = robot.wish, request.within_s
+        until_s = now_s + within_s if within_s > 0.0 else math.inf
+        age_s = max(0.0, (request.sent_ns - request.observation.stamp_ns) * 1e-9)
+        if old is not None and old.asked.round == request.round:
+            old.asked, old.until_s = request, until_s
+            old.queued.priority = self._priority(robot, request)
+            if old.work is None:
+                old.observation, old.observed_s = request.observation, now_s - age_s
+                old.calling = False
+            return
+        if old is not None:
+            robot.counts.replaced += 1
+            self._cancel(robot)
+        queued = Request(ACT, robot.name, task=robot.task, priority=self._priority(robot, request))
+        queued.within_s = within_s
+        queued.submitted_s, queued.instruction = now_s, request.observation.instruction
+        robot.wish = Wish(request, queued, now_s, until_s, request.observation, now_s - age_s)
+
+    def _cancel(self, robot: Robot) -> None:
+        """Nobody waits for a robot's wish any more."""
+        wish, robot.wish = robot.wish, None
+        if wish is not None and wish.work is not None:
+            wish.work.replica.cancel(wish.work.future)
+            if robot.task is not None:
+                robot.task.failed()
+
+    def _advance(self, robot: Robot, wish: Wish, now_s: float) -> None:
+        work = wish.work
+        if work is not None and work.future.done():
+            self._finish(robot, wish, work, now_s)
+        elif now_s >= wish.until_s:
+            robot.counts.misses += 1
+            self._drop(robot, "nobody could use its chunk any longer", counted=True)
+        elif work is not None and now_s - work.began_s > self.settings.serve_s:
+            work.replica.cancel(work.future)
+            self._retry(robot, wish, f"replica {work.replica.name} took too long", now_s)
+        elif wish.calling and wish.called_s is not None and now_s - wish.called_s > self.settings.call_s:
+            wish.calling = False
+
+    def _finish(self, robot: Robot, wish: Wish, work: Work, now_s: float) -> None:
+        """Answer with what a replica computed."""
+        try:
+            served = work.future.result()
+            if served.round != work.round:
+                raise RuntimeError(f"replica {work.replica.name} answered for another request")
+            chunk = robot.cut(served.chunk, wish.queued.instruction)
+        except ReplicaLost as error:
+            self._lost(work.replica, now_s)
+            self._retry(robot, wish, _sentence(error), now_s)
+            return
+        except (Exception, CancelledError) as error:
+            if not isinstance(error, ValueError):
+                _LOG.warning("replica %s, %s: %r", work.replica.name, work.round, error)
+            if robot.task is not None:
+                robot.task.failed()
+            wish.work = None
+            self._drop(robot, _sentence(error))
+            return
+        self._answer(robot, wish, work, replace(served, chunk=chunk), now_s)
+
+    def _answer(self, robot: Robot, wish: Wish, work: Work, served: Served, now_s: float) -> None:
+        chunk, task = served.chunk, robot.task
+        assert task is not None
+        task.answered(now_s, chunk.executed * chunk.step_dt_s)
+        robot.wish, robot.step_dt_s = None, chunk.step_dt_s
+        self._dispatcher.answered(work, self._robots.values(), now_s)
+        robot.queued_s, robot.age_s = work.began_s - wish.first_s, now_s - wish.observed_s
+        if now_s >= wish.until_s:
+            robot.counts.misses += 1
+            self._refuse(wish.asked, "nobody could use its chunk any longer", 0.0)
+            return
+        robot.counts.answered += 1
+        asked = wish.asked
+        self._ports.answer(
+            ChunkAnswer(
+                work.round,
+                asked.attempt,
+                self.name,
+                asked.sent_ns,
+                chunk,
+                queued_s=robot.queued_s,
+                served_s=now_s - work.began_s,
+                replica=work.replica.name,
+            )
+        )
+
+    def _retry(self, robot: Robot, wish: Wish, why: str, now_s: float) -> None:
+        """What computed a wish was lost: another may, if there is time."""
+        wish.work, wish.lost, wish.called_s = None, wish.lost + 1, None
+        wish.queued.begun = False
+        if robot.task is not None:
+            robot.task.failed()
+        if wish.lost > self.settings.lost:
+            self._drop(robot, why)
+
+    def _lost(self, one: Replica, now_s: float) -> None:
+        """What it knew of robots it may know no longer."""
+        self._again_s[one.name] = now_s + ASK_AGAIN_S
+        for robot in self._robots.values():
+            robot.ready.pop(one.name, None)
+
+    def _drop(self, robot: Robot, why: str, counted: bool = False) -> None:
+        """Answer a robot's wish without a chunk."""
+        if (wish := robot.wish) is not None:
+            robot.counts.refused += not counted
+            self._cancel(robot)
+            self._refuse(wish.asked, why, 0.0)
+
+    def _refuse(self, request: ChunkRequest, why: str, retry_s: float) -> None:
+        self._ports.answer(
+            ChunkAnswer(
+                request.round, request.attempt, self.name, request.sent_ns, refusal=why, retry_s=retry_s
+            )
+        )
+
+
+def _error(future: object) -> BaseException | None:
+    """What a future that is done raised."""
+    try:
+        return future.exception()  # type: ignore[attr-defined]
+    except CancelledError as error:
+        return error
+
+
+def _sentence(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,50 @@
+"""What a batch of chunks takes: assumed for a workload, or from a file.
+
+A file is JSON, {"profile": {"serve": {"1": 0.0098, "2": 0.0192, ...}}}: stage -> batch -> seconds, which
+`to_json` writes of what was measured while a fleet was served. Other keys say where it comes from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.fleet.policies.policy import SERVE, ReplicaProfile
+from vla_accel_ros.fleet.simulator.workloads import Workload
+
+
+def assumed(workload: Workload, faster: float = 1.0, network_s: float = 0.0) -> ReplicaProfile:
+    """A replica as the workload assumes it, or so many times as fast."""
+    known = {(SERVE, size): workload.served_s(size) / faster for size in range(1, workload.limit + 1)}
+    return ReplicaProfile(workload.limit, Profile(known), network_s)
+
+
+def load(path: Path, faster: float = 1.0, network_s: float = 0.0) -> ReplicaProfile:
+    """A replica as a file has it, or so many times as fast, with batches up to the largest there. Raises
+    ValueError for another file."""
+    try:
+        stages = json.loads(path.read_text())["profile"]
+        known = {
+            (stage, int(size)): float(s) / faster
+            for stage, sizes in stages.items()
+            for size, s in sizes.items()
+        }
+        profile = Profile(known)
+        limit = max(size for stage, size in known if stage == SERVE)
+    except (ValueError, TypeError, KeyError, AttributeError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{path} is no profile ({error!r}); let it be "
+            f'{{"profile": {{"{SERVE}": {{"1": SECONDS, ...}}}}}}.'
+        ) from error
+    return ReplicaProfile(limit, profile, network_s)
+
+
+def to_json(known: Mapping[tuple[str, int], float]) -> dict[str, Any]:
+    """The key `profile` of a file."""
+    stages: dict[str, dict[str, float]] = {}
+    for (stage, size), seconds in sorted(known.items()):
+        stages.setdefault(stage, {})[str(size)] = seconds
+    return {"profile": stages}

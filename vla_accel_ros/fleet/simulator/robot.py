@@ -1,0 +1,109 @@
+"""One robot's motion through one task: which actions of which chunk it executes, and when it stands.
+
+Actions of a task are numbered through, and each is executed once. A chunk of an observation that was taken
+when action p was next has the actions p to p + C - 1. Those that the chunk before still has before its
+horizon are discarded from its head; of the rest the horizon H is executed (Kairos, Figure 2b). Where nothing
+further came by then the robot stops, or, with an elastic horizon, goes on to the end of the chunk.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from vla_accel_ros.fleet.simulator.workloads import Script
+from vla_accel_ros.fleet.task import Task
+
+
+@dataclass(frozen=True)
+class Span:
+    """Actions `first` to `end` - 1 were executed from a chunk whose own are `observed` and following."""
+
+    first: int
+    end: int
+    observed: int
+
+
+@dataclass(eq=False)
+class Robot:
+    """task: as the scheduler knows it. began_s: of the first request. stalled_s: that it stood between its
+    first and last action. beyond: actions that it executed beyond the horizon. ages_s: of observations when
+    their chunks came."""
+
+    name: str
+    script: Script
+    task: Task
+    began_s: float
+    step_s: float
+    lead_s: float
+    elastic: bool = False
+    observed: int = 0
+    observed_s: float = 0.0
+    moved_s: float = math.nan
+    stalled_s: float = 0.0
+    beyond: int = 0
+    rounds: int = 0
+    spans: list[Span] = field(default_factory=list)
+    ages_s: list[float] = field(default_factory=list)
+    _since_s: float = -math.inf  # when it began to move without a stop, with action _from
+    _from: int = 0
+    _until: int = 0  # its horizon
+    _last: int = 0  # where it stops
+    _chunk: int = 0  # first action of the newest chunk that is executed
+    _chunk_s: float = math.nan  # and when
+
+    def observe(self, now_s: float) -> None:
+        """An observation is taken."""
+        self.observed, self.observed_s = self.next_action(now_s), now_s
+
+    def next_action(self, now_s: float) -> int:
+        """Number of the first action that is not begun."""
+        if now_s >= self.stops_s:
+            return self._last
+        return min(self._last, self._from + math.ceil((now_s - self._since_s) / self.step_s - 1e-9))
+
+    @property
+    def stops_s(self) -> float:
+        """When it has executed all that it may."""
+        return self._since_s + (self._last - self._from) * self.step_s
+
+    @property
+    def done(self) -> bool:
+        """Whether all actions of the task are planned; stops_s is then its end."""
+        return self._until >= self.script.actions
+
+    def asks_s(self, now_s: float) -> float:
+        """When it asks for its next chunk: when motion of lead_s is left before the horizon."""
+        runs_out_s = self._since_s + (self._until - self._from) * self.step_s
+        return max(now_s, runs_out_s - self.lead_s)
+
+    def told(self, now_s: float) -> tuple[float, float]:
+        """How long it has executed the newest chunk, negative if it does not, and how much motion is left."""
+        left_s = self._since_s + (self._until - self._from) * self.step_s - now_s
+        return (now_s - self._chunk_s if self.rounds else -1.0), max(0.0, left_s)
+
+    def receive(self, now_s: float) -> float:
+        """The chunk of the last observation comes. Returns the motion that it adds [s]."""
+        script, moves = self.script, now_s < self.stops_s
+        begin = max(self._until, self.next_action(now_s))
+        self.beyond += begin - self._until
+        if self.spans:
+            last = self.spans[-1]
+            self.spans[-1] = Span(last.first, begin, last.observed)
+        horizon, end = script.horizon(self.rounds), min(self.observed + script.chunk, script.actions)
+        until = max(begin, min(begin + horizon, end))
+        if moves:
+            begins_s = self._since_s + (begin - self._from) * self.step_s
+        else:
+            begins_s = now_s
+            if self.rounds:
+                self.stalled_s += now_s - self.stops_s
+            self._since_s, self._from = now_s, begin
+        self._chunk, self._chunk_s, self._until = begin, begins_s, until
+        self._last = until
+        if self.elastic and until < script.actions:
+            self._last = max(until, min(end, script.actions - 1))
+        self.spans.append(Span(begin, until, self.observed))
+        self.ages_s.append(now_s - self.observed_s)
+        self.rounds += 1
+        return (until - begin) * self.step_s

@@ -1,0 +1,189 @@
+"""Discrete events of a fleet: robots ask, a policy chooses, replicas compute, robots move.
+
+A request reaches the scheduler link_s after the robot observed, and an answer the robot link_s after it is
+there. An observation that is older than stale_s at dispatch is taken anew, which costs the batch twice
+link_s. A replica takes one batch at a time, from its dispatch until its answers are back; a batch takes what
+its profile says, exactly. All is determined by what is given: no clock, no chance.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.engine.request import ACT, MicroBatch, Request
+from vla_accel_ros.fleet.policies.policy import SERVE, FleetPolicy, FleetSetup, ReplicaProfile
+from vla_accel_ros.fleet.simulator.robot import Robot
+from vla_accel_ros.fleet.simulator.workloads import Script
+from vla_accel_ros.fleet.task import Task
+
+REQUEST, ANSWER, END, WAKE = range(4)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """rate_hz: of actions. lead_s: a robot asks when so much motion is left; None: what a request takes when
+    it is alone. link_s: between robot and scheduler, one way. stale_s: see the module. elastic: a robot
+    without a new chunk goes on beyond the horizon, to the end of its chunk. Raises ValueError for what cannot
+    be."""
+
+    rate_hz: float = 30.0
+    lead_s: float | None = None
+    link_s: float = 0.0025
+    stale_s: float = 0.1
+    elastic: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate_hz < math.inf:
+            raise ValueError(
+                f"rate_hz is {self.rate_hz}; robots execute a positive number of actions a second."
+            )
+        for name in ("lead_s", "link_s", "stale_s"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ValueError(f"{name} is {value}; give 0 or more seconds.")
+
+
+@dataclass
+class Outcome:
+    """Of a run. robots: one for each task, in order of their ends, and when they ended. busy_s: of each
+    replica's GPU. batches: their sizes. ended_s: of the last task."""
+
+    robots: list[Robot] = field(default_factory=list)
+    ends_s: list[float] = field(default_factory=list)
+    busy_s: dict[str, float] = field(default_factory=dict)
+    batches: list[int] = field(default_factory=list)
+    requests: int = 0
+    ended_s: float = 0.0
+
+
+class Simulation:
+    """replicas: what they truly take; the policy gets a copy of the profiles, which it may learn from.
+    make: a policy of a FleetSetup."""
+
+    def __init__(
+        self,
+        replicas: Mapping[str, ReplicaProfile],
+        make: Callable[[FleetSetup], FleetPolicy],
+        settings: Settings | None = None,
+    ) -> None:
+        if not replicas:
+            raise ValueError("there is no replica; give one or more.")
+        self._settings = settings or Settings()
+        self._replicas = dict(replicas)
+        known = {
+            name: ReplicaProfile(one.limit, Profile(one.profile.known()), one.network_s)
+            for name, one in replicas.items()
+        }
+        self.policy = make(FleetSetup(known))
+        first = next(iter(self._replicas.values()))
+        lead_s = self._settings.lead_s
+        self._lead_s = first.serves_s(1) + 2 * self._settings.link_s if lead_s is None else lead_s
+        self._events: list[tuple[float, int, int, object]] = []
+        self._number = 0
+        self._pending: dict[Request, Robot] = {}
+        self._idle = dict.fromkeys(self._replicas, True)
+        self._wakes_s = math.inf
+        self._next_tasks: list[Script] = []
+        self.outcome = Outcome(busy_s=dict.fromkeys(self._replicas, 0.0))
+
+    def open(self, scripts: Sequence[Script], arrivals_s: Sequence[float]) -> Outcome:
+        """Each task comes at its time, with a robot of its own."""
+        for number, (script, at_s) in enumerate(zip(scripts, arrivals_s, strict=True)):
+            self._begin(script, f"/r{number}", number, at_s)
+        return self._run()
+
+    def closed(self, scripts: Sequence[Script], robots: int, within_s: float = 1.0) -> Outcome:
+        """So many robots do the tasks, each the next when it is done with one; they begin within_s."""
+        self._next_tasks = list(reversed(scripts))
+        for number in range(min(robots, len(scripts))):
+            at_s = within_s * number / robots
+            self._begin(self._next_tasks.pop(), f"/r{number}", 0, at_s)
+        return self._run()
+
+    def _begin(self, script: Script, name: str, number: int, at_s: float) -> None:
+        settings = self._settings
+        task = Task(name, number, script.kind, at_s + settings.link_s)
+        robot = Robot(name, script, task, at_s, 1.0 / settings.rate_hz, self._lead_s, settings.elastic)
+        self._ask(robot, at_s)
+
+    def _ask(self, robot: Robot, at_s: float) -> None:
+        self._push(at_s + self._settings.link_s, REQUEST, robot)
+
+    def _push(self, at_s: float, what: int, of: object) -> None:
+        heapq.heappush(self._events, (at_s, self._number, what, of))
+        self._number += 1
+
+    def _run(self) -> Outcome:
+        happened = {REQUEST: self._asked, ANSWER: self._answered, END: self._ended, WAKE: self._woken}
+        events = self._events
+        while events:
+            now_s = events[0][0]
+            while events and events[0][0] <= now_s:
+                _, _, what, of = heapq.heappop(events)
+                happened[what](of, now_s)  # type: ignore[operator]
+            self._dispatch(now_s)
+        self.outcome.ended_s = max(self.outcome.ends_s, default=0.0)
+        return self.outcome
+
+    def _asked(self, robot: Robot, now_s: float) -> None:
+        sent_s = now_s - self._settings.link_s
+        robot.observe(sent_s)
+        executed_s, left_s = robot.told(sent_s)
+        robot.task.told(now_s, executed_s, left_s, robot.stalled_s)
+        request = Request(ACT, robot.name, task=robot.task, priority=robot.task.priority)
+        request.submitted_s = now_s
+        self._pending[request] = robot
+        self.outcome.requests += 1
+
+    def _dispatch(self, now_s: float) -> None:
+        for lane, idle in self._idle.items():
+            if idle and self._pending:
+                batch = self.policy.next(lane, tuple(self._pending), now_s)
+                if batch is not None:
+                    self._serve(lane, batch, now_s)
+        if self._pending and any(self._idle.values()):
+            wakes_s = self.policy.wake_s(tuple(self._pending), now_s)
+            if now_s < wakes_s < self._wakes_s:
+                self._wakes_s = wakes_s
+                self._push(wakes_s, WAKE, None)
+
+    def _serve(self, lane: str, batch: MicroBatch, now_s: float) -> None:
+        settings, replica = self._settings, self._replicas[lane]
+        robots, begins_s = [self._pending.pop(request) for request in batch.requests], now_s
+        for robot in robots:
+            robot.task.dispatched(now_s)
+            if now_s - robot.observed_s > settings.stale_s:
+                robot.observe(now_s + settings.link_s)
+                begins_s = now_s + 2 * settings.link_s
+        computes_s = replica.profile.expected_s(SERVE, len(robots), math.nan)
+        self._idle[lane] = False
+        self.outcome.busy_s[lane] += computes_s
+        self.outcome.batches.append(len(robots))
+        done_s = begins_s + replica.network_s + computes_s
+        self._push(done_s, ANSWER, (lane, batch, robots, now_s))
+
+    def _answered(self, of: tuple[str, MicroBatch, list[Robot], float], now_s: float) -> None:
+        lane, batch, robots, began_s = of
+        self._idle[lane] = True
+        self.policy.ran(batch, now_s - began_s)
+        for robot in robots:
+            comes_s = now_s + self._settings.link_s
+            robot.task.answered(now_s, robot.receive(comes_s))
+            if robot.done:
+                self._push(robot.stops_s, END, robot)
+            else:
+                self._ask(robot, robot.asks_s(comes_s))
+
+    def _ended(self, robot: Robot, now_s: float) -> None:
+        self.policy.ended(robot.task, now_s)
+        self.outcome.robots.append(robot)
+        self.outcome.ends_s.append(now_s)
+        if self._next_tasks:
+            self._begin(self._next_tasks.pop(), robot.name, robot.task.number + 1, now_s)
+
+    def _woken(self, _: None, now_s: float) -> None:
+        self._wakes_s = math.inf

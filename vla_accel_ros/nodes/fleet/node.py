@@ -1,0 +1,248 @@
+"""The lifecycle node that serves many robots with one model: requests of robots in, their chunks out.
+
+Robots are found in the graph: whoever publishes fleet/robot in a namespace is one, and its topics are opened
+there (nodes/fleet/topics.py) until it has gone. Whose turn it is decides fleet/scheduler.py, which is called
+by this node's thread alone: for each message, when a replica has computed something, and at STEP_HZ for what
+only time brings about. The model is loaded as the node inference loads it, with the contract of one robot;
+the others need no more than statistics of their own. How many robots fit is measured while configuring.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+
+from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.guard_condition import GuardCondition
+
+from vla_accel_msgs.msg import FleetRequest, FleetRobot
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.robots import Embodiment
+from vla_accel_ros.extensions import FLEET_POLICIES, find
+from vla_accel_ros.fleet.admission import Rules, robots_that_fit
+from vla_accel_ros.fleet.horizon import ALL, Horizons, limited
+from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, RobotDescription, Round
+from vla_accel_ros.fleet.replicas.local import LocalReplica
+from vla_accel_ros.fleet.scheduler import Cut, FleetScheduler, Ports, Settings
+from vla_accel_ros.models.checkpoints.options import device_fault
+from vla_accel_ros.models.checkpoints.progress import Meter
+from vla_accel_ros.nodes import convert, fleet_convert
+from vla_accel_ros.nodes.declare import value
+from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
+from vla_accel_ros.nodes.environment import demo_contract, demo_model
+from vla_accel_ros.nodes.fleet.contracts import contract_of
+from vla_accel_ros.nodes.fleet.reports import of_fleet
+from vla_accel_ros.nodes.fleet.topics import RobotTopics, robots
+from vla_accel_ros.nodes.inference.loading import Load, black_frame, choices
+from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.params.fleet_scheduler import FLEET_SCHEDULER, OF_THE_MODEL
+from vla_accel_ros.nodes.process import run
+
+STEP_HZ = 50.0
+LOOK_HZ = 2.0
+"""How often the graph is looked at."""
+ASK_AGAIN_S = 1.0
+
+
+class FleetSchedulerNode(ManagedNode):
+    """fleet_scheduler; see the module docstring and nodes/params/fleet.py."""
+
+    def __init__(self) -> None:
+        super().__init__("fleet_scheduler", FLEET_SCHEDULER)
+        self._scheduler: FleetScheduler | None = None
+        self._replica: LocalReplica | None = None
+        self._guard: GuardCondition | None = None
+        self._topics: dict[str, RobotTopics] = {}
+        self._unreadable = 0
+        self._reporter = Reporter(self, self._statuses)
+
+    def configure(self) -> None:
+        self._contract = contract = Contract.load(value(self, "contract") or demo_contract())
+        make = find(FLEET_POLICIES, value(self, "policy"))
+        self._load = self._choices()
+        engine = self._start(contract)
+        self._replica = replica = LocalReplica(engine, self._embody)
+        profile = replica.measure(black_frame(engine, contract))
+        rules = Rules(value(self, "most_robots"), value(self, "most_load"), value(self, "least_rate"))
+        seconds = {name: value(self, name) for name in ("stale_s", "call_s", "gone_s", "serve_s")}
+        self._guard = self.create_guard_condition(self._step)
+        ports = Ports(self._admit, self._call, self._answer, self._wake)
+        name = uuid.uuid4().hex[:12]
+        settings = Settings(**seconds, rules=rules)
+        self._scheduler = FleetScheduler(name, [replica], make, ports, settings, _horizon)
+        fit = robots_that_fit([profile], 1.0, rules)
+        self.get_logger().info(
+            f"{self._scheduler.capacity_hz:.3g} chunks a second: {fit} robots that need one a second fit"
+        )
+        self.every(1.0 / STEP_HZ, self._step)
+        self.every(1.0 / LOOK_HZ, self._look)
+
+    def deactivate(self) -> None:
+        for robot in tuple(self._topics):
+            self._close_robot(robot)
+        if self._scheduler is not None:
+            self._scheduler.close(time.monotonic())
+
+    def release(self) -> None:
+        self._scheduler = None
+        replica, self._replica = self._replica, None
+        if replica is not None:
+            replica.close()
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            self.destroy_guard_condition(guard)
+
+    def hopeless(self, error: Exception) -> str:
+        return "the GPU refuses every call of this process" if device_fault(error) else ""
+
+    def _choices(self) -> Load:
+        names = [field.name for field in fields(Load) if field.name in OF_THE_MODEL and field.name != "model"]
+        chosen = {name: value(self, name) for name in names}
+        return Load(Path(value(self, "model") or demo_model()), **chosen, answers=1)
+
+    def _start(self, contract: Contract) -> Engine:
+        log, load = self.get_logger(), self._load
+        with Meter(f"loading {load.model.name}") as meter:
+            engine = load.engine(contract, log.warning, meter)
+        log.info(f"loaded {load.model}: {engine.policy.config.kind}, {meter}; {choices(engine)}")
+        return engine
+
+    def _embody(self, description: RobotDescription) -> tuple[Contract, Embodiment]:
+        """In the replica's thread. Raises ValueError for what does not fit the model."""
+        assert self._replica is not None
+        contract = contract_of(description)
+        load = replace(self._load, statistics=description.statistics or self._load.statistics)
+        policy = self._replica.engine.policy
+        return contract, load.embodiment(policy, contract, self.get_logger().warning)
+
+    def _wake(self) -> None:
+        """From any thread."""
+        guard = self._guard
+        if guard is not None:
+            guard.trigger()
+
+    def _step(self) -> None:
+        if self._scheduler is not None and self.active:
+            self._scheduler.step(time.monotonic())
+
+    def _look(self) -> None:
+        """Open the topics of robots that came, close those of robots that have gone."""
+        there = robots(self)
+        for robot in tuple(self._topics):
+            if robot not in there:
+                self._close_robot(robot)
+        for robot in sorted(there - self._topics.keys()):
+            if len(self._topics) >= 2 * value(self, "most_robots"):
+                self.get_logger().error(
+                    f"{robot} is not listened to: there are {len(self._topics)} robots; raise most_robots",
+                    throttle_duration_sec=10.0,
+                )
+                return
+            self._topics[robot] = RobotTopics(self, robot, self._on_robot, self._on_request)
+
+    def _close_robot(self, robot: str) -> None:
+        self._topics.pop(robot).close()
+        if self._scheduler is not None:
+            self._scheduler.gone(robot, time.monotonic())
+        self.get_logger().info(f"{robot} has gone")
+
+    def _on_robot(self, topics: RobotTopics, message: FleetRobot) -> None:
+        if self._scheduler is None or not self.active:
+            return
+        try:
+            description = fleet_convert.description_from_message(message)
+            _check_name(topics, description.robot)
+            contract = contract_of(description)
+        except ValueError as error:
+            self._refuse(topics, error)
+            if message.engine and message.robot == topics.robot:
+                self._scheduler.gone(topics.robot, time.monotonic())
+                topics.description = topics.contract = None
+                told = Admission(message.engine, topics.robot, self._scheduler.name, False, str(error))
+                self._admit(told)
+            return
+        topics.description, topics.contract = description, contract
+        self._scheduler.described(description, time.monotonic())
+
+    def _on_request(self, topics: RobotTopics, message: FleetRequest) -> None:
+        scheduler = self._scheduler
+        if scheduler is None or not self.active:
+            return
+        now_s, description, contract = time.monotonic(), topics.description, topics.contract
+        try:
+            _check_name(topics, message.robot)
+            if description is None or contract is None:
+                raise ValueError(f"{topics.robot} asks, but what it is was not heard, or is refused")
+            request = fleet_convert.request_from_message(message, contract)
+        except ValueError as error:
+            self._refuse(topics, error)
+            self._refuse_request(topics, message, str(error))
+            return
+        if topics.robot not in scheduler.robots():  # it was silent for long
+            scheduler.described(description, now_s)
+        scheduler.asked(request, now_s)
+        scheduler.step(now_s)
+
+    def _refuse(self, topics: RobotTopics, error: ValueError) -> None:
+        self._unreadable += 1
+        self.get_logger().warning(f"in {topics.robot}: {error}", throttle_duration_sec=1.0)
+
+    def _refuse_request(self, topics: RobotTopics, message: FleetRequest, why: str) -> None:
+        if self._scheduler is None or message.robot != topics.robot:
+            return
+        round_ = Round(message.engine, message.robot, message.task, message.round)
+        sent_ns = convert.stamp_ns(message.header.stamp)
+        name, attempt = self._scheduler.name, message.attempt
+        self._answer(ChunkAnswer(round_, attempt, name, sent_ns, refusal=why, retry_s=ASK_AGAIN_S))
+
+    def _admit(self, admission: Admission) -> None:
+        topics = self._topics.get(admission.robot)
+        if topics is not None:
+            topics.admission.publish(fleet_convert.admission_to_message(admission))
+        rate = f"{admission.chunks_per_s:.3g} chunks a second"
+        said = f"is served, {rate}" if admission.admitted else "is refused"
+        log = self.get_logger()
+        if admission.reason:
+            log.warning(f"{admission.robot} {said}: {admission.reason}")
+        else:
+            log.info(f"{admission.robot} {said}")
+
+    def _call(self, round_: Round) -> None:
+        topics = self._topics.get(round_.robot)
+        if topics is not None:
+            topics.call.publish(fleet_convert.call_to_message(round_))
+
+    def _answer(self, answer: ChunkAnswer) -> None:
+        topics = self._topics.get(answer.round.robot)
+        if topics is not None:
+            contract = topics.contract or self._contract  # a refusal needs none
+            topics.answer.publish(fleet_convert.answer_to_message(answer, contract))
+
+    def _statuses(self) -> list[DiagnosticStatus]:
+        if self._scheduler is None:
+            return [status("fleet", ERROR if self.trouble else OK, self.trouble or "not configured")]
+        if not self.active:
+            return [status("fleet", OK, "not active")]
+        policy, now_s = value(self, "policy"), time.monotonic()
+        return of_fleet(self._scheduler, policy, self._unreadable, now_s)
+
+
+def _check_name(topics: RobotTopics, robot: str) -> None:
+    """Raise ValueError for who speaks for another robot."""
+    if robot != topics.robot:
+        raise ValueError(f"a message names the robot {robot[:80]!r}; `robot` is the namespace it is sent in")
+
+
+def _horizon(description: RobotDescription) -> Cut:
+    """What cuts a robot's chunks. Raises ValueError for what is no horizon."""
+    horizons = Horizons(description.horizon or ALL)
+    return lambda chunk, words: limited(chunk, horizons.of(chunk, words))
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Entry point of `ros2 run vla_accel_ros fleet_scheduler`."""
+    return run(FleetSchedulerNode, args)

@@ -1,0 +1,68 @@
+"""What the fleet's scheduler says in /diagnostics: a line for each robot, the queue, each replica."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from diagnostic_msgs.msg import DiagnosticStatus
+
+from vla_accel_ros.fleet.records import Report
+from vla_accel_ros.fleet.replicas.replica import SERVE, Replica
+from vla_accel_ros.fleet.scheduler import FleetScheduler
+from vla_accel_ros.nodes.diagnostics import OK, WARN, status
+
+
+def of_fleet(scheduler: FleetScheduler, policy: str, unreadable: int, now_s: float) -> list[DiagnosticStatus]:
+    """All lines. policy: its name; unreadable: messages that were refused."""
+    robots = scheduler.reports(now_s)
+    return [
+        of_queue(scheduler, robots, policy, unreadable, now_s),
+        *map(of_replica, scheduler.replicas),
+        *map(of_robot, robots),
+    ]
+
+
+def of_queue(
+    scheduler: FleetScheduler, robots: Sequence[Report], policy: str, unreadable: int, now_s: float
+) -> DiagnosticStatus:
+    """Who waits, by which order, how fairly, and how much of the replicas is promised."""
+    served = [robot for robot in robots if robot.state != "refused"]
+    values = {
+        "policy": policy,
+        "waiting": scheduler.waiting(),
+        "robots served": len(served),
+        "robots refused": len(robots) - len(served),
+        "fairness (Jain's index)": scheduler.fairness(now_s),
+        "chunks promised [1/s]": sum(robot.chunks_per_s for robot in served),
+        "chunks possible [1/s]": scheduler.capacity_hz,
+        "requests of strangers": scheduler.strangers,
+        "unreadable messages": unreadable,
+    }
+    said = f"{len(served)} robots are served, {len(robots) - len(served)} refused"
+    return status("queue", OK, said, values)
+
+
+def of_replica(one: Replica) -> DiagnosticStatus:
+    """Its room, and how long requests take."""
+    times = {
+        f"{batch} at once [s]": seconds
+        for (stage, batch), seconds in sorted(one.profile.known().items())
+        if stage == SERVE
+    }
+    return status(f"replica {one.name}", OK, "computes", {"room": one.room(), "most": one.most, **times})
+
+
+def of_robot(robot: Report) -> DiagnosticStatus:
+    """How it does."""
+    counts = {name: count for name, count in vars(robot.counts).items() if count}
+    values = {
+        "buffer [s]": robot.buffer_s,
+        "queue wait [s]": robot.queued_s,
+        "observation age [s]": robot.age_s,
+        "stalled [s]": robot.stalled_s,
+        "wait ratio": robot.wait_ratio,
+        "chunks promised [1/s]": robot.chunks_per_s,
+        **counts,
+    }
+    said = f"{robot.state}: {robot.reason}" if robot.reason else robot.state
+    return status(f"robot {robot.robot}", WARN if robot.reason else OK, said, values)

@@ -1,0 +1,62 @@
+"""The topics of one robot of the fleet, in its namespace: what it tells and asks, what it is told.
+
+They are opened when the robot's fleet/robot is seen in the graph, and closed when it has gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rclpy.node import Node
+
+from vla_accel_msgs.msg import FleetAdmission, FleetAnswer, FleetCall, FleetRequest, FleetRobot
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.fleet.protocol import RobotDescription
+from vla_accel_ros.nodes import qos
+
+ROBOT = "fleet/robot"
+TYPE = "vla_accel_msgs/msg/FleetRobot"
+
+
+def robots(node: Node) -> set[str]:
+    """Namespaces in which somebody publishes who a robot is, "/" for none."""
+    found = set()
+    for topic, types in node.get_topic_names_and_types():
+        if topic.endswith(f"/{ROBOT}") and TYPE in types and node.count_publishers(topic):
+            found.add(topic.removesuffix(f"/{ROBOT}") or "/")
+    return found
+
+
+class RobotTopics:
+    """description, contract: what was told last, None before. described, asked: get this and the message."""
+
+    def __init__(
+        self,
+        node: Node,
+        robot: str,
+        described: Callable[[RobotTopics, FleetRobot], None],
+        asked: Callable[[RobotTopics, FleetRequest], None],
+    ) -> None:
+        self.robot, self._node = robot, node
+        self.description: RobotDescription | None = None
+        self.contract: Contract | None = None
+        self.refused = 0  # messages that could not be read
+        within = robot.rstrip("/")
+        self.admission = node.create_publisher(FleetAdmission, f"{within}/fleet/admission", qos.LATCHED)
+        self.call = node.create_publisher(FleetCall, f"{within}/fleet/call", qos.COMMAND)
+        self.answer = node.create_publisher(FleetAnswer, f"{within}/fleet/answer", qos.REPORT)
+        self._heard = (
+            node.create_subscription(
+                FleetRobot, f"{within}/{ROBOT}", lambda message: described(self, message), qos.LATCHED
+            ),
+            node.create_subscription(
+                FleetRequest, f"{within}/fleet/request", lambda message: asked(self, message), qos.COMMAND
+            ),
+        )
+
+    def close(self) -> None:
+        """Have nothing of it in the graph."""
+        for publisher in (self.admission, self.call, self.answer):
+            self._node.destroy_publisher(publisher)
+        for subscription in self._heard:
+            self._node.destroy_subscription(subscription)

@@ -1,0 +1,85 @@
+"""Parameters of the node fleet_scheduler: the model, as the node inference has it, and whose turn it is."""
+
+from __future__ import annotations
+
+from vla_accel_ros.nodes.params.inference import INFERENCE
+from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter
+
+OF_THE_MODEL = (
+    "model",
+    "statistics",
+    "prompt_state",
+    "device",
+    "dtype",
+    "fast",
+    "precision",
+    "offload",
+    "torch_threads",
+    "kv_slots",
+    "scheduling",
+    "lanes",
+    "prefill_groups",
+    "partition",
+    "denoise_steps",
+    "staggered",
+    "time_rule",
+    "seed",
+    "noise",
+)
+"""As the node inference has them."""
+
+FLEET_SCHEDULER = (
+    AUTOSTART,
+    CONTRACT,
+    *(parameter for parameter in INFERENCE if parameter.name in OF_THE_MODEL),
+    Parameter(
+        "policy",
+        "kairos",
+        "Whose turn it is: fifo, las, oldest, kairos, gfair, aged_remaining or one of another package "
+        "(entry points vla_accel_ros.fleet_policies).",
+    ),
+    Parameter(
+        "stale_s",
+        0.2,
+        "Observations that are older when their turn comes are taken anew [s].",
+        minimum=0.01,
+        maximum=60.0,
+    ),
+    Parameter(
+        "call_s",
+        0.1,
+        "How long a new observation is waited for; others go meanwhile [s].",
+        minimum=0.001,
+        maximum=10.0,
+    ),
+    Parameter(
+        "gone_s",
+        10.0,
+        "A robot that says nothing for so long is forgotten until it asks again [s].",
+        minimum=0.5,
+        maximum=3600.0,
+    ),
+    Parameter(
+        "serve_s",
+        5.0,
+        "A replica that computes a chunk for longer is not waited for [s].",
+        minimum=0.05,
+        maximum=600.0,
+    ),
+    Parameter("most_robots", 64, "More robots are refused.", minimum=1, maximum=1024),
+    Parameter(
+        "most_load",
+        0.9,
+        "The share of the chunks that can be made which is promised to robots; the rest is for bursts.",
+        minimum=0.05,
+        maximum=1.0,
+    ),
+    Parameter(
+        "least_rate",
+        0.5,
+        "A robot for which less than this share of the chunks that it needs is left is refused; with more it "
+        "is served at a lower rate.",
+        minimum=0.01,
+        maximum=1.0,
+    ),
+)
