@@ -24,7 +24,7 @@ from vla_accel_ros.types import Chunk
 
 MIDDLE = np.array([0.0, 0.0, 0.8, 0.3, 0.0, 0.5])
 WAVE_HZ, REACH_RAD = 0.25, 0.3
-LONGEST_S = 2.8
+LONGEST_S = 4.8
 
 
 class FakeScheduler(Node):

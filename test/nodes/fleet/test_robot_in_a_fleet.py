@@ -142,10 +142,10 @@ def test_it_rests_while_the_scheduler_is_gone_says_so_and_goes_on_with_the_next(
 def test_slow_rounds_within_the_age_limit_do_not_stop_the_arm(
     start, operator, arm, cameras, tmp_path
 ) -> None:
-    contract = contract_with(tmp_path, max_age_s=3.0)
+    contract = contract_with(tmp_path, max_age_s=5.0)
     start("fake_scheduler", program=PROGRAM, contract=contract, delays="0.3,1.0,1.6,0.6")
     start("trajectory", autostart=True, contract=contract, lead_s=0.05)
-    start("fleet_inference", autostart=True, contract=contract, engine="fleet", fleet_ask_at_s=2.2)
+    start("fleet_inference", autostart=True, contract=contract, engine="fleet", fleet_ask_at_s=4.0)
     operator.instruct("follow the wave")
     operator.wait(
         lambda: operator.motions and operator.motions[-1].state == Motion.RUNNING,
