@@ -56,7 +56,7 @@ def test_one_robot_alone_by_hand():
 
 @pytest.mark.parametrize(("chunk", "second"), [(60, 60), (50, 56)])
 def test_a_chunk_that_comes_early_is_executed_after_the_one_before(chunk, second):
-    """The overlap is discarded from the new chunk, whose horizon counts from there, to the end of the chunk at
+    """The overlap is discarded from the new chunk, whose horizon counts from there, to its end at
     most; it was observed at 6."""
     settings = Settings(lead_s=0.8, link_s=0.0)
     simulation = Simulation({EDGE: make_replica(1, 0.0, 0.5)}, FIFO, settings)
