@@ -54,6 +54,17 @@ def test_one_robot_alone_by_hand():
     assert robot.ages_s == pytest.approx([0.5] * 3) and robot.task.waited_s == pytest.approx(0.0, abs=1e-9)
 
 
+@pytest.mark.parametrize(("chunk", "second"), [(60, 60), (50, 56)])
+def test_a_chunk_that_comes_early_is_executed_after_the_one_before(chunk, second):
+    """The overlap is discarded from the new chunk, whose horizon counts from there, to its end at
+    most; it was observed at 6."""
+    settings = Settings(lead_s=0.8, link_s=0.0)
+    simulation = Simulation({EDGE: make_replica(1, 0.0, 0.5)}, FIFO, settings)
+    (robot,) = simulation.open([Script("a", 75, (30,), chunk)], [0.0]).robots
+    assert [(span.first, span.end) for span in robot.spans] == [(0, 30), (30, second), (second, 75)]
+    assert robot.spans[1].observed == 6
+
+
 def test_without_lead_it_stands_for_as_long_as_a_chunk_takes():
     settings = Settings(lead_s=0.0, link_s=0.0)
     simulation = Simulation({EDGE: make_replica(1, 0.0, 0.5)}, FIFO, settings)

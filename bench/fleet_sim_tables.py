@@ -1,0 +1,158 @@
+"""The tables of docs/fleet_sim.md, made of bench/results/fleet_sim.json.
+
+    python bench/fleet_sim_tables.py
+
+writes them into the page, each between its marks; test/bench/test_bench_fleet_sim.py asks for them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, RESULT = ROOT / "docs" / "fleet_sim.md", ROOT / "bench" / "results" / "fleet_sim.json"
+Document = Mapping[str, Any]
+CHANGES = ("avg", "p25", "p95", "stall")
+
+
+def overload(document: Document) -> Iterable[Sequence[str]]:
+    """Changes against fifo at the highest load, static horizons."""
+    yield "workload", "load", "policy", "average", "P25", "P95", "stall"
+    for row in _rows(document, "static", _tops(document)):
+        if row["policy"] != "fifo":
+            named = row["workload"], f"{row['load']:g}", row["policy"]
+            yield *named, *(_percent(row["against_fifo"][metric]) for metric in CHANGES)
+
+
+def seconds(document: Document) -> Iterable[Sequence[str]]:
+    """Of fifo and the policies that come off best."""
+    yield "workload", "load", "policy", "average", "P25", "P95", "stall", "observation age", "GPU"
+    for row in _rows(document, "static", _tops(document)):
+        if row["policy"] in ("fifo", "kairos", "aged_remaining"):
+            figures = (f"{row[metric]['mean']:.1f} s" for metric in CHANGES)
+            age, gpu = f"{1e3 * row['age']['mean']:.0f} ms", f"{100 * row['load_edge']['mean']:.0f} %"
+            yield row["workload"], f"{row['load']:g}", row["policy"], *figures, age, gpu
+
+
+def loads(document: Document) -> Iterable[Sequence[str]]:
+    """Changes against fifo at lower loads, static horizons."""
+    steps = (0.8, 1.2)
+    yield (
+        "workload",
+        "policy",
+        *(f"{what} at {load:g}" for load in steps for what in ("average", "P95", "stall")),
+    )
+    found = {(row["workload"], row["policy"], row["load"]): row for row in _rows(document, "static", steps)}
+    for workload, policy in dict.fromkeys(key[:2] for key in found):
+        if policy not in ("fifo", "clairvoyant"):
+            changes = [found[workload, policy, load]["against_fifo"] for load in steps]
+            yield (
+                workload,
+                policy,
+                *(_percent(one[metric]) for one in changes for metric in ("avg", "p95", "stall")),
+            )
+
+
+def kairos(document: Document) -> Iterable[Sequence[str]]:
+    """In the shape of Kairos' Table 2."""
+    titles = ("kairos", "without dynamic horizon", "without scheduler", "aged_remaining")
+    yield "workload", "against", *titles
+    for row in document["table_2"]:
+        each = (
+            " / ".join(f"{row[title][metric]['mean']:+.0f}" for metric in ("p25", "avg", "p95", "stall"))
+            for title in titles
+        )
+        yield row["workload"], row["against"], *each
+
+
+def settings(document: Document) -> Iterable[Sequence[str]]:
+    """Of libero_pi05."""
+    yield "", "load", "policy", "average", "P95", "stall", "observation age", "beyond the horizon"
+    for row in document["settings"]:
+        if row["settings"] != "as late as possible":
+            changes = (_percent(row["against_usual"][metric]) for metric in ("avg", "p95", "stall", "age"))
+            beyond = f"{100 * row['beyond']['mean']:.1f} %"
+            yield row["settings"], f"{row['load']:g}", row["policy"], *changes, beyond
+
+
+def choices(document: Document) -> Iterable[Sequence[str]]:
+    """What the paper leaves open, against the defaults."""
+    yield "workload", "choice", "average", "P95", "stall"
+    for row in document["kairos_choices"]:
+        yield row["workload"], row["choice"], *(_percent(row[metric]) for metric in ("avg", "p95", "stall"))
+
+
+def closed(document: Document) -> Iterable[Sequence[str]]:
+    """Fleets of libero_pi05."""
+    yield "robots", "policy", "horizon", "average", "P25", "P95", "stall", "GPU", "CPU of the simulation"
+    for row in document["closed"]:
+        figures = (f"{row[metric]:.1f} s" for metric in CHANGES)
+        gpu, cpu = f"{100 * row['load']:.0f} %", f"{row['cpu_s']:.1f} s"
+        yield str(row["robots"]), row["policy"], row["horizon"], *figures, gpu, cpu
+
+
+def decisions(document: Document) -> Iterable[Sequence[str]]:
+    """With 1000 robots waiting."""
+    yield "policy", "P50"
+    for policy, took in document["decision_ms"].items():
+        yield policy, f"{took['p50']:.2f} ms"
+
+
+TABLES: dict[str, Callable[[Document], Iterable[Sequence[str]]]] = {
+    table.__name__: table
+    for table in (overload, seconds, loads, kairos, settings, choices, closed, decisions)
+}
+
+
+def markdown(name: str, document: Document) -> str:
+    """A table, with its marks."""
+    head, *rows = TABLES[name](document)
+    lines = ["| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *rows)]
+    return "\n".join([f"<!-- {name} -->", *lines, f"<!-- end of {name} -->"])
+
+
+def filled(page: str, document: Document) -> str:
+    """The page with its tables. Raises ValueError for a table that it has no marks for."""
+    for name in TABLES:
+        page, times = re.subn(
+            f"<!-- {name} -->.*?<!-- end of {name} -->",
+            lambda _, name=name: markdown(name, document),  # type: ignore[misc]
+            page,
+            flags=re.DOTALL,
+        )
+        if times != 1:
+            raise ValueError(f"{PAGE} has the marks of table '{name}' {times} times; let it have them once.")
+    return page
+
+
+def _rows(
+    document: Document, horizon: str, at: Sequence[float] | Mapping[str, float]
+) -> list[dict[str, Any]]:
+    def wanted(row: dict[str, Any]) -> bool:
+        chosen = (at[row["workload"]],) if isinstance(at, Mapping) else at
+        return row["horizon"] == horizon and row["load"] in chosen
+
+    return [row for row in document["open"] if wanted(row)]
+
+
+def _tops(document: Document) -> dict[str, float]:
+    return {row["workload"]: row["load"] for row in document["table_2"]}
+
+
+def _percent(change: Mapping[str, float]) -> str:
+    return f"{change['mean']:+.0f} ± {change['half']:.0f} %"
+
+
+def main() -> int:
+    """Write the page."""
+    PAGE.write_text(filled(PAGE.read_text(), json.loads(RESULT.read_text())))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
