@@ -178,9 +178,7 @@ def test_a_driver_that_is_killed_stops_the_arm_and_a_new_one_lets_it_go_on(
         sentence = "has told nothing of the last 1 s: its writer has ended: start it again"
         operator.wait(policy.drives(lambda: sentence in motion_of(operator)), 60.0, "word of it")
         wait_until_still(operator, policy, arm)
-        policy.goal = np.array(
-            [0.0, 0.0, 0.8, 0.3, 0.0, 0.5]
-        )  # it may have come to the other
+        policy.goal = np.array([0.0, 0.0, 0.8, 0.3, 0.0, 0.5])  # it may have come to the other
         second = driver()
     finally:
         first.kill()
