@@ -35,7 +35,7 @@ FLEET_SCHEDULER = (
     *(parameter for parameter in INFERENCE if parameter.name in OF_THE_MODEL),
     Parameter(
         "policy",
-        "kairos",
+        "fifo",
         "Whose turn it is: fifo, las, oldest, kairos, gfair, aged_remaining or one of another package "
         "(entry points vla_accel_ros.fleet_policies).",
     ),
