@@ -113,7 +113,6 @@ def test_a_robot_that_reports_no_joints_is_not_moved_when_it_comes_back_elsewher
     back_ns = operator.now_ns()
     operator.wait(lambda: operator.measured.stamp_ns > back_ns, 90.0, "joint state of the new process")
     first_state = next(j for j in operator.joints if j.stamp_ns > back_ns)
-    start = first_state.positions
 
     def after_the_return() -> list[Trajectory]:
         """What it may execute: before its first joints it was not there yet."""
@@ -122,8 +121,11 @@ def test_a_robot_that_reports_no_joints_is_not_moved_when_it_comes_back_elsewher
 
     operator.wait(lambda: bool(after_the_return()), 90.0, "trajectory after the return")
     first = after_the_return()[0]
+    wait_until_ns(operator, first.start_ns)
+    # The node may have heard the robot before we did, and have set it going; then it moves already.
+    there = min(operator.joints, key=lambda joints: abs(joints.stamp_ns - first.start_ns))
     begin, _ = first.sample(first.start_ns)
-    assert np.abs(begin - start[:5]).max() < 0.05
+    assert np.abs(begin - there.positions[:5]).max() < 0.05 + 0.1 * speed(there)
 
 
 def test_hold_stops_the_arm_until_resume(stack, operator):
