@@ -33,11 +33,10 @@ lint: venv-test  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Tests of whole robots are one group and those of other nodes a second, each in a worker of its own; the rest runs
-# beside them at a lower priority (test/conftest.py). Nodes wait more than they compute: three workers for two cores.
+# Tests that start nodes are one group, which one of two workers runs, the rest beside it at a lower priority.
 test: export OMP_NUM_THREADS := 1
 test: lint  ## lint and all tests; those marked gpu where there is a CUDA device
-	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-gpu: venv-test  ## the tests marked gpu
 	@$(BIN)/python -c "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'make test-gpu needs a CUDA device: torch sees none')"

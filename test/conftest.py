@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from installed import install
 from lacking import sentence
-from workers import STARTING, group, order
+from workers import NODES, group, order
 
 try:
     import hypothesis
@@ -89,7 +89,7 @@ _EASY = 10
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A worker that starts no nodes leaves the processor to those whose nodes must keep up with a clock."""
-    starts = group(item.path.relative_to(Path(__file__).parent)) in STARTING
+    starts = group(item.path.relative_to(Path(__file__).parent)) == NODES
     if "PYTEST_XDIST_WORKER" in os.environ and not starts and os.getpriority(os.PRIO_PROCESS, 0) < _EASY:
         os.setpriority(os.PRIO_PROCESS, 0, _EASY)
 
