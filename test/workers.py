@@ -13,8 +13,8 @@ STARTING = {
     "bench": "processes stream",
     "launch": "ros2_launch",
     "nodes": "added_controller clock_watch closed_loop doctor faults fork_server graph launcher"
-    " lifecycle_nodes names params process readme_robot say security_policies service_calls sim_robot sim_time"
-    " trace",
+    " lifecycle_nodes names params process readme_robot say security_policies service_calls sim_robot"
+    " sim_time trace",
     "nodes/adapters": "forward_command servo",
     "nodes/camera": "camera_node",
     "nodes/fleet": "robot_in_a_fleet scheduler_node",
