@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -99,9 +100,12 @@ def test_pages_go_on_where_they_ended_though_more_is_written_meanwhile(clock: Cl
     assert second.events[0].begin_ns == first.events[-1].begin_ns + 1
 
 
-def test_many_threads_lose_nothing_while_it_is_read() -> None:
-    timeline, each, threads = Timeline(), 2000, 4
+def test_many_threads_lose_nothing_while_it_is_read(request: pytest.FixtureRequest) -> None:
+    timeline, each, threads = Timeline(), 4000, 4
     begin = threading.Barrier(threads + 1)
+    usual_s = sys.getswitchinterval()
+    request.addfinalizer(lambda: sys.setswitchinterval(usual_s))
+    sys.setswitchinterval(1e-6)  # threads are interrupted wherever they can be
 
     def write(thread: int) -> None:
         begin.wait()

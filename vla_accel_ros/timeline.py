@@ -35,6 +35,9 @@ Flows = tuple[int, ...]
 Detail = str | int | tuple[str | int, ...]
 """Words of a tuple are put together when somebody reads them, without those that are empty."""
 
+_Entry = tuple[int, int, str, str, Flows, Detail]
+"""begin_ns, end_ns, track, name, flows, detail."""
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -79,8 +82,8 @@ class Timeline:
 
     def __init__(self, most: int = MOST, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.now_ns = clock_ns
-        self._ring: deque[tuple[int, int, int, str, str, Flows, Detail]] = deque(maxlen=most)
-        self._number = itertools.count().__next__
+        self._ring: deque[tuple[_Entry, int]] = deque(maxlen=most)
+        self._numbers = itertools.count()
         self._sources: list[weakref.WeakMethod[Callable[[], Iterable[Event]]]] = []
 
     def span(
@@ -94,12 +97,12 @@ class Timeline:
     ) -> None:
         """Something went on from begin_ns to end_ns, None = now."""
         end_ns = self.now_ns() if end_ns is None else end_ns
-        self._ring.append((self._number(), begin_ns, end_ns, track, name, flows, detail))
+        self._write((begin_ns, end_ns, track, name, flows, detail))
 
     def instant(self, track: str, name: str, flows: Flows = (), detail: Detail = "") -> None:
         """Something happens now."""
         now_ns = self.now_ns()
-        self._ring.append((self._number(), now_ns, now_ns, track, name, flows, detail))
+        self._write((now_ns, now_ns, track, name, flows, detail))
 
     def add_source(self, source: Callable[[], Iterable[Event]]) -> None:
         """A method that tells, as a page is read, some events that were not known before: of a GPU. It is
@@ -122,17 +125,23 @@ class Timeline:
         kept = list(self._ring)  # one operation of the interpreter: no other thread appends meanwhile
         if not kept:
             return Page((), 0, position, False)
-        first = max(0, position - kept[0][0])
+        (_, oldest_ns, *_), oldest = kept[0]
+        newest = kept[-1][1]
+        first = max(0, position - oldest)
         scanned = kept[first : first + MOST_SCANNED]
-        wanted = [entry for entry in scanned if entry[2] >= since_ns]
+        wanted = [(entry, number) for entry, number in scanned if entry[1] >= since_ns]
         told = wanted[:MOST_TOLD]
-        last = told[-1] if len(wanted) > len(told) else scanned[-1] if scanned else kept[-1]
-        events = tuple(Event(e[3], e[4], e[1], e[2], e[5], _words(e[6])) for e in told)
-        return Page(events, kept[0][2], last[0] + 1, grown or last[0] < kept[-1][0])
+        last = told[-1][1] if len(wanted) > len(told) else scanned[-1][1] if scanned else newest
+        events = tuple(Event(e[2], e[3], e[0], e[1], e[4], _words(e[5])) for e, _ in told)
+        return Page(events, oldest_ns, last + 1, grown or last < newest)
 
     def clear(self) -> None:
         """Forget all."""
         self._ring.clear()
+
+    def _write(self, entry: _Entry) -> None:
+        """Number and append it: one operation of the interpreter, so that numbers are in the ring's order."""
+        self._ring.extend(zip((entry,), self._numbers))
 
     def _ask_sources(self) -> bool:
         """Whether they told something, and so may have more."""
