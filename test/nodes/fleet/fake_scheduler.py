@@ -6,14 +6,14 @@ A program, so that it can be killed. Parameters: contract, and delays, the times
 from __future__ import annotations
 
 import math
-from contextlib import suppress
+import signal
 from itertools import cycle
 from uuid import uuid4
 
 import numpy as np
 import rclpy
-from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
 
 from vla_accel_msgs.msg import FleetAdmission, FleetAnswer, FleetRequest, FleetRobot
 from vla_accel_ros.contract.contract import Contract
@@ -49,7 +49,7 @@ class FakeScheduler(Node):
         request = convert.request_from_message(message, self._contract)
 
         def answer() -> None:
-            timer.cancel()
+            self.destroy_timer(timer)
             self._answer.publish(convert.answer_to_message(self._answered(request), self._contract))
 
         timer = self.create_timer(next(self._delays), answer)
@@ -64,7 +64,18 @@ class FakeScheduler(Node):
         return ChunkAnswer(request.round, request.attempt, self.name, request.sent_ns, chunk, replica="wave")
 
 
+def main() -> None:
+    """Until a signal. rclpy's own handler once missed one."""
+    ended: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: ended.append(number))
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    node = FakeScheduler()
+    while not ended:
+        rclpy.spin_once(node, timeout_sec=0.1)
+    node.destroy_node()
+    rclpy.shutdown()
+
+
 if __name__ == "__main__":
-    rclpy.init()
-    with suppress(KeyboardInterrupt, ExternalShutdownException):
-        rclpy.spin(FakeScheduler())
+    main()
