@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -107,11 +108,16 @@ def test_what_does_not_fit_is_refused_in_words_and_a_robot_that_goes_takes_its_t
     wrong.write_text(Path(demo_contract()).read_text().replace("image: base_0_rgb", "image: no_such_camera"))
     refused, served = AskingRobot(bad, wrong), AskingRobot(good, Path(demo_contract()))
     other = AskingRobot(nodes("/other"), Path(demo_contract()), horizon="spread:0.1")
-    until = partial(spin_until, (watcher, bad, good, other.node))
+    nested = AskingRobot(nodes("/nested"), Path(demo_contract()))
+    nested.description = replace(nested.description, contract="urdf: " + "[" * 2000)
+    nested.describe()
+    until = partial(spin_until, (watcher, bad, good, other.node, nested.node))
     until(lambda: refused.admissions and other.admissions, 90.0, "refusals")
     assert not other.admissions[0].admitted and "needs 2 further samples" in other.admissions[0].reason
     assert not refused.admissions[0].admitted and "no_such_camera" in refused.admissions[0].reason
-    until(lambda: served.answers, 30.0, "chunk")
+    until(lambda: any("nested too deeply" in a.reason for a in nested.admissions), 30.0, "word of it")
+    before = len(served.answers)
+    until(lambda: len(served.answers) > before, 30.0, "chunk")
     served.asking = False
     served.node.destroy_publisher(served.told)
     mine = {f"/good/fleet/{name}" for name in ("admission", "call", "answer")}

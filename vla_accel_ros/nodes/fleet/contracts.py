@@ -21,26 +21,37 @@ MOST_LETTERS = 1 << 20
 _KEPT = 256
 
 
-@lru_cache(_KEPT)
 def contract_of(description: RobotDescription) -> Contract:
     """Read and check it. Raises ValueError, which names the robot, with all mistakes."""
-    of = f"the contract of {description.robot}"
-    if max(len(description.contract), len(description.urdf)) > MOST_LETTERS:
-        raise ValueError(f"{of} or its URDF has more than {MOST_LETTERS} letters; shorten it")
+    read = _read(description.robot, description.contract, description.urdf)
+    if isinstance(read, str):
+        raise ValueError(read)
+    return read
+
+
+@lru_cache(_KEPT)
+def _read(robot: str, contract: str, urdf: str) -> Contract | str:
+    """The contract, or why it is refused: a robot tells either every second."""
+    of = f"the contract of {robot}"
+    if max(len(contract), len(urdf)) > MOST_LETTERS:
+        return f"{of} or its URDF has more than {MOST_LETTERS} letters; shorten it"
     with tempfile.TemporaryDirectory(prefix="vla_accel_ros-fleet-") as folder:
         file = Path(folder) / "contract.yaml"
-        (Path(folder) / "robot.urdf").write_text(description.urdf)
         try:
-            file.write_text(_with_its_urdf(description))
+            (Path(folder) / "robot.urdf").write_text(urdf)
+            file.write_text(_with_its_urdf(contract, urdf))
             return replace(Contract.load(file), urdf=None)
+        except RecursionError:
+            return f"{of} is nested too deeply; no contract is"
         except (ValueError, OSError, yaml.YAMLError) as error:
-            raise ValueError(str(error).replace(str(file), of).replace(folder, of)) from None
+            why = str(error).replace(str(file), of).replace(folder, of)
+            return why if of in why else f"{of}: {why}"
 
 
-def _with_its_urdf(description: RobotDescription) -> str:
-    fields = bounded_yaml.load(description.contract)
+def _with_its_urdf(contract: str, urdf: str) -> str:
+    fields = bounded_yaml.load(contract)
     if not isinstance(fields, dict) or "urdf" not in fields:
-        return description.contract
-    if not description.urdf:
-        raise ValueError(f"the contract of {description.robot} names a URDF; send its text beside it")
+        return contract
+    if not urdf:
+        raise ValueError("it names a URDF; send its text beside it")
     return yaml.safe_dump({**fields, "urdf": "robot.urdf"}, sort_keys=False)

@@ -50,7 +50,7 @@ ASK_AGAIN_S = 1.0
 
 
 class FleetSchedulerNode(ManagedNode):
-    """fleet_scheduler; see the module docstring and nodes/params/fleet.py."""
+    """fleet_scheduler; see the module docstring and nodes/params/fleet_scheduler.py."""
 
     def __init__(self) -> None:
         super().__init__("fleet_scheduler", FLEET_SCHEDULER)

@@ -40,7 +40,6 @@ class RobotTopics:
         self.robot, self._node = robot, node
         self.description: RobotDescription | None = None
         self.contract: Contract | None = None
-        self.refused = 0  # messages that could not be read
         within = robot.rstrip("/")
         self.admission = node.create_publisher(FleetAdmission, f"{within}/fleet/admission", qos.LATCHED)
         self.call = node.create_publisher(FleetCall, f"{within}/fleet/call", qos.COMMAND)
