@@ -14,6 +14,7 @@ from launch_ros.actions import LifecycleNode
 from launch_ros.parameter_descriptions import ParameterValue
 
 from vla_accel_ros.nodes.environment import (
+    LAUNCH_ARGUMENTS,
     additional_environment,
     discovery_environment,
     enclave,
@@ -41,18 +42,7 @@ def generate_launch_description() -> LaunchDescription:
         ("precision", "", "exact, or lossy: fp8, int8 or int4, of fast stages. Empty: as in params_file."),
         ("staggered", "", "Chunks denoised at once, 0 for one at a time. Empty: as in params_file."),
         ("mode", "", "block, async, blend or rtc. Empty: as in params_file. Inference guides if it is rtc."),
-        ("log_level", "info", "debug, info, warn, error or fatal."),
-        (
-            "fastdds_profile",
-            "",
-            "Fast DDS profile (XML). Empty: the one in your environment, else the package's.",
-        ),
-        (
-            "network",
-            "",
-            "From where the nodes can be found and commanded: localhost or subnet. Empty: as in your "
-            "environment, else subnet.",
-        ),
+        *LAUNCH_ARGUMENTS,
         ("autostart", "true", "Configure and activate the nodes; false leaves that to a lifecycle manager."),
         ("respawn", "true", f"Start a node again {RESPAWN_DELAY_S:.0f} s after it died."),
         ("use_sim_time", "false", "Take the time from /clock, as for a replayed bag."),

@@ -12,6 +12,7 @@ from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
 
 from vla_accel_ros.nodes.environment import (
+    LAUNCH_ARGUMENTS,
     additional_environment,
     discovery_environment,
     enclave,
@@ -31,18 +32,7 @@ def generate_launch_description() -> LaunchDescription:
         ("camera", "", "Name of the camera; its topics are camera/<camera>/... Empty: as in params_file."),
         ("source", "", "Device, pipeline, URL, video file or folder. Empty: as in params_file."),
         ("camera_info", "", "Calibration (YAML of camera_calibration). Empty: as in params_file."),
-        ("log_level", "info", "debug, info, warn, error or fatal."),
-        (
-            "fastdds_profile",
-            "",
-            "Fast DDS profile (XML). Empty: the one in your environment, else the package's.",
-        ),
-        (
-            "network",
-            "",
-            "From where the nodes can be found and commanded: localhost or subnet. Empty: as in your "
-            "environment, else subnet.",
-        ),
+        *LAUNCH_ARGUMENTS,
         ("respawn", "true", f"Start the node again {RESPAWN_DELAY_S:.0f} s after it died."),
     ]
     declared = [

@@ -21,6 +21,7 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from vla_accel_ros.nodes.environment import (
+    LAUNCH_ARGUMENTS,
     additional_environment,
     demo_contract,
     discovery_environment,
@@ -58,12 +59,7 @@ def generate_launch_description() -> LaunchDescription:
         ("mode", "", "How chunks follow each other: block, async, blend or rtc. Empty: as in params_file."),
         ("record", "false", "Also start the node recorder, which writes everything into a bag."),
         ("record_dir", "", "Folder of the bags. Empty: as in params_file, else bags in the present folder."),
-        ("log_level", "info", "debug, info, warn, error or fatal."),
-        (
-            "fastdds_profile",
-            "",
-            "Fast DDS profile (XML). Empty: the one in your environment, else the package's.",
-        ),
+        *(argument for argument in LAUNCH_ARGUMENTS if argument[0] != "network"),
         (
             "network",
             "localhost",

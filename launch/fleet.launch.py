@@ -13,6 +13,7 @@ from launch_ros.actions import LifecycleNode
 from launch_ros.parameter_descriptions import ParameterValue
 
 from vla_accel_ros.nodes.environment import (
+    LAUNCH_ARGUMENTS,
     additional_environment,
     discovery_environment,
     enclave,
@@ -32,18 +33,7 @@ def generate_launch_description() -> LaunchDescription:
         ("model", "", "Checkpoint folder. Empty: as in params_file, else the bundled demo policy."),
         ("policy", "", "Whose turn it is, such as fifo or kairos. Empty: as in params_file."),
         ("staggered", "", "Chunks denoised at once, 0 for one at a time. Empty: as in params_file."),
-        ("log_level", "info", "debug, info, warn, error or fatal."),
-        (
-            "fastdds_profile",
-            "",
-            "Fast DDS profile (XML). Empty: the one in your environment, else the package's.",
-        ),
-        (
-            "network",
-            "",
-            "From where the nodes can be found and commanded: localhost or subnet. Empty: as in your "
-            "environment, else subnet.",
-        ),
+        *LAUNCH_ARGUMENTS,
         ("autostart", "true", "Configure and activate the node; false leaves that to a lifecycle manager."),
         ("respawn", "true", f"Start the node again {RESPAWN_DELAY_S:.0f} s after it died."),
     ]

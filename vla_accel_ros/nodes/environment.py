@@ -21,6 +21,21 @@ from functools import cache
 from pathlib import Path
 
 NETWORKS = ("localhost", "subnet")
+LAUNCH_ARGUMENTS = (
+    ("log_level", "info", "debug, info, warn, error or fatal."),
+    (
+        "fastdds_profile",
+        "",
+        "Fast DDS profile (XML). Empty: the one in your environment, else the package's.",
+    ),
+    (
+        "network",
+        "",
+        "From where the nodes can be found and commanded: localhost or subnet. Empty: as in your "
+        "environment, else subnet.",
+    ),
+)
+"""Name, default and description of what every launch file takes for its nodes' environment."""
 
 LAUNCHER = "VLA_LAUNCHER"
 """Names the process with which a node ends; see this_process."""
