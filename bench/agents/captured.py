@@ -19,6 +19,7 @@ from agents.durations import nearest
 from agents.model import AgentModel, attend_chunk, attend_rows, attend_whole
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.lanes.partitions import divide
+from vla_accel_ros.engine.stages.stage import no_collection
 
 BATCHES = (1, 2, 4, 8, 16)
 CHUNK = 256
@@ -239,7 +240,10 @@ def _captured(run: Callable[[], None], stream: torch.cuda.Stream, pool: Any) -> 
         run()
     stream.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool, stream=stream):
+    with (
+        no_collection(),
+        torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
+    ):
         run()
     graph.replay()
     torch.cuda.synchronize()

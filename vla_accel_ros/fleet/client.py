@@ -5,7 +5,7 @@ when less than `ask_at_s` of executable motion is left, and at once for a new in
 deadline, until which a chunk of its observation could still move the arm; after it the same round is asked
 for again, with a new observation and the next attempt. A chunk is taken when it is of this process, task and
 round, and of an observation that was sent for one of the round's attempts: also of an earlier attempt while
-that is young enough to move the arm, because such a chunk is as good as it was and the arm may be standing.
+that is young enough to move the arm, because such a chunk is as good as it was and the arm may be at rest.
 All else is for nobody, and counted.
 
 Nothing is waited for without end and without a sentence: a scheduler that says nothing is told again that
@@ -219,7 +219,7 @@ class FleetClient:
         if self.execution.moves(now_ns):
             return "", ""
         if self._asked is not None:
-            return "the fleet's scheduler has been asked, and its chunk is on the way", ""
+            return "the fleet's scheduler has been asked and is computing the chunk", ""
         rate = self._admission.chunks_per_s
         return f"the fleet's scheduler is about to be asked; it allows {rate:.3g} chunks/s", ""
 

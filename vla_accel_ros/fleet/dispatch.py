@@ -1,6 +1,6 @@
-"""Which wishes a replica begins now, and which robots are asked to observe anew before that.
+"""Which requests a replica begins now, and which robots are asked to observe anew before that.
 
-Emergencies go first, then those that were observed anew, then as the policy says. A wish whose observation
+Emergencies go first, then those that were observed anew, then as the policy says. A request whose observation
 went stale while it waited is not computed: its robot is called, and others go meanwhile. As many are called
 as there is room for, and one when the oldest work is expected to end while it is observed.
 """
@@ -16,11 +16,11 @@ from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import MicroBatch
 from vla_accel_ros.fleet.policies.policy import FleetSetup, ReplicaProfile
 from vla_accel_ros.fleet.protocol import EMERGENCY, Round
-from vla_accel_ros.fleet.records import Robot, Wish, Work
+from vla_accel_ros.fleet.records import PendingRequest, Robot, Work
 from vla_accel_ros.fleet.replicas.replica import SERVE, Replica, Served
 from vla_accel_ros.fleet.task import Task
 
-Pair = tuple[Robot, Wish]
+Pair = tuple[Robot, PendingRequest]
 
 
 class Dispatcher:
@@ -43,10 +43,10 @@ class Dispatcher:
     def dispatch(self, one: Replica, robots: Iterable[Robot], now_s: float) -> None:
         """Have a replica begin what there is room for, and call whose turn comes."""
         robots = tuple(robots)
-        wishes = [robot.wish for robot in robots if robot.wish is not None]
+        waiting = [robot.pending for robot in robots if robot.pending is not None]
         ready = self._ready(one, robots, now_s)
         while ready:
-            room, calls = one.room(), self._calls(one, wishes, now_s)
+            room, calls = one.room(), self._calls(one, waiting, now_s)
             if room <= 0 and calls <= 0:
                 return
             chosen, batch = self._choose(one, ready, max(room, 1), now_s)
@@ -54,20 +54,20 @@ class Dispatcher:
                 return
             for pair in chosen:
                 ready.remove(pair)
-                robot, wish = pair
-                if self._is_stale(wish, now_s):
-                    if self._calls(one, wishes, now_s) > 0:
-                        wish.called_s, wish.calling = now_s, True
+                robot, pending = pair
+                if self._is_stale(pending, now_s):
+                    if self._calls(one, waiting, now_s) > 0:
+                        pending.called_s, pending.calling = now_s, True
                         robot.counts.called += 1
-                        self._call(wish.asked.round)
+                        self._call(pending.asked.round)
                 elif one.room() > 0:
-                    begin(one, robot, wish, batch, now_s).add_done_callback(self._done)
+                    begin(one, robot, pending, batch, now_s).add_done_callback(self._done)
             if room <= 0:
                 return
 
     def answered(self, work: Work, robots: Iterable[Robot], now_s: float) -> None:
         """Tell the policy once all of a micro-batch are answered."""
-        others = (robot.wish.work for robot in robots if robot.wish is not None)
+        others = (robot.pending.work for robot in robots if robot.pending is not None)
         if work.batch is not None and not any(one and one.batch is work.batch for one in others):
             self.policy.ran(work.batch, now_s - work.began_s)
 
@@ -77,15 +77,15 @@ class Dispatcher:
             ended(task, now_s)
 
     def _ready(self, one: Replica, robots: Iterable[Robot], now_s: float) -> list[Pair]:
-        """Wishes that it may begin, in order of their first attempts."""
+        """Requests that it may begin, in order of their first attempts."""
         ready = [
-            (robot, robot.wish)
+            (robot, robot.pending)
             for robot in robots
-            if robot.wish is not None
-            and robot.wish.work is None
-            and not robot.wish.calling
+            if robot.pending is not None
+            and robot.pending.work is None
+            and not robot.pending.calling
             and robot.is_ready(one.name)
-            and (now_s >= robot.next_s or robot.wish.queued.priority >= EMERGENCY)
+            and (now_s >= robot.next_s or robot.pending.request.priority >= EMERGENCY)
         ]
         return sorted(ready, key=lambda pair: pair[1].first_s)
 
@@ -93,43 +93,47 @@ class Dispatcher:
         self, one: Replica, ready: Sequence[Pair], room: int, now_s: float
     ) -> tuple[list[Pair], MicroBatch | None]:
         """Who begins, at most so many, and the policy's micro-batch if it chose them."""
-        urgent = [pair for pair in ready if pair[1].queued.priority >= EMERGENCY]
+        urgent = [pair for pair in ready if pair[1].request.priority >= EMERGENCY]
         if urgent:
-            return sorted(urgent, key=lambda pair: -pair[1].queued.priority)[:room], None
+            return sorted(urgent, key=lambda pair: -pair[1].request.priority)[:room], None
         called = [pair for pair in ready if pair[1].called_s is not None]
         if called:
             return called[:room], None
         self._known[one.name].limit = room
-        batch = self.policy.next(one.name, [wish.queued for _, wish in ready], now_s)
+        batch = self.policy.next(one.name, [pending.request for _, pending in ready], now_s)
         if batch is None:
             return [], None
-        by_request = {id(pair[1].queued): pair for pair in ready}
+        by_request = {id(pair[1].request): pair for pair in ready}
         return [by_request[id(request)] for request in batch.requests][:room], batch
 
-    def _is_stale(self, wish: Wish, now_s: float) -> bool:
+    def _is_stale(self, pending: PendingRequest, now_s: float) -> bool:
         """Whether it is to be observed anew. An emergency does not wait for that, and nobody twice."""
-        urgent = wish.queued.priority >= EMERGENCY
-        return wish.called_s is None and not urgent and now_s - wish.observed_s > self._stale_s
+        urgent = pending.request.priority >= EMERGENCY
+        return pending.called_s is None and not urgent and now_s - pending.observed_s > self._stale_s
 
-    def _calls(self, one: Replica, wishes: Iterable[Wish], now_s: float) -> int:
+    def _calls(self, one: Replica, waiting: Iterable[PendingRequest], now_s: float) -> int:
         """How many more robots may be called."""
-        wishes = tuple(wishes)
-        called = sum(wish.called_s is not None and wish.work is None for wish in wishes)
-        works = [wish.work for wish in wishes if wish.work is not None and wish.work.replica is one]
+        waiting = tuple(waiting)
+        called = sum(pending.called_s is not None and pending.work is None for pending in waiting)
+        works = [
+            pending.work for pending in waiting if pending.work is not None and pending.work.replica is one
+        ]
         expected_s = one.profile.expected_s(SERVE, max(1, len(works)), math.inf)
         due_s = min((work.began_s for work in works), default=math.inf) + expected_s
         return one.room() + (due_s - now_s <= self._call_s) - called
 
 
-def begin(one: Replica, robot: Robot, wish: Wish, batch: MicroBatch | None, now_s: float) -> Future[Served]:
-    """Have a replica compute a wish."""
+def begin(
+    one: Replica, robot: Robot, pending: PendingRequest, batch: MicroBatch | None, now_s: float
+) -> Future[Served]:
+    """Have a replica compute a request."""
     assert robot.task is not None
     robot.task.dispatched(now_s)
     if robot.verdict.reason:  # its rate was lowered: two at once are its due, more are others'
         period_s = 1.0 / robot.verdict.chunks_per_s
         robot.next_s = max(robot.next_s, now_s - period_s) + period_s
-    wish.queued.begun, wish.queued.begun_s = True, now_s
-    asked = wish.asked
+    pending.request.begun, pending.request.begun_s = True, now_s
+    asked = pending.asked
     future = one.serve(asked.round, asked.observation)
-    wish.work = Work(one, asked, future, now_s, wish.until_s, wish.observed_s, batch)
+    pending.work = Work(one, asked, future, now_s, pending.until_s, pending.observed_s, batch)
     return future

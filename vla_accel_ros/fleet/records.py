@@ -1,7 +1,7 @@
 """What a fleet's scheduler knows of each robot, and what it tells of it.
 
-A robot has at most one wish: the round that it waits for. All of a robot is in one record, so that who
-forgets the record has forgotten the robot.
+A robot has at most one pending request: the round that it waits for. All of a robot is in one record, so
+that who forgets the record has forgotten the robot.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from vla_accel_ros.types import Chunk
 
 @dataclass(eq=False)
 class Work:
-    """A replica computes a wish. asked: the attempt that is computed; until_s, observed_s: its own, see Wish;
-    began_s: when it was given to the replica; batch: of the policy, None if it was not asked."""
+    """A replica computes a request. asked: the attempt that is computed; until_s, observed_s: its own, see
+    PendingRequest; began_s: when it was given to the replica; batch: of the policy, None if it was not
+    asked."""
 
     replica: Replica
     asked: ChunkRequest
@@ -33,10 +34,10 @@ class Work:
 
 
 @dataclass(eq=False)
-class Wish:
+class PendingRequest:
     """The round that a robot waits for.
 
-    asked: its newest attempt; queued: it, as policies see it; first_s: when its first attempt came;
+    asked: its newest attempt; request: it, as policies see it; first_s: when its first attempt came;
     until_s: when nobody can use its chunk any longer; observed_s: when what it saw was captured, by the
     scheduler's clock. called_s: when the robot was asked to observe anew, None if it was not; calling: it is
     being waited for. work: what computes it, or an earlier attempt. lost: how many replicas were lost over
@@ -44,7 +45,7 @@ class Wish:
     """
 
     asked: ChunkRequest
-    queued: Request
+    request: Request
     first_s: float
     until_s: float
     observed_s: float
@@ -87,7 +88,7 @@ class Robot:
     ready: dict[str, Future[None]] = field(default_factory=dict)
     told: Verdict | None = None
     task: Task | None = None
-    wish: Wish | None = None
+    pending: PendingRequest | None = None
     newest: tuple[int, int, int] = (-1, -1, -1)
     step_dt_s: float = 0.0
     next_s: float = 0.0
@@ -114,9 +115,9 @@ class Robot:
             return "refused"
         if not any(map(self.is_ready, self.ready)):
             return "preparing"
-        if self.wish is None:
+        if self.pending is None:
             return "idle"
-        return "computed" if self.wish.work else "observing anew" if self.wish.calling else "waiting"
+        return "computed" if self.pending.work else "observing anew" if self.pending.calling else "waiting"
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def report_of(robot: Robot, now_s: float) -> Report:
 
 
 def order_of(request: ChunkRequest) -> tuple[int, int, int]:
-    """See Wish.order."""
+    """See PendingRequest.order."""
     return request.round.task, request.round.number, request.attempt
 
 

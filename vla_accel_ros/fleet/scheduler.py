@@ -1,8 +1,8 @@
 """Which robot's chunk is computed next, and by which replica: describe, ask, step.
 
-Each robot has at most one wish, its newest round; wishes are requests that a policy orders, as in the engine.
+Each robot has at most one pending request, its newest round; a policy orders them, as in the engine.
 A step takes what replicas have computed, drops what nobody can use, and dispatches what there is room for
-(fleet.dispatch). An answer is made from the wish that was dispatched and goes to that robot, process, task
+(fleet.dispatch). An answer is made from the request that was dispatched and goes to that robot, process, task
 and round alone. Whatever belongs to a robot is in its record (fleet.records), so a robot that is forgotten
 leaves nothing.
 
@@ -24,7 +24,7 @@ from vla_accel_ros.fleet.admission import Rules, Verdict, admit, capacity_hz
 from vla_accel_ros.fleet.dispatch import Dispatcher
 from vla_accel_ros.fleet.policies.policy import FleetSetup
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, ChunkRequest, RobotDescription, Round
-from vla_accel_ros.fleet.records import Report, Robot, Wish, Work, fairness, order_of, report_of
+from vla_accel_ros.fleet.records import PendingRequest, Report, Robot, Work, fairness, order_of, report_of
 from vla_accel_ros.fleet.replicas.replica import Replica, ReplicaLost
 from vla_accel_ros.fleet.task import Task
 from vla_accel_ros.types import Chunk
@@ -42,7 +42,7 @@ Cut = Callable[[Chunk, str], Chunk]
 class Settings:
     """stale_s: older observations are taken anew before they are computed. call_s: how long that is waited
     for. gone_s: a robot without a sign for so long, since its last answer too, has gone. serve_s: a replica
-    that computes longer is not waited for. lost: how many replicas may be lost over one wish. rules: of
+    that computes longer is not waited for. lost: how many replicas may be lost over one request. rules: of
     admission. Raises ValueError if who waits for a replica would have gone."""
 
     stale_s: float = 0.2
@@ -77,9 +77,9 @@ def whole(description: RobotDescription) -> Cut:
 
 
 class FleetScheduler:
-    """The robots of a fleet and their wishes. name: of this process. policy: makes it of what is known of the
-    replicas. horizon: makes of a description what cuts its robot's chunks; raises ValueError for one that it
-    does not understand."""
+    """The robots of a fleet and their requests. name: of this process. policy: makes it of what is known of
+    the replicas. horizon: makes of a description what cuts its robot's chunks; raises ValueError for one that
+    it does not understand."""
 
     def __init__(
         self,
@@ -116,8 +116,8 @@ class FleetScheduler:
         return fairness(robot.task.wait_ratio(now_s) for robot in self._robots.values() if robot.task)
 
     def waiting(self) -> int:
-        """Wishes that are not computed yet."""
-        return sum(r.wish is not None and r.wish.work is None for r in self._robots.values())
+        """Requests that are not computed yet."""
+        return sum(r.pending is not None and r.pending.work is None for r in self._robots.values())
 
     def described(self, description: RobotDescription, now_s: float) -> None:
         """A robot told who it is. Another process under its name, or another description, begins anew."""
@@ -163,7 +163,7 @@ class FleetScheduler:
             return
         robot.newest = order_of(request)
         self._note(robot, request, now_s)
-        self._wish(robot, request, now_s)
+        self._enqueue(robot, request, now_s)
 
     def alive(self, robot: str, now_s: float) -> None:
         """There was a sign of a robot."""
@@ -186,8 +186,8 @@ class FleetScheduler:
         for robot in tuple(self._robots.values()):
             if now_s - robot.heard_s > self.settings.gone_s:
                 self.gone(robot.name, now_s)
-            elif robot.wish is not None:
-                self._advance(robot, robot.wish, now_s)
+            elif robot.pending is not None:
+                self._advance(robot, robot.pending, now_s)
         self._prepare(now_s)
         for one in self.replicas:
             self._dispatcher.dispatch(one, self._robots.values(), now_s)
@@ -261,9 +261,9 @@ class FleetScheduler:
 
     def _is_old(self, robot: Robot, request: ChunkRequest) -> bool:
         """Whether it came already, or something newer did. What was called for may bear the same attempt."""
-        wish, order = robot.wish, order_of(request)
-        if wish is not None and wish.calling and order == wish.order:
-            return request.sent_ns <= wish.asked.sent_ns
+        pending, order = robot.pending, order_of(request)
+        if pending is not None and pending.calling and order == pending.order:
+            return request.sent_ns <= pending.asked.sent_ns
         return order <= robot.newest
 
     def _note(self, robot: Robot, request: ChunkRequest, now_s: float) -> None:
@@ -284,14 +284,14 @@ class FleetScheduler:
     def _priority(self, robot: Robot, request: ChunkRequest) -> int:
         return max(robot.description.priority, request.priority)
 
-    def _wish(self, robot: Robot, request: ChunkRequest, now_s: float) -> None:
+    def _enqueue(self, robot: Robot, request: ChunkRequest, now_s: float) -> None:
         """It is what the robot waits for now."""
-        old, within_s = robot.wish, request.within_s
+        old, within_s = robot.pending, request.within_s
         until_s = now_s + within_s if within_s > 0.0 else math.inf
         age_s = max(0.0, (request.sent_ns - request.observation.stamp_ns) * 1e-9)
         if old is not None and old.asked.round == request.round:
             old.asked, old.until_s, old.observed_s, old.calling = request, until_s, now_s - age_s, False
-            old.queued.priority = self._priority(robot, request)
+            old.request.priority = self._priority(robot, request)
             return
         if old is not None:
             robot.counts.replaced += 1
@@ -299,59 +299,63 @@ class FleetScheduler:
         queued = Request(ACT, robot.name, task=robot.task, priority=self._priority(robot, request))
         queued.within_s = within_s
         queued.submitted_s, queued.instruction = now_s, request.observation.instruction
-        robot.wish = Wish(request, queued, now_s, until_s, now_s - age_s)
+        robot.pending = PendingRequest(request, queued, now_s, until_s, now_s - age_s)
 
     def _cancel(self, robot: Robot) -> None:
-        """Nobody waits for a robot's wish any more."""
-        wish, robot.wish = robot.wish, None
-        if wish is not None and wish.work is not None:
-            wish.work.replica.cancel(wish.work.future)
+        """Nobody waits for a robot's request any more."""
+        pending, robot.pending = robot.pending, None
+        if pending is not None and pending.work is not None:
+            pending.work.replica.cancel(pending.work.future)
             if robot.task is not None:
                 robot.task.failed()
 
-    def _advance(self, robot: Robot, wish: Wish, now_s: float) -> None:
-        work = wish.work
+    def _advance(self, robot: Robot, pending: PendingRequest, now_s: float) -> None:
+        work = pending.work
         if work is not None and work.future.done():
-            self._finish(robot, wish, work, now_s)
-        elif now_s >= (wish.until_s if work is None else work.until_s):
-            self._expire(robot, wish, now_s)
+            self._finish(robot, pending, work, now_s)
+        elif now_s >= (pending.until_s if work is None else work.until_s):
+            self._expire(robot, pending, now_s)
         elif work is not None and now_s - work.began_s > self.settings.serve_s:
             work.replica.cancel(work.future)
-            self._retry(robot, wish, f"replica {work.replica.name} took too long")
-        elif wish.calling and wish.called_s is not None and now_s - wish.called_s > self.settings.call_s:
-            wish.calling = False
+            self._retry(robot, pending, f"replica {work.replica.name} took too long")
+        elif (
+            pending.calling
+            and pending.called_s is not None
+            and now_s - pending.called_s > self.settings.call_s
+        ):
+            pending.calling = False
 
-    def _finish(self, robot: Robot, wish: Wish, work: Work, now_s: float) -> None:
+    def _finish(self, robot: Robot, pending: PendingRequest, work: Work, now_s: float) -> None:
         """Answer with what a replica computed."""
         try:
             served = work.future.result()
             if served.round != work.asked.round:
                 raise RuntimeError(f"replica {work.replica.name} answered for another request")
-            chunk = robot.cut(served.chunk, wish.queued.instruction)
+            chunk = robot.cut(served.chunk, pending.request.instruction)
         except ReplicaLost as error:
             self._lost(work.replica, now_s)
-            self._retry(robot, wish, _sentence(error))
+            self._retry(robot, pending, _sentence(error))
             return
         except (Exception, CancelledError) as error:
             if not isinstance(error, ValueError):
                 _LOG.warning("replica %s, %s: %r", work.replica.name, work.asked.round, error)
             if robot.task is not None:
                 robot.task.failed()
-            wish.work = None
+            pending.work = None
             self._drop(robot, _sentence(error))
             return
         if now_s >= work.until_s:
-            self._expire(robot, wish, now_s)
+            self._expire(robot, pending, now_s)
         else:
             self._answer(robot, work, chunk, now_s)
 
     def _answer(self, robot: Robot, work: Work, chunk: Chunk, now_s: float) -> None:
-        task, wish = robot.task, robot.wish
-        assert task is not None and wish is not None
+        task, pending = robot.task, robot.pending
+        assert task is not None and pending is not None
         task.answered(now_s, chunk.executed * chunk.step_dt_s)
-        robot.wish, robot.step_dt_s, robot.heard_s = None, chunk.step_dt_s, now_s
+        robot.pending, robot.step_dt_s, robot.heard_s = None, chunk.step_dt_s, now_s
         self._dispatcher.answered(work, self._robots.values(), now_s)
-        robot.queued_s, robot.age_s = work.began_s - wish.first_s, now_s - work.observed_s
+        robot.queued_s, robot.age_s = work.began_s - pending.first_s, now_s - work.observed_s
         robot.counts.answered += 1
         asked = work.asked
         self._ports.answer(
@@ -367,25 +371,25 @@ class FleetScheduler:
             )
         )
 
-    def _expire(self, robot: Robot, wish: Wish, now_s: float) -> None:
+    def _expire(self, robot: Robot, pending: PendingRequest, now_s: float) -> None:
         """Nobody can use what is waited for any longer. A newer attempt may have come meanwhile."""
         robot.counts.misses += 1
-        if wish.work is not None and wish.asked is not wish.work.asked and now_s < wish.until_s:
-            wish.work.replica.cancel(wish.work.future)
-            self._requeue(robot, wish)
+        if pending.work is not None and pending.asked is not pending.work.asked and now_s < pending.until_s:
+            pending.work.replica.cancel(pending.work.future)
+            self._requeue(robot, pending)
         else:
             self._drop(robot, "nobody could use its chunk any longer", counted=True)
 
-    def _retry(self, robot: Robot, wish: Wish, why: str) -> None:
-        """What computed a wish was lost: another may, if there is time."""
-        wish.lost += 1
-        self._requeue(robot, wish)
-        if wish.lost > self.settings.lost:
+    def _retry(self, robot: Robot, pending: PendingRequest, why: str) -> None:
+        """What computed a request was lost: another may, if there is time."""
+        pending.lost += 1
+        self._requeue(robot, pending)
+        if pending.lost > self.settings.lost:
             self._drop(robot, why)
 
-    def _requeue(self, robot: Robot, wish: Wish) -> None:
+    def _requeue(self, robot: Robot, pending: PendingRequest) -> None:
         """Nothing came of what computed it; it waits where it waited."""
-        wish.work, wish.called_s, wish.queued.begun = None, None, False
+        pending.work, pending.called_s, pending.request.begun = None, None, False
         if robot.task is not None:
             robot.task.failed()
 
@@ -396,11 +400,11 @@ class FleetScheduler:
             robot.ready.pop(one.name, None)
 
     def _drop(self, robot: Robot, why: str, counted: bool = False) -> None:
-        """Answer a robot's wish without a chunk."""
-        if (wish := robot.wish) is not None:
+        """Answer a robot's request without a chunk."""
+        if (pending := robot.pending) is not None:
             robot.counts.refused += not counted
             self._cancel(robot)
-            self._refuse(wish.asked, why, 0.0)
+            self._refuse(pending.asked, why, 0.0)
 
     def _refuse(self, request: ChunkRequest, why: str, retry_s: float) -> None:
         self._ports.answer(

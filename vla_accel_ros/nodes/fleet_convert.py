@@ -101,7 +101,7 @@ def admission_from_message(message: FleetAdmission) -> Admission:
 
 
 def request_to_message(request: ChunkRequest) -> FleetRequest:
-    """A wish for a chunk, with what was seen. Images that are bytes go as they are, pixels as rgb8."""
+    """A request for a chunk, with what was seen. Images that are bytes go as they are, pixels as rgb8."""
     seen = request.observation
     message = FleetRequest(
         engine=request.round.engine,

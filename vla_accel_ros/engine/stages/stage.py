@@ -154,7 +154,7 @@ class Stage(ABC):
         graph = torch.cuda.CUDAGraph()
         # Other threads may use the device meanwhile. What the garbage collector frees would end the capture.
         with (
-            _no_collection(),
+            no_collection(),
             torch.cuda.graph(graph, self._shared, stream=side, capture_error_mode="thread_local"),
         ):
             self.body()
@@ -171,7 +171,7 @@ class Stage(ABC):
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Collect no garbage in the block: it may hold graphs and memory of the device."""
     collects = gc.isenabled()
     gc.disable()

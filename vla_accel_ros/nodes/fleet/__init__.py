@@ -1,4 +1,4 @@
-"""The node that serves many robots of one model: their wishes for chunks, and whose turn it is.
+"""The node that serves many robots of one model: their requests for chunks, and whose turn it is.
 
 node: the lifecycle node; topics: those of one robot; contracts: a robot's contract as it travelled; reports:
 its diagnostics.
