@@ -229,16 +229,22 @@ class _InProgress(NamedTuple):
 
 
 class Frames:
-    """Requests to observe, of one engine."""
+    """Requests to observe, of one engine. apart: actions are computed in another stream than frames."""
 
-    def __init__(self, prefill: Prefill, pool: KVPool, prefixes: Prefixes, robots: Robots) -> None:
+    def __init__(
+        self, prefill: Prefill, pool: KVPool, prefixes: Prefixes, robots: Robots, apart: bool = False
+    ) -> None:
         self._prefill, self._pool, self._prefixes, self._robots = prefill, pool, prefixes, robots
+        self._apart = apart
 
     def run(self, request: Request) -> Callable[[], None] | None:
         """Compute and publish a frame, or its next group. Raises as Prefill.observe.
 
         Returns what waits for the group, None for the last or a whole frame: what is launched next waits for
         those on the device, but behind a group nothing should be launched that is not chosen after it.
+
+        Apart, a frame is published by what is returned, once it is computed: an action that began on it
+        earlier would hold up all actions in its stream until then.
         """
         if isinstance(self._prefill, GroupedPrefill):
             return self._advance(request, self._prefill)
@@ -247,9 +253,24 @@ class Frames:
         robot = self._robots.of(observation.robot)
         with self._pool.filling() as slot:
             seen = self._prefill.observe(observation, robot.policy, slot)
-            request.result = self._prefixes.publish(slot, observation, robot, *seen)
+            publish = partial(self._publish, request, slot, observation, robot, seen)
+            if not self._apart:
+                publish()
+                return None
+            computed = torch.cuda.current_stream(self._pool.k.device).record_event()
+
+        def publish_then() -> None:
+            with self._pool.keeping(slot):
+                computed.synchronize()
+                publish()
+
+        return publish_then
+
+    def _publish(
+        self, request: Request, slot: int, observation: Observation, robot: Embodiment, seen: Extent
+    ) -> None:
+        request.result = self._prefixes.publish(slot, observation, robot, *seen)
         request.finished = True
-        return None
 
     def drop(self, request: Request) -> None:
         """Give back the slot of one that is not finished."""
@@ -275,7 +296,5 @@ class Frames:
             request.stage = ENCODE if frame.encodes else PREFILL
             return prefill.groups.wait
         request.progress = None
-        seen = Extent(frame.length, frame.images)
-        request.result = self._prefixes.publish(frame.slot, observation, robot, *seen)
-        request.finished = True
+        self._publish(request, frame.slot, observation, robot, Extent(frame.length, frame.images))
         return None

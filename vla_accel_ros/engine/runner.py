@@ -17,7 +17,14 @@ import torch
 from vla_accel_ros.engine.actors.flow import FlowActor
 from vla_accel_ros.engine.actors.tokens import PackedTokenActor, TokenActor, slots_for
 from vla_accel_ros.engine.answers import TextDecoder
-from vla_accel_ros.engine.config import AUTO, SEQUENTIAL, EngineConfig, offload_share
+from vla_accel_ros.engine.config import (
+    ACTIONS_APART,
+    ALL_APART,
+    AUTO,
+    SEQUENTIAL,
+    EngineConfig,
+    offload_share,
+)
 from vla_accel_ros.engine.frames import (
     ENCODED_ONLY,
     CapturedPlainPrefill,
@@ -109,7 +116,8 @@ class ModelRunner:
                 self.actor = TokenActor(policy, self.pool, self.prefill.last_hidden, most)
             if policy.decodes:
                 self.text = TextDecoder(policy, config, self.pool, forward)
-        self.frames = Frames(self.prefill, self.pool, self.prefixes, self.robots)
+        apart = policy.device.type == "cuda" and config.lanes in (ACTIONS_APART, ALL_APART)
+        self.frames = Frames(self.prefill, self.pool, self.prefixes, self.robots, apart)
         self.lanes = self._make_lanes()
 
     def _make_prefill(self, kernels: bool) -> Prefill:
@@ -200,11 +208,17 @@ class ModelRunner:
             assert self.text is not None
             self.text.advance()
             return None
-        wait = None
+        waits = list[Callable[[], None]]()
         for request in batch.requests:
             with failing_alone(request):
-                wait = self._prefill(request)
-        return wait
+                if (wait := self._prefill(request)) is not None:
+                    waits.append(wait)
+
+        def wait_for_all() -> None:
+            for wait in waits:
+                wait()
+
+        return wait_for_all if waits else None
 
     def drop(self, request: Request) -> None:
         if request.want == ACT:

@@ -79,8 +79,14 @@ class KVPool:
     def filling(self) -> Iterator[int]:
         """A free slot for a block that fills it, and keeps it unless it fails. Raises as acquire does."""
         slot = self.acquire()
-        try:
+        with self.keeping(slot):
             yield slot
+
+    @contextmanager
+    def keeping(self, slot: int) -> Iterator[None]:
+        """A slot that is held for a block, which keeps it unless it fails."""
+        try:
+            yield
         except BaseException:
             self.release(slot)
             raise
