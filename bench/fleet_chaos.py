@@ -8,7 +8,8 @@ behind the scheduler's. Messages between robots and scheduler are late, doubled,
 killed with SIGKILL (scheduler with its replica, a robot's inference or trajectory node, or a robot's
 inference whose topics vanish with it) is started again. Status 1 when a chunk was another robot's, a limit
 was broken, a robot moved too long or was stuck, or something leaked. Writes bench/results/fleet_chaos.json
-unless --json names another file or --small is given (5 kills, two robots).
+and the table of docs/fleet_chaos.md, unless --json names another file or --small is given (5 kills, two
+robots).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from chaos import leaks, run
+from chaos import leaks, run, table
 from chaos.fleet import INSTRUCTION, OFFSETS_S, Fleet
 from chaos.network import USUAL, Weather
 from chaos.processes import NICER
@@ -35,6 +36,7 @@ from vla_accel_ros.tools.demo import graph
 from vla_accel_ros.tools.provenance import provenance
 
 RESULT = Path(__file__).parent / "results" / "fleet_chaos.json"
+PAGE = Path(__file__).parent.parent / "docs" / "fleet_chaos.md"
 START_S = 180.0
 
 
@@ -124,6 +126,8 @@ def main() -> int:
     path = wanted.json or (None if wanted.small else RESULT)
     if path is not None:
         path.write_text(json.dumps(found, indent=1) + "\n")
+    if path == RESULT:
+        table.write(PAGE, found)
     return int(bool(said))
 
 

@@ -70,10 +70,15 @@ def plan(kills: int, seed: int, robots: int) -> list[Planned]:
 
 
 def play(
-    fleet: Fleet, planned: Sequence[Planned], seed: int, pause_s: float, most_s: float = math.inf
+    fleet: Fleet,
+    planned: Sequence[Planned],
+    seed: int,
+    pause_s: float,
+    most_s: float = math.inf,
+    patience_s: float = PATIENCE_S,
 ) -> list[Kill]:
     """All of them, or as many as begin within most_s; the fleet must move. pause_s: about how long, after all
-    go on, until the next."""
+    go on, until the next. patience_s: how long they have to go on."""
     rng, began_s = random.Random(seed + 1), time.monotonic()
     names, done, open_ = list(fleet.robots), list[Kill](), list[tuple[Kill, int]]()
     for one in planned:
@@ -84,7 +89,7 @@ def play(
         if one.at_once and one is not planned[-1] and not late:
             continue
         for kill, since_ns in open_:
-            _measure(fleet, kill, since_ns)
+            _measure(fleet, kill, since_ns, patience_s)
         open_ = []
         _tell(f"{len(done)}/{len(planned)} {asdict(kill)}")
         if late:
@@ -120,14 +125,14 @@ def look_back(fleet: Fleet, kills: list[Kill]) -> None:
         kill.moves_after_s = max(fleet.robots[name].moves_after_s(kill.killed_ns) for name in kill.resumed_s)
 
 
-def _measure(fleet: Fleet, kill: Kill, since_ns: int) -> None:
+def _measure(fleet: Fleet, kill: Kill, since_ns: int, patience_s: float) -> None:
     """Until all that need it go on."""
     process = fleet.processes[kill.victim]
     fleet.until(lambda: process.alive, 30.0)
     up_ns = max(process.starts_ns[-1], since_ns)
     kill.up_s = (up_ns - since_ns) * 1e-9
     ours = list(fleet.robots) if kill.kind == SCHEDULER else [kill.victim.rpartition("/")[0]]
-    fleet.until(lambda: fleet.moving(dict.fromkeys(ours, up_ns)), PATIENCE_S)
+    fleet.until(lambda: fleet.moving(dict.fromkeys(ours, up_ns)), patience_s)
     ready_ns = _ready_ns(fleet, kill, up_ns)
     kill.ready_s = None if ready_ns is None else (ready_ns - up_ns) * 1e-9
     for name, robot in fleet.robots.items():

@@ -35,7 +35,7 @@ def test_whoever_is_killed_no_arm_moves_wrongly_and_every_robot_goes_on(
     with Fleet(tmp_path, environment, robots=2, seed=seed) as fleet:
         begun = fleet.until(lambda: fleet.moving(dict.fromkeys(fleet.robots, 0)), STARTED_S)
         assert begun, "\n".join(process.last_words() for process in fleet.processes.values())
-        kills = run.play(fleet, PLANNED, seed, pause_s=0.2)
+        kills = run.play(fleet, PLANNED, seed, pause_s=0.2, patience_s=STARTED_S)
         judged = [robot.judge() for robot in fleet.robots.values()]
         fleet.instruct("")
         assert fleet.until(lambda: leaks.idle(fleet), STARTED_S), fleet.diagnostics
