@@ -30,10 +30,11 @@ SETTINGS = ClientSettings(max_age_s=1.5, step_dt_s=STEP_S, ask_at_s=0.25)
 
 class Fleet:
     """robots: how many; takes_s: of a chunk. Each robot's clock begins elsewhere. lost: of how many messages
-    one is lost, 0 for none. More robots are admitted than fit."""
+    one is lost, 0 for none. More robots are admitted than fit. deaf: robots hear of no admission."""
 
     def __init__(self, robots: int, takes_s: float, lost: int = 0) -> None:
         self.now_s, self.lost, self.counted = 0.0, lost, itertools.count(1)
+        self.deaf = False
         self.replica = TimedReplica(takes_s=takes_s)
         self.finish_s: float | None = None
         self.events: list[tuple[float, int, Callable[[], object]]] = []
@@ -59,6 +60,8 @@ class Fleet:
 
     def admit(self, admission: Admission) -> None:
         number, client = self.clients[admission.robot]
+        if self.deaf:
+            return
         self.send(lambda: client.admitted(admission, self.clock_ns(number)))
 
     def call(self, round_: Round) -> None:
@@ -108,7 +111,7 @@ class Fleet:
                 self.finish_s = self.now_s + self.replica.takes_s
 
 
-@pytest.mark.parametrize("lost", [0, 10])
+@pytest.mark.parametrize("lost", [0, 11])
 def test_robots_that_fit_are_all_served_and_move_most_of_the_time(lost: int) -> None:
     fleet = Fleet(4, takes_s=0.03, lost=lost)
     fleet.run(20.0)
@@ -128,3 +131,27 @@ def test_overloaded_robots_are_asked_anew_and_get_young_chunks_in_turn() -> None
     least, most = min(fleet.taken.values()), max(fleet.taken.values())
     assert least > 20 and most <= 1.3 * least
     assert float(np.median(fleet.ages_s)) < 0.6
+
+
+@pytest.mark.parametrize("admitted", [True, False])
+def test_a_late_word_of_the_scheduler_before_this_one_stops_no_robot(admitted: bool) -> None:
+    fleet = Fleet(2, takes_s=0.03)
+    fleet.run(3.0)
+    before = dict(fleet.taken)
+    for number, client in fleet.clients.values():
+        old = Admission(client.engine, client.robot, "before", admitted, "" if admitted else "it is full")
+        assert client.admitted(old, fleet.clock_ns(number))
+    fleet.run(2 * SETTINGS.max_age_s + 1.0)
+    for number, client in fleet.clients.values():
+        assert fleet.taken[number] >= before[number] + 3
+        assert client.admission is not None and client.admission.scheduler == "s"
+
+
+def test_an_admission_that_was_lost_is_told_again() -> None:
+    fleet = Fleet(2, takes_s=0.03)
+    fleet.deaf = True
+    fleet.run(1.5)
+    assert not any(fleet.taken.values())
+    fleet.deaf = False
+    fleet.run(3.0)
+    assert all(count >= 3 for count in fleet.taken.values())

@@ -473,8 +473,34 @@ def test_a_robot_that_does_not_fit_is_refused_until_another_has_gone() -> None:
     assert fleet.replica.known == {"/b", "/c"}
 
 
+def test_a_robot_that_was_refused_because_the_replica_was_measured_slow_is_served_when_it_is_not() -> None:
+    replica = TimedReplica(takes_s=1.0)  # as at the start of a busy machine
+    fleet = Fleet(replicas=[replica])
+    fleet.describe("/a", chunks_per_s=0.8)
+    fleet.describe("/b", chunks_per_s=0.8)
+    assert [one.admitted for one in fleet.told.admissions] == [True, False]
+    for number in range(60):
+        fleet.ask("/a", number)
+        fleet.describe("/b", chunks_per_s=0.8)  # as it does every second
+        fleet.step()
+        fleet.serve(0.1)
+        fleet.step(0.9)
+    last = fleet.told.admissions[-1]
+    assert (last.robot, last.admitted, last.chunks_per_s, last.reason) == ("/b", True, 0.8, "")
+
+
+def test_one_slow_chunk_refuses_nobody() -> None:
+    fleet = Fleet("/a")
+    before_hz = fleet.scheduler.capacity_hz
+    fleet.ask("/a")
+    fleet.step()
+    fleet.serve(3.0)
+    assert fleet.scheduler.capacity_hz == before_hz
+
+
 def test_a_robot_whose_rate_was_lowered_does_not_exceed_it() -> None:
-    fleet = Fleet(replicas=[TimedReplica(takes_s=0.1)], settings=Settings(stale_s=99.0))
+    settings = Settings(stale_s=99.0, rules=Rules(load=0.045))
+    fleet = Fleet(replicas=[TimedReplica(takes_s=0.005)], settings=settings)
     fleet.describe("/a", chunks_per_s=18.0)
     rate = fleet.told.admissions[0].chunks_per_s
     assert rate == pytest.approx(9.0)
@@ -510,9 +536,11 @@ def test_the_same_description_again_changes_nothing_another_one_begins_anew() ->
     fleet.ask("/a")
     fleet.step()
     fleet.describe("/a")
-    assert fleet.replica.jobs and len(fleet.told.admissions) == 1
+    assert fleet.replica.jobs
+    first, again = fleet.told.admissions  # it had not heard, or heard another scheduler since
+    assert first == again
     fleet.describe("/a", statistics="other")
-    assert not fleet.replica.jobs and len(fleet.told.admissions) == 2
+    assert not fleet.replica.jobs and len(fleet.told.admissions) == 3
 
 
 def test_a_lost_replica_is_not_a_refusal() -> None:

@@ -25,7 +25,7 @@ from vla_accel_ros.fleet.dispatch import Dispatcher
 from vla_accel_ros.fleet.policies.policy import FleetSetup
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, ChunkRequest, RobotDescription, Round
 from vla_accel_ros.fleet.records import PendingRequest, Report, Robot, Work, fairness, order_of, report_of
-from vla_accel_ros.fleet.replicas.replica import Replica, ReplicaLost
+from vla_accel_ros.fleet.replicas.replica import SERVE, Replica, ReplicaLost
 from vla_accel_ros.fleet.task import Task
 from vla_accel_ros.types import Chunk
 
@@ -33,6 +33,9 @@ _LOG = logging.getLogger(__name__)
 
 ASK_AGAIN_S = 0.5
 """When a robot that is not served yet may ask again, and a replica that was lost is tried again."""
+
+JUDGE_AGAIN_S = 2.0
+"""How often is looked whether there is room now for robots that were refused or slowed."""
 
 Cut = Callable[[Chunk, str], Chunk]
 """Cuts a chunk, of a task of these words."""
@@ -96,6 +99,7 @@ class FleetScheduler:
         self._dispatcher = Dispatcher(self.replicas, policy, *called, ports.call, self._wake)
         self._robots: dict[str, Robot] = {}
         self._again_s: dict[str, float] = {}  # when a lost replica is tried again
+        self._judge_s = -math.inf
         self.strangers = 0  # requests of robots that were never described
 
     @property
@@ -120,10 +124,14 @@ class FleetScheduler:
         return sum(r.pending is not None and r.pending.work is None for r in self._robots.values())
 
     def described(self, description: RobotDescription, now_s: float) -> None:
-        """A robot told who it is. Another process under its name, or another description, begins anew."""
+        """A robot told who it is. Another process under its name, or another description, begins anew. One
+        that tells it again has not heard whether it is served, or has heard another scheduler since."""
         known = self._robots.get(description.robot)
         if known is not None and known.description == description:
             known.heard_s = now_s
+            if known.told is not None:
+                known.told = None
+                self._tell_ready(known)
             return
         if known is not None:
             self._forget(known, now_s)
@@ -188,6 +196,9 @@ class FleetScheduler:
                 self.gone(robot.name, now_s)
             elif robot.pending is not None:
                 self._advance(robot, robot.pending, now_s)
+        if now_s >= self._judge_s:
+            self._judge_s = now_s + JUDGE_AGAIN_S
+            self._reconsider()
         self._prepare(now_s)
         for one in self.replicas:
             self._dispatcher.dispatch(one, self._robots.values(), now_s)
@@ -355,6 +366,7 @@ class FleetScheduler:
         task.answered(now_s, chunk.executed * chunk.step_dt_s)
         robot.pending, robot.step_dt_s, robot.heard_s = None, chunk.step_dt_s, now_s
         self._dispatcher.answered(work, self._robots.values(), now_s)
+        self._learn(work, now_s)
         robot.queued_s, robot.age_s = work.began_s - pending.first_s, now_s - work.observed_s
         robot.counts.answered += 1
         asked = work.asked
@@ -370,6 +382,13 @@ class FleetScheduler:
                 replica=work.replica.name,
             )
         )
+
+    def _learn(self, work: Work, now_s: float) -> None:
+        """A replica that was measured while its machine had other work, as at a start, is faster than that:
+        robots would be refused for ever. One that is slower is known by what robots miss."""
+        took_s, profile = now_s - work.began_s, work.replica.profile
+        if 0.0 < took_s < profile.expected_s(SERVE, 1, 0.0):
+            profile.note(SERVE, 1, took_s)
 
     def _expire(self, robot: Robot, pending: PendingRequest, now_s: float) -> None:
         """Nobody can use what is waited for any longer. A newer attempt may have come meanwhile."""

@@ -36,7 +36,7 @@ from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.environment import demo_contract, demo_model
 from vla_accel_ros.nodes.fleet.contracts import contract_of
-from vla_accel_ros.nodes.fleet.reports import of_fleet
+from vla_accel_ros.nodes.fleet.reports import of_engine, of_fleet
 from vla_accel_ros.nodes.fleet.topics import RobotTopics, robots
 from vla_accel_ros.nodes.inference.loading import Load, black_frame, choices
 from vla_accel_ros.nodes.lifecycle import ManagedNode
@@ -213,6 +213,9 @@ class FleetSchedulerNode(ManagedNode):
         topics = self._topics.get(admission.robot)
         if topics is not None:
             topics.admission.publish(fleet_convert.admission_to_message(admission))
+            if admission == topics.admitted:  # told again: it had not heard
+                return
+            topics.admitted = admission
         rate = f"{admission.chunks_per_s:.3g} chunks a second"
         said = f"is served, {rate}" if admission.admitted else "is refused"
         log = self.get_logger()
@@ -238,7 +241,8 @@ class FleetSchedulerNode(ManagedNode):
         if not self.active:
             return [status("fleet", OK, "not active")]
         policy, now_s = value(self, "policy"), time.monotonic()
-        return of_fleet(self._scheduler, policy, self._unreadable, now_s)
+        lines = of_fleet(self._scheduler, policy, self._unreadable, now_s)
+        return lines if self._replica is None else [*lines, of_engine(self._replica.engine)]
 
 
 def _check_name(topics: RobotTopics, robot: str) -> None:

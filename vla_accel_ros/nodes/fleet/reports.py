@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from diagnostic_msgs.msg import DiagnosticStatus
 
+from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.fleet.records import Report
 from vla_accel_ros.fleet.replicas.replica import SERVE, Replica
 from vla_accel_ros.fleet.scheduler import FleetScheduler
@@ -50,6 +51,12 @@ def of_replica(one: Replica) -> DiagnosticStatus:
         if stage == SERVE
     }
     return status(f"replica {one.name}", OK, "computes", {"room": one.room(), "most": one.most, **times})
+
+
+def of_engine(engine: Engine) -> DiagnosticStatus:
+    """Slots for frames: all are free while nothing is computed."""
+    pool = engine.runner.pool
+    return status("engine", OK, "", {"slots": pool.slots, "slots in use": pool.slots - pool.free})
 
 
 def of_robot(robot: Report) -> DiagnosticStatus:

@@ -11,7 +11,7 @@ from rclpy.node import Node
 
 from vla_accel_msgs.msg import FleetAdmission, FleetAnswer, FleetCall, FleetRequest, FleetRobot
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.fleet.protocol import RobotDescription
+from vla_accel_ros.fleet.protocol import Admission, RobotDescription
 from vla_accel_ros.nodes import qos
 
 ROBOT = "fleet/robot"
@@ -28,7 +28,8 @@ def robots(node: Node) -> set[str]:
 
 
 class RobotTopics:
-    """description, contract: what was told last, None before. described, asked: get this and the message."""
+    """description, contract: what was told last, None before; admitted: what it was told. described, asked:
+    get this and the message."""
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class RobotTopics:
         self.robot, self._node = robot, node
         self.description: RobotDescription | None = None
         self.contract: Contract | None = None
+        self.admitted: Admission | None = None
         within = robot.rstrip("/")
         self.admission = node.create_publisher(FleetAdmission, f"{within}/fleet/admission", qos.LATCHED)
         self.call = node.create_publisher(FleetCall, f"{within}/fleet/call", qos.COMMAND)

@@ -1,0 +1,33 @@
+"""Runs a node in a process whose clock is off: `python clock.py SECONDS MODULE --ros-args ...`.
+
+ROS time and Python's wall clock are shifted, as on a machine whose clock was set so; steady time is not.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import time
+
+from rclpy.clock import Clock, ClockType
+from rclpy.duration import Duration
+from rclpy.time import Time
+
+
+def shift(seconds: float) -> None:
+    """Have all of this process's clocks but the steady one so many seconds ahead."""
+    ahead, ahead_ns = Duration(nanoseconds=round(seconds * 1e9)), round(seconds * 1e9)
+    now, time_s, time_ns = Clock.now, time.time, time.time_ns
+
+    def shifted(clock: Clock) -> Time:
+        return now(clock) if clock.clock_type == ClockType.STEADY_TIME else now(clock) + ahead
+
+    Clock.now = shifted
+    time.time, time.time_ns = lambda: time_s() + seconds, lambda: time_ns() + ahead_ns
+
+
+if __name__ == "__main__":
+    shift(float(sys.argv[1]))
+    module = sys.argv[2]
+    sys.argv = [module, *sys.argv[3:]]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

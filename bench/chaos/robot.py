@@ -1,0 +1,220 @@
+"""A robot's drivers and controllers, which write down all that they are sent, and what that says.
+
+Its joints are where its controllers command them to be. Commands count from when they were published: what
+this process takes to hear of them is no property of a controller.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import numpy as np
+from rclpy.clock import Clock, ClockType
+from rclpy.node import Node
+from sensor_msgs.msg import Image, JointState
+from std_msgs.msg import String
+from std_srvs.srv import Trigger
+from trajectory_msgs.msg import JointTrajectory
+
+from chaos.model import CAMERA_HZ, JOINTS_HZ, MARK, MARK_TOLERANCE, MIDDLE, SIDE, mark_of
+from vla_accel_msgs.msg import ActionChunk, Motion
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.trajectory import MotionState
+from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.sim.executed import TrajectoryController, judge_path
+
+S = 1_000_000_000
+MOVES_RAD_S = 0.05
+STOPS_WITHIN_S = 0.5
+"""Beyond the age limit of the last chunk: the watchdog's period, a brake, and a busy machine's delays."""
+
+
+class Robot:
+    """Of a number. offset_s: by how much its clock is ahead of this process's. Times are steady nanoseconds.
+
+    Attributes: `chunks`, (heard, stamp); `sent`, when the arm was commanded; `told`, (heard, state, reasons);
+    `wrong`, sentences of chunks and commands that were another robot's; `refused`, why a controller took a
+    command not.
+    """
+
+    def __init__(self, node: Node, number: int, contract: Contract, offset_s: float) -> None:
+        self.node, self.number, self.contract, self.offset_s = node, number, contract, offset_s
+        self.name, self.mark = node.get_namespace(), mark_of(number)
+        self._wall_ns = min(time.time_ns() - time.monotonic_ns() for _ in range(1000))
+        self._ahead_ns = self._wall_ns + round(offset_s * S)  # of the robot's clock, over steady time
+        self.chunks: list[tuple[int, int]] = []
+        self.sent: list[int] = []
+        self.told: list[tuple[int, int, tuple[str, ...]]] = []
+        self.wrong: list[str] = []
+        self.refused: Counter[str] = Counter()
+        self.resumed: Counter[str] = Counter()
+        self.began_ns, self._ticks = time.monotonic_ns(), 0
+        self._controllers: dict[str, TrajectoryController] = {}
+        start = dict(zip(contract.joint_names, (*MIDDLE, self.mark)))
+        for controller in contract.controllers:
+            position = np.array([start[name] for name in controller.joints])
+            self._controllers[controller.topic] = TrajectoryController(controller.joints, position, True)
+            heard = partial(self._on_command, controller.topic)
+            # rclpy looks at a callback's signature to see whether it wants to know when a message was sent
+            node.create_subscription(
+                JointTrajectory, controller.topic, lambda m, info, heard=heard: heard(m, info), qos.REPORT
+            )
+        node.create_subscription(ActionChunk, "action_chunk", self._on_chunk, qos.REPORT)
+        node.create_subscription(Motion, "motion", self._on_motion, qos.ALL_LATCHED)
+        self._joints = node.create_publisher(JointState, contract.joint_states.topic, qos.SENSOR)
+        self._cameras = [node.create_publisher(Image, c.topic, qos.SENSOR) for c in contract.cameras]
+        self._instruction = node.create_publisher(String, "instruction", qos.LATCHED)
+        self._resume = node.create_client(Trigger, "trajectory/resume")
+        self._moving_ns = np.zeros(0, np.int64)
+        self._asked: Any = None
+        self._asked_s = 0.0
+        rng = np.random.default_rng(number)
+        self._pixels = [array("B", rng.bytes(SIDE * SIDE * 3)) for _ in range(8)]
+        node.create_timer(1 / JOINTS_HZ, self._tick, clock=Clock(clock_type=ClockType.STEADY_TIME))
+
+    def instruct(self, words: str) -> None:
+        """Tell it what to do, also later listeners."""
+        self._instruction.publish(String(data=words))
+
+    def resume(self) -> None:
+        """What a person does about a robot that waits for one; asked again when no answer comes."""
+        now_s = time.monotonic()
+        if not self._resume.service_is_ready() or now_s - self._asked_s < 2.0:
+            return
+        if self._asked is not None:
+            self._resume.remove_pending_request(self._asked)
+        self._asked, self._asked_s = self._resume.call_async(Trigger.Request()), now_s
+        self.resumed["; ".join(self.reasons)] += 1
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it does not run."""
+        return self.told[-1][2] if self.told else ()
+
+    def goes_on_ns(self, since_ns: int) -> int | None:
+        """When it was first commanded by a chunk of an observation after then, while it ran."""
+        fresh = next((at for at, stamp in self.chunks_after(since_ns) if stamp >= since_ns), None)
+        if fresh is None:
+            return None
+        return next((at for at in _after(self.sent, fresh) if self._ran(at)), None)
+
+    def moves_after_s(self, since_ns: int) -> float:
+        """How long it moved on after then without a chunk of an observation after then; after `judge`."""
+        fresh = [at for at, stamp in self.chunks_after(since_ns) if stamp >= since_ns]
+        until_ns = min(fresh, default=time.monotonic_ns())
+        first, last = np.searchsorted(self._moving_ns, (since_ns, until_ns))
+        return float(self._moving_ns[last - 1] - since_ns) * 1e-9 if last > first else 0.0
+
+    def _ran(self, at_ns: int) -> bool:
+        before = next((state for at, state, _ in reversed(self.told) if at <= at_ns), 0)
+        return before == Motion.RUNNING
+
+    def chunks_after(self, since_ns: int) -> list[tuple[int, int]]:
+        """Those heard since then."""
+        first = len(self.chunks)
+        while first and self.chunks[first - 1][0] >= since_ns:
+            first -= 1
+        return self.chunks[first:]
+
+    def judge(self) -> dict[str, Any]:
+        """What its controllers executed until now: limits that were broken, the longest motion without a
+        young chunk, and what was another robot's."""
+        joints = {joint.name: joint for joint in self.contract.joints}
+        now_ns, broken, moved_s = time.monotonic_ns(), [], 0.0
+        for controller in self._controllers.values():
+            if len(controller.starts) < 2:
+                continue
+            controller.starts[0] = self.began_ns
+            limits = JointLimits.of(joints[name] for name in controller.joints)
+            times, positions = controller.path(now_ns)
+            found = judge_path(times, positions, limits, *controller.exceptions)
+            broken += [f"{name} {one}" for one in found for name in [self.name]]
+            speeds = np.abs(np.diff(positions, axis=0)).max(axis=1) * 500
+            moved_s += float((speeds > MOVES_RAD_S).sum()) / 500
+            if len(controller.joints) > 1:
+                self._moving_ns = times[1:][speeds > MOVES_RAD_S]
+                broken += self._moves_too_long(self._moving_ns)
+        wrong = [f"{self.name}: {one}" for one in self.wrong]
+        rejected = [one for c in self._controllers.values() for one in c.rejected]
+        return {
+            "broken": broken,
+            "wrong": wrong,
+            "rejected": [*rejected, *self.refused.elements()],
+            "moved_s": moved_s,
+            "chunks": len(self.chunks),
+            "resumed_by_person": dict(self.resumed),
+        }
+
+    def _moves_too_long(self, moving_ns: np.ndarray) -> list[str]:
+        """Motion for which there is no chunk of a young enough observation."""
+        stamps = np.array(sorted(stamp for _, stamp in self.chunks))
+        if not len(stamps) or not len(moving_ns):
+            return []
+        last = stamps[np.maximum(np.searchsorted(stamps, moving_ns) - 1, 0)]
+        ages_s = (moving_ns - last) * 1e-9
+        limit_s = self.contract.chunk.max_age_s + STOPS_WITHIN_S
+        worst = int(np.argmax(ages_s))
+        if ages_s[worst] <= limit_s:
+            return []
+        at_s = (moving_ns[worst] - self.began_ns) * 1e-9
+        return [f"{self.name} moves at {at_s:.2f} s, {ages_s[worst]:.2f} s after its newest chunk's images"]
+
+    def _tick(self) -> None:
+        self._ticks += 1
+        now_ns = time.monotonic_ns()
+        positions: dict[str, float] = {}
+        for controller in self._controllers.values():
+            positions.update(zip(controller.joints, controller.state(now_ns).position.tolist()))
+        names = list(positions)
+        joints = JointState(name=names, position=array("d", [positions[name] for name in names]))
+        convert.set_stamp(joints.header.stamp, now_ns + self._ahead_ns)
+        self._joints.publish(joints)
+        if self._ticks % (JOINTS_HZ // CAMERA_HZ) == 0:
+            pixels = self._pixels[self._ticks % len(self._pixels)]
+            image = Image(height=SIDE, width=SIDE, encoding="rgb8", step=3 * SIDE, data=pixels)
+            convert.set_stamp(image.header.stamp, now_ns + self._ahead_ns)
+            for camera in self._cameras:
+                camera.publish(image)
+
+    def _on_command(self, topic: str, message: JointTrajectory, info: dict[str, int]) -> None:
+        controller = self._controllers[topic]
+        at_ns = max(info["source_timestamp"] - self._wall_ns, controller.starts[-1] + 1)
+        try:
+            path = convert.trajectory_from_message(message, at_ns + self._ahead_ns).select(controller.joints)
+        except ValueError as error:
+            self.refused[str(error)] += 1
+            return
+        path = type(path)(path.joints, path.times_ns - self._ahead_ns, path.positions, path.velocities)
+        if not controller.accept(path, at_ns, MotionState(at_ns, controller.state(at_ns).position)):
+            self.refused["it had ended when it came"] += 1
+            return
+        if len(controller.joints) > 1:
+            self.sent.append(at_ns)
+        elif abs(path.positions - self.mark).max() > MARK_TOLERANCE:
+            self.wrong.append(f"the gripper was sent to {path.positions[-1, 0]:.3f}, not {self.mark:.3f}")
+
+    def _on_chunk(self, message: ActionChunk) -> None:
+        now_ns, stamp_ns = time.monotonic_ns(), convert.stamp_ns(message.header.stamp) - self._ahead_ns
+        actions = np.array(message.actions).reshape(message.horizon, message.action_dim)
+        mark = actions[:, message.joint_names.index(self.contract.joint_names[MARK])]
+        if abs(mark - self.mark).max() > MARK_TOLERANCE:
+            self.wrong.append(f"a chunk has its gripper at {mark[0]:.3f}, not {self.mark:.3f}")
+        age_s = (now_ns - stamp_ns) * 1e-9
+        if not -0.05 < age_s < self.contract.chunk.max_age_s + STOPS_WITHIN_S:
+            self.wrong.append(f"a chunk is {age_s:.2f} s old")
+        self.chunks.append((now_ns, stamp_ns))
+
+    def _on_motion(self, message: Motion) -> None:
+        self.told.append((time.monotonic_ns(), message.state, tuple(message.reasons)))
+
+
+def _after(times: list[int], since_ns: int) -> list[int]:
+    first = len(times)
+    while first and times[first - 1] >= since_ns:
+        first -= 1
+    return times[first:]

@@ -1,0 +1,135 @@
+"""A fleet in which processes are killed at random, on a network that spoils its messages.
+
+    python bench/fleet_chaos.py [--kills 200] [--seed 0] [--robots 3] [--json FILE] [--small]
+
+Real nodes as processes over real DDS: a scheduler with a tiny policy, and robots of `fleet_inference`,
+`trajectory` and drivers and controllers that check every command. Clocks of robots are 2 s ahead of and
+behind the scheduler's. Messages between robots and scheduler are late, doubled, overtaken and lost. What is
+killed with SIGKILL (scheduler with its replica, a robot's inference or trajectory node, or a robot's
+inference whose topics vanish with it) is started again. Status 1 when a chunk was another robot's, a limit
+was broken, a robot moved too long or was stuck, or something leaked. Writes bench/results/fleet_chaos.json
+and the table of docs/fleet_chaos.md, unless --json names another file or --small is given (5 kills, two
+robots).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from chaos import leaks, run, table
+from chaos.fleet import INSTRUCTION, OFFSETS_S, Fleet
+from chaos.network import USUAL, Weather
+from chaos.processes import NICER
+from vla_accel_ros.tools.demo import graph
+from vla_accel_ros.tools.provenance import provenance
+
+RESULT = Path(__file__).parent / "results" / "fleet_chaos.json"
+PAGE = Path(__file__).parent.parent / "docs" / "fleet_chaos.md"
+START_S = 180.0
+
+
+def measure(
+    folder: Path, robots: int, kills: int, seed: int, pause_s: float, most_s: float, weather: Weather
+) -> dict[str, Any]:
+    """A whole run, in the graph that this process has entered; no kill begins after most_s. Raises
+    TimeoutError for a fleet that does not begin to move."""
+    with Fleet(folder, {**os.environ}, robots, seed, weather) as fleet:
+        if not fleet.until(lambda: fleet.moving(dict.fromkeys(fleet.robots, 0)), START_S):
+            raise TimeoutError(f"the fleet does not move within {START_S:g} s; its logs are in {folder}")
+        began_s = time.monotonic()
+        killed = run.play(fleet, run.plan(kills, seed, robots), seed, pause_s, most_s)
+        took_s = time.monotonic() - began_s
+        judged = {name: robot.judge() for name, robot in fleet.robots.items()}
+        run.look_back(fleet, killed)
+        left = leaks.rest(fleet)
+        lives = leaks.lives(fleet)
+        fleet.instruct(INSTRUCTION)
+        again_ns = dict.fromkeys(fleet.robots, time.monotonic_ns())
+        left["goes_on_again"] = fleet.until(lambda: fleet.moving(again_ns), START_S)
+        ended = {name: process.ended for name, process in fleet.processes.items() if process.ended}
+        lost = {name: process.lost for name, process in fleet.processes.items() if process.lost}
+        statuses = fleet.end()
+    return {
+        "kills": len(killed),
+        "seed": seed,
+        "robots": robots,
+        "seconds": round(took_s),
+        "kills_per_minute": round(60 * len(killed) / took_s, 1),
+        "clock_offsets_s": OFFSETS_S[:robots],
+        "network": {**asdict(weather), **fleet.network.counts},
+        "by_kind": run.report(killed),
+        "robots_judged": judged,
+        "left": left,
+        "lives": lives,
+        "ended_by_themselves": ended,
+        "lost_shared_memory": lost,
+        "statuses": statuses,
+        "all": [asdict(kill) for kill in killed],
+    }
+
+
+def faults(found: dict[str, Any]) -> list[str]:
+    """What must not be, one sentence each."""
+    judged = found["robots_judged"].values()
+    said = [one for robot in judged for what in ("broken", "wrong", "rejected") for one in robot[what]]
+    for kind, row in found["by_kind"].items():
+        if row["stuck"]:
+            said.append(f"{kind}: {row['stuck']} robots did not go on")
+    left = found["left"]
+    if not left["idle"] or not left["goes_on_again"] or left["strangers_in_the_graph"]:
+        said.append(f"something is left: {left}")
+    said += [f"{name} ended by itself: {statuses}" for name, statuses in found["ended_by_themselves"].items()]
+    return said
+
+
+def main() -> int:
+    """Run, print, write; status 1 when something was wrong."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--robots", type=int, default=3)
+    parser.add_argument("--pause-s", type=float, default=1.0, help="mean time between two kills")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no kill begins after so long")
+    parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--logs", type=Path, default=None, help="a folder that is kept")
+    parser.add_argument("--small", action="store_true", help="5 kills, two robots; nothing is written")
+    wanted = parser.parse_args()
+    if wanted.small:
+        wanted.kills, wanted.robots = 5, 2
+    domain, lock = graph.claim_domain()
+    graph.enter(graph.graph_environment(domain))
+    with suppress(OSError):
+        os.nice(-NICER)  # drivers and controllers are served first, as on a robot; its nodes are not
+    with lock, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        place = wanted.logs or Path(folder)
+        found = measure(
+            place, wanted.robots, wanted.kills, wanted.seed, wanted.pause_s, 60 * wanted.minutes, USUAL
+        )
+    found |= {"load": round(os.getloadavg()[0], 2), **provenance()}
+    said = faults(found)
+    print(json.dumps({key: value for key, value in found.items() if key != "all"}, indent=1))
+    print("\n".join(said) or "all as it must be")
+    path = wanted.json or (None if wanted.small else RESULT)
+    if path is not None:
+        path.write_text(json.dumps(found, indent=1) + "\n")
+    if path == RESULT:
+        table.write(PAGE, found)
+    return int(bool(said))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
