@@ -3,7 +3,8 @@
 A request reaches the scheduler link_s after the robot observed, and an answer the robot link_s after it is
 there. An observation that is older than stale_s at dispatch is taken anew, which costs the batch twice
 link_s. A replica takes one batch at a time, from its dispatch until its answers are back; a batch takes what
-its profile says, exactly. All is determined by what is given: no clock, no chance.
+its profile says, exactly, or where scripts say it, as long as the longest of them. All is determined by what
+is given: no clock, no chance.
 """
 
 from __future__ import annotations
@@ -50,12 +51,14 @@ class Settings:
 @dataclass
 class Outcome:
     """Of a run. robots: one for each task, in order of their ends, and when they ended. busy_s: of each
-    replica's GPU. batches: their sizes. ended_s: of the last task."""
+    replica's GPU. batches: their sizes. served: of each chunk its robot and the round of its task, in order
+    of dispatch. ended_s: of the last task."""
 
     robots: list[Robot] = field(default_factory=list)
     ends_s: list[float] = field(default_factory=list)
     busy_s: dict[str, float] = field(default_factory=dict)
     batches: list[int] = field(default_factory=list)
+    served: list[tuple[str, int]] = field(default_factory=list)
     requests: int = 0
     ended_s: float = 0.0
 
@@ -159,7 +162,8 @@ class Simulation:
             if now_s - robot.observed_s > settings.stale_s:
                 robot.observe(now_s + settings.link_s)
                 begins_s = now_s + 2 * settings.link_s
-        computes_s = replica.profile.expected_s(SERVE, len(robots), math.nan)
+        self.outcome.served += [(robot.name, robot.rounds) for robot in robots]
+        computes_s = _recorded_s(robots) or replica.profile.expected_s(SERVE, len(robots), math.nan)
         self._idle[lane] = False
         self.outcome.busy_s[lane] += computes_s
         self.outcome.batches.append(len(robots))
@@ -187,3 +191,8 @@ class Simulation:
 
     def _woken(self, _: None, now_s: float) -> None:
         self._wakes_s = math.inf
+
+
+def _recorded_s(robots: Sequence[Robot]) -> float:
+    """The longest of these chunks; 0 where none was recorded."""
+    return max(robot.script.serves_s(robot.rounds) or 0.0 for robot in robots)
