@@ -89,7 +89,7 @@ class InOrder:
         self._running.pop(lane, None)
         if not ready:
             return None
-        replica, priorities = self._replicas[lane], [priority_of(request) for request in ready]
+        replica, priorities = self._replicas[lane], priorities_of(ready)
         waiting, emergency = ready, max(priorities) >= EMERGENCY
         if emergency:
             waiting = [one for one, priority in zip(ready, priorities, strict=True) if priority >= EMERGENCY]
@@ -153,17 +153,19 @@ class InOrder:
         return expected_s if now_s < expected_s else now_s + max(now_s - expected_s, 1e-3)
 
 
-def priority_of(request: Request) -> int:
-    """The request's own, or its task's if that is higher."""
-    own, tasks = request.priority, request.task.priority
-    return own if own > tasks else tasks
+def priorities_of(requests: Sequence[Request]) -> list[int]:
+    """Of each its own, or its task's if that is higher."""
+    return [
+        request.priority if request.priority > request.task.priority else request.task.priority
+        for request in requests
+    ]
 
 
 def _first(
     count: int, waiting: Sequence[Request], priorities: Sequence[int], keys: Sequence[Any], most: float
 ) -> list[int]:
     """Indices of the first so many: by priority, then those skipped more often than `most`, then by key."""
-    late = most < math.inf and any(request.task.skipped > most for request in waiting)
+    late = most < math.inf and max([request.task.skipped for request in waiting]) > most
     if late or max(priorities) > min(priorities):
         keys = [
             (-priority, 0, 0) if request.task.skipped > most else (-priority, 1, key)

@@ -1,8 +1,9 @@
 """Discrete events of a fleet: robots ask, a policy chooses, replicas compute, robots move.
 
 A request reaches the scheduler link_s after the robot observed, and an answer the robot link_s after it is
-there. An observation that is older than stale_s at dispatch is taken anew, which costs the batch twice
-link_s. A replica takes one batch at a time, from its dispatch until its answers are back; a batch takes what
+there. An observation that is older than stale_s at dispatch is taken anew: the robot is called call_s before
+the replica is free, as the scheduler of a fleet does it, or, where the replica was idle, at dispatch, which
+costs the batch twice link_s. A replica takes one batch at a time, from its dispatch until its answers are back; a batch takes what
 its profile says, exactly, or where scripts say it, as long as the longest of them. All is determined by what
 is given: no clock, no chance.
 """
@@ -27,22 +28,23 @@ REQUEST, ANSWER, END, WAKE = range(4)
 @dataclass(frozen=True)
 class Settings:
     """rate_hz: of actions. lead_s: a robot asks when so much motion is left; None: what a request takes when
-    it is alone. link_s: between robot and scheduler, one way. stale_s: see the module. elastic: a robot
+    it is alone. link_s: between robot and scheduler, one way. stale_s, call_s: see the module. elastic: a robot
     without a new chunk goes on beyond the horizon, to the end of its chunk. Raises ValueError for what cannot
     be."""
 
     rate_hz: float = 30.0
     lead_s: float | None = None
     link_s: float = 0.0025
-    stale_s: float = 0.1
+    stale_s: float = 0.2
     elastic: bool = False
+    call_s: float = 0.1
 
     def __post_init__(self) -> None:
         if not 0 < self.rate_hz < math.inf:
             raise ValueError(
                 f"rate_hz is {self.rate_hz}; robots execute a positive number of actions a second."
             )
-        for name in ("lead_s", "link_s", "stale_s"):
+        for name in ("lead_s", "link_s", "stale_s", "call_s"):
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise ValueError(f"{name} is {value}; give 0 or more seconds.")
@@ -89,6 +91,7 @@ class Simulation:
         self._number = 0
         self._pending: dict[Request, Robot] = {}
         self._idle = dict.fromkeys(self._replicas, True)
+        self._computed = dict.fromkeys(self._replicas, (-math.inf, -math.inf))  # the last batch: from, to
         self._wakes_s = math.inf
         self._next_tasks: list[Script] = []
         self.outcome = Outcome(busy_s=dict.fromkeys(self._replicas, 0.0))
@@ -157,11 +160,13 @@ class Simulation:
     def _serve(self, lane: str, batch: MicroBatch, now_s: float) -> None:
         settings, replica = self._settings, self._replicas[lane]
         robots, begins_s = [self._pending.pop(request) for request in batch.requests], now_s
+        began_s, freed_s = self._computed[lane]
+        called_s = now_s if freed_s < now_s else max(began_s, now_s - settings.call_s)
         for robot in robots:
             robot.task.dispatched(now_s)
             if now_s - robot.observed_s > settings.stale_s:
-                robot.observe(now_s + settings.link_s)
-                begins_s = now_s + 2 * settings.link_s
+                robot.observe(max(robot.observed_s, called_s + settings.link_s))
+                begins_s = max(now_s, called_s + 2 * settings.link_s)
         self.outcome.served += [(robot.name, robot.rounds) for robot in robots]
         computes_s = _recorded_s(robots) or replica.profile.expected_s(SERVE, len(robots), math.nan)
         self._idle[lane] = False
@@ -172,7 +177,7 @@ class Simulation:
 
     def _answered(self, of: tuple[str, MicroBatch, list[Robot], float], now_s: float) -> None:
         lane, batch, robots, began_s = of
-        self._idle[lane] = True
+        self._idle[lane], self._computed[lane] = True, (began_s, now_s)
         self.policy.ran(batch, now_s - began_s)
         for robot in robots:
             comes_s = now_s + self._settings.link_s
