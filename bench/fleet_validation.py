@@ -207,7 +207,8 @@ def show(row: dict[str, Any]) -> None:
     away = ", ".join(f"{name} {each:+.1f} %" for name, each in row["distance"].items())
     print(
         f"{row['policy']:>8}: node {row['node']}, simulated {away}; "
-        f"same order {100 * row['same_order']:.1f} %, link {row['link_ms']} ms, over {row['over_ms']} ms, {row['calls']} calls; "
+        f"same order {100 * row['same_order']:.1f} %, link {row['link_ms']} ms, "
+        f"over {row['over_ms']} ms, {row['calls']} calls; "
         f"late {row['distance_late']}; from the bag {row['distance_from_bag']}",
         flush=True,
     )

@@ -37,7 +37,7 @@ def make_tasks(tasks: int, load: float, seed: int) -> list[RecordedRound]:
                     asked_s=at_s,
                     served_s=served_s,
                     step_s=STEP_S,
-                )  # fmt: skip
+                )
             )
             left, place = left - actions, place + 1
         at_s += chance.exponential(between_s)

@@ -86,8 +86,8 @@ def test_with_an_elastic_horizon_it_goes_on_instead():
 
 
 def test_an_observation_that_went_stale_is_taken_anew():
-    """Two ask at once of a replica that takes one: the second is called when it is dispatched, or call_s before,
-    when the first is still computed; its chunk is there at 2.02, or 0.02 later."""
+    """Two ask at once of a replica that takes one: the second is called when it is dispatched, or call_s
+    before, while the first is computed; its chunk is there at 2.02, or 0.02 later."""
     for stale_s, call_s, age_s in ((0.1, 0.0, 1.02), (0.1, 0.3, 1.3), (0.1, 5.0, 2.0), (9.0, 0.3, 2.02)):
         settings = Settings(stale_s=stale_s, link_s=0.01, call_s=call_s)
         simulation = Simulation({EDGE: make_replica(1, 0.0, 1.0)}, FIFO, settings)
