@@ -140,7 +140,9 @@ def simulate(job: Job) -> dict[str, float]:
     replicas = {
         CLOUD: {"edge": edge, "cloud": cloud}, CLOUD_ALONE: {"cloud": cloud}
     }.get(how, {"edge": edge})  # fmt: skip
-    drawn = replace(drawn, arrived_s=drawn.arrivals_s(load, edge))  # a load is relative to the edge's
+    drawn = replace(
+        drawn, arrived_s=drawn.arrivals_s(load, edge).tolist()
+    )  # a load is relative to the edge's
     found = figures(open_loop(drawn, make, None, replicas, SETTINGS[how]))
     latency, stall, age = found["latency_s"], found["stall_s"], found["observation_age_s"]
     return {

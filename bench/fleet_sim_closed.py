@@ -42,7 +42,7 @@ def closed(seeds: Sequence[int], quick: bool) -> Iterable[dict[str, Any]]:
                 "robots": robots, "policy": policy, "horizon": horizon, "tasks": tasks, "seeds": len(chosen),
                 **{name: _interval(values) for name, values in found.items()},
                 "against_fifo": {
-                    name: change(found[name], base[name]) if len(chosen) > 1 else _one(found[name], base[name])
+                    name: _change(found[name], base[name])
                     for name in ("avg", "p95", "stall")
                 },
             }  # fmt: skip
@@ -83,14 +83,16 @@ def _regardless(make: Make, setup: FleetSetup) -> FleetPolicy:
     """A policy that serves also who cannot be answered in time."""
     policy: Any = make(setup)
     policy._in_time = lambda replica, ready, now_s: ready
-    return policy  # type: ignore[no-any-return]
+    return policy
 
 
 def _interval(values: np.ndarray) -> dict[str, float]:
     return interval(values) if len(values) > 1 else {"mean": round(float(values[0]), 3)}
 
 
-def _one(new: np.ndarray, old: np.ndarray) -> dict[str, float]:
+def _change(new: np.ndarray, old: np.ndarray) -> dict[str, float]:
+    if len(new) > 1:
+        return change(new, old)
     return {"mean": round(float(100.0 * (new[0] / max(old[0], 1e-9) - 1.0)), 3)}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("svg")
-import matplotlib.pyplot as plt  # noqa: E402
+import matplotlib.pyplot as plt
 
 COLOURS = {
     "fifo": "black", "las": "tab:brown", "kairos": "tab:blue", "oldest": "tab:cyan", "gfair": "tab:orange",

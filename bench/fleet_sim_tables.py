@@ -2,7 +2,8 @@
 
     python bench/fleet_sim_tables.py
 
-writes tables into the page, each between its marks, and pictures beside it; test/bench/test_bench_fleet_sim.py asks for them.
+writes tables into the page, each between its marks, and pictures beside it (matplotlib);
+test/bench/test_bench_fleet_sim.py asks for them.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fleet_sim_pictures import draw
-
 ROOT = Path(__file__).resolve().parents[1]
-PAGE, RESULT = ROOT / "docs" / "fleet_sim.md", ROOT / "bench" / "results" / "fleet_sim.json"
+PAGE, RESULTS = ROOT / "docs" / "fleet_sim.md", ROOT / "bench" / "results"
+RESULT, FRESH, VALIDATION = (RESULTS / f"fleet_{name}.json" for name in ("sim", "sim_fresh", "validation"))
 Document = Mapping[str, Any]
 CHANGES = ("avg", "p25", "p95", "p99", "stall")
 
@@ -127,6 +127,37 @@ def deadlines(document: Document) -> Iterable[Sequence[str]]:
         yield str(robots), policy, *(word for words in told for word in words)
 
 
+def fresh(document: Document) -> Iterable[Sequence[str]]:
+    """On seeds that nothing was chosen with."""
+    yield "workload", "load", "policy", "average", "P25", "P95", "P99", "stall"
+    for row in json.loads(FRESH.read_text())["rows"]:
+        named = row["workload"], f"{row['load']:g}", row["policy"]
+        changes = (f"{row[name]['mean']:+.1f} ± {row[name]['half']:.1f} %" for name in CHANGES)
+        yield *named, *changes
+
+
+def validation(document: Document) -> Iterable[Sequence[str]]:
+    """The simulator's distance from the node, of each run."""
+    head = ("average", "P95")
+    yield (
+        "policy", "node: average", "P95", *(f"simulated: {name}" for name in head), "same order",
+        *(f"from its bag: {name}" for name in head), "chunks late by",
+    )  # fmt: skip
+    for row in json.loads(VALIDATION.read_text())["rows"]:
+        node = (f"{row['node'][name]:.2f} s" for name in ("avg", "p95"))
+        away, bag = (
+            [f"{row[of][name]:+.1f} %" for name in ("avg", "p95")] for of in ("distance", "distance_from_bag")
+        )
+        yield (
+            row["policy"],
+            *node,
+            *away,
+            f"{100 * row['same_order']:.1f} %",
+            *bag,
+            f"{row['over_ms']:.1f} ms",
+        )
+
+
 def decisions(document: Document) -> Iterable[Sequence[str]]:
     """With 1000 robots waiting."""
     yield "policy", "processor time, P50", "P99", "time that passes, P50", "P99"
@@ -136,7 +167,19 @@ def decisions(document: Document) -> Iterable[Sequence[str]]:
 
 TABLES: dict[str, Callable[[Document], Iterable[Sequence[str]]]] = {
     table.__name__: table
-    for table in (overload, seconds, loads, kairos, settings, choices, closed, deadlines, decisions)
+    for table in (
+        overload,
+        seconds,
+        loads,
+        kairos,
+        settings,
+        choices,
+        closed,
+        deadlines,
+        decisions,
+        fresh,
+        validation,
+    )
 }
 
 
@@ -182,6 +225,8 @@ def _percent(change: Mapping[str, float]) -> str:
 
 def main() -> int:
     """Write the page."""
+    from fleet_sim_pictures import draw
+
     document = json.loads(RESULT.read_text())
     PAGE.write_text(filled(PAGE.read_text(), document))
     draw(document, PAGE.parent / "images")

@@ -66,14 +66,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--repeats", type=int, default=3, help="runs of the node for each policy (default: %(default)s)")
     add("--policies", nargs="+", default=["fifo", "kairos"], help="(default: fifo kairos)")
-    add("--small", action="store_true", help="five tasks, to try the command")
+    add("--small", action="store_true", help="three tasks, to try the command")
     add("--out", type=Path, default=RESULT, help="file (default: bench/results/fleet_validation.json)")
     return finish(parser, arguments)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Raises TimeoutError if the node does not serve."""
-    rounds = make_tasks(5 if arguments.small else 24, LOAD, SEED)
+    rounds = make_tasks(3 if arguments.small else 24, LOAD, SEED)
     trace, rows = traces.of_rounds(rounds), []
     domain, lock = graph.claim_domain()
     environment = graph.graph_environment(domain)

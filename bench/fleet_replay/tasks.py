@@ -17,7 +17,7 @@ def make_tasks(tasks: int, load: float, seed: int) -> list[RecordedRound]:
     at a time."""
     chance = np.random.default_rng(seed)
     horizons = chance.integers(HORIZON[0], HORIZON[1] + 1, KINDS)
-    lengths = np.exp(chance.uniform(*np.log(ACTIONS), KINDS))
+    lengths = np.exp(chance.uniform(np.log(ACTIONS[0]), np.log(ACTIONS[1]), KINDS))
     rounds, at_s, between_s = [], 0.0, float(np.mean(lengths / horizons)) * SERVED_S / load
     for number in range(tasks):
         kind = int(chance.integers(KINDS))

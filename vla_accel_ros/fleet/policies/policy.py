@@ -2,9 +2,9 @@
 
 It is the engine's `Policy` and one hook more. A lane is a replica, a request an ACT whose `task` is a
 fleet.task.Task, and a micro-batch of stage SERVE is a chunk for each of its requests. Its owner asks `next`
-for every idle replica when something came or ended, calls `Task.dispatched` for what it dispatches and says so
-in `Request.begun`, calls `ran` when the answers are there, and `ended` when a task is over. It may ask more
-often than it dispatches: only who waited while others were dispatched counts as passed over.
+for every idle replica when something came or ended, calls `Task.dispatched` for what it dispatches and says
+so in `Request.begun`, calls `ran` when the answers are there, and `ended` when a task is over. It may ask
+more often than it dispatches: only who waited while others were dispatched counts as passed over.
 
 All built-in policies differ in `keys` alone. Emergencies go before everything and share a batch with nobody
 else, since a larger batch takes longer. Who cannot be answered in time (Request.within_s) any more is passed

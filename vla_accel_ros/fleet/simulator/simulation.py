@@ -3,10 +3,11 @@
 A request reaches the scheduler link_s after the robot observed, and an answer the robot link_s after it is
 there. An observation that is older than stale_s at dispatch is taken anew: the robot is called call_s before
 the replica is free, as the scheduler of a fleet does it, or, where the replica was idle, at dispatch, which
-costs the batch twice link_s. A replica that takes one request at a time is promised to whom it called. A chunk that is later than within_s is of no use: its request is dropped, computed or
-not, and its robot asks anew at once. A replica takes one batch at a time, from its dispatch until its answers are back; a batch takes what
-its profile says, exactly, or where scripts say it, as long as the longest of them. All is determined by what
-is given: no clock, no chance.
+costs the batch twice link_s. A replica that takes one request at a time is promised to whom it called. A
+chunk that is later than within_s is of no use: its request is dropped, computed or not, and its robot asks
+anew at once. A replica takes one batch at a time, from its dispatch until its answers are back; a batch takes
+what its profile says, exactly, or where scripts say it, as long as the longest of them. All is determined by
+what is given: no clock, no chance.
 """
 
 from __future__ import annotations
