@@ -180,8 +180,8 @@ def test_policies_do_not_change_what_is_simulated():
 
 
 def test_a_chunk_that_comes_too_late_is_asked_for_again():
-    """A chunk takes 1 s and is of no use after 1.6 s. Of two that ask at once the second is computed for nobody,
-    as nobody else waits. Where a third asked at 0.6, it goes first, and the second is dropped at 1.6."""
+    """A chunk takes 1 s and is of no use after 1.6 s. Of two that ask at once the second is computed for
+    nobody, as nobody else waits. Where a third asked at 0.6, it goes first, and the second is dropped."""
     settings, one = Settings(link_s=0.0, within_s=1.6, stale_s=9.0), Script("a", 3, (3,))
     for asked_s, late, ends_s in (
         ([0.0, 0.0], [0, 1], [1.1, 3.1]),
