@@ -13,38 +13,38 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fleet_sim_closed import closed, deadlines, decisions
+from fleet_sim_statistics import change, interval
 
-from vla_accel_ros.engine.request import ACT, Request
-from vla_accel_ros.extensions import FLEET_POLICIES, find, names
+from vla_accel_ros.engine.request import Request
+from vla_accel_ros.extensions import FLEET_POLICIES, find
 from vla_accel_ros.fleet.policies.kairos import HighestWaitRatio
 from vla_accel_ros.fleet.policies.policy import FleetPolicy, FleetSetup, InOrder
 from vla_accel_ros.fleet.simulator.figures import figures
 from vla_accel_ros.fleet.simulator.profiles import assumed
-from vla_accel_ros.fleet.simulator.runs import Load, closed_fleet, open_loop
+from vla_accel_ros.fleet.simulator.runs import Load, open_loop
 from vla_accel_ros.fleet.simulator.simulation import Settings
 from vla_accel_ros.fleet.simulator.workloads import DYNAMIC, STATIC, WORKLOADS
-from vla_accel_ros.fleet.task import Task
 from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.tools.provenance import provenance
 
 RESULTS = Path(__file__).parent / "results"
 FIFO, LAS, KAIROS, AGED, CLAIRVOYANT = "fifo", "las", "kairos", "aged_remaining", "clairvoyant"
 BUILT_IN = ("fifo", "las", "kairos", "oldest", "gfair", "aged_remaining")
-LOADS = (0.8, 1.2)
+LOADS = (0.5, 0.8, 1.0, 1.2)
 TOP = {name: 2.4 if name == "mixed_fleet" else 1.6 for name in WORKLOADS}
 """The highest load."""
-METRICS = ("avg", "p25", "p95", "stall")
-ROBOTS = (10, 50, 100, 1000)
+METRICS = ("avg", "p25", "p95", "p99", "stall")
 
 
 class Clairvoyant(InOrder):
@@ -85,8 +85,9 @@ def run(arguments: argparse.Namespace) -> int:
     document["table_2"] = list(table_2(found, seeds))
     document["settings"] = list(settings_compared(found, seeds))
     document["kairos_choices"] = list(kairos_choices(seeds[:4], tasks))
-    document["closed"] = list(closed(arguments.quick))
-    document["decision_ms"] = decisions(20 if arguments.quick else 300)
+    document["closed"] = list(closed(seeds, arguments.quick))
+    document["deadlines"] = list(deadlines(seeds, arguments.quick))
+    document["decision_ms"] = decisions(20 if arguments.quick else 1000)
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "fleet_sim.json").write_text(json.dumps(document, indent=1) + "\n")
     show(document)
@@ -102,8 +103,9 @@ SETTINGS: dict[str, Any] = {
     "when it stops": Settings(lead_s=0.0),
     "elastic horizon": Settings(elastic=True),
     "with a cloud": Settings(),
+    "cloud alone": Settings(),
 }
-USUAL, CLOUD = "as late as possible", "with a cloud"
+USUAL, CLOUD, CLOUD_ALONE = "as late as possible", "with a cloud", "cloud alone"
 CLOUD_IS = {"faster": 2.5, "network_s": 0.2}
 
 
@@ -134,10 +136,14 @@ def simulate(job: Job) -> dict[str, float]:
         make = partial(Clairvoyant, rounds=rounds)
     else:
         make = find(FLEET_POLICIES, policy)
-    replicas = {"edge": assumed(what)}
-    if how == CLOUD:
-        replicas["cloud"] = assumed(what, **CLOUD_IS)
-    found = figures(open_loop(drawn, make, load, replicas, SETTINGS[how]))
+    edge, cloud = assumed(what), assumed(what, **CLOUD_IS)
+    replicas = {
+        CLOUD: {"edge": edge, "cloud": cloud}, CLOUD_ALONE: {"cloud": cloud}
+    }.get(how, {"edge": edge})  # fmt: skip
+    drawn = replace(
+        drawn, arrived_s=drawn.arrivals_s(load, edge).tolist()
+    )  # a load is relative to the edge's
+    found = figures(open_loop(drawn, make, None, replicas, SETTINGS[how]))
     latency, stall, age = found["latency_s"], found["stall_s"], found["observation_age_s"]
     return {
         **{name: latency[name] for name in ("avg", "p25", "p50", "p95", "p99")},
@@ -155,24 +161,6 @@ def values(found: Found, seeds: Sequence[int], metric: str, *case: Any) -> np.nd
     name, horizon, load, policy, how = case
     tasks = next(iter(found))[5]
     return np.array([found[name, horizon, load, policy, seed, tasks, how][metric] for seed in seeds])
-
-
-def interval(samples: np.ndarray) -> dict[str, float]:
-    """Mean and half the width of its interval at 95 %."""
-    half = student_t(len(samples) - 1) * samples.std(ddof=1) / math.sqrt(len(samples))
-    return {"mean": round(float(samples.mean()), 3), "half": round(float(half), 3)}
-
-
-def student_t(degrees: int) -> float:
-    """Quantile 0.975, by its expansion about the normal's; 0.4 % too small for 7 degrees."""
-    z = 1.959964
-    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    return z + first / degrees + second / degrees**2
-
-
-def change(new: np.ndarray, old: np.ndarray) -> dict[str, float]:
-    """In percent, seed by seed."""
-    return interval(100.0 * (new / np.maximum(old, 1e-9) - 1.0))
 
 
 def compared(found: Found, seeds: Sequence[int]) -> Iterable[dict[str, Any]]:
@@ -257,58 +245,6 @@ def kairos_choices(seeds: Sequence[int], tasks: int | None) -> Iterable[dict[str
                 new, old = (np.array([one[of][which] for one in runs[key]]) for key in (title, ""))
                 row[metric] = change(new, old)
             yield row
-
-
-def closed(quick: bool) -> Iterable[dict[str, Any]]:
-    """Fleets that do 300 tasks back to back, or as many as robots."""
-    what = WORKLOADS["libero_pi05"]
-    for robots in ROBOTS[:2] if quick else ROBOTS:
-        for policy, horizon in (
-            (FIFO, STATIC),
-            (KAIROS, STATIC),
-            (KAIROS, DYNAMIC),
-            ("aged_remaining", STATIC),
-        ):
-            drawn = Load.of(what, 0, horizon, 30 if quick else max(300, 2 * robots))
-            began_s = time.process_time()
-            found = figures(
-                closed_fleet(drawn, find(FLEET_POLICIES, policy), robots, {"edge": assumed(what)})
-            )
-            yield {
-                "robots": robots, "policy": policy, "horizon": horizon, "tasks": found["tasks"],
-                **{name: round(found["latency_s"][name], 3) for name in ("avg", "p25", "p95")},
-                "stall": round(found["stall_s"]["avg"], 3), "load": round(found["gpu_load"]["edge"], 3),
-                "cpu_s": round(time.process_time() - began_s, 2),
-            }  # fmt: skip
-
-
-def decisions(times: int, robots: int = 1000) -> dict[str, dict[str, float]]:
-    """Milliseconds of processor time for one decision where 1000 robots wait."""
-    found = {}
-    for name in names(FLEET_POLICIES):
-        chance, what = random.Random(0), WORKLOADS["libero_pi05"]
-        policy = find(FLEET_POLICIES, name)(FleetSetup({"edge": assumed(what)}))
-        ready = tuple(_waiting(f"/r{number}", chance) for number in range(robots))
-        for _ in range(400):
-            ended = _waiting("/ended", chance).task
-            policy.ended(ended, 0.0)
-        took_ms = []
-        for step in range(times):
-            began_s = time.thread_time()
-            policy.next("edge", ready, 100.0 + step)
-            took_ms.append(1e3 * (time.thread_time() - began_s))
-        p50, p99 = np.percentile(took_ms, (50, 99))
-        found[name] = {"p50": round(float(p50), 3), "p99": round(float(p99), 3)}
-    return found
-
-
-def _waiting(robot: str, chance: random.Random) -> Request:
-    task = Task(robot, 0, f"{chance.randrange(40)}", chance.uniform(0.0, 50.0))
-    for number in range(chance.randint(1, 20)):
-        task.dispatched(50.0 + number)
-        task.answered(50.5 + number, chance.uniform(0.3, 1.6))
-    task.skipped = chance.randrange(30)
-    return Request(ACT, robot, task=task)
 
 
 def show(document: dict[str, Any]) -> None:

@@ -1,8 +1,9 @@
-"""The tables of docs/fleet_sim.md, made of bench/results/fleet_sim.json.
+"""The tables and pictures of docs/fleet_sim.md, made of bench/results/fleet_sim.json.
 
     python bench/fleet_sim_tables.py
 
-writes them into the page, each between its marks; test/bench/test_bench_fleet_sim.py asks for them.
+writes tables into the page, each between its marks, and pictures beside it (matplotlib);
+test/bench/test_bench_fleet_sim.py asks for them.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE, RESULT = ROOT / "docs" / "fleet_sim.md", ROOT / "bench" / "results" / "fleet_sim.json"
+PAGE, RESULTS = ROOT / "docs" / "fleet_sim.md", ROOT / "bench" / "results"
+RESULT, FRESH, VALIDATION = (RESULTS / f"fleet_{name}.json" for name in ("sim", "sim_fresh", "validation"))
 Document = Mapping[str, Any]
-CHANGES = ("avg", "p25", "p95", "stall")
+CHANGES = ("avg", "p25", "p95", "p99", "stall")
 
 
 def overload(document: Document) -> Iterable[Sequence[str]]:
     """Changes against fifo at the highest load, static horizons."""
-    yield "workload", "load", "policy", "average", "P25", "P95", "stall"
+    yield "workload", "load", "policy", "average", "P25", "P95", "P99", "stall"
     for row in _rows(document, "static", _tops(document)):
         if row["policy"] != "fifo":
             named = row["workload"], f"{row['load']:g}", row["policy"]
@@ -31,7 +33,7 @@ def overload(document: Document) -> Iterable[Sequence[str]]:
 
 def seconds(document: Document) -> Iterable[Sequence[str]]:
     """Of fifo and the policies that come off best."""
-    yield "workload", "load", "policy", "average", "P25", "P95", "stall", "observation age", "GPU"
+    yield "workload", "load", "policy", "average", "P25", "P95", "P99", "stall", "observation age", "GPU"
     for row in _rows(document, "static", _tops(document)):
         if row["policy"] in ("fifo", "kairos", "aged_remaining"):
             figures = (f"{row[metric]['mean']:.1f} s" for metric in CHANGES)
@@ -89,23 +91,95 @@ def choices(document: Document) -> Iterable[Sequence[str]]:
 
 def closed(document: Document) -> Iterable[Sequence[str]]:
     """Fleets of libero_pi05."""
-    yield "robots", "policy", "horizon", "average", "P25", "P95", "stall", "GPU", "CPU of the simulation"
+    yield (
+        "robots",
+        "policy",
+        "horizon",
+        "average",
+        "P25",
+        "P95",
+        "P99",
+        "stall",
+        "average against fifo",
+        "P95",
+    )
     for row in document["closed"]:
-        figures = (f"{row[metric]:.1f} s" for metric in CHANGES)
-        gpu, cpu = f"{100 * row['load']:.0f} %", f"{row['cpu_s']:.1f} s"
-        yield str(row["robots"]), row["policy"], row["horizon"], *figures, gpu, cpu
+        figures = (f"{row[metric]['mean']:.1f} s" for metric in CHANGES)
+        against = (_percent(row["against_fifo"][metric]) for metric in ("avg", "p95"))
+        yield str(row["robots"]), row["policy"], row["horizon"], *figures, *against
+
+
+def deadlines(document: Document) -> Iterable[Sequence[str]]:
+    """Of closed fleets, with and without passing by who cannot be answered in time."""
+    head = ("chunks a second", "computed for nobody", "average", "P95")
+    yield "robots", "policy", *head, *(f"{name}, regardless" for name in head)
+    rows = {(row["robots"], row["policy"], row["passed_by"]): row for row in document["deadlines"]}
+    for robots, policy in dict.fromkeys(key[:2] for key in rows):
+        each = (rows[robots, policy, passed] for passed in (True, False))
+        told = (
+            (
+                f"{row['chunks_per_s']['mean']:.1f}",
+                f"{100 * row['wasted']['mean']:.1f} %",
+                *(f"{row[name]['mean']:.1f} s" for name in ("avg", "p95")),
+            )
+            for row in each
+        )
+        yield str(robots), policy, *(word for words in told for word in words)
+
+
+def fresh(document: Document) -> Iterable[Sequence[str]]:
+    """On seeds that nothing was chosen with."""
+    yield "workload", "load", "policy", "average", "P25", "P95", "P99", "stall"
+    for row in json.loads(FRESH.read_text())["rows"]:
+        named = row["workload"], f"{row['load']:g}", row["policy"]
+        changes = (f"{row[name]['mean']:+.1f} ± {row[name]['half']:.1f} %" for name in CHANGES)
+        yield *named, *changes
+
+
+def validation(document: Document) -> Iterable[Sequence[str]]:
+    """The simulator's distance from the node, of each run."""
+    head = ("average", "P95")
+    yield (
+        "policy", "node: average", "P95", *(f"simulated: {name}" for name in head), "same order",
+        *(f"from its bag: {name}" for name in head), "chunks late by",
+    )  # fmt: skip
+    for row in json.loads(VALIDATION.read_text())["rows"]:
+        node = (f"{row['node'][name]:.2f} s" for name in ("avg", "p95"))
+        away, bag = (
+            [f"{row[of][name]:+.1f} %" for name in ("avg", "p95")] for of in ("distance", "distance_from_bag")
+        )
+        yield (
+            row["policy"],
+            *node,
+            *away,
+            f"{100 * row['same_order']:.1f} %",
+            *bag,
+            f"{row['over_ms']:.1f} ms",
+        )
 
 
 def decisions(document: Document) -> Iterable[Sequence[str]]:
     """With 1000 robots waiting."""
-    yield "policy", "P50"
+    yield "policy", "processor time, P50", "P99", "time that passes, P50", "P99"
     for policy, took in document["decision_ms"].items():
-        yield policy, f"{took['p50']:.2f} ms"
+        yield policy, *(f"{took[name]:.2f} ms" for name in ("p50", "p99", "wall_p50", "wall_p99"))
 
 
 TABLES: dict[str, Callable[[Document], Iterable[Sequence[str]]]] = {
     table.__name__: table
-    for table in (overload, seconds, loads, kairos, settings, choices, closed, decisions)
+    for table in (
+        overload,
+        seconds,
+        loads,
+        kairos,
+        settings,
+        choices,
+        closed,
+        deadlines,
+        decisions,
+        fresh,
+        validation,
+    )
 }
 
 
@@ -145,12 +219,17 @@ def _tops(document: Document) -> dict[str, float]:
 
 
 def _percent(change: Mapping[str, float]) -> str:
-    return f"{change['mean']:+.0f} ± {change['half']:.0f} %"
+    half = f" ± {change['half']:.0f}" if "half" in change else ""
+    return f"{change['mean']:+.0f}{half} %"
 
 
 def main() -> int:
     """Write the page."""
-    PAGE.write_text(filled(PAGE.read_text(), json.loads(RESULT.read_text())))
+    from fleet_sim_pictures import draw
+
+    document = json.loads(RESULT.read_text())
+    PAGE.write_text(filled(PAGE.read_text(), document))
+    draw(document, PAGE.parent / "images")
     return 0
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 NODES = "nodes"
 STARTING = {
-    "bench": "processes stream",
+    "bench": "fleet_validation processes stream",
     "launch": "ros2_launch",
     "nodes": "added_controller clock_watch closed_loop doctor faults fork_server graph launcher"
     " lifecycle_nodes names params process readme_robot say security_policies service_calls sim_robot"

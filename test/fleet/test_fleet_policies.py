@@ -45,6 +45,7 @@ def schedule(name, chance, steps=8):
         before = list(ready)
         for request in batch.requests:
             ready.remove(request)
+            request.begun = True
             request.task.dispatched(now_s)
         yield before, batch, limit
         now_s += 0.1
@@ -115,6 +116,7 @@ def test_nobody_waits_for_ever_while_others_keep_coming(name, seed):
         served += [step for request in batch.requests if request is unlucky]
         for request in batch.requests:
             ready.remove(request)
+            request.begun = True
             request.task.dispatched(now_s)
             request.task.answered(now_s + 0.5, chance.uniform(0.1, 2.0))
             ready.append(request)
@@ -151,11 +153,30 @@ def test_orders_of_the_baselines():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_who_is_passed_over_is_counted(name):
+    """Once for each time that others were dispatched, however often it is asked who would be; not who came
+    later."""
     policy = make_policy(name)
     ready = [make_request("/a"), make_request("/b", began_s=1.0)]
-    batch = policy.next(EDGE, ready, 2.0)
-    batch.requests[0].task.dispatched(2.0)
-    assert sorted(request.task.skipped for request in ready) == [0, 1]
+    for _ in range(3):
+        (chosen,) = policy.next(EDGE, ready, 2.0).requests
+    assert [request.task.skipped for request in ready] == [0, 0]
+    chosen.begun = True
+    chosen.task.dispatched(2.0)
+    (other,) = (request for request in ready if request is not chosen)
+    new = make_request("/c")
+    new.submitted_s = 2.5
+    policy.next(EDGE, [other, new], 3.0)
+    policy.next(EDGE, [other, new], 3.1)
+    assert [one.task.skipped for one in (chosen, other, new)] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_who_cannot_be_answered_in_time_is_passed_by_while_there_are_others(name):
+    policy = make_policy(name, {EDGE: make_replica(1, 0.0, 1.0)})
+    late, due = make_request("/late"), make_request("/due", began_s=1.0, generated_s=9.0, rounds=1)
+    late.within_s, due.within_s, due.submitted_s = 5.0, 5.0, 1.0
+    assert chosen(policy, [late, due], 4.5) == ["/due"]
+    assert chosen(policy, [late], 4.5) == ["/late"]
 
 
 def test_nobody_waits_nothing_is_chosen():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fleet_builders import EDGE, make_policy, make_replica, make_request
 
-from vla_accel_ros.fleet.policies.kairos import HighestWaitRatio
+from vla_accel_ros.fleet.policies.kairos import LONGEST_S, HighestWaitRatio
 from vla_accel_ros.fleet.policies.policy import FleetSetup
 
 SETUP = FleetSetup({EDGE: make_replica()})
@@ -55,11 +55,22 @@ def test_the_higher_bucket_goes_first_then_the_longer_execution():
 def test_who_is_passed_over_is_lifted_and_his_execution_scaled():
     policy = HighestWaitRatio(SETUP, ageing=4)
     request = executed("/a", (0.0, 0.1, 0.5))
-    keys: list[tuple[int, float]] = []
+    keys: list[float] = []
     for request.task.skipped in (0, 3, 4, 8, 9, 1000):
         keys += policy.keys([request], 10.0)
-    assert [-bucket for bucket, _ in keys] == [0, 0, 1, 2, 3, 9]
-    assert [-length_s for _, length_s in keys] == pytest.approx([0.5, 2.0, 2.5, 4.5, 5.0, 500.5])
+    found = [divmod(-key, LONGEST_S) for key in keys]
+    assert [bucket for bucket, _ in found] == [0, 0, 1, 2, 3, 9]
+    assert [length_s for _, length_s in found] == pytest.approx([0.5, 2.0, 2.5, 4.5, 5.0, 500.5])
+
+
+def test_an_execution_of_any_length_lifts_nobody_to_the_next_bucket():
+    policy = HighestWaitRatio(SETUP, ageing=1_000_000)
+    long, waited = (
+        executed("/long", (0.0, 0.1, 1e9)),
+        make_request("/waited", waited_s=1.1, last_execution_s=0.1),
+    )
+    long.task.skipped = 900_000
+    assert policy.next(EDGE, [long, waited], 10.0).requests[0].robot == "/waited"
 
 
 def test_the_length_of_a_first_execution_is_a_choice():

@@ -593,3 +593,17 @@ def test_a_replica_lost_while_it_describes_is_tried_again() -> None:
     fleet.step(0.6)  # it is told of the robot again
     fleet.step(0.2)
     assert len(fleet.replica.served) == 2
+
+
+def test_a_newer_attempt_has_its_own_deadline_before_the_policy():
+    class Looking(Fifo):
+        def next(self, lane, ready, now_s, due_s=math.inf):
+            self.seen = [(request.submitted_s, request.within_s) for request in ready]
+
+    fleet = Fleet("/a", policy=Looking())
+    fleet.ask("/a", within_s=1.0)
+    fleet.step(0.5)
+    assert fleet.policy.seen == [(0.0, 1.0)]
+    fleet.ask("/a", attempt=1, sent_s=100.5, within_s=2.0)
+    fleet.step()
+    assert fleet.policy.seen == [(0.5, 2.0)]

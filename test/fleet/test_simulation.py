@@ -10,6 +10,7 @@ import pytest
 from fleet_builders import EDGE, make_replica
 
 from vla_accel_ros.extensions import BUILT_IN, FLEET_POLICIES, find
+from vla_accel_ros.fleet.policies.policy import InOrder
 from vla_accel_ros.fleet.simulator.figures import figures
 from vla_accel_ros.fleet.simulator.profiles import assumed
 from vla_accel_ros.fleet.simulator.runs import Load, closed_fleet, open_loop
@@ -19,6 +20,13 @@ from vla_accel_ros.fleet.simulator.workloads import DYNAMIC, HORIZONS, WORKLOADS
 NAMES = tuple(BUILT_IN[FLEET_POLICIES])
 FIFO = find(FLEET_POLICIES, "fifo")
 NEAR = Settings(link_s=0.0)
+
+
+class Youngest(InOrder):
+    """Tasks that began last go first."""
+
+    def keys(self, ready, now_s):
+        return [-request.task.began_s for request in ready]
 
 
 def waits_s(outcome):
@@ -86,9 +94,10 @@ def test_with_an_elastic_horizon_it_goes_on_instead():
 
 
 def test_an_observation_that_went_stale_is_taken_anew():
-    """Two ask at once of a replica that takes one: the second is observed again when it is dispatched."""
-    for stale_s, age_s in ((0.1, 1.02), (9.0, 2.02)):
-        settings = Settings(stale_s=stale_s, link_s=0.01)
+    """Two ask at once of a replica that takes one: the second is called when it is dispatched, or call_s
+    before, while the first is computed; its chunk is there at 2.02, or 0.02 later."""
+    for stale_s, call_s, age_s in ((0.1, 0.0, 1.02), (0.1, 0.3, 1.3), (0.1, 5.0, 2.0), (9.0, 0.3, 2.02)):
+        settings = Settings(stale_s=stale_s, link_s=0.01, call_s=call_s)
         simulation = Simulation({EDGE: make_replica(1, 0.0, 1.0)}, FIFO, settings)
         outcome = simulation.open([Script("a", 3, (3,))] * 2, [0.0, 0.0])
         assert outcome.robots[1].ages_s == [pytest.approx(age_s)]
@@ -168,6 +177,30 @@ def test_policies_do_not_change_what_is_simulated():
     before = replicas[EDGE].profile.known()
     Simulation(replicas, find(FLEET_POLICIES, "gfair")).open([Script("a", 9, (3,))] * 5, [0.0] * 5)
     assert replicas[EDGE].profile.known() == before
+
+
+def test_a_chunk_that_comes_too_late_is_asked_for_again():
+    """A chunk takes 1 s and is of no use after 1.6 s. Of two that ask at once the second is computed for
+    nobody, as nobody else waits. Where a third asked at 0.6, it goes first, and the second is dropped."""
+    settings, one = Settings(link_s=0.0, within_s=1.6, stale_s=9.0), Script("a", 3, (3,))
+    for asked_s, late, ends_s in (
+        ([0.0, 0.0], [0, 1], [1.1, 3.1]),
+        ([0.0, 0.0, 0.6], [1, 0], [1.1, 2.1, 3.1]),
+    ):
+        simulation = Simulation({EDGE: make_replica(1, 0.0, 1.0)}, FIFO, settings)
+        outcome = simulation.open([one] * len(asked_s), asked_s)
+        assert outcome.late == late and outcome.ends_s == pytest.approx(ends_s)
+
+
+def test_a_replica_is_promised_to_whom_it_called():
+    """The youngest task goes first. The replica is free at 1 and calls the one that waits at 0.7; another, of
+    0.9, is served after it, or before it where nobody is called ahead."""
+    arrivals_s = [0.0, 0.05, 0.9]
+    for call_s, order in ((0.3, ["/r0", "/r1", "/r2"]), (0.0, ["/r0", "/r2", "/r1"])):
+        settings = Settings(link_s=0.0, call_s=call_s, stale_s=0.1)
+        simulation = Simulation({EDGE: make_replica(1, 0.0, 1.0)}, Youngest, settings)
+        outcome = simulation.open([Script("a", 3, (3,))] * 3, arrivals_s)
+        assert [robot for robot, _ in outcome.served] == order
 
 
 def test_a_closed_fleet_has_as_many_tasks_at_once_as_robots():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from fleet_builders import make_replica
 
 from vla_accel_ros.fleet.policies.policy import SERVE
 from vla_accel_ros.fleet.simulator import profiles, traces
+from vla_accel_ros.fleet.simulator.traces import RecordedRound
 from vla_accel_ros.fleet.simulator.workloads import DYNAMIC, STATIC, WORKLOADS, Script, draw
 
 
@@ -61,7 +63,24 @@ def test_recorded_rounds_become_tasks(tmp_path):
     ]
     path = tmp_path / "rounds.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
-    assert traces.load(path) == [Script("fold", 52, (22, 30), 50), Script("pick", 9, (9,), 32)]
+    found = traces.load(path)
+    assert found.scripts == (Script("fold", 52, (22, 30), 50), Script("pick", 9, (9,), 32))
+    assert (found.arrived_s, found.step_s, found.served_s) == (None, None, None)
+
+
+def test_what_is_known_of_recorded_rounds_is_written_and_read(tmp_path):
+    def one(task: str, asked_s: float, **known: Any) -> RecordedRound:
+        return RecordedRound(task, "fold", 5, 50, asked_s=asked_s, step_s=0.05, **known)
+
+    rounds = [one("late", 3.0, served_s=0.3), one("early", 1.0, served_s=0.1), one("late", 4.0, left_s=0.2)]
+    path = tmp_path / "rounds.jsonl"
+    traces.save(path, rounds)
+    found = traces.load(path)
+    assert found == traces.of_rounds(rounds)
+    assert (found.arrived_s, found.step_s, found.lead_s) == ((1.0, 3.0), 0.05, 0.2)
+    assert [script.rounds for script in found.scripts] == [1, 2]
+    assert [script.served_s for script in found.scripts] == [(0.1,), ()]  # of one round it is not known
+    assert found.served_s == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +91,9 @@ def test_recorded_rounds_become_tasks(tmp_path):
         ('{"task": 1, "kind": "a", "actions": 0, "chunk": 5}', "0 actions of a chunk of 5"),
         ('{"task": 1, "kind": "a", "actions": 6, "chunk": 5}', "6 actions of a chunk of 5"),
         ('{"task": 1, "actions": 5, "chunk": 5}', "'kind'"),
+        ('{"task": 1, "kind": "a", "actions": 5, "chunk": 5, "asked_s": -1}', "asked_s is -1"),
+        ('{"task": 1, "kind": "a", "actions": 5, "chunk": 5, "served_s": 0}', "served_s is 0"),
+        ('{"task": 1, "kind": "a", "actions": 5, "chunk": 5, "step_s": NaN}', "step_s is nan"),
     ],
 )
 def test_a_line_that_is_no_round_is_named(tmp_path, line, says):

@@ -33,7 +33,7 @@ def test_recorded_tasks_on_a_profile(tmp_path, capsys):
     trace, profile = tmp_path / "rounds.jsonl", tmp_path / "profile.json"
     trace.write_text('{"task": 1, "kind": "a", "actions": 15, "chunk": 50}\n' * 2)
     profile.write_text('{"profile": {"serve": {"1": 0.1}}}')
-    assert cli.main([*BASE, "--trace", str(trace), "--profile", str(profile), "--json", "-"]) == 0
+    assert cli.main([*BASE, "--workload", str(trace), "--profile", str(profile), "--json", "-"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["rounds"] == 2 and found["latency_s"]["avg"] == pytest.approx(1.0 + 0.1 + 0.005)
 
@@ -59,6 +59,28 @@ def test_what_cannot_be_is_refused_in_a_sentence(options, says, capsys):
     assert says in capsys.readouterr().err
 
 
-def test_a_trace_needs_a_profile(tmp_path, capsys):
-    assert cli.main([*BASE, "--trace", str(tmp_path / "rounds.jsonl")]) == 2
-    assert "give --profile FILE" in capsys.readouterr().err
+def test_recorded_tasks_as_they_were_recorded(tmp_path, capsys):
+    """Two tasks of a round, 1 s apart; each chunk as long as it took, unless a profile is given."""
+    trace, profile = tmp_path / "rounds.jsonl", tmp_path / "profile.json"
+    same = {"kind": "a", "actions": 20, "chunk": 50, "step_s": 0.05}
+    lines = [{"task": n, "asked_s": at_s, "served_s": s, **same} for n, at_s, s in ((1, 5, 0.4), (2, 6, 0.2))]
+    trace.write_text("\n".join(map(json.dumps, lines)))
+    profile.write_text('{"profile": {"serve": {"1": 0.1}}}')
+    asked = (*BASE, "--workload", str(trace), "--json", "-")
+    for options, served_s in (((), (0.4, 0.2)), (("--profile", str(profile)), (0.1, 0.1))):
+        assert cli.main([*asked, *options]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["latency_s"]["avg"] == pytest.approx(1.005 + sum(served_s) / 2)
+        assert found["run_s"] == pytest.approx(1.0 + 1.005 + served_s[1])
+    assert cli.main([*asked, "--replicas", "edge:2"]) == 0  # half of the median of what they took
+    assert json.loads(capsys.readouterr().out)["latency_s"]["avg"] == pytest.approx(1.005 + 0.15)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("rounds.jsonl", "give --profile FILE"), ("none", "is no file and none of libero_pi05")],
+)
+def test_a_trace_without_durations_and_a_workload_that_is_none(name, says, tmp_path, capsys):
+    (tmp_path / "rounds.jsonl").write_text('{"task": 1, "kind": "a", "actions": 15, "chunk": 50}\n')
+    assert cli.main([*BASE, "--workload", str(tmp_path / name)]) == 2
+    assert says in capsys.readouterr().err

@@ -303,6 +303,7 @@ class FleetScheduler:
         if old is not None and old.asked.round == request.round:
             old.asked, old.until_s, old.observed_s, old.calling = request, until_s, now_s - age_s, False
             old.request.priority = self._priority(robot, request)
+            old.request.submitted_s, old.request.within_s = now_s, within_s
             return
         if old is not None:
             robot.counts.replaced += 1

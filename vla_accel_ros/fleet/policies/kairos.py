@@ -20,6 +20,9 @@ from vla_accel_ros.fleet.task import Task
 
 SHORTEST_S = 1e-3
 """What any execution is taken to last at least, so that scaling it lifts it."""
+LONGEST_S = 1e6
+"""Scaled executions that are longer are all alike. One number says bucket and execution: a pair for each of a
+thousand requests would be work for the garbage collector in each decision."""
 
 
 class HighestWaitRatio(InOrder):
@@ -51,20 +54,29 @@ class HighestWaitRatio(InOrder):
         self._first_wait, self._open_wait = first_wait, open_wait
         self._first_execution_s = first_execution_s
 
-    def keys(self, ready: Sequence[Request], now_s: float) -> Sequence[tuple[int, float]]:
-        buckets, ageing, first_s, ratio = self._buckets, self._ageing, self._first_execution_s, self.ratio
-        top, keys = buckets - 1, []
+    def keys(self, ready: Sequence[Request], now_s: float) -> Sequence[float]:
+        buckets, ageing, first_s = self._buckets, self._ageing, self._first_execution_s
+        as_recorded, ratio = not (self._first_wait or self._open_wait), self.ratio
+        top, keys = 1 - buckets, []
         for request in ready:
             task = request.task
             skipped, execution_s = task.skipped, task.last_execution_s
-            bucket = int(ratio(task, now_s) * buckets)
+            if as_recorded:  # Task.wait_ratio, for a thousand tasks in each decision
+                life_s, waited_s = now_s - task.began_s, task.waited_s
+                share = 0.0 if life_s <= 0.0 else waited_s / life_s if waited_s < life_s else 1.0
+            else:
+                share = ratio(task, now_s)
+            bucket = -int(share * buckets)
             if skipped >= ageing:
-                bucket += -(-skipped // ageing)
+                bucket -= -(-skipped // ageing)
             if execution_s is None:
                 execution_s = first_s
             elif execution_s < SHORTEST_S:
                 execution_s = SHORTEST_S
-            keys.append((-bucket if bucket < top else -top, -execution_s * (1 + skipped)))
+            scaled_s = execution_s * (1 + skipped)
+            if bucket < top:
+                bucket = top
+            keys.append(bucket * LONGEST_S - (scaled_s if scaled_s < LONGEST_S else LONGEST_S))
         return keys
 
     def ratio(self, task: Task, now_s: float) -> float:

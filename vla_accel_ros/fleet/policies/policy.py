@@ -2,13 +2,15 @@
 
 It is the engine's `Policy` and one hook more. A lane is a replica, a request an ACT whose `task` is a
 fleet.task.Task, and a micro-batch of stage SERVE is a chunk for each of its requests. Its owner asks `next`
-for every idle replica when something came or ended, calls `Task.dispatched` for what it is given, `ran` when
-the answers are there, and `ended` when a task is over.
+for every idle replica when something came or ended, calls `Task.dispatched` for what it dispatches and says
+so in `Request.begun`, calls `ran` when the answers are there, and `ended` when a task is over. It may ask
+more often than it dispatches: only who waited while others were dispatched counts as passed over.
 
 All built-in policies differ in `keys` alone. Emergencies go before everything and share a batch with nobody
-else, since a larger batch takes longer. Higher priorities go before lower ones. Who was passed over for
-`patience` times as long as a round of all that wait takes goes before its equals, so that nobody of the
-highest priority waits for ever. Equals go in order of submission.
+else, since a larger batch takes longer. Who cannot be answered in time (Request.within_s) any more is passed
+by while there are others: the chunk would be computed for nobody. Higher priorities go before lower ones. Who
+was passed over for `patience` times as long as a round of all that wait takes goes before its equals, so that
+nobody of the highest priority waits for ever. Equals go in order of submission.
 """
 
 from __future__ import annotations
@@ -77,6 +79,7 @@ class InOrder:
             raise ValueError(f"patience is {patience}; give a number above 0.")
         self._replicas, self._patience = setup.replicas, patience
         self._running: dict[str, tuple[MicroBatch, float]] = {}  # and when its answers are expected
+        self._chosen: dict[str, tuple[MicroBatch, float]] = {}  # the last of each replica, and when
 
     def keys(self, ready: Sequence[Request], now_s: float) -> Sequence[Any]:
         """Of each request; the smallest goes first."""
@@ -89,11 +92,16 @@ class InOrder:
         self._running.pop(lane, None)
         if not ready:
             return None
-        replica, priorities = self._replicas[lane], [priority_of(request) for request in ready]
+        self._count_passed(ready)
+        replica, priorities = self._replicas[lane], priorities_of(ready)
         waiting, emergency = ready, max(priorities) >= EMERGENCY
         if emergency:
             waiting = [one for one, priority in zip(ready, priorities, strict=True) if priority >= EMERGENCY]
             priorities = [priority for priority in priorities if priority >= EMERGENCY]
+        else:
+            in_time = self._in_time(replica, ready, now_s)
+            if 0 < len(in_time) < len(ready):
+                waiting, priorities = in_time, priorities_of(in_time)
         left = self._served_sooner(lane, len(waiting), now_s)
         count = min(replica.limit, len(waiting) - left)
         if count < 1:
@@ -102,9 +110,8 @@ class InOrder:
         most = self._patience * math.ceil(len(waiting) / replica.limit)
         order = _first(left + count, waiting, priorities, keys, most)
         batch = MicroBatch(SERVE, tuple(waiting[index] for index in order[left:]), steps=0)
-        for request in ready:
-            request.task.skipped += 1  # of those in the batch it is set to 0 when they are dispatched
         self._running[lane] = batch, now_s + replica.serves_s(count)
+        self._chosen[lane] = batch, now_s
         return batch
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
@@ -124,6 +131,20 @@ class InOrder:
 
     def ended(self, task: Task, now_s: float) -> None:
         pass
+
+    def _count_passed(self, ready: Sequence[Request]) -> None:
+        """Those that waited already when others were chosen that were dispatched since."""
+        for lane, (batch, chosen_s) in tuple(self._chosen.items()):
+            if any(request.begun for request in batch.requests):
+                del self._chosen[lane]
+                for request in ready:
+                    if request.submitted_s <= chosen_s:
+                        request.task.skipped += 1
+
+    def _in_time(self, replica: ReplicaProfile, ready: Sequence[Request], now_s: float) -> Sequence[Request]:
+        """Those that a batch of as many answers within their time."""
+        answer_s = now_s + replica.serves_s(min(replica.limit, len(ready)))
+        return [request for request in ready if request.submitted_s + request.within_s >= answer_s]
 
     def _served_sooner(self, lane: str, waiting: int, now_s: float) -> int:
         """How many of those who are first in line other replicas answer before this one would (Kairos,
@@ -153,17 +174,19 @@ class InOrder:
         return expected_s if now_s < expected_s else now_s + max(now_s - expected_s, 1e-3)
 
 
-def priority_of(request: Request) -> int:
-    """The request's own, or its task's if that is higher."""
-    own, tasks = request.priority, request.task.priority
-    return own if own > tasks else tasks
+def priorities_of(requests: Sequence[Request]) -> list[int]:
+    """Of each its own, or its task's if that is higher."""
+    return [
+        request.priority if request.priority > request.task.priority else request.task.priority
+        for request in requests
+    ]
 
 
 def _first(
     count: int, waiting: Sequence[Request], priorities: Sequence[int], keys: Sequence[Any], most: float
 ) -> list[int]:
     """Indices of the first so many: by priority, then those skipped more often than `most`, then by key."""
-    late = most < math.inf and any(request.task.skipped > most for request in waiting)
+    late = most < math.inf and max([request.task.skipped for request in waiting]) > most
     if late or max(priorities) > min(priorities):
         keys = [
             (-priority, 0, 0) if request.task.skipped > most else (-priority, 1, key)

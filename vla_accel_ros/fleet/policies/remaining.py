@@ -8,6 +8,7 @@ the next.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import sqrt
 
 from vla_accel_ros.engine.request import Request
 from vla_accel_ros.fleet.policies.policy import PATIENCE, FleetSetup, InOrder
@@ -16,6 +17,8 @@ from vla_accel_ros.fleet.task import Task
 
 FIRST_EXECUTION_S = 1.0
 """Of a chunk where none was executed yet."""
+CALM = 1e9
+"""Added for requests that can wait for the next batch; more than any number of rounds."""
 
 
 class Remaining(InOrder):
@@ -25,18 +28,17 @@ class Remaining(InOrder):
         super().__init__(setup, patience)
         self._rounds = Rounds()
 
-    def keys(self, ready: Sequence[Request], now_s: float) -> Sequence[tuple[bool, float]]:
-        left, key = self._rounds.left, self.key
+    def keys(self, ready: Sequence[Request], now_s: float) -> Sequence[float]:
+        tasks = [request.task for request in ready]
         calm_s = now_s + max(one.serves_s(one.limit) for one in self._replicas.values())
-        keys = []
-        for request in ready:
-            task = request.task
-            rounds = left(task.kind, task.rounds)
-            keys.append((task.runs_out_s > calm_s, key(task, rounds, now_s)))
-        return keys
+        keys = self.order(tasks, self._rounds.left_of(tasks), now_s)
+        return [
+            key if task.runs_out_s <= calm_s else CALM + key for task, key in zip(tasks, keys, strict=True)
+        ]
 
-    def key(self, task: Task, left: float, now_s: float) -> float:
-        """left: rounds that the task is expected to need."""
+    def order(self, tasks: Sequence[Task], left: Sequence[float], now_s: float) -> Sequence[float]:
+        """Of each task a number, not negative; the smallest goes first. left: rounds that each is expected to
+        need."""
         raise NotImplementedError
 
     def ended(self, task: Task, now_s: float) -> None:
@@ -48,15 +50,23 @@ class GatedFair(Remaining):
     """Remaining rounds over the square of the slowdown: how many times as long the task will take as it would
     alone, if it takes no longer from now on."""
 
-    def key(self, task: Task, left: float, now_s: float) -> float:
-        each_s = task.moved_s / task.rounds if task.rounds else FIRST_EXECUTION_S
-        slowdown = 1.0 + (now_s - task.began_s) / max(1e-3, (task.rounds + left) * each_s)
-        return left / slowdown**2
+    def order(self, tasks: Sequence[Task], left: Sequence[float], now_s: float) -> Sequence[float]:
+        found = []
+        for task, rounds_left in zip(tasks, left, strict=True):
+            rounds = task.rounds
+            each_s = task.moved_s / rounds if rounds else FIRST_EXECUTION_S
+            whole_s = (rounds + rounds_left) * each_s
+            slowdown = 1.0 + (now_s - task.began_s) / (whole_s if whole_s > 1e-3 else 1e-3)
+            found.append(rounds_left / (slowdown * slowdown))
+        return found
 
 
 class AgedRemaining(Remaining):
     """Remaining rounds over the square root of the task's age, halved once it has begun: a task four times as
     old may need twice the work, and an arm that moves is kept moving rather than another one begun."""
 
-    def key(self, task: Task, left: float, now_s: float) -> float:
-        return (0.5 if task.rounds else 1.0) * left / (1.0 + now_s - task.began_s) ** 0.5
+    def order(self, tasks: Sequence[Task], left: Sequence[float], now_s: float) -> Sequence[float]:
+        return [
+            (0.5 if task.rounds else 1.0) * rounds_left / sqrt(1.0 + now_s - task.began_s)
+            for task, rounds_left in zip(tasks, left, strict=True)
+        ]

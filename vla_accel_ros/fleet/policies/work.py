@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 
+from vla_accel_ros.fleet.task import Task
+
 TASKS, KINDS = 64, 1024
 FIRST = 16
 LONGEST = 4096
@@ -47,6 +49,17 @@ class Rounds:
         if known is not None:
             return known[done] if done < len(known) else 1.0 + done - len(known)
         return max(self._left_of_new(done), self._most(kind, done) - done)
+
+    def left_of(self, tasks: Iterable[Task]) -> list[float]:
+        """Of each; as `left`, for a thousand in each decision."""
+        known_of, left, found = self._left.get, self.left, []
+        for task in tasks:
+            known = known_of(task.kind)
+            if known is not None and task.rounds < len(known):
+                found.append(known[task.rounds])
+            else:
+                found.append(left(task.kind, task.rounds))
+        return found
 
     def _left_of_new(self, done: int) -> float:
         known = self._left_of_all

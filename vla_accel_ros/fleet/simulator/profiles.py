@@ -13,6 +13,7 @@ from typing import Any
 
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.fleet.policies.policy import SERVE, ReplicaProfile
+from vla_accel_ros.fleet.simulator.traces import Trace
 from vla_accel_ros.fleet.simulator.workloads import Workload
 
 
@@ -40,6 +41,14 @@ def load(path: Path, faster: float = 1.0, network_s: float = 0.0) -> ReplicaProf
             f'{{"profile": {{"{SERVE}": {{"1": SECONDS, ...}}}}}}.'
         ) from error
     return ReplicaProfile(limit, profile, network_s)
+
+
+def recorded(trace: Trace, faster: float = 1.0, network_s: float = 0.0) -> ReplicaProfile:
+    """A replica that takes one request at a time, for the median of what chunks took. Raises ValueError for a
+    trace that does not tell it."""
+    if trace.served_s is None:
+        raise ValueError("the trace says nothing of durations; give --profile FILE as well.")
+    return ReplicaProfile(1, Profile({(SERVE, 1): trace.served_s / faster}), network_s)
 
 
 def to_json(known: Mapping[tuple[str, int], float]) -> dict[str, Any]:

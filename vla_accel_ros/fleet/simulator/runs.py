@@ -22,11 +22,13 @@ Make = Callable[[FleetSetup], FleetPolicy]
 @dataclass(frozen=True)
 class Load:
     """What a fleet does. scripts: tasks at the horizon that is simulated. static: the same at static
-    horizons, which loads are relative to. seed: of the arrivals."""
+    horizons, which loads are relative to. seed: of the arrivals. arrived_s: when tasks came, if that was
+    recorded."""
 
     scripts: Sequence[Script]
     static: Sequence[Script]
     seed: int = 0
+    arrived_s: Sequence[float] | None = None
 
     @classmethod
     def of(cls, workload: Workload, seed: int, horizon: str = STATIC, tasks: int | None = None) -> Load:
@@ -46,13 +48,20 @@ class Load:
 def open_loop(
     what: Load,
     make: Make,
-    load: float,
+    load: float | None,
     replicas: Mapping[str, ReplicaProfile],
     settings: Settings | None = None,
 ) -> Outcome:
-    """Tasks come by themselves, each with its robot."""
-    first = next(iter(replicas.values()))
-    return Simulation(replicas, make, settings).open(what.scripts, what.arrivals_s(load, first).tolist())
+    """Tasks come by themselves, each with its robot. load: None for when they were recorded. Raises
+    ValueError where they were not."""
+    if load is not None:
+        first = next(iter(replicas.values()))
+        arrivals_s = what.arrivals_s(load, first).tolist()
+    elif what.arrived_s is not None:
+        arrivals_s = list(what.arrived_s)
+    else:
+        raise ValueError("when the tasks came was not recorded; give a load.")
+    return Simulation(replicas, make, settings).open(what.scripts, arrivals_s)
 
 
 def closed_fleet(

@@ -1,9 +1,13 @@
 """Discrete events of a fleet: robots ask, a policy chooses, replicas compute, robots move.
 
 A request reaches the scheduler link_s after the robot observed, and an answer the robot link_s after it is
-there. An observation that is older than stale_s at dispatch is taken anew, which costs the batch twice
-link_s. A replica takes one batch at a time, from its dispatch until its answers are back; a batch takes what
-its profile says, exactly. All is determined by what is given: no clock, no chance.
+there. An observation that is older than stale_s at dispatch is taken anew: the robot is called call_s before
+the replica is free, as the scheduler of a fleet does it, or, where the replica was idle, at dispatch, which
+costs the batch twice link_s. A replica that takes one request at a time is promised to whom it called. A
+chunk that is later than within_s is of no use: its request is dropped, computed or not, and its robot asks
+anew at once. A replica takes one batch at a time, from its dispatch until its answers are back; a batch takes
+what its profile says, exactly, or where scripts say it, as long as the longest of them. All is determined by
+what is given: no clock, no chance.
 """
 
 from __future__ import annotations
@@ -20,28 +24,30 @@ from vla_accel_ros.fleet.simulator.robot import Robot
 from vla_accel_ros.fleet.simulator.workloads import Script
 from vla_accel_ros.fleet.task import Task
 
-REQUEST, ANSWER, END, WAKE = range(4)
+REQUEST, ANSWER, END, WAKE, LATE, CALL = range(6)
 
 
 @dataclass(frozen=True)
 class Settings:
     """rate_hz: of actions. lead_s: a robot asks when so much motion is left; None: what a request takes when
-    it is alone. link_s: between robot and scheduler, one way. stale_s: see the module. elastic: a robot
-    without a new chunk goes on beyond the horizon, to the end of its chunk. Raises ValueError for what cannot
-    be."""
+    it is alone. link_s: between robot and scheduler, one way. stale_s, call_s, within_s: see the module.
+    elastic: a robot without a new chunk goes on beyond the horizon, to the end of its chunk. Raises
+    ValueError for what cannot be."""
 
     rate_hz: float = 30.0
     lead_s: float | None = None
     link_s: float = 0.0025
-    stale_s: float = 0.1
+    stale_s: float = 0.2
     elastic: bool = False
+    call_s: float = 0.1
+    within_s: float = math.inf
 
     def __post_init__(self) -> None:
         if not 0 < self.rate_hz < math.inf:
             raise ValueError(
                 f"rate_hz is {self.rate_hz}; robots execute a positive number of actions a second."
             )
-        for name in ("lead_s", "link_s", "stale_s"):
+        for name in ("lead_s", "link_s", "stale_s", "call_s", "within_s"):
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise ValueError(f"{name} is {value}; give 0 or more seconds.")
@@ -50,13 +56,17 @@ class Settings:
 @dataclass
 class Outcome:
     """Of a run. robots: one for each task, in order of their ends, and when they ended. busy_s: of each
-    replica's GPU. batches: their sizes. ended_s: of the last task."""
+    replica's GPU. batches: their sizes. served: of each chunk its robot and the round of its task, in order
+    of dispatch. late: requests that were dropped before they were computed, and afterwards. ended_s: of the
+    last task."""
 
     robots: list[Robot] = field(default_factory=list)
     ends_s: list[float] = field(default_factory=list)
     busy_s: dict[str, float] = field(default_factory=dict)
     batches: list[int] = field(default_factory=list)
+    served: list[tuple[str, int]] = field(default_factory=list)
     requests: int = 0
+    late: list[int] = field(default_factory=lambda: [0, 0])
     ended_s: float = 0.0
 
 
@@ -86,6 +96,8 @@ class Simulation:
         self._number = 0
         self._pending: dict[Request, Robot] = {}
         self._idle = dict.fromkeys(self._replicas, True)
+        self._computed = dict.fromkeys(self._replicas, (-math.inf, -math.inf))  # the last batch: from, to
+        self._called: dict[str, Request] = {}  # whom a replica is promised to
         self._wakes_s = math.inf
         self._next_tasks: list[Script] = []
         self.outcome = Outcome(busy_s=dict.fromkeys(self._replicas, 0.0))
@@ -119,6 +131,7 @@ class Simulation:
 
     def _run(self) -> Outcome:
         happened = {REQUEST: self._asked, ANSWER: self._answered, END: self._ended, WAKE: self._woken}
+        happened |= {LATE: self._late, CALL: self._call}
         events = self._events
         while events:
             now_s = events[0][0]
@@ -135,14 +148,16 @@ class Simulation:
         executed_s, left_s = robot.told(sent_s)
         robot.task.told(now_s, executed_s, left_s, robot.stalled_s)
         request = Request(ACT, robot.name, task=robot.task, priority=robot.task.priority)
-        request.submitted_s = now_s
+        request.submitted_s, request.within_s = now_s, self._settings.within_s
         self._pending[request] = robot
+        if math.isfinite(request.within_s):
+            self._push(now_s + request.within_s, LATE, request)
         self.outcome.requests += 1
 
     def _dispatch(self, now_s: float) -> None:
         for lane, idle in self._idle.items():
             if idle and self._pending:
-                batch = self.policy.next(lane, tuple(self._pending), now_s)
+                batch = self._next(lane, now_s)
                 if batch is not None:
                     self._serve(lane, batch, now_s)
         if self._pending and any(self._idle.values()):
@@ -151,27 +166,54 @@ class Simulation:
                 self._wakes_s = wakes_s
                 self._push(wakes_s, WAKE, None)
 
+    def _next(self, lane: str, now_s: float) -> MicroBatch | None:
+        called = self._called.pop(lane, None)
+        if called in self._pending:
+            return MicroBatch(SERVE, (called,), steps=0)
+        return self.policy.next(lane, tuple(self._pending), now_s)
+
+    def _call(self, lane: str, now_s: float) -> None:
+        """The replica is soon free: whose observation went stale is called now, as the policy chooses."""
+        waiting = tuple(self._pending)
+        batch = self.policy.next(lane, waiting, now_s) if waiting and not self._idle[lane] else None
+        if batch is not None:
+            (request,) = batch.requests
+            if now_s - self._pending[request].observed_s > self._settings.stale_s:
+                self._called[lane] = request
+
     def _serve(self, lane: str, batch: MicroBatch, now_s: float) -> None:
         settings, replica = self._settings, self._replicas[lane]
         robots, begins_s = [self._pending.pop(request) for request in batch.requests], now_s
+        for request in batch.requests:
+            request.begun = True
+        began_s, freed_s = self._computed[lane]
+        called_s = now_s if freed_s < now_s else max(began_s, now_s - settings.call_s)
         for robot in robots:
             robot.task.dispatched(now_s)
             if now_s - robot.observed_s > settings.stale_s:
-                robot.observe(now_s + settings.link_s)
-                begins_s = now_s + 2 * settings.link_s
-        computes_s = replica.profile.expected_s(SERVE, len(robots), math.nan)
+                robot.observe(max(robot.observed_s, called_s + settings.link_s))
+                begins_s = max(now_s, called_s + 2 * settings.link_s)
+        self.outcome.served += [(robot.name, robot.rounds) for robot in robots]
+        computes_s = _recorded_s(robots) or replica.profile.expected_s(SERVE, len(robots), math.nan)
         self._idle[lane] = False
         self.outcome.busy_s[lane] += computes_s
         self.outcome.batches.append(len(robots))
         done_s = begins_s + replica.network_s + computes_s
         self._push(done_s, ANSWER, (lane, batch, robots, now_s))
+        if replica.limit == 1 and settings.call_s > 0.0:
+            self._push(max(now_s, done_s - settings.call_s), CALL, lane)
 
     def _answered(self, of: tuple[str, MicroBatch, list[Robot], float], now_s: float) -> None:
         lane, batch, robots, began_s = of
-        self._idle[lane] = True
+        self._idle[lane], self._computed[lane] = True, (began_s, now_s)
         self.policy.ran(batch, now_s - began_s)
-        for robot in robots:
+        for request, robot in zip(batch.requests, robots, strict=True):
             comes_s = now_s + self._settings.link_s
+            if now_s - request.submitted_s > request.within_s:
+                robot.task.failed()
+                self.outcome.late[1] += 1
+                self._ask(robot, now_s)
+                continue
             robot.task.answered(now_s, robot.receive(comes_s))
             if robot.done:
                 self._push(robot.stops_s, END, robot)
@@ -185,5 +227,16 @@ class Simulation:
         if self._next_tasks:
             self._begin(self._next_tasks.pop(), robot.name, robot.task.number + 1, now_s)
 
+    def _late(self, request: Request, now_s: float) -> None:
+        robot = self._pending.pop(request, None)
+        if robot is not None:
+            self.outcome.late[0] += 1
+            self._ask(robot, now_s)
+
     def _woken(self, _: None, now_s: float) -> None:
         self._wakes_s = math.inf
+
+
+def _recorded_s(robots: Sequence[Robot]) -> float:
+    """The longest of these chunks; 0 where none was recorded."""
+    return max(robot.script.serves_s(robot.rounds) or 0.0 for robot in robots)

@@ -1,41 +1,138 @@
-"""Recorded tasks: JSON lines, one for each round.
+"""Recorded tasks: JSON lines, one for each round, which `vla fleet-trace` makes of bags.
 
-    {"task": "night/3", "kind": "fold the towel", "actions": 22, "chunk": 50}
+    {"task": "/left/4f1c/3", "kind": "fold the towel", "actions": 22, "chunk": 50, "robot": "/left",
+     "round": 0, "asked_s": 12.31, "left_s": 0.21, "queued_s": 0.05, "served_s": 0.11, "age_s": 0.24,
+     "step_s": 0.0333}
 
-Rounds of a task stand in their order; those of several tasks may alternate. actions: how many of the chunk
-were executed. chunk: how many it had. Tasks come in the order in which they began.
+task: of one robot; rounds of a task stand in their order, those of several may alternate. kind: the
+instruction. actions: how many of the chunk were executed. chunk: how many it had.
+The others may be missing. robot, round: whose, and its number in the task. asked_s: when its first attempt
+came, after the first request of all. left_s: how much motion was left then. queued_s: until it was
+dispatched. served_s: from there to its answer. age_s: of its observation when it was answered. step_s:
+between two actions.
 """
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from vla_accel_ros.fleet.simulator.workloads import Script
 
+_SECONDS = ("asked_s", "left_s", "queued_s", "served_s", "age_s", "step_s")
 
-def load(path: Path) -> list[Script]:
+
+@dataclass(frozen=True)
+class RecordedRound:
+    """A line; see the module. Raises ValueError for what cannot be."""
+
+    task: str
+    kind: str
+    actions: int
+    chunk: int
+    robot: str = ""
+    round: int = 0
+    asked_s: float | None = None
+    left_s: float | None = None
+    queued_s: float | None = None
+    served_s: float | None = None
+    age_s: float | None = None
+    step_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.actions <= self.chunk:
+            raise ValueError(f"{self.actions} actions of a chunk of {self.chunk}")
+        for name in _SECONDS:
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name} is {value}")
+        for name in ("served_s", "step_s"):
+            if getattr(self, name) == 0:
+                raise ValueError(f"{name} is 0")
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Tasks in the order in which they began. arrived_s: when each did; None where a line does not tell it.
+    step_s, lead_s, served_s: medians of the time between actions, of the motion that was left when a robot
+    asked for another chunk, and of what a chunk took; None where no line tells it."""
+
+    scripts: tuple[Script, ...]
+    arrived_s: tuple[float, ...] | None = None
+    step_s: float | None = None
+    lead_s: float | None = None
+    served_s: float | None = None
+
+
+def load(path: Path) -> Trace:
     """The tasks of a file. Raises ValueError for a file with none, or for a line that is no round."""
-    rounds: dict[str, list[int]] = {}
-    kinds: dict[str, str] = {}
-    chunks: dict[str, int] = {}
+    rounds = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            found = json.loads(line)
-            task, actions, chunk = str(found["task"]), int(found["actions"]), int(found["chunk"])
-            if not 1 <= actions <= chunk:
-                raise ValueError(f"{actions} actions of a chunk of {chunk}")
-            kind = str(found["kind"])
-        except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(
-                f"{path}, line {number}: {error!r}; let it have a task, its kind, and how many "
-                "actions of a chunk were executed."
-            ) from error
-        kinds.setdefault(task, kind)
-        chunks[task] = max(chunk, chunks.get(task, 0))
-        rounds.setdefault(task, []).append(actions)
+        if line.strip():
+            try:
+                rounds.append(_round(json.loads(line)))
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise ValueError(
+                    f"{path}, line {number}: {error!r}; let it have a task, its kind, and how many "
+                    "actions of a chunk were executed."
+                ) from error
     if not rounds:
         raise ValueError(f"{path} has no round; record one or more.")
-    return [Script(kinds[task], sum(each), tuple(each), chunks[task]) for task, each in rounds.items()]
+    return of_rounds(rounds)
+
+
+def of_rounds(rounds: Iterable[RecordedRound]) -> Trace:
+    """The tasks of one or more rounds."""
+    tasks: dict[str, list[RecordedRound]] = {}
+    for one in rounds:
+        tasks.setdefault(one.task, []).append(one)
+    began = {name: _known([of[0].asked_s]) for name, of in tasks.items()}
+    timed = all(began.values())
+    names = sorted(tasks, key=lambda name: began[name]) if timed else list(tasks)
+    every = [one for of in tasks.values() for one in of]
+    later = [one.left_s for of in tasks.values() for one in of[1:]]
+    return Trace(
+        tuple(_script(tasks[name]) for name in names),
+        tuple(began[name][0] for name in names) if timed else None,
+        _median(one.step_s for one in every),
+        _median(later),
+        _median(one.served_s for one in every),
+    )
+
+
+def save(path: Path, rounds: Iterable[RecordedRound]) -> None:
+    """Write a file; what is not known is left out."""
+    with path.open("w") as file:
+        for one in rounds:
+            fields = {name: value for name, value in asdict(one).items() if value is not None}
+            file.write(json.dumps(fields) + "\n")
+
+
+def _round(found: dict[str, Any]) -> RecordedRound:
+    seconds = {name: float(found[name]) for name in _SECONDS if found.get(name) is not None}
+    return RecordedRound(
+        str(found["task"]), str(found["kind"]), int(found["actions"]), int(found["chunk"]),
+        str(found.get("robot", "")), int(found.get("round", 0)), **seconds,
+    )  # fmt: skip
+
+
+def _script(rounds: list[RecordedRound]) -> Script:
+    actions = tuple(one.actions for one in rounds)
+    served = _known(one.served_s for one in rounds)
+    chunk = max(one.chunk for one in rounds)
+    whole = tuple(served) if len(served) == len(rounds) else ()
+    return Script(rounds[0].kind, sum(actions), actions, chunk, whole)
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = _known(values)
+    return median(known) if known else None

@@ -33,12 +33,14 @@ REAL = ((0.38, 1.0, 1.0), (0.42, 1.0, 1.5), (0.2, 1.5, 2.8))
 @dataclass(frozen=True)
 class Script:
     """One task of one robot: `actions` in all; of the chunk of round j, horizons[j] are executed before the
-    next (the last of them from then on). chunk: actions of a chunk. Raises ValueError for what cannot be."""
+    next (the last of them from then on). chunk: actions of a chunk. served_s: how long each chunk is
+    computed, where that was recorded. Raises ValueError for what cannot be."""
 
     kind: str
     actions: int
     horizons: Sequence[int]
     chunk: int = 50
+    served_s: Sequence[float] = ()
 
     def __post_init__(self) -> None:
         if (
@@ -55,6 +57,10 @@ class Script:
     def horizon(self, number: int) -> int:
         """Of the round with that number, from 0."""
         return self.horizons[min(number, len(self.horizons) - 1)]
+
+    def serves_s(self, number: int) -> float | None:
+        """How long the chunk of that round is computed, if it was recorded."""
+        return self.served_s[min(number, len(self.served_s) - 1)] if self.served_s else None
 
     @property
     def rounds(self) -> int:

@@ -1,13 +1,15 @@
 """`vla fleet-sim`: how a scheduling policy would serve a fleet of robots, in simulated time.
 
-Named workloads come with assumed durations of batches; --profile gives measured ones. Nothing here says how
-fast a GPU is or how well a model acts: what is compared is the order in which robots are served.
+Named workloads come with assumed durations of batches, recorded ones with what each chunk took; --profile
+gives measured ones. Nothing here says how fast a GPU is or how well a model acts: what is compared is the
+order in which robots are served.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +33,22 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the subcommand."""
     parser = subcommand(subparsers, "fleet-sim", "simulate how a policy serves a fleet of robots", run)
     add = parser.add_argument
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--workload", choices=tuple(WORKLOADS), help="tasks of a named workload")
-    what.add_argument(
-        "--trace", type=Path, help="recorded tasks: a JSON line for each round; needs --profile"
-    )
+    add(
+        "--workload", required=True, metavar="NAME|FILE",
+        help=f"tasks: {', '.join(WORKLOADS)}, or a file of recorded ones (vla fleet-trace)",
+    )  # fmt: skip
     add("--policy", default="fifo", help=f"who is served next, such as {', '.join(names(FLEET_POLICIES))}")
     amount = parser.add_mutually_exclusive_group()
-    amount.add_argument("--load", type=float, help="arrivals; 1 = what a replica serves (default: 1)")
+    amount.add_argument(
+        "--load", type=float, help="arrivals; 1 = what a replica serves (default: 1, or as recorded)"
+    )
     amount.add_argument(
         "--robots", type=int, help="robots that do the tasks back to back, instead of arrivals"
     )
     add("--tasks", type=int, help="how many (default: the workload's)")
     add("--seed", type=int, default=0, help="of tasks and arrivals (default: %(default)s)")
     add("--horizon", choices=HORIZONS, default=STATIC, help="of a workload's chunks (default: %(default)s)")
-    add("--profile", type=Path, help="JSON of what a batch takes (default: assumed for the workload)")
+    add("--profile", type=Path, help="JSON of what a batch takes (default: assumed, or as recorded)")
     add(
         "--replicas", nargs="+", default=["edge"], metavar="NAME[:FASTER[:NETWORK_MS]]",
         help="with how many times the speed, and how far there and back (default: edge)",
@@ -53,7 +56,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add(
         "--lead",
         type=float,
-        help="ask when motion of so many s is left (default: what a request takes alone)",
+        help="ask when motion of so many s is left (default: what a request takes alone, or as recorded)",
     )
     add("--elastic", action="store_true", help="without a new chunk go on beyond the horizon")
     add("--json", type=Path, help="file for all figures, - for standard output")
@@ -61,13 +64,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate, print, write. Raises ValueError for options that cannot be."""
-    replicas = _replicas(arguments)
+    trace = _trace(arguments)
+    replicas = _replicas(arguments, trace)
     make = find(FLEET_POLICIES, arguments.policy)
-    what, settings = _load(arguments), Settings(lead_s=arguments.lead, elastic=arguments.elastic)
+    what, settings = _load(arguments, trace), _settings(arguments, trace)
     if arguments.robots is not None:
         outcome = closed_fleet(what, make, arguments.robots, replicas, settings)
     else:
-        load = 1.0 if arguments.load is None else arguments.load
+        load = 1.0 if arguments.load is None and what.arrived_s is None else arguments.load
         outcome = open_loop(what, make, load, replicas, settings)
     found = {"simulated": True, **_asked(arguments), **figures(outcome)}
     if arguments.json is None or str(arguments.json) != "-":
@@ -81,20 +85,41 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _load(arguments: argparse.Namespace) -> Load:
+def _trace(arguments: argparse.Namespace) -> traces.Trace | None:
+    """The recorded tasks, None of a named workload. Raises ValueError for what is neither."""
+    if arguments.workload in WORKLOADS:
+        return None
+    try:
+        return traces.load(Path(arguments.workload))
+    except FileNotFoundError:
+        raise ValueError(
+            f"--workload {arguments.workload} is no file and none of {', '.join(WORKLOADS)}."
+        ) from None
+
+
+def _load(arguments: argparse.Namespace, trace: traces.Trace | None) -> Load:
     if arguments.tasks is not None and arguments.tasks < 1:
         raise ValueError(f"--tasks is {arguments.tasks}; give 1 or more.")
     if arguments.seed < 0:
         raise ValueError(f"--seed is {arguments.seed}; give 0 or more.")
-    if arguments.trace is None:
+    if trace is None:
         return Load.of(WORKLOADS[arguments.workload], arguments.seed, arguments.horizon, arguments.tasks)
-    scripts = traces.load(arguments.trace)[: arguments.tasks]
-    return Load(scripts, scripts, arguments.seed)
+    scripts = trace.scripts[: arguments.tasks]
+    if arguments.profile is not None or any(":" in word for word in arguments.replicas):
+        scripts = tuple(replace(script, served_s=()) for script in scripts)
+    arrived_s = None if trace.arrived_s is None else trace.arrived_s[: arguments.tasks]
+    return Load(scripts, scripts, arguments.seed, arrived_s)
 
 
-def _replicas(arguments: argparse.Namespace) -> dict[str, ReplicaProfile]:
-    if arguments.profile is None and arguments.workload is None:
-        raise ValueError("--trace says nothing of durations; give --profile FILE as well.")
+def _settings(arguments: argparse.Namespace, trace: traces.Trace | None) -> Settings:
+    if trace is None:
+        return Settings(lead_s=arguments.lead, elastic=arguments.elastic)
+    lead_s = trace.lead_s if arguments.lead is None else arguments.lead
+    rate_hz = Settings().rate_hz if trace.step_s is None else 1.0 / trace.step_s
+    return Settings(rate_hz, lead_s, elastic=arguments.elastic)
+
+
+def _replicas(arguments: argparse.Namespace, trace: traces.Trace | None) -> dict[str, ReplicaProfile]:
     replicas = {}
     for word in arguments.replicas:
         name, *rest = word.split(":")
@@ -107,7 +132,7 @@ def _replicas(arguments: argparse.Namespace) -> dict[str, ReplicaProfile]:
                 f"--replicas {word}: give a name of its own, and perhaps how many times as fast it is, and "
                 "ms of network there and back, such as cloud:2.5:200."
             ) from None
-        replicas[name] = _replica(arguments, faster, network_ms / 1e3)
+        replicas[name] = _replica(arguments, trace, faster, network_ms / 1e3)
     return replicas
 
 
@@ -116,16 +141,19 @@ def _numbers(words: list[str]) -> tuple[float, float]:
     return faster, network_ms
 
 
-def _replica(arguments: argparse.Namespace, faster: float, network_s: float) -> ReplicaProfile:
-    if arguments.profile is None:
-        return profiles.assumed(WORKLOADS[arguments.workload], faster, network_s)
-    return profiles.load(arguments.profile, faster, network_s)
+def _replica(
+    arguments: argparse.Namespace, trace: traces.Trace | None, faster: float, network_s: float
+) -> ReplicaProfile:
+    if arguments.profile is not None:
+        return profiles.load(arguments.profile, faster, network_s)
+    if trace is not None:
+        return profiles.recorded(trace, faster, network_s)
+    return profiles.assumed(WORKLOADS[arguments.workload], faster, network_s)
 
 
 def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
     names = (
         "workload",
-        "trace",
         "policy",
         "load",
         "robots",

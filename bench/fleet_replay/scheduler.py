@@ -1,0 +1,109 @@
+"""The node fleet_scheduler with a replica that takes as long for each chunk as a file of recorded tasks says.
+
+    python bench/fleet_replay/scheduler.py TASKS --ros-args -p policy:=kairos ...
+
+Everything but the replica is the node's own. The robot /rN does task N.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import uuid
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.extensions import FLEET_POLICIES, find
+from vla_accel_ros.fleet.admission import Rules
+from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
+from vla_accel_ros.fleet.replicas.replica import SERVE, Served
+from vla_accel_ros.fleet.scheduler import FleetScheduler, Ports, Settings
+from vla_accel_ros.fleet.simulator import traces
+from vla_accel_ros.fleet.simulator.traces import Trace
+from vla_accel_ros.nodes.declare import value
+from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.fleet.node import LOOK_HZ, STEP_HZ, FleetSchedulerNode
+from vla_accel_ros.nodes.process import run
+from vla_accel_ros.types import Chunk
+
+
+class ReplayReplica:
+    """A fleet.replicas.replica.Replica: one chunk at a time, for as long as it took. joints: of a chunk."""
+
+    def __init__(self, trace: Trace, joints: int) -> None:
+        assert trace.served_s is not None and trace.step_s is not None
+        self.name, self.most, self.profile = "replay", 1, Profile({(SERVE, 1): trace.served_s})
+        self._scripts, self._step_s, self._joints = trace.scripts, trace.step_s, joints
+        self._timers: dict[Future[Served], threading.Timer] = {}
+
+    def room(self) -> int:
+        return self.most - len(self._timers)
+
+    def describe(self, robot: RobotDescription) -> Future[None]:
+        future: Future[None] = Future()
+        future.set_result(None)
+        return future
+
+    def forget(self, robot: str) -> None:
+        pass
+
+    def serve(self, round: Round, observation: EncodedObservation) -> Future[Served]:
+        script = self._scripts[int(round.robot.removeprefix("/r"))]
+        actions = np.zeros((script.chunk, self._joints), np.float32)
+        magnitudes, horizon = np.zeros(0, np.float32), script.horizon(round.number)
+        chunk = Chunk(
+            actions, observation.stamp_ns, self._step_s, 0, 0, magnitudes, execution_horizon=horizon
+        )
+        took_s = script.serves_s(round.number) or 0.0
+        future: Future[Served] = Future()
+        timer = threading.Timer(took_s, self._end, (future, Served(round, chunk, took_s)))
+        self._timers[future] = timer
+        timer.start()
+        return future
+
+    def cancel(self, served: Future[Served]) -> None:
+        if (timer := self._timers.pop(served, None)) is not None:
+            timer.cancel()
+            served.cancel()
+
+    def close(self) -> None:
+        """End the threads."""
+        for future in tuple(self._timers):
+            self.cancel(future)
+
+    def _end(self, future: Future[Served], served: Served) -> None:
+        if self._timers.pop(future, None) is not None:
+            future.set_result(served)
+
+
+class ReplayNode(FleetSchedulerNode):
+    """The node, without a model."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self._trace = trace
+
+    def configure(self) -> None:
+        self._contract = Contract.load(demo_contract())
+        self._updates = 0
+        replica = ReplayReplica(self._trace, len(self._contract.action_names))
+        self._replica = replica  # type: ignore[assignment]
+        rules = Rules(value(self, "most_robots"), value(self, "most_load"), value(self, "least_rate"))
+        seconds = {name: value(self, name) for name in ("stale_s", "call_s", "gone_s", "serve_s")}
+        self._guard = self.create_guard_condition(self._step)
+        ports, make = Ports(self._admit, self._call, self._answer, self._wake), value(self, "policy")
+        self._scheduler = FleetScheduler(
+            uuid.uuid4().hex[:12], [replica], find(FLEET_POLICIES, make), ports,
+            Settings(**seconds, rules=rules), self._horizon,
+        )  # fmt: skip
+        self.every(1.0 / STEP_HZ, self._step)
+        self.every(1.0 / LOOK_HZ, self._look)
+
+
+if __name__ == "__main__":
+    sys.exit(run(partial(ReplayNode, traces.load(Path(sys.argv[1]))), sys.argv[2:]))
