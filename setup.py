@@ -73,6 +73,7 @@ setup(
         "orbax": ["tensorstore"],
         "export": ["av", "pyarrow"],
         "trace": ["perfetto"],
+        "fleet": ["ray"],
     },
     zip_safe=False,
     entry_points={

@@ -185,7 +185,7 @@ import importlib, json, sys
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "triton", "rclpy"):
+        if name.partition(".")[0] in ("torch", "triton", "rclpy", "ray"):
             raise ModuleNotFoundError(f"{name} is not here")
 
 sys.meta_path.insert(0, Absent())

@@ -11,13 +11,14 @@ from pathlib import Path
 NODES = "nodes"
 STARTING = {
     "bench": "fleet_validation processes stream",
+    "fleet": "replica_ray",
     "launch": "ros2_launch",
     "nodes": "added_controller clock_watch closed_loop doctor faults fork_server graph launcher"
     " lifecycle_nodes names params process readme_robot say security_policies service_calls sim_robot"
     " sim_time trace",
     "nodes/adapters": "forward_command servo",
     "nodes/camera": "camera_node",
-    "nodes/fleet": "fleet_chaos fleet_whole robot_in_a_fleet scheduler_node",
+    "nodes/fleet": "fleet_chaos fleet_up fleet_whole robot_in_a_fleet scheduler_node",
     "nodes/inference": "chunk_horizon chunk_output fast_node guided_chunks image_topics inputs instruction"
     " lost_ports odd_images openvla_node questions staggered_node transports",
     "nodes/recorder": "player recorder",

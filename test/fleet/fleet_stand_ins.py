@@ -50,8 +50,8 @@ class Fifo:
 class TimedReplica:
     """Computes in given time; a chunk says whose it is: its actions are the state of its observation."""
 
-    def __init__(self, name: str = "r", most: int = 1, takes_s: float = 0.1) -> None:
-        self.name, self.most, self.takes_s = name, most, takes_s
+    def __init__(self, name: str = "r", most: int = 1, takes_s: float = 0.1, network_s: float = 0.0) -> None:
+        self.name, self.most, self.takes_s, self.network_s = name, most, takes_s, network_s
         self.profile = Profile({(SERVE, most): takes_s})
         self.known: set[str] = set()
         self.jobs: dict[Future[Served], tuple[Round, EncodedObservation]] = {}

@@ -22,7 +22,8 @@ from vla_accel_ros.types import Chunk
 class Work:
     """A replica computes a request. asked: the attempt that is computed; until_s, observed_s: its own, see
     PendingRequest; began_s: when it was given to the replica; batch: of the policy, None if it was not
-    asked."""
+    asked; behind_s: how long it was expected to wait there for others. hedge: the same on another replica,
+    where this one takes unusually long."""
 
     replica: Replica
     asked: ChunkRequest
@@ -31,6 +32,14 @@ class Work:
     until_s: float
     observed_s: float
     batch: MicroBatch | None = None
+    behind_s: float = 0.0
+    hedge: Work | None = None
+
+    def cancel(self) -> None:
+        """Nobody wants it any more."""
+        for work in (self, self.hedge):
+            if work is not None:
+                work.replica.cancel(work.future)
 
 
 @dataclass(eq=False)
@@ -39,9 +48,9 @@ class PendingRequest:
 
     asked: its newest attempt; request: it, as policies see it; first_s: when its first attempt came;
     until_s: when nobody can use its chunk any longer; observed_s: when what it saw was captured, by the
-    scheduler's clock. called_s: when the robot was asked to observe anew, None if it was not; calling: it is
-    being waited for. work: what computes it, or an earlier attempt. lost: how many replicas were lost over
-    it.
+    scheduler's clock. called_s: when the robot was asked to observe anew, None if it was not; called_for: for
+    which replica; calling: it is being waited for. work: what computes it, or an earlier attempt. lost: how
+    many replicas were lost over it.
     """
 
     asked: ChunkRequest
@@ -50,6 +59,7 @@ class PendingRequest:
     until_s: float
     observed_s: float
     called_s: float | None = None
+    called_for: str = ""
     calling: bool = False
     work: Work | None = None
     lost: int = 0
@@ -64,7 +74,7 @@ class PendingRequest:
 class Counts:
     """What came of a robot's requests. misses: nobody could use the chunk any longer; refused: failed for
     another reason; replaced: by a newer one; repeated: that came twice or too late; foreign: of a process
-    or under a name that the robot does not have; called: observed anew."""
+    or under a name that the robot does not have; called: observed anew; hedged: computed by two replicas."""
 
     answered: int = 0
     misses: int = 0
@@ -73,6 +83,7 @@ class Counts:
     repeated: int = 0
     foreign: int = 0
     called: int = 0
+    hedged: int = 0
 
 
 @dataclass(eq=False)

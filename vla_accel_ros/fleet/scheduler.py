@@ -45,14 +45,16 @@ Cut = Callable[[Chunk, str], Chunk]
 class Settings:
     """stale_s: older observations are taken anew before they are computed. call_s: how long that is waited
     for. gone_s: a robot without a sign for so long, since its last answer too, has gone. serve_s: a replica
-    that computes longer is not waited for. lost: how many replicas may be lost over one request. rules: of
-    admission. Raises ValueError if who waits for a replica would have gone."""
+    that computes longer is not waited for. lost: how many replicas may be lost over one request. hedge: what
+    takes unusually long is begun on another replica, too. rules: of admission. Raises ValueError if who waits
+    for a replica would have gone."""
 
     stale_s: float = 0.2
     call_s: float = 0.1
     gone_s: float = 10.0
     serve_s: float = 5.0
     lost: int = 2
+    hedge: bool = False
     rules: Rules = field(default_factory=Rules)
 
     def __post_init__(self) -> None:
@@ -96,7 +98,8 @@ class FleetScheduler:
         self.name, self.replicas, self.settings = name, tuple(replicas), settings
         self._ports, self._horizon = ports, horizon
         called = settings.stale_s, settings.call_s
-        self._dispatcher = Dispatcher(self.replicas, policy, *called, ports.call, self._wake)
+        hedge = settings.hedge
+        self._dispatcher = Dispatcher(self.replicas, policy, *called, ports.call, self._wake, hedge)
         self._robots: dict[str, Robot] = {}
         self._again_s: dict[str, float] = {}  # when a lost replica is tried again
         self._judge_s = -math.inf
@@ -202,6 +205,7 @@ class FleetScheduler:
         self._prepare(now_s)
         for one in self.replicas:
             self._dispatcher.dispatch(one, self._robots.values(), now_s)
+        self._dispatcher.hedge(self._robots.values(), now_s)
 
     def _wake(self, future: Future[Any]) -> None:
         self._ports.wake()
@@ -317,18 +321,20 @@ class FleetScheduler:
         """Nobody waits for a robot's request any more."""
         pending, robot.pending = robot.pending, None
         if pending is not None and pending.work is not None:
-            pending.work.replica.cancel(pending.work.future)
+            pending.work.cancel()
             if robot.task is not None:
                 robot.task.failed()
 
     def _advance(self, robot: Robot, pending: PendingRequest, now_s: float) -> None:
+        if pending.work is not None and pending.work.hedge is not None:
+            pending.work = self._leading(pending.work, pending.work.hedge, now_s)
         work = pending.work
         if work is not None and work.future.done():
             self._finish(robot, pending, work, now_s)
         elif now_s >= (pending.until_s if work is None else work.until_s):
             self._expire(robot, pending, now_s)
         elif work is not None and now_s - work.began_s > self.settings.serve_s:
-            work.replica.cancel(work.future)
+            work.cancel()
             self._retry(robot, pending, f"replica {work.replica.name} took too long")
         elif (
             pending.calling
@@ -336,6 +342,25 @@ class FleetScheduler:
             and now_s - pending.called_s > self.settings.call_s
         ):
             pending.calling = False
+
+    def _leading(self, work: Work, other: Work, now_s: float) -> Work:
+        """Of two that compute the same, the one that is waited for: the first that has a chunk. Who failed,
+        or takes too long, leaves it to the other."""
+        for one, rest in ((work, other), (other, work)):
+            if one.future.done():
+                one.hedge = rest.hedge = None
+                if (error := _error(one.future)) is None:
+                    self._dispatcher.ran(rest, now_s)
+                    rest.cancel()
+                    return one
+                if isinstance(error, ReplicaLost):
+                    self._lost(one.replica, now_s)
+                return rest
+        if now_s - work.began_s > self.settings.serve_s:
+            work.hedge = None
+            work.cancel()
+            return other
+        return work
 
     def _finish(self, robot: Robot, pending: PendingRequest, work: Work, now_s: float) -> None:
         """Answer with what a replica computed."""
@@ -395,7 +420,7 @@ class FleetScheduler:
         """Nobody can use what is waited for any longer. A newer attempt may have come meanwhile."""
         robot.counts.misses += 1
         if pending.work is not None and pending.asked is not pending.work.asked and now_s < pending.until_s:
-            pending.work.replica.cancel(pending.work.future)
+            pending.work.cancel()
             self._requeue(robot, pending)
         else:
             self._drop(robot, "nobody could use its chunk any longer", counted=True)

@@ -37,11 +37,14 @@ UNKNOWN_S = 0.1
 @dataclass
 class ReplicaProfile:
     """What is known of a replica. limit: most requests in a batch. profile: seconds of (SERVE, batch).
-    network_s: to the replica and back. Raises ValueError for what cannot be."""
+    network_s: to the replica and back. busy_s: how long until it computes what is begun now, where its owner
+    knows; None: as is expected of the batch that was chosen for it last. Raises ValueError for what cannot
+    be."""
 
     limit: int
     profile: Profile
     network_s: float = 0.0
+    busy_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.limit < 1 or not 0 <= self.network_s < math.inf:
@@ -110,7 +113,7 @@ class InOrder:
         most = self._patience * math.ceil(len(waiting) / replica.limit)
         order = _first(left + count, waiting, priorities, keys, most)
         batch = MicroBatch(SERVE, tuple(waiting[index] for index in order[left:]), steps=0)
-        self._running[lane] = batch, now_s + replica.serves_s(count)
+        self._running[lane] = batch, now_s + (replica.busy_s or 0.0) + replica.serves_s(count)
         self._chosen[lane] = batch, now_s
         return batch
 
@@ -152,7 +155,8 @@ class InOrder:
         if len(self._replicas) == 1:
             return 0
         replica = self._replicas[lane]
-        answer_s = now_s + replica.serves_s(min(replica.limit, waiting)) - 1e-6
+        size = min(replica.limit, waiting)
+        answer_s = now_s + (replica.busy_s or 0.0) + replica.serves_s(size) - 1e-6
         sooner = 0
         for name, other in self._replicas.items():
             if name != lane:
@@ -168,6 +172,8 @@ class InOrder:
 
     def _idle_s(self, lane: str, now_s: float) -> float:
         """A replica that is late is expected to be late for as long again."""
+        if (busy_s := self._replicas[lane].busy_s) is not None:
+            return now_s + busy_s
         if lane not in self._running:
             return now_s
         expected_s = self._running[lane][1]

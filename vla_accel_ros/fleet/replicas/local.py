@@ -29,6 +29,7 @@ from vla_accel_ros.engine.request import ACT, OBSERVE, Request
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost, Served
+from vla_accel_ros.models.policies import FLOW
 from vla_accel_ros.sensing.cameras.compressed import decode, write_bgr
 from vla_accel_ros.sensing.cameras.image import CompressedView
 from vla_accel_ros.types import Chunk, Observation
@@ -61,6 +62,7 @@ class LocalReplica:
     embody: makes of a description its contract and embodiment (Load.embodiment); raises ValueError or OSError
     for what does not fit. ahead: requests that are taken before a seat is free, so that their pictures are
     decoded and their frames prefilled meanwhile. decoders: threads that decode. clock: monotonic seconds.
+    updates: denoising steps of a chunk, 0 where it is made of tokens.
     """
 
     def __init__(
@@ -74,7 +76,8 @@ class LocalReplica:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name, self.profile, self.most = name, Profile(), max(1, engine.config.staggered) + ahead
-        self.engine, self._embody, self._clock = engine, embody, clock
+        self.engine, self._embody, self._clock, self.network_s = engine, embody, clock, 0.0
+        self.updates = engine.config.steps if engine.policy.acts == FLOW else 0
         self._contracts: dict[str, Contract] = {}
         self._jobs: dict[Future[Served], _Job] = {}
         self._lock = threading.Lock()

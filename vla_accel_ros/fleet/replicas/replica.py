@@ -35,11 +35,12 @@ class Served:
 
 class Replica(Protocol):
     """Computes requests of several robots. name: of all replicas its own. profile: see SERVE. most: how many
-    requests it computes at once."""
+    requests it computes at once. network_s: to it and back with an observation."""
 
     name: str
     profile: Profile
     most: int
+    network_s: float
 
     def room(self) -> int:
         """How many more requests it would begin now; 0 while it is lost."""

@@ -4,7 +4,8 @@ Robots are found in the graph: whoever publishes fleet/robot in a namespace is o
 there (nodes/fleet/topics.py) until it has gone. Whose turn it is decides fleet/scheduler.py, which is called
 by this node's thread alone: for each message, when a replica has computed something, and at STEP_HZ for what
 only time brings about. The model is loaded as the node inference loads it, with the contract of one robot;
-the others need no more than statistics of their own. How many robots fit is measured while configuring.
+the others need no more than statistics of their own. It is loaded in this process, or in Ray actors
+(nodes/fleet/engines.py). How many robots fit is measured while configuring.
 """
 
 from __future__ import annotations
@@ -12,33 +13,32 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
+import torch
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.guard_condition import GuardCondition
 
 from vla_accel_msgs.msg import FleetRequest, FleetRobot
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.extensions import FLEET_POLICIES, find
 from vla_accel_ros.fleet.admission import Rules, robots_that_fit
 from vla_accel_ros.fleet.horizon import ALL, Horizons, limited
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, RobotDescription, Round
-from vla_accel_ros.fleet.replicas.local import LocalReplica
+from vla_accel_ros.fleet.replicas.ray import Deadlines
 from vla_accel_ros.fleet.scheduler import Cut, FleetScheduler, Ports, Settings
 from vla_accel_ros.models.checkpoints.options import device_fault
 from vla_accel_ros.models.checkpoints.progress import Meter
-from vla_accel_ros.models.policies import FLOW
 from vla_accel_ros.nodes import convert, fleet_convert
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.environment import demo_contract, demo_model
 from vla_accel_ros.nodes.fleet.contracts import contract_of
+from vla_accel_ros.nodes.fleet.engines import Engines, LocalEngine, Making, RayEngines
 from vla_accel_ros.nodes.fleet.reports import of_engine, of_fleet
 from vla_accel_ros.nodes.fleet.topics import RobotTopics, robots
-from vla_accel_ros.nodes.inference.loading import Load, black_frame, choices
+from vla_accel_ros.nodes.inference.loading import Load, choices
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.nodes.params.fleet_scheduler import FLEET_SCHEDULER, OF_THE_MODEL
 from vla_accel_ros.nodes.process import run
@@ -55,7 +55,7 @@ class FleetSchedulerNode(ManagedNode):
     def __init__(self) -> None:
         super().__init__("fleet_scheduler", FLEET_SCHEDULER)
         self._scheduler: FleetScheduler | None = None
-        self._replica: LocalReplica | None = None
+        self._engines: Engines | None = None
         self._guard: GuardCondition | None = None
         self._topics: dict[str, RobotTopics] = {}
         self._unreadable = 0
@@ -64,19 +64,16 @@ class FleetSchedulerNode(ManagedNode):
     def configure(self) -> None:
         self._contract = contract = Contract.load(value(self, "contract") or demo_contract())
         make = find(FLEET_POLICIES, value(self, "policy"))
-        self._load = self._choices()
-        engine = self._start(contract)
-        self._updates = engine.config.steps if engine.policy.acts == FLOW else 0
-        self._replica = replica = LocalReplica(engine, self._embody)
-        profile = replica.measure(black_frame(engine, contract))
+        self._engines = engines = self._start(Making(self._choices(), contract))
+        self._updates = engines.updates
         rules = Rules(value(self, "most_robots"), value(self, "most_load"), value(self, "least_rate"))
         seconds = {name: value(self, name) for name in ("stale_s", "call_s", "gone_s", "serve_s")}
         self._guard = self.create_guard_condition(self._step)
         ports = Ports(self._admit, self._call, self._answer, self._wake)
         name = uuid.uuid4().hex[:12]
-        settings = Settings(**seconds, rules=rules)
-        self._scheduler = FleetScheduler(name, [replica], make, ports, settings, self._horizon)
-        fit = robots_that_fit([profile], 1.0, rules)
+        settings = Settings(**seconds, hedge=value(self, "hedge"), rules=rules)
+        self._scheduler = FleetScheduler(name, engines.replicas, make, ports, settings, self._horizon)
+        fit = robots_that_fit([one.profile for one in engines.replicas], 1.0, rules)
         self.get_logger().info(
             f"{self._scheduler.capacity_hz:.3g} chunks a second: {fit} robots that need one a second fit"
         )
@@ -91,9 +88,9 @@ class FleetSchedulerNode(ManagedNode):
 
     def release(self) -> None:
         self._scheduler = None
-        replica, self._replica = self._replica, None
-        if replica is not None:
-            replica.close()
+        engines, self._engines = self._engines, None
+        if engines is not None:
+            engines.close()
         guard, self._guard = self._guard, None
         if guard is not None:
             self.destroy_guard_condition(guard)
@@ -106,20 +103,19 @@ class FleetSchedulerNode(ManagedNode):
         chosen = {name: value(self, name) for name in names}
         return Load(Path(value(self, "model") or demo_model()), **chosen, answers=1)
 
-    def _start(self, contract: Contract) -> Engine:
-        log, load = self.get_logger(), self._load
+    def _start(self, making: Making) -> Engines:
+        log, load = self.get_logger(), making.load
+        if value(self, "replicas") == "ray":
+            asked, address = value(self, "ray_replicas"), value(self, "ray_address")
+            deadlines = Deadlines(serve=value(self, "serve_s"), start=value(self, "start_s"))
+            remote = RayEngines(making, asked, address, torch.cuda.device_count(), deadlines)
+            for one in remote.replicas:
+                log.info(f"replica {one.name}: process {one.pid}, network {1e3 * one.network_s:.1f} ms")
+            return remote
         with Meter(f"loading {load.model.name}") as meter:
-            engine = load.engine(contract, log.warning, meter)
+            engine = load.engine(making.contract, log.warning, meter)
         log.info(f"loaded {load.model}: {engine.policy.config.kind}, {meter}; {choices(engine)}")
-        return engine
-
-    def _embody(self, description: RobotDescription) -> tuple[Contract, Embodiment]:
-        """In the replica's thread. Raises ValueError for what does not fit the model."""
-        assert self._replica is not None
-        contract = contract_of(description)
-        load = replace(self._load, statistics=description.statistics or self._load.statistics)
-        policy = self._replica.engine.policy
-        return contract, load.embodiment(policy, contract, self.get_logger().warning)
+        return LocalEngine(engine, making, log.warning)
 
     def _horizon(self, description: RobotDescription) -> Cut:
         """What cuts a robot's chunks. Raises ValueError for what is no horizon, or needs what chunks lack."""

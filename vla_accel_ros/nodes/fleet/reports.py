@@ -50,7 +50,8 @@ def of_replica(one: Replica) -> DiagnosticStatus:
         for (stage, batch), seconds in sorted(one.profile.known().items())
         if stage == SERVE
     }
-    return status(f"replica {one.name}", OK, "computes", {"room": one.room(), "most": one.most, **times})
+    values = {"room": one.room(), "most": one.most, "network [s]": one.network_s, **times}
+    return status(f"replica {one.name}", OK, "computes", values)
 
 
 def of_engine(engine: Engine) -> DiagnosticStatus:

@@ -67,6 +67,38 @@ FLEET_SCHEDULER = (
         minimum=0.05,
         maximum=600.0,
     ),
+    Parameter(
+        "replicas",
+        "local",
+        "What computes: local, an engine in the node's process, or ray, engines in Ray actors "
+        "(docs/fleet_replicas.md).",
+        choices=("local", "ray"),
+    ),
+    Parameter(
+        "ray_replicas",
+        "edge:1",
+        "With replicas ray: how many on which tier, nearest first, and how much of a GPU each has: "
+        "TIER:COUNT[:GPUS] ..., such as edge:1 cloud:2:0.5. GPUS is 1 where Ray has GPUs, unless device is "
+        "cpu.",
+    ),
+    Parameter(
+        "ray_address",
+        "",
+        "With replicas ray: the cluster to join, host:port or auto for this machine's. Empty: one of the "
+        "node's own, which ends with it.",
+    ),
+    Parameter(
+        "start_s",
+        300.0,
+        "With replicas ray: how long a replica may take to load, to be prepared and measured [s].",
+        minimum=1.0,
+        maximum=7200.0,
+    ),
+    Parameter(
+        "hedge",
+        False,
+        "A request that takes longer than 99 of 100 did is begun on another replica too, if one has room.",
+    ),
     Parameter("most_robots", 64, "More robots are refused.", minimum=1, maximum=1024),
     Parameter(
         "most_load",

@@ -1,0 +1,217 @@
+"""Near first, distant where that is sooner, two for what takes unusually long. Times are given."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from fleet_stand_ins import Fleet, TimedReplica
+
+from vla_accel_ros.extensions import FLEET_POLICIES, find
+from vla_accel_ros.fleet.hedging import ENOUGH, Hedging
+from vla_accel_ros.fleet.protocol import EMERGENCY
+from vla_accel_ros.fleet.replicas.replica import ReplicaLost
+from vla_accel_ros.fleet.scheduler import Settings
+
+PATIENT = Settings(stale_s=99.0, gone_s=99.0, serve_s=9.0)
+
+
+def make_fleet(network_s: float = 0.2, robots: int = 6, **fields: Any) -> Fleet:
+    """An edge and a cloud that take 0.1 s for one, and begin nothing before that."""
+    edge = TimedReplica("edge", takes_s=0.1)
+    cloud = TimedReplica("cloud", takes_s=0.1, network_s=network_s)
+    names = [f"/r{number}" for number in range(robots)]
+    options = {"settings": PATIENT, "make": find(FLEET_POLICIES, "fifo"), **fields}
+    return Fleet(*names, replicas=[edge, cloud], **options)
+
+
+def begun(fleet: Fleet) -> dict[str, list[str]]:
+    return {one.name: [round_.robot for round_ in one.served] for one in fleet.replicas}
+
+
+def test_one_goes_to_the_edge_and_waits_for_it_where_the_cloud_is_no_sooner() -> None:
+    fleet = make_fleet(network_s=0.21)
+    for number in range(3):
+        fleet.ask(f"/r{number}")
+        fleet.step()
+    # The edge answers at 0.1, 0.2 and 0.3 s, the cloud would at 0.31 s.
+    assert begun(fleet) == {"edge": ["/r0"], "cloud": []}
+
+
+def test_who_would_wait_longer_for_the_edge_goes_to_the_cloud() -> None:
+    fleet = make_fleet(network_s=0.15)
+    for number in range(4):
+        fleet.ask(f"/r{number}")
+    fleet.step()
+    # The edge answers at 0.1 s and 0.2 s; the cloud at 0.25 s, where the edge would at 0.3 s.
+    assert begun(fleet) == {"edge": ["/r0"], "cloud": ["/r2"]}
+    fleet.serve(0.1)
+    assert begun(fleet)["edge"] == ["/r0", "/r1"]
+
+
+def test_a_far_cloud_gets_nobody_and_one_at_hand_is_as_good_as_the_edge() -> None:
+    for network_s, there in ((5.0, []), (0.0, ["/r1"])):
+        fleet = make_fleet(network_s=network_s)
+        for number in range(2):
+            fleet.ask(f"/r{number}")
+        fleet.step()
+        assert begun(fleet) == {"edge": ["/r0"], "cloud": there}
+
+
+def test_the_choice_is_the_same_each_time() -> None:
+    def once() -> dict[str, list[str]]:
+        rng, fleet = np.random.default_rng(7), make_fleet(network_s=0.12)
+        for number in range(60):
+            fleet.ask(f"/r{rng.integers(6)}", number)
+            fleet.step(float(rng.uniform(0.0, 0.08)))
+            for one in fleet.replicas:
+                if one.jobs and rng.uniform() < 0.6:
+                    one.finish()
+                    fleet.step()
+        return begun(fleet)
+
+    assert once() == once() and all(once().values())
+
+
+def test_a_lost_edge_is_none_and_one_that_came_back_is_the_first_again() -> None:
+    fleet = make_fleet(network_s=5.0)
+    fleet.replica.die()
+    fleet.ask("/r0")
+    fleet.step()
+    assert begun(fleet) == {"edge": [], "cloud": ["/r0"]}  # however far
+    fleet.replica.dead = False
+    fleet.replica.known = {f"/r{number}" for number in range(6)}
+    fleet.ask("/r1")
+    fleet.step()
+    assert begun(fleet) == {"edge": ["/r1"], "cloud": ["/r0"]}
+
+
+def test_an_edge_that_is_late_is_passed_by_and_an_emergency_waits_for_none() -> None:
+    fleet = make_fleet(network_s=0.2)
+    for number in range(2):
+        fleet.ask(f"/r{number}")
+    fleet.step()
+    assert begun(fleet)["cloud"] == []
+    fleet.step(0.19)  # late for 0.09 s, so perhaps for as long again: the next at 0.38 s, the cloud at 0.49 s
+    assert begun(fleet)["cloud"] == []
+    fleet.step(0.15)
+    assert begun(fleet)["cloud"] == ["/r1"]
+    fleet = make_fleet(network_s=5.0)
+    fleet.ask("/r0")
+    fleet.step()
+    fleet.ask("/r1", priority=EMERGENCY)
+    fleet.step()
+    assert begun(fleet)["cloud"] == ["/r1"]
+
+
+def test_who_was_called_for_the_edge_is_left_to_it_for_a_while() -> None:
+    settings = Settings(stale_s=0.2, call_s=0.1, gone_s=99.0, serve_s=9.0)
+    fleet = make_fleet(network_s=5.0, settings=settings)
+    fleet.ask("/r0")
+    fleet.step()
+    fleet.ask("/r1", age_s=1.0)
+    fleet.step(0.05)  # the edge is expected to be done within call_s
+    assert [round_.robot for round_ in fleet.told.calls] == ["/r1"]
+    fleet.ask("/r1", sent_s=101.0)
+    fleet.step(0.01)
+    assert begun(fleet) == {"edge": ["/r0"], "cloud": []}
+    fleet.serve(0.01)
+    assert begun(fleet) == {"edge": ["/r0", "/r1"], "cloud": []}
+
+
+def hedged(takes_s: float = 0.1) -> Fleet:
+    """A fleet whose edge took so long for as many requests as it takes to know."""
+    fleet = make_fleet(network_s=5.0, settings=Settings(stale_s=99.0, gone_s=99.0, serve_s=1.0, hedge=True))
+    for number in range(ENOUGH):
+        fleet.ask("/r0", number)
+        fleet.step()
+        fleet.serve(takes_s)
+    return fleet
+
+
+def test_what_takes_longer_than_99_of_100_is_begun_on_another_and_the_first_chunk_counts() -> None:
+    fleet = hedged()
+    edge, cloud = fleet.replicas
+    fleet.ask("/r0", 100, state=(3.0,))
+    fleet.step()
+    fleet.step(0.1)
+    assert not cloud.served
+    fleet.step(0.01)
+    fleet.step(0.01)
+    assert [round_.number for round_ in cloud.served] == [100]
+    cloud.finish()
+    fleet.step(0.01)
+    answer = fleet.told.answers[-1]
+    assert answer.replica == "cloud" and answer.round.number == 100 and answer.chunk is not None
+    assert [round_.number for round_ in edge.cancelled] == [100] and not edge.jobs
+    assert fleet.report("/r0").counts.hedged == 1
+    assert len(fleet.told.answers) == ENOUGH + 1
+
+
+def test_the_first_replica_may_still_be_the_first_and_nothing_is_hedged_unless_asked() -> None:
+    fleet = hedged()
+    edge, cloud = fleet.replicas
+    fleet.ask("/r0", 100)
+    fleet.step()
+    fleet.step(0.2)
+    edge.finish()
+    fleet.step()
+    assert fleet.told.answers[-1].replica == "edge" and len(cloud.cancelled) == 1 and not cloud.jobs
+    plain = make_fleet(network_s=5.0)
+    for number in range(ENOUGH + 1):
+        plain.ask("/r0", number)
+        plain.step()
+        plain.step(0.2 if number == ENOUGH else 0.0)
+        assert not plain.replicas[1].served
+        plain.serve(0.1)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_one_of_two_that_is_lost_leaves_it_to_the_other(lost: int) -> None:
+    fleet = hedged()
+    fleet.ask("/r0", 100)
+    fleet.step()
+    fleet.step(0.2)
+    fleet.replicas[lost].finish(ReplicaLost("it is lost"))
+    fleet.step()
+    assert len(fleet.told.answers) == ENOUGH
+    fleet.replicas[1 - lost].finish()
+    fleet.step()
+    assert fleet.told.answers[-1].chunk is not None and len(fleet.told.answers) == ENOUGH + 1
+
+
+def test_one_that_is_silent_costs_no_more_than_its_deadline() -> None:
+    fleet = hedged()
+    edge, cloud = fleet.replicas
+    fleet.ask("/r0", 100)
+    fleet.step()
+    fleet.step(0.2)
+    fleet.step(0.81)  # the edge's is over, the cloud's is not
+    assert [round_.number for round_ in edge.cancelled] == [100] and len(cloud.jobs) == 1
+    cloud.finish()
+    fleet.step()
+    assert fleet.told.answers[-1].replica == "cloud"
+
+
+def test_a_robot_that_goes_leaves_nothing_on_either() -> None:
+    fleet = hedged()
+    fleet.ask("/r0", 100)
+    fleet.step()
+    fleet.step(0.2)
+    assert all(one.jobs for one in fleet.replicas)
+    fleet.scheduler.gone("/r0", fleet.now_s)
+    assert not any(one.jobs for one in fleet.replicas)
+
+
+def test_what_is_unusual_is_measured_of_each_replica() -> None:
+    hedging = Hedging()
+    for _ in range(ENOUGH - 1):
+        hedging.took("a", 0.1)
+    assert math.isinf(hedging.after_s("a")) and math.isinf(hedging.after_s("b"))
+    hedging.took("a", 0.5)
+    assert hedging.after_s("a") == 0.5
+    for number in range(1000):
+        hedging.took("a", 0.001 * (number % 100))
+    assert hedging.after_s("a") == pytest.approx(0.098, abs=0.0011)

@@ -1,0 +1,37 @@
+"""What is asked for of replicas, as words: read, or refused in a sentence."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from vla_accel_ros.fleet.replicas.ray import Where
+from vla_accel_ros.nodes.fleet.engines import where
+from vla_accel_ros.tools.fleet.command import node_arguments, register
+
+
+def test_where_replicas_are_is_read_nearest_first() -> None:
+    assert where("edge") == [(Where("edge"), False)]
+    assert where("edge:1 cloud:2:0.5") == [(Where("edge"), False), *[(Where("cloud", 0.5), True)] * 2]
+
+
+@pytest.mark.parametrize(
+    "word", ["", "edge:0", "edge:x", "edge:1:-1", "edge:1:nan", ":2", "a b:c", "edge:999"]
+)
+def test_what_is_no_place_is_refused(word: str) -> None:
+    with pytest.raises(ValueError, match="ray_replicas"):
+        where(word)
+
+
+def test_the_command_says_all_of_it_to_the_node() -> None:
+    parser = argparse.ArgumentParser()
+    register(parser.add_subparsers())
+    given = ["fleet", "up", "--replicas", "edge:1", "cloud:2", "--address", "auto", "--param", "hedge:=true"]
+    words = node_arguments(parser.parse_args(given))
+    for word in ("replicas:='ray'", "ray_replicas:='edge:1 cloud:2'", "ray_address:='auto'", "hedge:=true"):
+        assert word in words
+    with pytest.raises(ValueError, match="NAME:=VALUE"):
+        node_arguments(parser.parse_args([*given, "--param", "hedge"]))
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        node_arguments(parser.parse_args([*given, "--model", "/nowhere"]))

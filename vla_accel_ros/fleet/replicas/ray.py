@@ -1,0 +1,336 @@
+"""A replica in a process of its own, here or on another host: a Ray actor that is kept alive.
+
+Nothing is waited for but time: each call has a deadline of its own, and whoever says nothing when it is asked
+whether it lives is killed. A replica that is lost fails what it computes by ReplicaLost, is started again
+after a pause that grows, is told its robots again, and only then has room. What is sent is data that was
+checked, and so is what comes back, before it is used (`fleet.replicas.ray_data`).
+
+Ray is imported when the first replica is made.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
+from vla_accel_ros.fleet.replicas import ray_data as data
+from vla_accel_ros.fleet.replicas.ray_server import Make, Server
+from vla_accel_ros.fleet.replicas.replica import ReplicaLost, Served
+
+ECHOES = 5
+"""Round trips of which the median is what the network takes."""
+CONCURRENT = 1024
+"""Calls of an actor at once; they wait for its engine."""
+
+NOTHING = np.zeros(1, np.uint8)
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where a replica runs, and what of that host it takes. tier: the Ray resource of which it takes one,
+    such as edge or cloud; gpus, cpus: for Ray's own accounts."""
+
+    tier: str
+    gpus: float = 0.0
+    cpus: float = 0.0
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """Of each call [s]. serve: of a request; describe: of a robot; alive: of what is answered at once;
+    start: of the engine, loaded and measured. again, longest_again: the pause before a replica that was lost
+    is started again, at first and at most; it is over when one has lived for longest_again."""
+
+    serve: float = 5.0
+    describe: float = 30.0
+    alive: float = 2.0
+    start: float = 300.0
+    again: float = 0.5
+    longest_again: float = 30.0
+
+
+class Pauses:
+    """How long to wait before a replica is started again: twice as long each time."""
+
+    def __init__(self, first_s: float, longest_s: float) -> None:
+        self._first_s, self._longest_s, self._next_s = first_s, longest_s, first_s
+
+    def after(self, lived_s: float) -> float:
+        """It was lost after it had served for so long; 0 for one that did not start."""
+        if lived_s >= self._longest_s:
+            self._next_s = self._first_s
+        pause_s, self._next_s = self._next_s, min(2.0 * self._next_s, self._longest_s)
+        return pause_s
+
+
+@dataclass(eq=False)
+class _Call:
+    """One call of the actor. alive: its silence says that the actor is dead."""
+
+    number: int
+    what: str
+    future: Future[Any]
+    until_s: float
+    alive: bool = False
+
+
+class RayReplica:
+    """See the module. make: of the engine, in the actor's process. `ready` completes when it serves for the
+    first time, or raises why it cannot: ValueError for what does not fit, ReplicaLost otherwise.
+
+    Needs a ray.init. network_s: to the actor and back with an observation, measured at each start, as the
+    profile is. pid: of the actor's process; starts: how many actors there were; updates: see LocalReplica.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make: Make,
+        where: Where,
+        deadlines: Deadlines = Deadlines(),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        import ray
+
+        self._ray: Any = ray
+        self.name, self.where, self.profile, self.most, self.network_s = name, where, Profile(), 0, 0.0
+        self.ready: Future[None] = Future()
+        self.pid, self.starts, self.updates = 0, 0, 0
+        self._make, self._deadlines, self._clock = make, deadlines, clock
+        self._actor: Any = None
+        self._ending: list[Any] = []  # actors that are to be killed
+        self._serving = self._closed = False
+        self._calls: dict[int, _Call] = {}
+        self._robots: dict[str, RobotDescription] = {}
+        self._numbers = 0
+        self._changed = threading.Condition(threading.RLock())
+        self._threads = [
+            threading.Thread(target=target, name=f"replica {name}: {target.__name__}", daemon=True)
+            for target in (self._keep, self._watch)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """End the actor and whatever waits for it. What was asked raises ReplicaLost."""
+        with self._changed:
+            self._closed = True
+            self._lose(self._actor, "it was closed")
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def room(self) -> int:
+        with self._changed:
+            if not self._serving:
+                return 0
+            return self.most - sum(call.what == "serve" for call in self._calls.values())
+
+    def describe(self, robot: RobotDescription) -> Future[None]:
+        with self._changed:
+            self._robots[robot.robot] = robot
+            return self._describe(robot)
+
+    def forget(self, robot: str) -> None:
+        with self._changed:
+            if self._robots.pop(robot, None) is not None and self._serving:
+                self._call("forget", data.nothing, self._deadlines.describe, robot)
+
+    def serve(self, round: Round, observation: EncodedObservation) -> Future[Served]:
+        read = partial(data.served, self.name, round, observation)
+        future: Future[Served] = Future()
+        try:
+            seen = data.plain(observation)
+        except ValueError as error:
+            future.set_exception(error)
+            return future
+        with self._changed:
+            if not self._serving:
+                future.set_exception(ReplicaLost(f"{self.name} is lost"))
+                return future
+            return self._call("serve", read, self._deadlines.serve, round, seen, numbered=True)
+
+    def cancel(self, served: Future[Served]) -> None:
+        with self._changed:
+            call = next((call for call in self._calls.values() if call.future is served), None)
+            if call is not None:
+                del self._calls[call.number]
+                self._call("cancel", data.nothing, self._deadlines.alive, call.number, alive=True)
+        served.cancel()
+
+    def _describe(self, robot: RobotDescription) -> Future[None]:
+        return self._call("describe", data.nothing, self._deadlines.describe, robot, numbered=True)
+
+    def _call(
+        self,
+        what: str,
+        read: Callable[[Any], Any],
+        within_s: float,
+        *arguments: object,
+        numbered: bool = False,
+        alive: bool = False,
+    ) -> Future[Any]:
+        """Call the actor. read: makes of its answer the result, raises for what is none."""
+        future: Future[Any] = Future()
+        with self._changed:
+            actor, self._numbers = self._actor, self._numbers + 1
+            if actor is None:
+                future.set_exception(ReplicaLost(f"{self.name} is lost"))
+                return future
+            call = _Call(self._numbers, what, future, self._clock() + within_s, alive)
+            self._calls[call.number] = call
+            before = (call.number,) if numbered else ()
+            try:
+                came = getattr(actor, what).remote(*before, *arguments).future()
+            except self._ray.exceptions.RayError as error:
+                self._lose(actor, f"{type(error).__name__}")
+                return future
+            self._changed.notify_all()
+        came.add_done_callback(partial(self._came, actor, call, read))
+        return future
+
+    def _came(self, actor: Any, call: _Call, read: Callable[[Any], Any], came: Future[Any]) -> None:
+        """In one of Ray's threads."""
+        try:
+            answer = came.result()
+        except Exception as error:  # of Ray: the actor itself raises nothing
+            with self._changed:
+                self._lose(actor, f"{call.what} came to {type(error).__name__}: {_end(error)}")
+            return
+        with self._changed:
+            known = self._calls.pop(call.number, None) is not None
+            self._changed.notify_all()
+        if not known:
+            return
+        try:
+            result = read(answer)
+        except Exception as error:
+            _settle(call.future, error=error)
+        else:
+            _settle(call.future, result)
+
+    def _lose(self, actor: Any, why: str) -> None:
+        """Nothing more is expected of this actor."""
+        with self._changed:
+            if actor is None or actor is not self._actor:
+                return
+            self._actor, self._serving = None, False
+            self._ending.append(actor)  # Ray's own threads may not wait for Ray
+            calls, self._calls = list(self._calls.values()), {}
+            self._changed.notify_all()
+        if not self._closed:
+            _LOG.warning("replica %s is lost: %s", self.name, why)
+        for call in calls:
+            _settle(call.future, error=ReplicaLost(f"replica {self.name} is lost: {why}"))
+
+    def _watch(self) -> None:
+        """In a thread: nobody waits longer than until the deadline of its call."""
+        while True:
+            with self._changed:
+                if self._closed:
+                    return
+                now_s = self._clock()
+                late = [call for call in self._calls.values() if call.until_s <= now_s]
+                if not late:
+                    due_s = min((call.until_s for call in self._calls.values()), default=None)
+                    self._changed.wait(None if due_s is None else due_s - now_s)
+                    continue
+                for call in late:
+                    del self._calls[call.number]
+                actor = self._actor
+            for call in late:
+                why = f"it did not answer {call.what} in time"
+                if call.what == "start":
+                    why += f" (is there a Ray node with a free {self.where.tier!r}?)"
+                if call.alive:
+                    self._lose(actor, why)
+                else:  # it may be busy, or dead
+                    self._call("echo", data.count, self._deadlines.alive, NOTHING, alive=True)
+                _settle(call.future, error=ReplicaLost(f"replica {self.name}: {why}"))
+
+    def _keep(self) -> None:
+        """In a thread: start it, and again whenever it is lost."""
+        pauses = Pauses(self._deadlines.again, self._deadlines.longest_again)
+        while not self._closed:
+            since_s = 0.0
+            try:
+                self._start()
+            except Exception as error:  # whatever it is, the next start may do better
+                _settle(self.ready, error=error)
+                with self._changed:
+                    self._lose(self._actor, f"it did not start: {error}")
+            else:
+                _settle(self.ready)
+                since_s = self._clock()
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._actor is None)
+                ending, self._ending = self._ending, []
+            lived_s = self._clock() - since_s if since_s else 0.0
+            for actor in ending:
+                with suppress(Exception):  # it is dead already
+                    self._ray.kill(actor, no_restart=True)
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed, pauses.after(lived_s))
+
+    def _start(self) -> None:
+        """Have an actor made and measured, and its robots described. Raises ValueError for what does not
+        fit, ReplicaLost for what did not come to be."""
+        options = {
+            "num_cpus": self.where.cpus,
+            "num_gpus": self.where.gpus,
+            "resources": {self.where.tier: 1},
+            "max_restarts": 0,  # by us: it must be told its robots
+            "max_task_retries": 0,
+            "max_concurrency": CONCURRENT,
+        }
+        with self._changed:
+            if self._closed:
+                return
+            self._actor = actor = self._ray.remote(Server).options(**options).remote(self._make)
+            self.starts += 1
+        started = self._call("start", data.started, self._deadlines.start, alive=True).result()
+        sent = np.zeros(max(1, started.observation_bytes), np.uint8)
+        times = []
+        for _ in range(ECHOES):
+            began_s = self._clock()
+            self._call("echo", data.count, self._deadlines.describe, sent, alive=True).result()
+            times.append(self._clock() - began_s)
+        with self._changed:
+            robots = [self._describe(robot) for robot in self._robots.values()]
+        for robot in robots:
+            with suppress(ValueError):  # told when it is described again
+                robot.result()
+        with self._changed:
+            if actor is not self._actor:
+                raise ReplicaLost(f"replica {self.name} was lost while it started")
+            self.pid, self.most, self.updates = started.pid, started.most, started.updates
+            self.profile = started.profile
+            self.network_s, self._serving = statistics.median(times), True
+
+
+def _end(error: Exception) -> str:
+    """The last line, which says what it was."""
+    return ([line.strip() for line in str(error).splitlines() if line.strip()] or [""])[-1][:300]
+
+
+def _settle(future: Future[Any], result: Any = None, error: BaseException | None = None) -> None:
+    """Complete it, unless whoever waits has cancelled it."""
+    with suppress(InvalidStateError):
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)

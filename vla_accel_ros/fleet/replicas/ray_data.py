@@ -1,0 +1,160 @@
+"""What goes to a Ray actor, and what comes back: both checked, by type, shape and number.
+
+What goes is data of exact types, made from messages that were checked: Ray pickles it, but nothing in it is a
+pickle that a robot made. What comes back is taken as if anybody had sent it; each function makes of an answer
+what it stands for. They raise ValueError for what the replica refused, ReplicaLost for what it lost and for
+an answer that is none, CancelledError and RuntimeError for the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.fleet.protocol import EncodedObservation, Round
+from vla_accel_ros.fleet.replicas.ray_server import CANCELLED, FAILED, LOST, OF_A_CHUNK, OK, REFUSED
+from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost, Served
+from vla_accel_ros.types import Chunk
+
+MOST_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class Started:
+    """What a replica says when it has started. most: requests at once. updates: see LocalReplica."""
+
+    pid: int
+    most: int
+    updates: int
+    profile: Profile
+    observation_bytes: int
+
+
+def plain(observation: EncodedObservation) -> EncodedObservation:
+    """The same, of exact types without any code: bytes, arrays of numbers, strings. Raises ValueError, one
+    sentence, for images or a state that are anything else."""
+    images: dict[str, bytes | np.ndarray] = {}
+    for name, image in observation.images.items():
+        if isinstance(image, np.ndarray):
+            if image.dtype != np.uint8:
+                raise ValueError(f"the image of {name} is {image.dtype}; send uint8 [H, W, 3]")
+            images[str(name)] = np.ascontiguousarray(image).view(np.ndarray)
+        else:
+            images[str(name)] = bytes(image)
+    state = np.asarray(observation.state)
+    if state.dtype.kind not in "fiu":
+        raise ValueError(f"the state is {state.dtype}; send numbers")
+    stamps_ns = {str(name): int(stamp) for name, stamp in observation.stamps_ns.items()}
+    return replace(
+        observation,
+        images=images,
+        stamps_ns=stamps_ns,
+        state=np.array(state, np.float32),
+        instruction=str(observation.instruction),
+        stamp_ns=int(observation.stamp_ns),
+    )
+
+
+def nothing(answer: Any) -> None:
+    """Of what is only done."""
+    _value(answer)
+
+
+def count(answer: Any) -> int:
+    """Of an echo."""
+    return _whole(_value(answer), "an echo")
+
+
+def started(answer: Any) -> Started:
+    """Of a start."""
+    pid, most, updates, known, observation_bytes = _parts(_value(answer), 5, "a start")
+    times = {}
+    for one in known if isinstance(known, list) else ():
+        stage, batch, seconds = _parts(one, 3, "a measured time")
+        if stage != SERVE or not _is_time(seconds):
+            raise ReplicaLost(f"a replica was measured as {stage!r}, {seconds!r} s; that is no time")
+        times[SERVE, _whole(batch, "a batch", 1, MOST_AT_ONCE)] = float(seconds)
+    return Started(
+        _whole(pid, "its process"),
+        _whole(most, "requests at once", 1, MOST_AT_ONCE),
+        _whole(updates, "updates of a chunk"),
+        Profile(times),
+        _whole(observation_bytes, "bytes of an observation", 0, 1 << 30),
+    )
+
+
+def served(replica: str, round: Round, observation: EncodedObservation, answer: Any) -> Served:
+    """Of a request: a chunk of this observation, of finite numbers. Whether it is of this robot's joints is
+    asked where its contract is known."""
+    took_s, fields = _parts(_value(answer), 2, "a chunk")
+    chunk = dict(zip(OF_A_CHUNK, _parts(fields, len(OF_A_CHUNK), "a chunk"), strict=True))
+    actions = _numbers(chunk["actions"], 2, "actions")
+    if 0 in actions.shape:
+        raise ReplicaLost(f"{replica} answered with actions {actions.shape}")
+    if chunk["stamp_ns"] != observation.stamp_ns:
+        raise ReplicaLost(f"{replica} answered for another observation")
+    if not _is_time(took_s) or not _is_time(chunk["step_dt_s"]):
+        raise ReplicaLost(f"{replica} answered with {took_s!r} s and steps of {chunk['step_dt_s']!r} s")
+    return Served(
+        round,
+        Chunk(
+            actions,
+            observation.stamp_ns,
+            float(chunk["step_dt_s"]),
+            _whole(chunk["kv_version"], "a version"),
+            _whole(chunk["request_id"], "a number"),
+            _numbers(chunk["update_magnitudes"], 1, "update_magnitudes"),
+            state=_optional(chunk["state"], 1, "state"),
+            step_magnitudes=_optional(chunk["step_magnitudes"], 2, "step_magnitudes"),
+        ),
+        float(took_s),
+    )
+
+
+def _value(answer: Any) -> Any:
+    kind, value = _parts(answer, 2, "an answer")
+    if kind == OK:
+        return value
+    why = value if isinstance(value, str) else repr(value)[:200]
+    if kind == REFUSED:
+        raise ValueError(why)
+    if kind == CANCELLED:
+        raise CancelledError
+    if kind == FAILED:
+        raise RuntimeError(why)
+    raise ReplicaLost(why if kind == LOST else f"{kind!r} is no answer of a replica")
+
+
+def _parts(value: Any, count: int, what: str) -> Sequence[Any]:
+    if not isinstance(value, tuple) or len(value) != count:
+        raise ReplicaLost(f"{what} has {count} parts; what came is {type(value).__name__}")
+    return value
+
+
+def _whole(value: Any, what: str, least: int = 0, most: int = 1 << 62) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ReplicaLost(f"{what} is {value!r}; that is no number from {least} to {most}")
+    return value
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, float) and 0.0 < value < math.inf
+
+
+def _numbers(value: Any, axes: int, what: str) -> np.ndarray:
+    """float32, finite; a copy, since what came lies in memory that Ray shares."""
+    if type(value) is not np.ndarray or value.dtype != np.float32 or value.ndim != axes:
+        raise ReplicaLost(f"{what} is {type(value).__name__}; that is no float32 array of {axes} axes")
+    if not np.isfinite(value).all():
+        raise ReplicaLost(f"{what} has numbers that are none")
+    return value.copy()
+
+
+def _optional(value: Any, axes: int, what: str) -> np.ndarray | None:
+    return None if value is None else _numbers(value, axes, what)

@@ -1,0 +1,131 @@
+"""What runs in a Ray actor: a replica of its process, whose answers are plain values.
+
+An answer is ("ok", value), or "refused", "lost", "cancelled" or "failed" and a sentence. No exception and no
+object of ours comes back, so that whoever asked can check all of it (`fleet.replicas.ray_data`). Nothing
+here knows of Ray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from typing import Any, Protocol
+
+import numpy as np
+
+from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
+from vla_accel_ros.fleet.replicas.replica import Replica, ReplicaLost
+from vla_accel_ros.types import Chunk, Observation
+
+OK, REFUSED, LOST, CANCELLED, FAILED = "ok", "refused", "lost", "cancelled", "failed"
+OF_A_CHUNK = (
+    "actions",
+    "stamp_ns",
+    "step_dt_s",
+    "kv_version",
+    "request_id",
+    "update_magnitudes",
+    "state",
+    "step_magnitudes",
+)
+"""Fields of a Chunk that come back, in this order."""
+
+Answer = tuple[str, Any]
+
+
+class Measured(Replica, Protocol):
+    """A replica that can be measured. updates: see LocalReplica."""
+
+    updates: int
+
+    def measure(self, observation: Observation) -> Profile:
+        """See LocalReplica.measure."""
+        ...
+
+
+Make = Callable[[], tuple[Measured, Observation]]
+"""Makes a replica, and an observation that it is measured with; in the actor's process, so it is importable
+there and can be pickled. Raises ValueError, one sentence, for what does not fit."""
+
+
+class Server:
+    """The actor. All that is asked before a request of a robot is done before it."""
+
+    def __init__(self, make: Make) -> None:
+        self._make, self._running = make, dict[int, Future[Any]]()
+        self._replica: Measured | None = None
+
+    async def start(self) -> Answer:
+        """Make the replica and measure it. Returns its process, how many it computes at once, the updates of
+        a chunk, what was measured, and how many bytes an observation has."""
+        try:
+            replica, seen = await asyncio.to_thread(self._make)
+            profile = await asyncio.to_thread(replica.measure, seen)
+        except (ValueError, OSError) as error:
+            return REFUSED, _sentence(error)
+        except Exception as error:
+            return FAILED, f"{type(error).__name__}: {error}"
+        known = [(stage, batch, float(seconds)) for (stage, batch), seconds in profile.known().items()]
+        self._replica = replica
+        size = sum(image.nbytes for image in seen.images.values())
+        return OK, (os.getpid(), replica.most, replica.updates, known, size)
+
+    async def echo(self, data: np.ndarray) -> Answer:
+        """Says how many bytes came: what the network takes, and whether this process lives."""
+        return OK, int(data.nbytes)
+
+    async def describe(self, number: int, robot: RobotDescription) -> Answer:
+        """See Replica.describe."""
+        return await self._done(number, lambda replica: replica.describe(robot), lambda _: None)
+
+    async def forget(self, robot: str) -> Answer:
+        """See Replica.forget."""
+        if self._replica is not None:
+            self._replica.forget(robot)
+        return OK, None
+
+    async def serve(self, number: int, round: Round, observation: EncodedObservation) -> Answer:
+        """See Replica.serve. Returns how long it took [s] and the chunk's fields."""
+
+        def plain(served: Any) -> tuple[float, tuple[Any, ...]]:
+            return served.took_s, plain_chunk(served.chunk)
+
+        return await self._done(number, lambda replica: replica.serve(round, observation), plain)
+
+    async def cancel(self, number: int) -> Answer:
+        """Nobody wants what this call would return any more."""
+        if (future := self._running.get(number)) is not None and self._replica is not None:
+            self._replica.cancel(future)
+        return OK, None
+
+    async def _done(
+        self, number: int, begin: Callable[[Replica], Future[Any]], plain: Callable[[Any], Any]
+    ) -> Answer:
+        if self._replica is None:
+            return LOST, "it has not started"
+        try:
+            future = begin(self._replica)
+            self._running[number] = future
+            return OK, plain(await asyncio.wrap_future(future))
+        except ReplicaLost as error:
+            return LOST, _sentence(error)
+        except (ValueError, OSError) as error:
+            return REFUSED, _sentence(error)
+        except (CancelledError, asyncio.CancelledError):
+            return CANCELLED, "it was cancelled"
+        except Exception as error:
+            return FAILED, f"{type(error).__name__}: {error}"
+        finally:
+            self._running.pop(number, None)
+
+
+def plain_chunk(chunk: Chunk) -> tuple[Any, ...]:
+    """Its fields, in the order of OF_A_CHUNK; what a chunk agreed with stays behind."""
+    return tuple(getattr(chunk, name) for name in OF_A_CHUNK)
+
+
+def _sentence(error: BaseException) -> str:
+    return str(error) or type(error).__name__

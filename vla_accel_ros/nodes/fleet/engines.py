@@ -1,0 +1,140 @@
+"""What computes for a fleet: an engine in this process, or engines in Ray actors.
+
+An actor loads the checkpoint from the same path as this process would, with the contract that it is sent. It
+needs neither ROS nor a file of the scheduler's machine besides.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.robots import Embodiment
+from vla_accel_ros.fleet.protocol import RobotDescription
+from vla_accel_ros.fleet.replicas.local import LocalReplica
+from vla_accel_ros.fleet.replicas.ray import Deadlines, RayReplica, Where
+from vla_accel_ros.fleet.replicas.ray_cluster import OWN, Cluster
+from vla_accel_ros.fleet.replicas.replica import Replica
+from vla_accel_ros.nodes.fleet.contracts import contract_of
+from vla_accel_ros.nodes.inference.loading import Load, black_frame
+from vla_accel_ros.types import Observation
+
+Warn = Callable[[str], object]
+USUAL = Deadlines()
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Making:
+    """Makes a replica of a model; called in this process or in an actor's. contract: of one of the robots."""
+
+    load: Load
+    contract: Contract
+
+    def __call__(self) -> tuple[LocalReplica, Observation]:
+        """A replica, and what it is measured with. Raises ValueError for what does not fit."""
+        engine = self.load.engine(self.contract, _LOG.warning)
+        return self.around(engine, _LOG.warning), black_frame(engine, self.contract)
+
+    def around(self, engine: Engine, warn: Warn) -> LocalReplica:
+        """A replica whose engine is loaded."""
+
+        def embody(description: RobotDescription) -> tuple[Contract, Embodiment]:
+            contract = contract_of(description)
+            load = replace(self.load, statistics=description.statistics or self.load.statistics)
+            return contract, load.embodiment(engine.policy, contract, warn)
+
+        return LocalReplica(engine, embody)
+
+
+class Engines(Protocol):
+    """What computes. replicas: measured, nearest first. updates: see LocalReplica."""
+
+    @property
+    def replicas(self) -> Sequence[Replica]: ...
+
+    @property
+    def updates(self) -> int: ...
+
+    def close(self) -> None:
+        """End them."""
+        ...
+
+
+class LocalEngine:
+    """One engine in this process."""
+
+    def __init__(self, engine: Engine, making: Making, warn: Warn) -> None:
+        self._replica = making.around(engine, warn)
+        self._replica.measure(black_frame(engine, making.contract))
+        self.replicas, self.updates = (self._replica,), self._replica.updates
+
+    def close(self) -> None:
+        self._replica.close()
+
+
+class RayEngines:
+    """Engines in Ray actors. wanted, address: of the parameters ray_replicas and ray_address. gpus: of this
+    machine, for a cluster of its own.
+
+    Made in the main thread, one replica after another, so that none is measured while another is loaded
+    beside it. Raises ValueError, one sentence, for what does not fit or cannot be had.
+    """
+
+    def __init__(
+        self,
+        making: Making,
+        wanted: str,
+        address: str = OWN,
+        gpus: int = 0,
+        deadlines: Deadlines = USUAL,
+    ) -> None:
+        places = where(wanted)
+        tiers = Counter(place.tier for place, _ in places)
+        self.replicas: tuple[RayReplica, ...] = ()
+        self._cluster = Cluster(address, tiers, gpus)
+        try:
+            each = 1.0 if self._cluster.gpus() and making.load.device != "cpu" else 0.0
+            numbers: Counter[str] = Counter()
+            for place, told in places:
+                name = f"{place.tier}{numbers[place.tier]}"
+                numbers[place.tier] += 1
+                place = place if told else replace(place, gpus=each)
+                one = RayReplica(name, making, place, deadlines)
+                self.replicas += (one,)
+                if (error := one.ready.exception()) is not None:
+                    raise ValueError(f"replica {name}: {error}")
+            self.updates = self.replicas[0].updates
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for one in self.replicas:
+            one.close()
+        self._cluster.close()
+
+
+def where(wanted: str) -> list[tuple[Where, bool]]:
+    """Of ray_replicas: where each replica runs, and whether its GPUs are told. Raises ValueError."""
+    places = []
+    for word in wanted.split():
+        tier, _, rest = word.partition(":")
+        count, _, gpus = rest.partition(":")
+        try:
+            number, share = int(count or 1), float(gpus or 0.0)
+            if not tier.isidentifier() or not 1 <= number <= 64 or not 0.0 <= share <= 64.0:
+                raise ValueError
+        except ValueError:
+            raise ValueError(
+                f"ray_replicas has {word!r}; give TIER:COUNT or TIER:COUNT:GPUS, such as edge:1 cloud:2:0.5"
+            ) from None
+        places += [(Where(tier, share), bool(gpus))] * number
+    if not places:
+        raise ValueError("ray_replicas names no replica; give one, such as edge:1")
+    return places
