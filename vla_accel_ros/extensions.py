@@ -85,6 +85,7 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
     POLICIES: {
         "whole": "vla_accel_ros.engine.policies.chunks:whole",
         "staggered": "vla_accel_ros.engine.policies.chunks:staggered",
+        "throughput": "vla_accel_ros.engine.policies.throughput:throughput",
         "tokens": "vla_accel_ros.engine.policies.tokens:frames",
     },
     HORIZONS: {

@@ -21,8 +21,18 @@ RATE, FRESHNESS = "rate", "freshness"
 PREFERENCES = (RATE, FRESHNESS)
 EXACT = "exact"
 RESIDENT, VISION = "none", "vision"
-LEAST = {"slots": 1, "steps": 1, "seed": 0, "answers": 1, "answer_tokens": 1, "prefill_groups": 1}
+LEAST = {
+    "slots": 1,
+    "steps": 1,
+    "seed": 0,
+    "answers": 1,
+    "answer_tokens": 1,
+    "prefill_groups": 1,
+    "frames_together": 1,
+}
 """The least of whole numbers."""
+MOST_SEATS = 64
+"""Chunks denoised at once."""
 NO_PARTITION = "none"
 
 
@@ -84,7 +94,8 @@ class EngineConfig:
     offload: "none", "vision" or "vision:SHARE": layers of the vision towers, all or a share, whose weights
         are in page-locked host memory and copied to the GPU in every frame while others compute, to the same
         bits; see docs/offload.md.
-    staggered: chunks denoised at once, each begun a step after the one before; 0 = whole chunks.
+    staggered: chunks denoised at once, each at its own step; 0 = whole chunks. Up to `steps` of them, one is
+        begun in each step; with more seats, several are.
     staggering: "stream": every chunk is one of them; "fresh": the first chunk of a frame is denoised whole
         and before them, and they are further chunks of the frame.
     seats_by_load: a step of staggered chunks computes the fewest of 1, 2, 4, ... and all seats that hold its
@@ -99,6 +110,10 @@ class EngineConfig:
     prefill_groups: how many groups of layers a frame is computed in, with a step of staggered chunks between
         two of them, so that a step waits for one group and not for a frame; 1 = none. The bits are the same.
         For fast stages of kernels alone, see docs/streaming.md.
+    frames_together: most frames, of the same number of images, that are computed in one forward where
+        several wait, as those of many robots do; 1 = each alone. A chunk then differs by rounding with what
+        its frame was computed with, and is not computed again to the bit. For fast stages of kernels, and the
+        scheduling policy "throughput".
     partition: sets of the GPU's multiprocessors for several lanes: "none"; "A:B", A for actions and B for
         frames and text; or "auto", which measures splits in `Engine.prepare` and takes one only where actions
         would be late without (policies.partition). Where a device cannot be divided there is none.
@@ -127,6 +142,7 @@ class EngineConfig:
     scheduling: str = AUTO
     lanes: str = ONE
     prefill_groups: int = 1
+    frames_together: int = 1
     partition: str = NO_PARTITION
     token_mode: str = SEQUENTIAL
     token_prefer: str = FRESHNESS
@@ -169,10 +185,15 @@ class EngineConfig:
             raise ValueError(f"camera_hz is {self.camera_hz}; give the frames a second, or 0.")
         if not 0 <= self.action_hz < float("inf"):
             raise ValueError(f"action_hz is {self.action_hz}; give the chunks a second, or 0.")
-        if self.staggered and not 2 <= self.staggered <= self.steps:
+        if self.staggered and not 2 <= self.staggered <= MOST_SEATS:
             raise ValueError(
-                f"staggered is {self.staggered}, but a chunk takes {self.steps} steps and one is begun in "
-                f"each: give 2 to {self.steps}, or 0 for one chunk at a time."
+                f"staggered is {self.staggered}, but it is how many chunks are denoised at once: give 2 to "
+                f"{MOST_SEATS}, or 0 for one chunk at a time."
+            )
+        if self.frames_together > 1 and self.prefill_groups > 1:
+            raise ValueError(
+                f"frames_together is {self.frames_together} and prefill_groups {self.prefill_groups}, but a "
+                "frame is computed with others or in groups of layers: set one of them to 1."
             )
 
     @property

@@ -14,7 +14,8 @@ One that is cancelled or fails between two groups gives the slot back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import takewhile
 from typing import NamedTuple, Protocol, cast
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
-from vla_accel_ros.engine.request import ENCODE, PREFILL, Request
+from vla_accel_ros.engine.request import ENCODE, PREFILL, Request, failing_alone
 from vla_accel_ros.engine.robots import Embodiment, Robots
 from vla_accel_ros.engine.stages.memory.upload import Preprocess, check_whole
 from vla_accel_ros.engine.stages.plain.stages import PlainStages
@@ -147,6 +148,28 @@ class CapturedPrefill:
         (n_tokens,) = self._stages.observe([images], words, [slot], whole)
         return Extent(n_tokens, n_tokens - len(tokens))
 
+    def observe_together(
+        self, observations: Sequence[Observation], policies: Sequence[AnyPolicy], slots: Sequence[int]
+    ) -> list[Extent]:
+        """As `observe`, of several observations with the same number of images in one forward."""
+        images = [
+            cast(WordedPolicy, policy).host_images(observation)
+            for observation, policy in zip(observations, policies, strict=True)
+        ]
+        tokens: list[list[int]] = []
+
+        def words() -> list[Tensor]:
+            for observation, policy in zip(observations, policies, strict=True):
+                tokens.append(policy.prompt(observation.instruction, observation.state))
+            return [torch.tensor(each) for each in tokens]
+
+        def taken() -> None:
+            for observation in observations:
+                check_whole(observation)
+
+        lengths = self._stages.observe(images, words, slots, taken)
+        return [Extent(length, length - len(each)) for length, each in zip(lengths, tokens, strict=True)]
+
     def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
         words = worded_policy(frame).words(instruction, frame.state)
         return self._stages.reword(frame.slot, frame.n_images, words, slot)
@@ -253,14 +276,49 @@ class Frames:
         robot = self._robots.of(observation.robot)
         with self._pool.filling() as slot:
             seen = self._prefill.observe(observation, robot.policy, slot)
-            publish = partial(self._publish, request, slot, observation, robot, seen)
-            if not self._apart:
-                publish()
-                return None
-            computed = torch.cuda.current_stream(self._pool.k.device).record_event()
+            return self._once_computed([slot], partial(self._publish, request, slot, observation, robot, seen))
+
+    def run_together(self, requests: Sequence[Request]) -> Callable[[], None] | None:
+        """Compute several frames in one forward, and publish them as `run` does; where that fails, each by
+        itself, so that it fails alone. Those for which there is no slot wait again, if they wait for room."""
+        assert isinstance(self._prefill, CapturedPrefill)
+        free = self._pool.free
+        for request in requests[free:]:
+            request.begun = not request.waits
+        requests = [request for request in requests if request.begun]
+        seen = [cast(Observation, request.observation) for request in requests]
+        try:
+            robots = [self._robots.of(observation.robot) for observation in seen]
+            policies = [robot.policy for robot in robots]
+            with ExitStack() as held:
+                slots = [held.enter_context(self._pool.filling()) for _ in seen]
+                extents = self._prefill.observe_together(seen, policies, slots)
+        except Exception:
+            waits = list[Callable[[], None]]()
+            for request in requests:
+                with failing_alone(request):
+                    if (wait := self.run(request)) is not None:
+                        waits.append(wait)
+            return partial(_each, waits) if waits else None
+
+        def publish() -> None:
+            for found in zip(requests, slots, seen, robots, extents, strict=True):
+                self._publish(*found)
+
+        return self._once_computed(slots, publish)
+
+    def _once_computed(self, slots: Sequence[int], publish: Callable[[], None]) -> Callable[[], None] | None:
+        """Publish now or, apart, by what is returned, which waits for what the stream computes into the
+        slots and gives them back if that failed."""
+        if not self._apart:
+            publish()
+            return None
+        computed = torch.cuda.current_stream(self._pool.k.device).record_event()
 
         def publish_then() -> None:
-            with self._pool.keeping(slot):
+            with ExitStack() as held:
+                for slot in slots:
+                    held.enter_context(self._pool.keeping(slot))
                 computed.synchronize()
                 publish()
 
@@ -298,3 +356,8 @@ class Frames:
         request.progress = None
         self._publish(request, frame.slot, observation, robot, Extent(frame.length, frame.images))
         return None
+
+
+def _each(waits: Sequence[Callable[[], None]]) -> None:
+    for wait in waits:
+        wait()

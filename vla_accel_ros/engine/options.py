@@ -43,6 +43,11 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
     offload.check(offload_share(config.offload), config.fast, device)
     if config.prefill_groups > 1:
         _check_groups(policy, config)
+    if config.frames_together > 1 and not (config.fast and isinstance(policy.model, Pi)):
+        raise ValueError(
+            f"frames_together is {config.frames_together}, but only fast stages of pi0 and pi0.5 compute "
+            "several frames in one forward; use 1."
+        )
     if config.seats_by_load and not isinstance(policy.model, Pi):
         raise ValueError(f"seats_by_load is true, but a {kind} policy has seats of one size; leave it false.")
     if config.fast and not has_kernels(policy):

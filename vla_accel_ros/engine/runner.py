@@ -208,6 +208,9 @@ class ModelRunner:
             assert self.text is not None
             self.text.advance()
             return None
+        if len(batch.requests) > 1 and all(request.want == OBSERVE for request in batch.requests):
+            with torch.inference_mode():
+                return self.frames.run_together(batch.requests)
         waits = list[Callable[[], None]]()
         for request in batch.requests:
             with failing_alone(request):
@@ -280,7 +283,8 @@ class ModelRunner:
             if WHOLE in kinds:
                 self.stages.build((), (), steps, progress=progress, forms=forms)
             if OBSERVE in kinds or (ASK in kinds and self.text is not None):
-                self.stages.build(views, prompts, (), progress=progress)
+                together = self.config.frames_together
+                self.stages.build(views, prompts, (), progress=progress, together=together)
         if ACT in kinds:
             self.actor.prepare()
         if ASK in kinds and self.text is not None:

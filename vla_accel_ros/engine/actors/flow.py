@@ -37,7 +37,8 @@ from vla_accel_ros.models.policies import AnyPolicy, FlowPolicy
 from vla_accel_ros.types import Chunk
 
 BESIDE = 3
-"""Slots for frames that no staggered chunk holds: the newest, one being computed, one asked about."""
+"""Slots for frames that no staggered chunk holds: the newest, one being computed, one asked about. Frames
+that are computed together need one each."""
 
 
 @dataclass
@@ -78,11 +79,11 @@ class FlowActor:
         flow_times(config.steps, time_rule)
         self.horizon = int(policy.config.horizon)
         self._seats: Seats | None = None
-        count = config.staggered
-        if count and pool.slots < count + BESIDE:
+        count, beside = config.staggered, BESIDE + config.frames_together - 1
+        if count and pool.slots < count + beside:
             raise ValueError(
-                f"slots is {pool.slots}, but {count} chunks in progress hold a frame each and {BESIDE} more "
-                f"are needed: give at least {count + BESIDE}."
+                f"slots is {pool.slots}, but {count} chunks in progress hold a frame each and {beside} more "
+                f"are needed: give at least {count + beside}."
             )
         if count and isinstance(stages, Stages):
             committed, by_load = policy.trained_delay > 0, config.seats_by_load

@@ -1,7 +1,8 @@
 """Flow chunks: whole, one after another, or staggered, several at their own noise levels in one batch.
 
 Staggered: a chunk needs as many steps as ever, but each step advances all that have begun and finishes the
-oldest, so chunks leave at the rate of steps. Whatever is ready to begin joins the next step. What is whole
+oldest, so chunks leave at the rate of steps. Whatever is ready to begin joins the next step: one of them or,
+where there are more seats than steps, as many as keep the seats full. What is whole
 (`Request.whole`, as the first chunk of a frame with staggering "fresh") goes before all steps.
 
 A frame goes before steps, but where it is computed in groups of layers the two alternate: a step waits for
@@ -29,10 +30,10 @@ class WholeChunks(Policy):
 
 
 class StaggeredChunks(WholeChunks):
-    """Up to `seats` chunks at once, one begun in each step. groups: in which a frame is computed."""
+    """Up to `seats` chunks at once. groups: in which a frame is computed. joins: chunks begun in a step."""
 
-    def __init__(self, seats: int, groups: int = 1) -> None:
-        self._seats, self._groups, self._after_group = seats, groups, False
+    def __init__(self, seats: int, groups: int = 1, joins: int = 1) -> None:
+        self._seats, self._groups, self._joins, self._after_group = seats, groups, joins, False
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
@@ -51,9 +52,10 @@ class StaggeredChunks(WholeChunks):
         waiting = [request for request in acts if not request.begun]
         fresh = [request for request in waiting if request.fresh or not request.stream]
         begun = [r for r in acts if r.begun and not (fresh and _gives_way(r, fresh[0]))]
-        if len(begun) < self._seats and fresh:
-            return MicroBatch(DENOISE, (*begun, fresh[0]))
-        joins = waiting[:1] if len(begun) < self._seats else []
+        joining = max(0, min(self._joins, self._seats - len(begun)))
+        if joining and fresh:
+            return MicroBatch(DENOISE, (*begun, *fresh[:joining]))
+        joins = waiting[:joining]
         step = MicroBatch(DENOISE, (*begun, *joins)) if begun or joins else None
         return step if step and self._after_group else see(ready) or step
 
@@ -71,4 +73,10 @@ def whole(setup: Setup) -> WholeChunks:
 
 def staggered(setup: Setup) -> StaggeredChunks:
     """`staggered` chunks at once."""
-    return StaggeredChunks(setup.config.staggered, setup.config.prefill_groups)
+    config = setup.config
+    return StaggeredChunks(config.staggered, config.prefill_groups, joins_of(config.staggered, config.steps))
+
+
+def joins_of(seats: int, steps: int) -> int:
+    """Chunks that begin in each step if so many seats are to be full, of chunks of so many steps."""
+    return -(-seats // steps)

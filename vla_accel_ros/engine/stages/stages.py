@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from typing import TypeVar
 
 import numpy as np
@@ -47,6 +48,12 @@ BUCKET = 16
 
 Images = Sequence[np.ndarray] | np.ndarray
 """uint8 [H, W, 3] each, of any sizes, or all of one: [V, H, W, 3]."""
+
+
+def powers_of_two(count: int) -> list[int]:
+    """1, 2, 4, ... below count."""
+    return [1 << power for power in range((count - 1).bit_length())]
+
 
 CHUNKS = {
     Form.FREE: "chunks",
@@ -124,9 +131,11 @@ class Stages:
         batches: Iterable[int] = (1,),
         progress: Progress = lambda name, done, total: None,
         forms: Iterable[Form] = (Form.FREE,),
+        together: int = 1,
     ) -> None:
         """Make and capture stages ahead: for numbers of images, prompt lengths, steps and chunks at once, and
-        forms of chunks, in the partition of the current stream.
+        forms of chunks, in the partition of the current stream. together: most frames in one forward, for 1,
+        2, 4, ... of which there are stages.
 
         A free slot of the pool is used meanwhile: raises PoolExhausted if there is none.
         """
@@ -137,10 +146,10 @@ class Stages:
         with self.pool.holding(1) as (slot,):
             for count in sorted(set(views)):
                 images = np.zeros((count, config.vision.image_size, config.vision.image_size, 3), np.uint8)
-                for bucket in buckets:
+                for bucket, frames in product(buckets, powers_of_two(together + 1)):
                     prompt = torch.zeros(bucket, dtype=torch.int64)
-                    name = f"prefix of {count} images and {bucket} words"
-                    made.append((name, partial(self._build_prefix, images, prompt, slot)))
+                    name = f"{frames} prefixes of {count} images and {bucket} words"
+                    made.append((name, partial(self._build_prefix, images, prompt, slot, frames)))
             for number in sorted(set(steps)):
                 for batch in sorted(set(batches)):
                     noise = torch.zeros(batch, config.horizon, config.action_dim, device=device)
@@ -361,8 +370,8 @@ class Stages:
         current = torch.cuda.current_stream(self.pool.k.device)
         return next((name for name, stream in self.partitions.items() if stream == current), None)
 
-    def _build_prefix(self, images: np.ndarray, prompt: Tensor, slot: int) -> None:
-        self.observe([images], [prompt], [slot])
+    def _build_prefix(self, images: np.ndarray, prompt: Tensor, slot: int, frames: int = 1) -> None:
+        self.observe([images] * frames, [prompt] * frames, [slot] * frames)
         if self.groups is not None:
             self.groups.build(images, prompt, slot)
 

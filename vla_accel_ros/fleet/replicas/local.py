@@ -8,39 +8,40 @@ executed. What fails, fails its own request.
 
 from __future__ import annotations
 
-import statistics
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.lanes.lane import Stream
+from vla_accel_ros.engine.policies.chunks import joins_of
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, OBSERVE, Request
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost, Served
 from vla_accel_ros.models.policies import FLOW
-from vla_accel_ros.sensing.cameras.compressed import decode, write_bgr
 from vla_accel_ros.sensing.cameras.image import CompressedView
 from vla_accel_ros.types import Chunk, Observation
 
+if TYPE_CHECKING:
+    from vla_accel_ros.contract.contract import Contract
+
 PRIORITY = 1
 """Of a fleet's requests in the engine's queue."""
-MEASURED = 3
-"""How often each batch is measured."""
+MEASURED = 4
+"""How many chunks are measured, for each request that is there."""
 _STREAM = "fleet"
 
-Embody = Callable[[RobotDescription], tuple[Contract, Embodiment]]
+Embody = Callable[[RobotDescription], "tuple[Contract, Embodiment]"]
 
 
 @dataclass(eq=False)
@@ -61,8 +62,9 @@ class LocalReplica:
 
     embody: makes of a description its contract and embodiment (Load.embodiment); raises ValueError or OSError
     for what does not fit. ahead: requests that are taken before a seat is free, so that their pictures are
-    decoded and their frames prefilled meanwhile. decoders: threads that decode. clock: monotonic seconds.
-    updates: denoising steps of a chunk, 0 where it is made of tokens.
+    decoded and their frames prefilled meanwhile; None = twice as many as are computed or
+    begin together, where several do. decoders: threads that decode. clock: monotonic
+    seconds. updates: denoising steps of a chunk, 0 where it is made of tokens.
     """
 
     def __init__(
@@ -71,13 +73,17 @@ class LocalReplica:
         embody: Embody,
         name: str = "local",
         *,
-        ahead: int = 1,
+        ahead: int | None = None,
         decoders: int = 2,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.name, self.profile, self.most = name, Profile(), max(1, engine.config.staggered) + ahead
+        config = engine.config
+        if ahead is None:
+            pace = max(config.frames_together, joins_of(config.staggered, config.steps))
+            ahead = 1 if pace == 1 else 2 * pace
+        self.name, self.profile, self.most = name, Profile(), max(1, config.staggered) + ahead
         self.engine, self._embody, self._clock, self.network_s = engine, embody, clock, 0.0
-        self.updates = engine.config.steps if engine.policy.acts == FLOW else 0
+        self.updates = config.steps if engine.policy.acts == FLOW else 0
         self._contracts: dict[str, Contract] = {}
         self._jobs: dict[Future[Served], _Job] = {}
         self._lock = threading.Lock()
@@ -138,22 +144,35 @@ class LocalReplica:
             self.engine.scheduler.cancel(running)
 
     def measure(self, observation: Observation) -> Profile:
-        """How long one request takes, and as many as have seats at once; the profile has it then. For an
-        engine that nobody uses; observation: of a robot that it knows."""
-        for batch in sorted({1, max(1, self.engine.config.staggered)}):
-            times = []
-            for number in range(MEASURED + 1):
-                began_s = self._clock()
-                jobs = [_Job(Round("", observation.robot, 0, n), Future(), began_s) for n in range(batch)]
-                for job in jobs:
-                    self._submit(job, self._frame(job, observation))
-                wait([job.future for job in jobs])
-                for job in jobs:
-                    job.future.result()
-                if number:  # the first may still allocate
-                    times.append(self._clock() - began_s)
-            self.profile.note(SERVE, batch, statistics.median(times))
+        """How long a request takes if 1, 2, 4, ... and as many as it takes (`most`) are always there: that
+        many times the time from one chunk to the next. The profile has it then. For an engine that nobody
+        uses; observation: of a robot that it knows."""
+        for batch in sorted({*(1 << power for power in range(self.most.bit_length())), self.most}):
+            self.profile.note(SERVE, batch, batch * self._interval_s(observation, batch))
         return self.profile
+
+    def _interval_s(self, observation: Observation, batch: int) -> float:
+        """From one chunk to the next if so many requests are always there, once that is steady."""
+        free, ends_s = threading.Semaphore(batch), list[float]()
+
+        def ended(future: Future[Served]) -> None:
+            ends_s.append(self._clock())
+            free.release()
+
+        jobs = []
+        for number in range(batch * (MEASURED + 2)):
+            free.acquire()
+            job = _Job(Round("", observation.robot, 0, number), Future(), self._clock())
+            job.future.add_done_callback(ended)
+            jobs.append(job)
+            self._submit(job, self._frame(job, observation))
+        for job in jobs:
+            job.future.result()
+        begin, end = (
+            batch,
+            batch * (MEASURED + 1),
+        )  # without those that come to an empty engine, or leave it empty
+        return (ends_s[end] - ends_s[begin]) / (end - begin)
 
     def _add(self, description: RobotDescription) -> None:
         contract, embodiment = self._embody(description)
@@ -260,6 +279,8 @@ def _pixels(name: str, image: bytes | np.ndarray, most_pixels: int) -> np.ndarra
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
             raise ValueError(f"the image of {name} is {image.dtype} {image.shape}; send uint8 [H, W, 3]")
         return image
+    from vla_accel_ros.sensing.cameras.compressed import decode, write_bgr  # OpenCV, where pictures need it
+
     picture = decode(CompressedView(0, name, "", np.frombuffer(image, np.uint8)), most_pixels)
     pixels = np.empty_like(picture)
     write_bgr(picture, pixels)

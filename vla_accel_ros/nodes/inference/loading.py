@@ -58,6 +58,7 @@ class Load:
     scheduling: str = EngineConfig.scheduling
     lanes: str = EngineConfig.lanes
     prefill_groups: int = EngineConfig.prefill_groups
+    frames_together: int = EngineConfig.frames_together
     partition: str = EngineConfig.partition
     token_mode: str = EngineConfig.token_mode
     token_prefer: str = EngineConfig.token_prefer
@@ -146,7 +147,7 @@ class Load:
         )
 
     def _config(self, contract: Contract, fast: bool, can_answer: bool) -> EngineConfig:
-        more = (self.answers - 1 if can_answer else 0) + self.staggered
+        more = (self.answers - 1 if can_answer else 0) + self.staggered + self.frames_together - 1
         alike = vars(EngineConfig()).keys() & vars(self).keys() - {"fast"}
         options: dict[str, Any] = {name: getattr(self, name) for name in alike}
         options |= {"slots": self.kv_slots + more, "steps": self.denoise_steps}

@@ -19,6 +19,7 @@ OF_THE_MODEL = (
     "scheduling",
     "lanes",
     "prefill_groups",
+    "frames_together",
     "partition",
     "denoise_steps",
     "staggered",

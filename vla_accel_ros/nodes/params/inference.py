@@ -157,6 +157,15 @@ INFERENCE = (
         maximum=64,
     ),
     Parameter(
+        "frames_together",
+        EngineConfig.frames_together,
+        "Most frames that are computed in one forward where several wait, as those of many robots do, with "
+        "scheduling throughput. A chunk then differs by rounding with what its frame was computed with, and "
+        "a replay is near, not equal. Needs fast stages of pi0 or pi0.5. 1: each alone.",
+        minimum=1,
+        maximum=16,
+    ),
+    Parameter(
         "partition",
         EngineConfig.partition,
         "Sets of the GPU's multiprocessors for two or three lanes: none; A:B in quotes, A for actions and B "
@@ -199,7 +208,8 @@ INFERENCE = (
         EngineConfig.staggered,
         "Chunks denoised at once, each begun on the newest frame and joints, a step after the one before "
         "(needs fast to be faster): up to denoise_steps times as many chunks, each finished later than one "
-        "that is denoised by itself. Nothing guides them (rtc). 0: one chunk at a time.",
+        "that is denoised by itself. More than denoise_steps are for many robots: several begin in a step. "
+        "Nothing guides them (rtc). 0: one chunk at a time.",
         minimum=0,
         maximum=64,
     ),

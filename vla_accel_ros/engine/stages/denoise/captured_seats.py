@@ -20,7 +20,7 @@ from torch import Tensor
 from vla_accel_ros.engine.stages.denoise.denoise import Denoise, Form, check_fits
 from vla_accel_ros.engine.stages.denoise.wide import Wide
 from vla_accel_ros.engine.stages.memory.host_buffers import Field, HostRing, Inputs, Pending
-from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.engine.stages.stages import Stages, powers_of_two
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.flow import Guide
 from vla_accel_ros.models.flow.inpainting import Inpainting
@@ -233,11 +233,6 @@ class CapturedSeats:
     def result(self, seat: int) -> Pending:
         """See Seats."""
         return self.stage.readback.one(seat)
-
-
-def powers_of_two(count: int) -> list[int]:
-    """1, 2, 4, ... below count."""
-    return [1 << power for power in range((count - 1).bit_length())]
 
 
 def _begin_fields(stage: StaggeredStep, steps: int) -> dict[str, Field]:

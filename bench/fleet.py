@@ -1,0 +1,364 @@
+"""Many robots on one engine: chunks a second, how long a robot waits, and how many robots fit.
+
+    python bench/fleet.py [--parts throughput peers fleet admission replicas2] [--settings ...] [--budget S] [--out DIR]
+
+Full-size pi0.5 of random weights, two 640x480 views, ten steps, bfloat16; robots of two kinds, with numbers of joints,
+statistics and words of their own. What is measured is the product's path without ROS: fleet/replicas/local.py,
+from pixels in host memory to a chunk in host memory, and in the parts `fleet` and `admission` fleet/scheduler.py before it.
+
+throughput: as many requests as a replica takes are always there, for each setting of the engine: chunks a second and
+  how long one request takes.
+peers: beside it, one request at a time by captured stages; batches of 16 in lock-step, exact and with an 8-bit
+  prefix; plain torch eager, one at a time, and with --compiled S the same compiled, in at most so many seconds.
+fleet: robots ask --hz times a second by a trace (a random phase, intervals that vary by a tenth), each when --buffer
+  seconds of its motion are left, whatever became of its last request. From image to chunk; the share of requests that
+  came later than the motion lasted, and of the time that arms stood.
+admission: how many robots fleet/admission.py expects to fit, from what the replica measures at its start, and the
+  largest number that keeps p99 within --within and stall within --stall, by bisection with windows of --window s.
+replicas2: two processes with an engine each: on two GPUs, if there are two, else both on one, for function only.
+
+Each part begins no case after --budget seconds of it. Prints tables and writes bench/results/fleet.json after each case.
+--small runs tiny models in float32 on a CPU to try the command; its figures mean nothing and are written only to --out.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fleets import peers, processes
+from fleets.loads import most_robots, play, saturate
+from fleets.serving import Robots, as_observation, make_robots, options_of, serving
+from full_size import compiled
+from full_size.command import measuring, place
+from full_size.figures import write
+from full_size.gpu import alone, gpu_id
+from full_size.policies import random_policy
+from grids.sizes import config_of
+from vla_accel_ros.fleet.admission import capacity_hz, latency_s, robots_in_time
+from vla_accel_ros.interpreter import SWITCH_S
+from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.tools.cli import finish
+from vla_accel_ros.tools.provenance import provenance
+
+PARTS = ("throughput", "peers", "fleet", "admission", "replicas2")
+KIND = "pi05"
+FULL = "scheduling=throughput"
+SETTINGS = (
+    f"{FULL},staggered=20,frames_together=4",
+    f"{FULL},staggered=20,frames_together=4,precision=fp8",
+    f"{FULL},staggered=32,frames_together=4",
+    f"{FULL},staggered=16,frames_together=2",
+    f"{FULL},staggered=20",
+    f"{FULL},staggered=20,lanes=two",
+    f"{FULL},staggered=20,lanes=two,frames_together=4",
+    f"{FULL},staggered=20,precision=fp8",
+    f"{FULL},staggered=32,frames_together=4,precision=fp8",
+    f"{FULL},staggered=20,frames_together=4,seats_by_load=true",
+    f"{FULL},staggered=8",
+    f"{FULL},staggered=10",
+    f"{FULL},staggered=16",
+    f"{FULL},staggered=24",
+    f"{FULL},staggered=32",
+    f"{FULL},staggered=8,seats_by_load=true",
+    f"{FULL},staggered=16,seats_by_load=true",
+    f"{FULL},staggered=32,seats_by_load=true",
+    "staggered=10",
+    "staggered=16",
+)
+BATCH = 16
+ROBOTS = 40
+MOST_ROBOTS = 96
+SEED = 0
+
+
+@dataclass
+class Bench:
+    """One run. robots: as many as any part needs."""
+
+    arguments: argparse.Namespace
+    policy: Policy
+    robots: Robots
+    document: dict[str, Any]
+    out: Path | None
+
+    def add(self, part: str, case: dict[str, Any]) -> None:
+        """Print it, and write all that there is."""
+        self.document.setdefault(part, []).append(case)
+        print(line(part, case), flush=True)
+        if self.out is not None:
+            write(self.out / "fleet.json", self.document)  # a run that is cut off leaves what it has
+
+    def cases(self, part: str, these: Sequence[Callable[[], dict[str, Any]]]) -> None:
+        """Each, until the budget is used up; one that fails keeps no other from being measured."""
+        began_s = time.monotonic()
+        for case in these:
+            if time.monotonic() - began_s > self.arguments.budget:
+                print(f"{part}: {self.arguments.budget:.0f} s are over; the rest is left out", flush=True)
+                return
+            case_s = time.monotonic()
+            try:
+                found = case()
+            except Exception as error:
+                if self.arguments.small:
+                    raise
+                found = {"setting": "", "failed": f"{type(error).__name__}: {error}"}
+            self.add(part, {**found, "took_s": round(time.monotonic() - case_s, 1)})
+            gc.collect()
+            if self.policy.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, measure; returns the exit status."""
+    parser = measuring(__doc__, run, "fleet")
+    add = parser.add_argument
+    add("--parts", nargs="+", choices=PARTS, default=PARTS)
+    add(
+        "--settings",
+        nargs="+",
+        type=_setting,
+        default=SETTINGS,
+        metavar="OPTION=VALUE,...",
+        help="of throughput",
+    )
+    add("--serve", type=_setting, default=SETTINGS[0], help="setting of fleet, admission and replicas2")
+    add("--seconds", type=float, default=3.0, help="of each case of throughput (default: %(default)s)")
+    add("--fleet-seconds", type=float, default=20.0, help="of each case of fleet (default: %(default)s)")
+    add("--window", type=float, default=5.0, help="seconds of a window of admission (default: %(default)s)")
+    add(
+        "--budget",
+        type=float,
+        default=100.0,
+        help="seconds after which a part begins no case (default: %(default)s)",
+    )
+    add("--robots", type=int, default=ROBOTS, help="of fleet (default: %(default)s)")
+    add("--most-robots", type=int, default=MOST_ROBOTS, help="of admission (default: %(default)s)")
+    add("--hz", type=float, default=3.0, help="requests of a robot a second (default: %(default)s)")
+    add("--buffer", type=float, default=0.1, help="motion left when a robot asks, s (default: %(default)s)")
+    add("--within", type=float, default=0.09, help="p99 from image to chunk, s (default: %(default)s)")
+    add("--stall", type=float, default=0.001, help="share of the time that arms stand (default: %(default)s)")
+    add("--views", type=int, choices=(1, 2, 3), default=2, help="number of cameras (default: %(default)s)")
+    add("--size", nargs=2, type=int, default=(480, 640), metavar=("H", "W"), help="of the cameras' images")
+    add("--seeds", nargs="+", type=int, default=(0, 1), help="of traces (default: %(default)s)")
+    add(
+        "--compiled",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="also torch.compile, in so many seconds; 0: not",
+    )
+    return finish(parser, arguments)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, print, write. Raises RuntimeError without a CUDA device."""
+    device, dtype, out = place(arguments)
+    document: dict[str, Any] = {
+        "kind": KIND,
+        "views": arguments.views,
+        "size": list(arguments.size),
+        "steps": 10,
+        "dtype": str(dtype).removeprefix("torch."),
+        "seeds": f"weights 0, observations {SEED}, noise 0, traces {list(arguments.seeds)}",
+        "seconds": {
+            "throughput": arguments.seconds,
+            "fleet": arguments.fleet_seconds,
+            "window": arguments.window,
+        },
+        "hz": arguments.hz,
+        "buffer_s": arguments.buffer,
+        "within_s": arguments.within,
+        "stall": arguments.stall,
+        "serve": arguments.serve,
+        **provenance(),
+    }
+    if "peers" in arguments.parts and arguments.compiled and not arguments.small:
+        document["compiled"] = _compiled(arguments)
+    sys.setswitchinterval(SWITCH_S)
+    with alone(gpu_id(device)):
+        policy = random_policy(config_of(KIND, arguments.small), device, dtype)
+        count = max(arguments.robots, arguments.most_robots)
+        robots = make_robots(policy, count, arguments.views, tuple(arguments.size), SEED)
+        document["prompts"] = list(robots.prompts)
+        bench = Bench(arguments, policy, robots, document, out)
+        for part in arguments.parts:
+            print(f"\n{part}\n{HEADS[part]}", flush=True)
+            bench.cases(part, list(CASES[part](bench)))
+    return 0
+
+
+def _compiled(arguments: argparse.Namespace) -> dict[str, Any]:
+    """In a process of its own, before this one has the GPU."""
+    case = compiled.Case(KIND, arguments.views, 48, 50)
+    found = compiled.measure(case, arguments.compiled)
+    print(f"compiled: {found}", flush=True)
+    return found
+
+
+def throughput(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
+    """A case for each setting."""
+
+    def measured(setting: str) -> dict[str, Any]:
+        given = bench.arguments
+        with serving(bench.policy, setting, bench.robots, given.views) as replica:
+            warm_up = min(1.0, given.seconds)
+            found = saturate(replica, bench.robots, given.seconds, warm_up)
+            stages = {
+                f"{name} of {batch}": round(1e3 * seconds, 3)
+                for (name, batch), seconds in replica.engine.scheduler.profile.known().items()
+            }
+            return {"setting": setting, "at_once": replica.most, **found, "micro_batch_ms": stages}
+
+    return [lambda setting=setting: measured(setting) for setting in bench.arguments.settings]  # type: ignore[misc]
+
+
+def other_ways(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
+    """One request at a time, lock-step, eager."""
+    policy, robots, views, seconds = (
+        bench.policy,
+        bench.robots,
+        bench.arguments.views,
+        bench.arguments.seconds,
+    )
+    lossy = [] if bench.arguments.small else ["precision=fp8"]
+    return [
+        lambda: {
+            "setting": "one at a time",
+            **peers.one_at_a_time(policy, robots, views, seconds, "staggered=0"),
+        },
+        *(
+            lambda setting=setting: {
+                "setting": f"lock-step of {BATCH}, {setting or 'exact'}",
+                **peers.in_lock_step(policy, robots, views, seconds, setting, BATCH),
+            }
+            for setting in ("", *lossy)
+        ),
+        lambda: {"setting": "eager", **peers.eager(policy, views, max(robots.prompts), seconds)},
+    ]
+
+
+def fleet(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
+    """A case for each seed, on one replica."""
+    given = bench.arguments
+
+    def measured(setting: str, seed: int) -> dict[str, Any]:
+        with serving(bench.policy, setting, bench.robots, given.views) as replica:
+            found = play(
+                replica, bench.robots, given.robots, given.hz, given.buffer, given.fleet_seconds, seed
+            )
+            return {"setting": setting, "seed": seed, **found}
+
+    return [lambda seed=seed: measured(given.serve, seed) for seed in given.seeds]  # type: ignore[misc]
+
+
+def admission(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
+    """One case: what is expected, and what is found."""
+    given = bench.arguments
+
+    def measured() -> dict[str, Any]:
+        with serving(bench.policy, given.serve, bench.robots, given.views) as replica:
+            profile = replica.measure(as_observation(bench.robots, bench.robots.names[0]))
+            expected = min(robots_in_time(profile, given.hz, given.within), given.most_robots)
+            windows: list[dict[str, Any]] = []
+
+            def fits(robots: int) -> bool:
+                found = play(
+                    replica, bench.robots, robots, given.hz, given.buffer, given.window, given.seeds[0]
+                )
+                windows.append(found)
+                print(f"  {line('fleet', {'setting': '', **found})}", flush=True)
+                p99_ms = found["image_to_chunk"].get("p99_ms", float("inf"))
+                return p99_ms <= 1e3 * given.within and found["stall"] <= given.stall
+
+            most = most_robots(fits, 1, given.most_robots)
+        return {
+            "setting": given.serve,
+            "expected": expected,
+            "most": most,
+            "error": round(expected / most - 1.0, 4) if most else None,
+            "capacity_hz": round(capacity_hz([profile]), 2),
+            "expected_p99_ms": round(1e3 * latency_s(profile, max(1, expected) * given.hz), 2),
+            "curve_ms": {str(batch): round(1e3 * s, 3) for (_, batch), s in sorted(profile.known().items())},
+            "windows": windows,
+        }
+
+    return [measured]
+
+
+def two_replicas(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
+    """One case."""
+    given = bench.arguments
+    several = not given.small and torch.cuda.device_count() >= 2
+    gpus = [str(gpu_id(torch.device("cuda", index))) for index in range(2)] if several else ["", ""]
+    size = given.size[0], given.size[1]
+    work = processes.Work(KIND, given.small, given.serve, 8, given.views, size, given.seconds)
+
+    def measured() -> dict[str, Any]:
+        found = processes.measure(work, gpus)
+        return {"setting": given.serve, "function_only": not several, **found}
+
+    return [measured]
+
+
+CASES: dict[str, Callable[[Bench], list[Callable[[], dict[str, Any]]]]] = {
+    "throughput": throughput,
+    "peers": other_ways,
+    "fleet": fleet,
+    "admission": admission,
+    "replicas2": two_replicas,
+}
+WIDTH = 66
+_RATES = f"{'':{WIDTH}}{'chunks/s':>10}{'request p50':>13}{'p99 ms':>9}"
+HEADS = {
+    "throughput": _RATES,
+    "peers": _RATES,
+    "fleet": f"{'':{WIDTH}}{'robots':>7}{'asked/s':>9}{'image p50':>11}{'p99 ms':>9}{'late':>9}{'stall':>9}",
+    "admission": f"{'':{WIDTH}}{'expected':>9}{'found':>7}{'error':>8}{'chunks/s':>10}",
+    "replicas2": f"{'':{WIDTH}}{'alone':>9}{'together':>10}{'speed-up':>10}",
+}
+
+
+def line(part: str, case: dict[str, Any]) -> str:
+    """Of a part's table."""
+    name = f"{case['setting'].replace('scheduling=', ''):{WIDTH}}"
+    if "failed" in case:
+        return f"{name}failed: {case['failed']}"
+    if part in ("throughput", "peers"):
+        took = case["request"]
+        return f"{name}{case['chunks_hz']:10.1f}{_ms(took, 'p50_ms'):13.2f}{_ms(took, 'p99_ms'):9.2f}"
+    if part == "fleet":
+        took = case["image_to_chunk"]
+        return (
+            f"{name}{case['robots']:7d}{case['asked_hz']:9.1f}{_ms(took, 'p50_ms'):11.2f}"
+            f"{_ms(took, 'p99_ms'):9.2f}{case['late']:9.5f}{case['stall']:9.5f}"
+        )
+    if part == "admission":
+        error = float("nan") if case["error"] is None else case["error"]
+        return f"{name}{case['expected']:9d}{case['most']:7d}{error:8.3f}{case['capacity_hz']:10.1f}"
+    said = ", function only" if case["function_only"] else ""
+    return f"{name}{case['alone_hz']:9.1f}{sum(case['together_hz']):10.1f}{case['speedup']:10.3f}{said}"
+
+
+def _ms(took: dict[str, float], name: str) -> float:
+    return took.get(name, float("nan"))
+
+
+def _setting(word: str) -> str:
+    try:
+        options_of(word)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return word
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,218 @@
+"""Requests that are sent to a replica or a scheduler, and what came of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import merge
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fleets.serving import Robots, round_of
+from full_size.figures import summary
+from vla_accel_ros.extensions import FLEET_POLICIES, find
+from vla_accel_ros.fleet.admission import Rules
+from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, ChunkRequest, RobotDescription, Round
+from vla_accel_ros.fleet.replicas.replica import Replica, Served
+from vla_accel_ros.fleet.scheduler import FleetScheduler, Ports, Settings
+
+STEP_S = 0.02
+"""How often a scheduler looks at what only time brings about, as the node does."""
+FORGOTTEN_S = 5.0
+
+
+def saturate(
+    replica: Replica, robots: Robots, seconds: float, warm_up: float = 1.0, at_once: int = 0
+) -> dict[str, Any]:
+    """Chunks a second with as many requests as it takes (or at_once) always there, and how long each took."""
+    room, lock = threading.Semaphore(at_once or replica.most), threading.Lock()
+    done: list[tuple[float, float]] = []
+    errors: list[BaseException] = []
+
+    def ended(future: Future[Served], *, sent_s: float) -> None:
+        with lock:
+            if (error := future.exception()) is not None:
+                errors.append(error)
+            done.append((time.monotonic(), time.monotonic() - sent_s))
+        room.release()
+
+    began_s, number = time.monotonic(), 0
+    until_s = began_s + warm_up + seconds
+    while time.monotonic() < until_s and not errors:
+        room.acquire()
+        robot, sent_s = robots.names[number % len(robots.names)], time.monotonic()
+        future = replica.serve(round_of(robot, number), robots.observed(robot, number // len(robots.names)))
+        future.add_done_callback(partial(ended, sent_s=sent_s))
+        number += 1
+    for _ in range(at_once or replica.most):
+        room.acquire()
+    if errors:
+        raise errors[0]
+    inside = [(end_s, took_s) for end_s, took_s in done if began_s + warm_up <= end_s < until_s]
+    took = np.array([took_s for _, took_s in inside])
+    return {"chunks_hz": round(len(inside) / seconds, 2), "request": times(took), "chunks": len(inside)}
+
+
+def times(seconds: np.ndarray) -> dict[str, float]:
+    """Quantiles in ms; empty where nothing was finished."""
+    return summary(1e3 * seconds) if len(seconds) else {}
+
+
+class Due(NamedTuple):
+    """A request of a trace, seconds after its begin."""
+
+    at_s: float
+    robot: str
+    number: int
+
+
+def make_trace(robots: int, hz: float, jitter: float, seconds: float, seed: int) -> list[Due]:
+    """Each robot asks `hz` times a second from a random phase on, every interval longer or shorter by up to
+    `jitter` of it, whatever became of its last request."""
+    rng = np.random.default_rng(seed)
+
+    def one(robot: str) -> list[Due]:
+        number = int(seconds * hz * 1.5) + 4
+        gaps = (1.0 + rng.uniform(-jitter, jitter, number)) / hz
+        at_s = rng.uniform(0.0, 1.0 / hz) + np.concatenate(([0.0], np.cumsum(gaps)))
+        return [Due(float(when), robot, index) for index, when in enumerate(at_s) if when < seconds]
+
+    return list(merge(*(one(f"/robot{index}") for index in range(robots))))
+
+
+@dataclass
+class Fleet:
+    """A FleetScheduler as the node runs it: one thread calls it for each request, whenever something was
+    computed, and every STEP_S. answers: of requests, with the time when they came."""
+
+    replica: Replica
+    robots: Robots
+    names: tuple[str, ...]
+    hz: float
+    answers: dict[tuple[str, int], tuple[float, ChunkAnswer]] = field(default_factory=dict)
+    steps_s: list[float] = field(default_factory=list)
+    _wake: threading.Event = field(default_factory=threading.Event)
+    _asked: dict[Round, int] = field(default_factory=dict)
+    _newest: dict[str, int] = field(default_factory=dict)
+    _served: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        ports = Ports(self._admit, self._call, self._answer, self._wake.set)
+        settings = Settings(rules=Rules(most_robots=1024, load=1e6))  # who is admitted is not asked here
+        make = find(FLEET_POLICIES, "fifo")
+        self.scheduler = FleetScheduler("bench", [self.replica], make, ports, settings)
+        for name in self.names:
+            described = RobotDescription("bench", name, "", chunks_per_s=self.hz)
+            self.scheduler.described(described, time.monotonic())
+        until_s = time.monotonic() + 60.0
+        while len(self._served) < len(self.names):
+            if time.monotonic() > until_s:
+                raise RuntimeError("a replica does not get ready for its robots")
+            self._step()
+            self._wake.wait(STEP_S)
+
+    def run(self, trace: list[Due]) -> float:
+        """Send all of a trace and wait for what comes of it; returns when it began, by time.monotonic."""
+        began_s, at = time.monotonic(), 0
+        last_s = began_s + (trace[-1].at_s if trace else 0.0)
+        while at < len(trace) or time.monotonic() < last_s + FORGOTTEN_S:
+            self._wake.clear()
+            while at < len(trace) and began_s + trace[at].at_s <= time.monotonic():
+                self._ask(round_of(trace[at].robot, trace[at].number))
+                at += 1
+            self._step()
+            if at == len(trace) and all(newest in self.answers for newest in self._newest.items()):
+                break
+            due_s = began_s + trace[at].at_s if at < len(trace) else last_s + FORGOTTEN_S
+            self._wake.wait(max(0.0, min(STEP_S, due_s - time.monotonic())))
+        return began_s
+
+    def close(self) -> None:
+        self.scheduler.close(time.monotonic())
+
+    def _ask(self, round_: Round) -> None:
+        attempt = self._asked.get(round_, -1) + 1
+        self._asked[round_], self._newest[round_.robot] = attempt, round_.number
+        seen = self.robots.observed(round_.robot, round_.number)
+        self.scheduler.asked(ChunkRequest(round_, attempt, time.monotonic_ns(), seen), time.monotonic())
+
+    def _step(self) -> None:
+        began_s = time.perf_counter()
+        self.scheduler.step(time.monotonic())
+        self.steps_s.append(time.perf_counter() - began_s)
+
+    def _admit(self, admission: Admission) -> None:
+        if not admission.admitted:
+            raise RuntimeError(f"{admission.robot} is refused: {admission.reason}")
+        self._served.add(admission.robot)
+
+    def _call(self, round_: Round) -> None:
+        self._ask(round_)
+
+    def _answer(self, answer: ChunkAnswer) -> None:
+        self.answers[answer.round.robot, answer.round.number] = time.monotonic(), answer
+
+
+def play(
+    replica: Replica,
+    robots: Robots,
+    count: int,
+    hz: float,
+    buffer_s: float,
+    seconds: float,
+    seed: int,
+    jitter: float = 0.1,
+    warm_up: float = 1.0,
+) -> dict[str, Any]:
+    """`count` robots ask by a trace, each when buffer_s of its motion are left.
+
+    image_to_chunk: from the observation that was computed to its chunk; request: from the first attempt.
+    late: share of requests whose chunk came after that motion had ended, or not at all; stall: share of the
+    time that arms stood.
+    """  # fmt: skip
+    names = robots.names[:count]
+    if len(names) < count:
+        raise ValueError(f"there are {len(names)} robots; {count} are asked for.")
+    trace = make_trace(count, hz, jitter, warm_up + seconds, seed)
+    fleet = Fleet(replica, robots, names, hz)
+    try:
+        began_s = fleet.run(trace)
+    finally:
+        fleet.close()
+    counted = [due for due in trace if due.at_s >= warm_up]
+    request, image, stood, refusals = [], [], 0.0, 0
+    for due in counted:
+        came_s, answer = fleet.answers.get((due.robot, due.number), (0.0, None))
+        if answer is None or answer.chunk is None:
+            refusals += 1
+            stood += 1.0 / hz
+            continue
+        request.append(came_s - began_s - due.at_s)
+        image.append(came_s - answer.chunk.stamp_ns * 1e-9)
+        stood += max(0.0, request[-1] - buffer_s)
+    late = refusals + sum(took_s > buffer_s for took_s in request)
+    return {
+        "robots": count,
+        "asked_hz": round(len(counted) / seconds, 2),
+        "image_to_chunk": times(np.array(image)),
+        "request": times(np.array(request)),
+        "late": round(late / max(1, len(counted)), 6),
+        "stall": round(stood / (count * seconds), 6),
+        "unanswered": refusals,
+        "requests": len(counted),
+        "scheduler_step": times(np.array(fleet.steps_s)),
+    }
+
+
+def most_robots(fits: Callable[[int], bool], least: int, most: int) -> int:
+    """The largest number from least to most that fits, if all smaller ones do; 0: none."""
+    low, high = least - 1, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return 0 if low < least else low

@@ -1,0 +1,159 @@
+"""A full-size engine as a fleet's replica, and robots of two kinds with words and states of their own."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import Any, cast
+
+import numpy as np
+
+from full_size.policies import WORD
+from vla_accel_ros.engine.config import EngineConfig
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.robots import Embodiment
+from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
+from vla_accel_ros.fleet.replicas.local import LocalReplica
+from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.models.processing.openpi import Normalizer
+from vla_accel_ros.types import Observation
+
+STEPS = 10
+STEP_DT_S = 1 / 30
+JOINTS = (7, 6)
+"""Of each kind of robot."""
+WORDS = (4, 8, 12, 16)
+"""In the instructions of robots, one after another."""
+OBSERVATIONS = 3
+"""Different ones of each robot."""
+
+
+@dataclass(frozen=True)
+class Camera:
+    """What a replica reads of a contract's camera."""
+
+    name: str
+    image: str
+    max_pixels: int = 3840 * 2160
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What a replica reads of a robot's contract, so that none has to be parsed."""
+
+    cameras: tuple[Camera, ...]
+    joints: tuple[str, ...]
+
+    @property
+    def joint_names(self) -> tuple[str, ...]:
+        return self.joints
+
+
+@dataclass(frozen=True)
+class Robots:
+    """names of robots, what each is, and what it sees: observations as they travel, pixels as arrays."""
+
+    arms: dict[str, Arm]
+    embodiments: dict[str, Embodiment]
+    seen: dict[str, tuple[EncodedObservation, ...]]
+    prompts: tuple[int, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.arms)
+
+    def embody(self, description: RobotDescription) -> tuple[Any, Embodiment]:
+        """See LocalReplica."""
+        return self.arms[description.robot], self.embodiments[description.robot]
+
+    def observed(self, robot: str, number: int) -> EncodedObservation:
+        """Its next observation, taken now."""
+        seen = self.seen[robot]
+        now_ns = time.monotonic_ns()
+        one = seen[number % len(seen)]
+        return replace(one, stamp_ns=now_ns, stamps_ns=dict.fromkeys(one.images, now_ns))
+
+
+def make_robots(policy: Policy, count: int, views: int, size: tuple[int, int], seed: int = 0) -> Robots:
+    """Every other one has another number of joints, with statistics of its own; words of four lengths."""
+    rng = np.random.default_rng(seed)
+    images = policy.config.image_names[:views]
+    cameras = tuple(Camera(f"camera {index}", image) for index, image in enumerate(images))
+    kinds = [_kind(policy, joints, rng) for joints in JOINTS]
+    arms, embodiments, seen, prompts = {}, {}, {}, set()
+    for index in range(count):
+        name, own = f"/robot{index}", kinds[index % len(kinds)]
+        words = " ".join([WORD] * WORDS[index % len(WORDS)])
+        joints = tuple(f"joint {joint}" for joint in range(own.policy.joints))
+        arms[name], embodiments[name] = Arm(cameras, joints), own
+        made = []
+        for _ in range(OBSERVATIONS):
+            state = rng.uniform(-1.0, 1.0, len(joints)).astype(np.float32)
+            pixels = {camera.name: rng.integers(0, 256, (*size, 3), dtype=np.uint8) for camera in cameras}
+            made.append(EncodedObservation(pixels, {}, state, words, 0))
+            prompts.add(len(own.policy.prompt(words, state)))
+        seen[name] = tuple(made)
+    return Robots(arms, embodiments, seen, tuple(sorted(prompts)))
+
+
+def _kind(policy: Policy, joints: int, rng: np.random.Generator) -> Embodiment:
+    mean, spread = rng.uniform(-0.1, 0.1, joints), rng.uniform(0.9, 1.1, joints)
+    own = Normalizer.quantile(mean - spread, mean + spread)
+    mask = np.zeros(joints, np.bool_)
+    theirs = replace(policy, state_normalizer=own, action_normalizer=own, delta_mask=mask)
+    return Embodiment(theirs, STEP_DT_S)
+
+
+def options_of(setting: str) -> dict[str, Any]:
+    """Options of the engine, "staggered=20,lanes=two". Raises ValueError for what is none."""
+    types: dict[str, Any] = {one.name: type(one.default) for one in fields(EngineConfig)}
+    given: dict[str, Any] = {}
+    for word in setting.split(","):
+        name, found, value = word.partition("=")
+        if not found or name not in types:
+            raise ValueError(f"'{word}' in '{setting}' is no option of an engine with a value.")
+        given[name] = value == "true" if types[name] is bool else types[name](value)
+    EngineConfig(fast=True, **given)
+    return given
+
+
+def make_engine(policy: Policy, setting: str, robots: Robots, views: int) -> Engine:
+    """With all stages that these robots need."""
+    options = options_of(setting) if setting else {}
+    slots = options.get("staggered", 1) + options.get("frames_together", 1) + 4
+    engine = Engine(policy, **{"fast": True, "steps": STEPS, "slots": slots, **options})
+    engine.prepare([views], robots.prompts)
+    return engine
+
+
+@contextmanager
+def serving(policy: Policy, setting: str, robots: Robots, views: int) -> Iterator[LocalReplica]:
+    """A replica that knows the robots."""
+    replica = LocalReplica(make_engine(policy, setting, robots, views), robots.embody)
+    try:
+        for name in robots.names:
+            replica.describe(RobotDescription("bench", name, "")).result(60)
+        yield replica
+    finally:
+        replica.close()
+        del replica
+        gc.collect()
+
+
+def round_of(robot: str, number: int) -> Round:
+    return Round("bench", robot, 0, number)
+
+
+def as_observation(robots: Robots, robot: str) -> Observation:
+    """As the engine takes it."""
+    seen, arm = robots.observed(robot, 0), robots.arms[robot]
+    images = {camera.image: cast(np.ndarray, seen.images[camera.name]) for camera in arm.cameras}
+    return Observation(images, seen.state, seen.instruction, seen.stamp_ns, robot=robot)
+
+
+def mixed(robots: Robots, number: int) -> Sequence[str]:
+    """So many names, one robot after another."""
+    return [robots.names[index % len(robots.names)] for index in range(number)]

@@ -1,0 +1,85 @@
+"""As many chunks a second as a GPU makes, for the frames of many robots that wait in one queue.
+
+A step of all seats takes about as long whoever is in them, and frames are bound by arithmetic. So steps are
+made to pay: while frames wait, a step is run only when as many chunks are ready to begin as keep all seats
+full, one for each `steps` seats; frames go before. What waits for such a step is delayed by a frame or two.
+Where no frame waits, steps follow each other at once, whoever is in the seats, so a few robots are served as
+without this policy.
+
+In a lane of its own (`lanes: two`) a step waits likewise for the frame that is computed beside it. Up to
+`together` frames of the same number of images are one micro-batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import takewhile
+
+from vla_accel_ros.engine.policies.chunks import WholeChunks, joins_of
+from vla_accel_ros.engine.policies.policy import Policy, Setup, by_priority
+from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, REWORD, MicroBatch, Request
+
+HOLDS_S = 0.002
+"""How soon at most a step that waits for a frame in another lane is looked at again."""
+
+
+class Throughput(Policy):
+    """seats: chunks at once; begins: of them, how many a step waits for while there are frames; together:
+    most frames of a micro-batch."""
+
+    def __init__(self, seats: int, begins: int = 1, together: int = 1) -> None:
+        self._seats, self._begins, self._together = seats, begins, together
+        self._lane, self._seen = "", tuple[Request, ...]()  # where frames are computed, and those it saw last
+        self._holds = False
+
+    def next(
+        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
+    ) -> MicroBatch | None:
+        acts = by_priority([request for request in ready if request.want == ACT])
+        if whole := [request for request in acts if request.whole]:
+            return MicroBatch(DENOISE, (whole[0],), steps=0)
+        begun = [request for request in acts if request.begun]
+        waiting = [request for request in acts if not request.begun]
+        frames = self._frames(ready)
+        if frames is not None or lane == self._lane:
+            self._lane = lane
+            self._seen = tuple(request for request in ready if request.want in (OBSERVE, REWORD))
+        self._holds = False
+        if len(waiting) < self._begins:
+            if frames is not None:
+                return frames
+            if begun and any(not (frame.finished or frame.released) for frame in self._seen):
+                self._holds = True
+                return None
+        step = (*begun, *waiting[: max(0, self._seats - len(begun))])
+        return MicroBatch(DENOISE, step) if step else frames
+
+    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
+        """A step that is held back for a frame is looked at again soon: the frame may not come."""
+        return now_s + HOLDS_S if self._holds else math.inf
+
+    def _frames(self, ready: Sequence[Request]) -> MicroBatch | None:
+        """The frames that are computed next; other words for one are computed alone."""
+        waiting = by_priority([request for request in ready if request.want in (OBSERVE, REWORD)])
+        if not waiting:
+            return None
+        first, images = waiting[0], _images(waiting[0])
+        alike = takewhile(lambda one: images > 0 and _images(one) == images, waiting)
+        several = tuple(alike)[: self._together]
+        return MicroBatch(
+            first.stage, several[: 1 << (len(several).bit_length() - 1)] if several else (first,)
+        )
+
+
+def _images(request: Request) -> int:
+    """Of an observation that is known already; 0 for anything else."""
+    return 0 if request.observation is None else len(request.observation.images)
+
+
+def throughput(setup: Setup) -> Policy:
+    """`staggered` seats that are kept full, and `frames_together`."""
+    config = setup.config
+    if not config.staggered:
+        return WholeChunks()
+    return Throughput(config.staggered, joins_of(config.staggered, config.steps), config.frames_together)
