@@ -16,12 +16,17 @@ from vla_accel_ros.tools.demo import command as demo
 from vla_accel_ros.tools.demo_policy import command as demo_policy
 from vla_accel_ros.tools.doctor import command as doctor
 from vla_accel_ros.tools.export import command as export
+from vla_accel_ros.tools.fleet import command as fleet
+from vla_accel_ros.tools.fleet_demo import command as fleet_demo
 from vla_accel_ros.tools.fleet_sim import command as fleet_sim
 from vla_accel_ros.tools.replay import command as replay
 from vla_accel_ros.tools.trace import command as trace
 from vla_accel_ros.tools.tune import command as tune
 
-SUBCOMMANDS = (demo, say, doctor, policy, checkpoints, replay, export, trace, tune, demo_policy, fleet_sim)
+SUBCOMMANDS = (
+    *(demo, fleet_demo, say, doctor, policy, checkpoints, replay, export, trace, tune, demo_policy),
+    *(fleet, fleet_sim),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,18 @@
+"""`vla fleet`: the group; each of its subcommands is a module that offers `register`."""
+
+from __future__ import annotations
+
+import argparse
+
+from vla_accel_ros.tools.fleet import top
+
+SUBCOMMANDS = (top,)
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the group."""
+    what = "look at a running fleet"
+    parser = subparsers.add_parser("fleet", help=what, description=what)
+    group = parser.add_subparsers(title="subcommands", required=True, metavar="SUBCOMMAND", dest="of_fleet")
+    for module in SUBCOMMANDS:
+        module.register(group)
