@@ -35,7 +35,12 @@ def queue(namespace: str = "") -> Line:
 
 
 def known(robot: str, message: str = "idle", **values: object) -> Line:
-    told = {"buffer [s]": 0.7, "queue wait [s]": 0.012, "observation age [s]": 0.09, "stalled [s]": 5}
+    told: dict[str, object] = {
+        "buffer [s]": 0.7,
+        "queue wait [s]": 0.012,
+        "observation age [s]": 0.09,
+        "stalled [s]": 5,
+    }
     told |= {"wait ratio": 0.125, "chunks promised [1/s]": 1.43, "answered": 7, **values}
     return say(f"fleet_scheduler: robot {robot}", message, **told)
 

@@ -8,7 +8,7 @@ true of any fleet in the domain. No ROS: lines are DiagnosticStatus, or whatever
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -18,7 +18,9 @@ _LINE = re.compile(r"(?:(?P<namespace>.+)/)?(?P<node>[^/:]+): (?P<item>.+)")
 _SCHEDULER, _INFERENCE, _TRAJECTORY = "fleet_scheduler", "inference", "trajectory"
 
 
-class _Pair(Protocol):
+class Pair(Protocol):
+    """As diagnostic_msgs/KeyValue."""
+
     key: str
     value: str
 
@@ -28,7 +30,10 @@ class Line(Protocol):
 
     name: str
     message: str
-    values: Sequence[_Pair]
+
+    @property
+    def values(self) -> Sequence[Pair]:
+        """What it measured."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ class Board:
     that never goes back."""
 
     _lines: dict[tuple[str, str, str], _Heard] = field(default_factory=dict)
-    _stalled: Counter[str] = field(default_factory=Counter)
+    _stalled: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def hear(self, lines: Iterable[Line], now_s: float) -> None:
         """Of one message. What is of no node of a fleet is left out."""

@@ -13,7 +13,7 @@ from rich.text import Text
 from vla_accel_ros.tools.fleet.board import Board, Row, Scheduler
 
 WIDTH = 118
-_WIDEST = 26
+_WIDEST, _WIDEST_LINE = 26, 60
 COLUMNS = (
     *(("buffer", "s"), ("queue", "ms"), ("age", "ms"), ("wait ratio", "")),
     *(("stalled", "s"), ("admitted", "Hz"), ("chunks", ""), ("missed", "")),
@@ -65,7 +65,8 @@ def lines(board: Board, now_s: float) -> list[str]:
             for (name, unit), number in zip(COLUMNS, _numbers(row))
             if number != "-"
         ]
-        found.append(f"{row.robot}: {_short(row.state)} | {_short(row.motion)} | {', '.join(told)}")
+        state, motion = _short(row.state, _WIDEST_LINE), _short(row.motion, _WIDEST_LINE)
+        found.append(f"{row.robot}: {state} | {motion} | {', '.join(told)}")
     return found
 
 
@@ -103,5 +104,5 @@ def _text(number: float | None, digits: int, scale: float = 1.0) -> str:
     return "-" if number is None else f"{number * scale:.{digits}f}"
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _WIDEST else text[: _WIDEST - 3] + "..."
+def _short(text: str, widest: int = _WIDEST) -> str:
+    return text if len(text) <= widest else text[: widest - 3] + "..."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -59,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if board.robots() or board.scheduler(now_s).said != "not heard yet" else 1
 
 
-def show(board: Board, listen, seconds: float, console: Console) -> None:
+def show(board: Board, listen: Callable[[float], None], seconds: float, console: Console) -> None:
     """On a terminal, live."""
     end_s = time.monotonic() + seconds
     with Live(console=console, auto_refresh=False) as live:

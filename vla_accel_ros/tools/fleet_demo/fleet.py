@@ -24,11 +24,13 @@ STARTS = 4
 SCHEDULER = "fleet_scheduler"
 SIM, OWN = "sim_robot", ("fleet_inference", "trajectory")
 """The arm, which goes on when its computer does not; and what runs on that."""
-SENSORS = {"image_width": 112, "image_height": 112, "camera_hz": 10.0, "joint_hz": 60.0}
+SENSORS: dict[str, object] = {"image_width": 112, "image_height": 112, "camera_hz": 10.0, "joint_hz": 60.0}
 RATES_HZ = {"cameras": 10, "joint_states": 50}
 DENOISE_STEPS = 5
 ADMISSION = {"most_load": 1.0, "least_rate": 0.1}
 """After a kill the scheduler measures its replica beside busy robots: slower than it will be."""
+CHUNKS_HZ = 0.95
+"""What a robot says it needs: a chunk is 32 actions long, 1.07 s."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,9 @@ class Fleet:
         nodes = [self._node("", "fleet", {**shared, **of_scheduler})]
         for name in names:
             nodes.append(self._node(name, SIM, SENSORS))
-            nodes.append(self._node(name, OWN[0], {**shared, "engine": "fleet"}))
+            nodes.append(
+                self._node(name, OWN[0], {**shared, "engine": "fleet", "fleet_chunks_per_s": CHUNKS_HZ})
+            )
             nodes.append(self._node(name, OWN[1], {**shared, "lead_s": 0.05}))
         self.processes = NodeProcesses(nodes)
         self.deaths: list[Death] = []

@@ -12,7 +12,7 @@ import json
 import signal
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,7 +29,15 @@ from vla_accel_ros.tools.fleet.board import Board
 from vla_accel_ros.tools.fleet.top import LINES_EVERY_S
 from vla_accel_ros.tools.fleet_demo import summary
 from vla_accel_ros.tools.fleet_demo.faults import Faults
-from vla_accel_ros.tools.fleet_demo.fleet import ADMISSION, DENOISE_STEPS, RATES_HZ, SCHEDULER, SENSORS, Fleet
+from vla_accel_ros.tools.fleet_demo.fleet import (
+    ADMISSION,
+    CHUNKS_HZ,
+    DENOISE_STEPS,
+    RATES_HZ,
+    SCHEDULER,
+    SENSORS,
+    Fleet,
+)
 from vla_accel_ros.tools.fleet_demo.plan import Options
 from vla_accel_ros.tools.fleet_demo.robot import START_S, Robot
 from vla_accel_ros.tools.provenance import provenance
@@ -108,7 +116,7 @@ class FleetDemo:
                 show()
         finally:
             self._seconds = time.monotonic() - begun_s
-            shares = Counter[str]()
+            shares = defaultdict[str, float](float)
             for node in fleet.processes.nodes:
                 shares[node.name.rpartition("/")[2]] += node.cpu_share()
             self._cpu = dict(shares)
@@ -177,6 +185,7 @@ class FleetDemo:
             "model": demo_model().name,
             "denoise_steps": DENOISE_STEPS,
             "admission": ADMISSION,
+            "fleet_chunks_per_s": CHUNKS_HZ,
             "sensors": {**SENSORS, **{f"{name}_expected_hz": rate for name, rate in RATES_HZ.items()}},
             **provenance(),
         }
