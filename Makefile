@@ -1,4 +1,4 @@
-# make demo, make test: each does all its set-up on a fresh machine, in .venv; a second run reuses it.
+# make demo, make fleet-demo, make test: each does all its set-up on a fresh machine, in .venv; a second run reuses it.
 #   make demo ARGS="--headless --episodes 5 --json out/demo.json"
 #   make test ARGS="test/control -k blend"
 # PYTHON names the interpreter .venv is made from (3.10 to 3.13); without it a fitting one is looked for.
@@ -14,7 +14,7 @@ unexport AMENT_PREFIX_PATH CMAKE_PREFIX_PATH COLCON_PREFIX_PATH PYTHONHOME PYTHO
 unexport ROS_DISTRO ROS_PYTHON_VERSION ROS_VERSION RMW_IMPLEMENTATION _ROS_WHEELS_BOOTSTRAP_COMPLETE
 unexport MAKEFLAGS MAKELEVEL MFLAGS
 
-.PHONY: help venv venv-test demo lint test test-gpu test-launch sanitize mutations fuzz clean distclean
+.PHONY: help venv venv-test demo fleet-demo lint test test-gpu test-launch sanitize mutations fuzz clean distclean
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -27,6 +27,9 @@ venv-test:
 
 demo: venv  ## the simulated robot, driven for about a minute
 	@exec $(BIN)/vla demo $(ARGS)
+
+fleet-demo: venv  ## three simulated robots on one scheduler; one robot and the scheduler are killed
+	@exec $(BIN)/vla fleet-demo $(ARGS)
 
 lint: venv-test  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -279,15 +279,17 @@ class Frames:
             return self._once_computed([slot], partial(self._publish, request, slot, observation, robot, seen))
 
     def run_together(self, requests: Sequence[Request]) -> Callable[[], None] | None:
-        """Compute several frames in one forward, and publish them as `run` does; where that fails, each by
-        itself, so that it fails alone. Those for which there is no slot wait again, if they wait for room."""
-        assert isinstance(self._prefill, CapturedPrefill)
+        """Compute several frames in one forward, and publish them as `run` does; where that fails or there is
+        none for several, each by itself, so that it fails alone. Those for which there is no slot wait again,
+        if they wait for room."""
         free = self._pool.free
         for request in requests[free:]:
             request.begun = not request.waits
         requests = [request for request in requests if request.begun]
         seen = [cast(Observation, request.observation) for request in requests]
         try:
+            if not isinstance(self._prefill, CapturedPrefill):
+                raise TypeError("frames are computed one by one")
             robots = [self._robots.of(observation.robot) for observation in seen]
             policies = [robot.policy for robot in robots]
             with ExitStack() as held:

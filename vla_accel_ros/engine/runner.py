@@ -211,17 +211,11 @@ class ModelRunner:
         if len(batch.requests) > 1 and all(request.want == OBSERVE for request in batch.requests):
             with torch.inference_mode():
                 return self.frames.run_together(batch.requests)
-        waits = list[Callable[[], None]]()
+        wait = None
         for request in batch.requests:
             with failing_alone(request):
-                if (wait := self._prefill(request)) is not None:
-                    waits.append(wait)
-
-        def wait_for_all() -> None:
-            for wait in waits:
-                wait()
-
-        return wait_for_all if waits else None
+                wait = self._prefill(request)
+        return wait
 
     def drop(self, request: Request) -> None:
         if request.want == ACT:

@@ -17,6 +17,7 @@ from vla_accel_ros.tools.demo_policy import command as demo_policy
 from vla_accel_ros.tools.doctor import command as doctor
 from vla_accel_ros.tools.export import command as export
 from vla_accel_ros.tools.fleet import command as fleet
+from vla_accel_ros.tools.fleet_demo import command as fleet_demo
 from vla_accel_ros.tools.fleet_sim import command as fleet_sim
 from vla_accel_ros.tools.fleet_sim import trace as fleet_trace
 from vla_accel_ros.tools.replay import command as replay
@@ -24,8 +25,9 @@ from vla_accel_ros.tools.trace import command as trace
 from vla_accel_ros.tools.tune import command as tune
 
 SUBCOMMANDS = (
-    demo, say, doctor, policy, checkpoints, replay, export, trace, tune, demo_policy, fleet, fleet_sim, fleet_trace
-)  # fmt: skip
+    *(demo, fleet_demo, say, doctor, policy, checkpoints, replay, export, trace, tune, demo_policy),
+    *(fleet, fleet_sim, fleet_trace),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

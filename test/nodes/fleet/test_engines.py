@@ -8,7 +8,7 @@ import pytest
 
 from vla_accel_ros.fleet.replicas.ray import Where
 from vla_accel_ros.nodes.fleet.engines import where
-from vla_accel_ros.tools.fleet.command import node_arguments, register
+from vla_accel_ros.tools.fleet.up import node_arguments, register
 
 
 def test_where_replicas_are_is_read_nearest_first() -> None:
@@ -27,7 +27,7 @@ def test_what_is_no_place_is_refused(word: str) -> None:
 def test_the_command_says_all_of_it_to_the_node() -> None:
     parser = argparse.ArgumentParser()
     register(parser.add_subparsers())
-    given = ["fleet", "up", "--replicas", "edge:1", "cloud:2", "--address", "auto", "--param", "hedge:=true"]
+    given = ["up", "--replicas", "edge:1", "cloud:2", "--address", "auto", "--param", "hedge:=true"]
     words = node_arguments(parser.parse_args(given))
     for word in ("replicas:='ray'", "ray_replicas:='edge:1 cloud:2'", "ray_address:='auto'", "hedge:=true"):
         assert word in words

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
@@ -22,15 +22,29 @@ from vla_accel_ros.nodes.convert import stamp_ns
 from vla_accel_ros.sim.tasks import FOLLOW, Task
 from vla_accel_ros.tools.demo import measure
 from vla_accel_ros.tools.demo.plan import Plan
-from vla_accel_ros.tools.demo.stack import NodeDied, Stack
+from vla_accel_ros.tools.demo.stack import NodeDied
 
 if TYPE_CHECKING:
     from vla_accel_msgs.msg import GroundTruth
 
+T = TypeVar("T")
 REST_S = 0.1
 REST_SPEED = 0.05
 LINGER_S = 1.0
 PATIENCE_S = 60.0
+
+
+class RobotNodes(Protocol):
+    """The running nodes of a robot, and its operator. wait, call: raise NodeDied when one has ended. revive:
+    returns when the robot is driven again."""
+
+    operator: Operator
+
+    def wait(self, condition: Callable[[], T | None], timeout_s: float, what: str) -> T: ...
+
+    def call(self, request: Callable[[], T]) -> T: ...
+
+    def revive(self, name: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -86,9 +100,9 @@ class Board:
 
 
 class Player:
-    """Plays episodes on a stack. arm: the joints whose stillness means rest."""
+    """Plays episodes on a robot's nodes. arm: the joints whose stillness means rest."""
 
-    def __init__(self, stack: Stack, board: Board, arm: tuple[str, ...]) -> None:
+    def __init__(self, stack: RobotNodes, board: Board, arm: tuple[str, ...]) -> None:
         self._stack, self._board, self._operator = stack, board, stack.operator
         names = self._operator.contract.joint_names
         self._arm = [names.index(name) for name in arm]

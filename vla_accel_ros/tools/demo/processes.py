@@ -22,11 +22,20 @@ LOG_LINES = 12
 
 
 class NodeProcess:
-    """One node. arguments: what follows --ros-args. log: its output, kept from an earlier start."""
+    """One node. arguments: what follows --ros-args. log: its output, kept from an earlier start. module: what
+    of vla_accel_ros.nodes it runs; None for that of its name."""
 
-    def __init__(self, name: str, arguments: list[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: list[str],
+        environment: Mapping[str, str],
+        log: Path,
+        module: str | None = None,
+    ) -> None:
         self.name, self.log, self.starts = name, log, 0
-        self._command = [sys.executable, "-m", f"vla_accel_ros.nodes.{name}", "--ros-args", *arguments]
+        module = f"vla_accel_ros.nodes.{module or name}"
+        self._command = [sys.executable, "-m", module, "--ros-args", *arguments]
         self._environment = {**environment, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
         log.write_text("")
 

@@ -57,7 +57,7 @@ class Stack:
         self.processes = NodeProcesses(
             [
                 NodeProcess(
-                    name, _arguments(name, parameters.get(name, {})), environment, folder / f"{name}.log"
+                    name, arguments(name, parameters.get(name, {})), environment, folder / f"{name}.log"
                 )
                 for name in NODES
             ]
@@ -148,9 +148,12 @@ class Stack:
         raise RuntimeError(f"{node.name} {why}; the end of {node.log}:\n{node.last_words()}")
 
 
-def _arguments(node: str, parameters: dict[str, object]) -> list[str]:
-    file = "config/sim.yaml" if node == "sim_robot" else "config/params.yaml"
+def arguments(node: str, parameters: dict[str, object], namespace: str = "") -> list[str]:
+    """What follows --ros-args of a node of the package: its parameter file, and values over it."""
+    file = {"sim_robot": "config/sim.yaml", "fleet": "config/fleet.yaml"}.get(node, "config/params.yaml")
     arguments = ["--params-file", str(share_path(file))]
+    if namespace:
+        arguments += ["-r", f"__ns:={namespace}"]
     for name, value in parameters.items():
         # In quotes a string stays one, even an empty one or one that looks like a number.
         text = str(value).lower() if not isinstance(value, str) else "'" + value.replace("'", "''") + "'"

@@ -1,0 +1,75 @@
+"""`vla fleet top`: the robots of a running fleet, as they and their scheduler say in /diagnostics."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+
+from vla_accel_ros.tools.fleet import table
+from vla_accel_ros.tools.fleet.board import Board
+from vla_accel_ros.tools.options import subcommand
+
+REFRESH_HZ = 4.0
+LINES_EVERY_S = 5.0
+TOLD_S = 2.5
+"""Within which every node has told of itself."""
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand."""
+    what = "a live table of the robots of a running fleet, from /diagnostics of this ROS domain"
+    parser = subcommand(subparsers, "top", what, run)
+    add = parser.add_argument
+    add("--seconds", type=float, metavar="S", help="end after this time (default: with Ctrl-C)")
+    add(
+        "--once", action="store_true", help="as lines, once; status 1 if there is neither scheduler nor robot"
+    )
+    add("--svg", type=Path, metavar="FILE", help="write the last table here as a picture")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show it until Ctrl-C. 0, or 1 if nothing of a fleet was heard."""
+    if arguments.seconds is not None and not 0.0 < arguments.seconds < math.inf:
+        raise ValueError(f"--seconds is {arguments.seconds:g}: give a time above 0")
+    from vla_accel_ros.nodes.clients.fleet_watcher import FleetWatcher
+
+    board, console = Board(), Console(highlight=False, soft_wrap=True)
+    with FleetWatcher(lambda lines: board.hear(lines, time.monotonic())) as watcher:
+        try:
+            if arguments.once:
+                watcher.listen(arguments.seconds or TOLD_S)
+                print_lines(board, console)
+            elif console.is_terminal:
+                show(board, watcher.listen, arguments.seconds or math.inf, console)
+            else:
+                end_s = time.monotonic() + (arguments.seconds or math.inf)
+                while (left_s := end_s - time.monotonic()) > 0.0:
+                    watcher.listen(min(LINES_EVERY_S, left_s))
+                    print_lines(board, console)
+        except KeyboardInterrupt:
+            pass
+    if arguments.svg is not None:
+        table.write_svg(board, time.monotonic(), arguments.svg)
+    now_s = time.monotonic()
+    return 0 if board.robots() or board.scheduler(now_s).said != "not heard yet" else 1
+
+
+def show(board: Board, listen: Callable[[float], None], seconds: float, console: Console) -> None:
+    """On a terminal, live."""
+    end_s = time.monotonic() + seconds
+    with Live(console=console, auto_refresh=False) as live:
+        while time.monotonic() < end_s:
+            listen(1.0 / REFRESH_HZ)
+            live.update(table.drawn(board, time.monotonic()), refresh=True)
+
+
+def print_lines(board: Board, console: Console) -> None:
+    """As text."""
+    for line in table.lines(board, time.monotonic()):
+        console.print(line, markup=False)

@@ -1,0 +1,93 @@
+"""`vla fleet up`: a Ray head, replicas and the scheduler of a fleet on this machine, until Ctrl-C.
+
+It is the node fleet_scheduler with `replicas: ray`, in a process of its own. That starts the head and the
+actors, and ends them when it ends; if it dies, they end with it. With --address replicas run in a cluster
+that is there already, which is left as it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from vla_accel_ros.tools.options import subcommand
+
+END_S = 15.0
+"""How long the scheduler may take to end its replicas."""
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand."""
+    what = "start a Ray head, replicas and the scheduler of a fleet on this machine, until Ctrl-C"
+    add = subcommand(subparsers, "up", what, run).add_argument
+    add("--replicas", nargs="+", default=["edge:1"], metavar="TIER:COUNT[:GPUS]",
+        help="how many replicas on which tier, nearest first (default: edge:1)")  # fmt: skip
+    add("--address", default="", help="Ray cluster to join: auto or host:port (default: one of its own)")
+    add("--model", type=Path, help="checkpoint folder, on every host (default: the bundled policy)")
+    add("--contract", type=Path, help="of one of the robots (default: the simulated arm's)")
+    add("--params", type=Path, help="parameters of the scheduler (default: config/fleet.yaml)")
+    add("--param", action="append", default=[], metavar="NAME:=VALUE",
+        help="a parameter of the scheduler, such as policy:=kairos; may be repeated")  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Until a signal, or until the scheduler ends; returns 0 or its status. Raises ValueError for a parameter
+    that is none, FileNotFoundError for a file that is not there."""
+    from vla_accel_ros.nodes.environment import process_environment
+    from vla_accel_ros.tools.demo.run import ended_by_signals
+
+    command = [sys.executable, "-m", "vla_accel_ros.nodes.fleet", *node_arguments(arguments)]
+    with ended_by_signals():
+        # A session of its own: Ctrl-C reaches this process alone, which then has the scheduler end.
+        scheduler = subprocess.Popen(command, env=process_environment(), start_new_session=True)
+        try:
+            os.waitid(os.P_PID, scheduler.pid, os.WEXITED | os.WNOWAIT)
+            return _end(scheduler)
+        except KeyboardInterrupt:
+            _end(scheduler)
+            return 0
+
+
+def node_arguments(arguments: argparse.Namespace) -> list[str]:
+    """What follows the node's name on its command line."""
+    from vla_accel_ros.nodes.environment import share_path
+
+    file = arguments.params or share_path("config/fleet.yaml")
+    chosen = {
+        "replicas": "ray",
+        "ray_replicas": " ".join(arguments.replicas),
+        "ray_address": arguments.address,
+    }
+    for name in ("model", "contract"):
+        if (path := getattr(arguments, name)) is not None:
+            chosen[name] = str(path.resolve())
+    for needed in (file, arguments.model, arguments.contract):
+        if needed is not None and not needed.exists():
+            raise FileNotFoundError(f"{needed} is not there")
+    words = ["--ros-args", "--params-file", str(file), "-p", "autostart:=true"]
+    for name, text in chosen.items():
+        words += ["-p", f"{name}:=" + "'" + text.replace("'", "''") + "'"]
+    for told in arguments.param:
+        if ":=" not in told:
+            raise ValueError(f"--param {told}: give NAME:=VALUE, such as policy:=kairos.")
+        words += ["-p", told]
+    return words
+
+
+def _end(scheduler: subprocess.Popen[bytes]) -> int:
+    """Ask it to end, and end what is left of what it started; returns its status."""
+    os.kill(scheduler.pid, signal.SIGTERM)  # it was not waited for, so the number is still its own
+    deadline_s = time.monotonic() + END_S
+    while time.monotonic() < deadline_s:
+        if os.waitid(os.P_PID, scheduler.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
+            break
+        time.sleep(0.05)
+    with suppress(ProcessLookupError):
+        os.killpg(scheduler.pid, signal.SIGKILL)
+    return scheduler.wait()

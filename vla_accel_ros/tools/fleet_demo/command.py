@@ -1,0 +1,60 @@
+"""`vla fleet-demo`: the subcommand."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from vla_accel_ros.tools.fleet_demo.plan import KILLS, Options
+from vla_accel_ros.tools.options import subcommand
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand."""
+    what = "simulated robots on one scheduler; one robot and the scheduler are killed while you watch"
+    parser = subcommand(subparsers, "fleet-demo", what, run)
+    add = parser.add_argument
+    add("--robots", type=int, default=3, metavar="N", help="how many (default: %(default)s)")
+    add(
+        "--episodes",
+        type=int,
+        default=3,
+        metavar="N",
+        help="tasks of each robot: reach, place, follow in turn (default: %(default)s)",
+    )
+    add(
+        "--kill",
+        default=",".join(KILLS),
+        metavar="WHAT",
+        help="while you watch, one after the other (default: %(default)s)",
+    )
+    add("--no-faults", dest="kill", action="store_const", const="", help="kill nothing")
+    add("--policy", default="fifo", metavar="NAME", help="whose turn it is (default: %(default)s)")
+    add("--headless", action="store_true", help="lines instead of the live table")
+    add("--json", type=Path, metavar="FILE", help="write the figures here, too")
+    add(
+        "--svg",
+        type=Path,
+        metavar="FILE",
+        help="write the table here as a picture, a moment after the first kill",
+    )
+    add(
+        "--out",
+        type=Path,
+        default=Path("out/fleet_demo"),
+        metavar="DIR",
+        help="for results and logs (default: %(default)s)",
+    )
+    add("--seed", type=int, default=0, help="of the first scene (default: %(default)s)")
+    add("--domain", type=int, metavar="ID", help="ROS domain (default: one that nobody uses)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Play, kill, summarise; 0 if every robot did what it was told to, else 1."""
+    wanted = {name: getattr(arguments, name) for name in Options.__dataclass_fields__}
+    wanted["kill"] = tuple(filter(None, (name.strip() for name in arguments.kill.split(","))))
+    options = Options(**wanted)
+
+    from vla_accel_ros.tools.fleet_demo.run import run
+
+    return run(options)

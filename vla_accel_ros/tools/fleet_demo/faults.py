@@ -1,0 +1,108 @@
+"""What is killed while the fleet works, and how long it takes until arms move again.
+
+First the nodes that run on one robot's own computer, all at once, while it is at a task; then the scheduler,
+while all are. The second kill comes when the arms have been moving again for a moment. Times are from the
+kill until the first trajectory of an observation made after it; they include the wait before the restart.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from vla_accel_ros.tools.fleet_demo.fleet import OWN, Fleet, process_name
+from vla_accel_ros.tools.fleet_demo.fleet import SCHEDULER as SCHEDULER_NODE
+from vla_accel_ros.tools.fleet_demo.plan import ROBOT, SCHEDULER
+from vla_accel_ros.tools.fleet_demo.robot import Robot
+
+SETTLE_S = 2.0
+IMPATIENT_S = 20.0
+"""After which not all robots need be at a task at once."""
+AGAIN_S = 180.0
+
+
+@dataclass
+class Fault:
+    """What was killed at once. at_s: after the begin. moving_again_s: by robot, of those that were at a task
+    and needed it, since the kill; None until they do."""
+
+    killed: tuple[str, ...]
+    at_s: float
+    moving_again_s: dict[str, float | None] = field(default_factory=dict)
+    _at_ns: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def over(self) -> bool:
+        """Whether all move again."""
+        return None not in self.moving_again_s.values()
+
+
+class Faults:
+    """To be stepped often. kills: what is killed, in this order; some of plan.KILLS. tell: gets sentences for
+    the user."""
+
+    def __init__(
+        self, fleet: Fleet, robots: Sequence[Robot], kills: Sequence[str], tell: Callable[[str], None]
+    ) -> None:
+        self.faults: list[Fault] = []
+        self._fleet, self._robots, self._tell = fleet, robots, tell
+        self._victim = robots[len(robots) // 2]
+        known = {ROBOT: self._kill_robot, SCHEDULER: self._kill_scheduler}
+        self._planned = [known[name] for name in kills]
+        self._begun_s = time.monotonic()
+        self._since_s = self._begun_s
+
+    @property
+    def now_s(self) -> float:
+        """Since the begin."""
+        return time.monotonic() - self._begun_s
+
+    @property
+    def over(self) -> bool:
+        """Whether everything was killed and all move again."""
+        return not self._planned and all(fault.over for fault in self.faults)
+
+    def step(self) -> None:
+        """Kill what is due. Raises RuntimeError if robots do not move again."""
+        now_s = time.monotonic()
+        if self.faults and not (fault := self.faults[-1]).over:
+            self._look(fault)
+            if fault.over:
+                self._since_s = now_s
+            elif now_s - self._begun_s - fault.at_s > AGAIN_S:
+                still = [name for name, again_s in fault.moving_again_s.items() if again_s is None]
+                raise RuntimeError(
+                    f"{', '.join(still)} did not move within {AGAIN_S:.0f} s after {', '.join(fault.killed)} "
+                    "was killed: look at the logs"
+                )
+        elif self._planned and now_s - self._since_s > SETTLE_S and self._planned[0](now_s):
+            del self._planned[0]
+
+    def _kill_robot(self, now_s: float) -> bool:
+        if not self._victim.acting:
+            return False
+        self._kill([process_name(self._victim.name, node) for node in OWN], [self._victim])
+        return True
+
+    def _kill_scheduler(self, now_s: float) -> bool:
+        acting = [robot for robot in self._robots if robot.acting]
+        if not acting or (len(acting) < len(self._robots) and now_s - self._since_s < IMPATIENT_S):
+            return False
+        self._kill([SCHEDULER_NODE], acting)
+        return True
+
+    def _kill(self, names: list[str], robots: Sequence[Robot]) -> None:
+        self._tell(f"SIGKILL to {' and '.join(names)}")
+        at_ns = {robot.name: robot.operator.now_ns() for robot in robots}
+        at_s = self._fleet.kill(*names) - self._begun_s
+        self.faults.append(Fault(tuple(names), at_s, dict.fromkeys(at_ns), at_ns))
+
+    def _look(self, fault: Fault) -> None:
+        for robot in self._robots:
+            if robot.name in fault.moving_again_s and fault.moving_again_s[robot.name] is None:
+                since_ns = fault._at_ns[robot.name]
+                again_ns = robot.moving_again_ns(since_ns)
+                if again_ns is not None:
+                    fault.moving_again_s[robot.name] = took_s = (again_ns - since_ns) * 1e-9
+                    self._tell(f"{robot.name} moves again, {took_s:.1f} s after the kill")

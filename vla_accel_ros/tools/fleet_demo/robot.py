@@ -1,0 +1,157 @@
+"""One robot of the demo: its operator, who plays its tasks in a thread of their own, and what became of them.
+
+When a process that the robot needs has ended and is back, its episode goes on in the same scene: the arm is
+simulated by a process of its own, and stands where it came to rest.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from itertools import count, islice
+from typing import TypeVar
+
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.nodes.diagnostics import OK
+from vla_accel_ros.tools.demo.play import Board, Played, Player
+from vla_accel_ros.tools.demo.stack import NodeDied
+from vla_accel_ros.tools.fleet_demo.fleet import SIM, Fleet
+from vla_accel_ros.tools.fleet_demo.plan import TRIES, scenes
+
+T = TypeVar("T")
+START_S = 180.0
+ACTING_S = 1.0
+_MEMORY = 4000
+
+
+class Robot:
+    """name: its namespace; number: which it is. played: its episodes, in order. error: why it plays no more.
+
+    To its player it is the nodes that it plays on (tools/demo/play.py).
+    """
+
+    def __init__(self, name: str, number: int, fleet: Fleet, contract: Contract) -> None:
+        self.name, self.number, self._fleet = name, number, fleet
+        self.board = Board()
+        self.error: Exception | None = None
+        self.operator = Operator(contract, name, memory=_MEMORY)
+        self._arm = max((controller.joints for controller in contract.controllers), key=len)
+        self._thread: threading.Thread | None = None
+        self._seen = 0
+
+    @property
+    def played(self) -> list[Played]:
+        """Its episodes."""
+        return self.board.played
+
+    @property
+    def over(self) -> bool:
+        """Whether it plays no more."""
+        return self._thread is not None and not self._thread.is_alive()
+
+    @property
+    def acting(self) -> bool:
+        """Whether it has been at a task for a moment."""
+        board = self.board
+        began = board.plan is not None and not board.outcome
+        return began and self.operator.now_ns() - board.begun_ns > ACTING_S * 1e9
+
+    def begin(self, episodes: int, seed: int, further: Callable[[], bool]) -> None:
+        """Play so many tasks, and then more while `further` says so."""
+        play = threading.Thread(target=self._run, args=(episodes, seed, further), name=self.name, daemon=True)
+        self._thread = play
+        play.start()
+
+    def end(self) -> None:
+        """Stop playing, and leave the graph."""
+        self.operator.failed(RuntimeError("the demo ends"))
+        if self._thread is not None:
+            self._thread.join(5.0)
+        self.operator.close()
+
+    def done(self, turn: int) -> bool:
+        """Whether it did one of its tasks."""
+        return any(played.success for played in self.played if played.plan.index == turn)
+
+    def moving_again_ns(self, since_ns: int) -> int | None:
+        """When the first trajectory went to the arm that comes of an observation after this time; None: not
+        yet."""
+        chunks = [chunk for chunk in self.operator.chunks if chunk.chunk.stamp_ns > since_ns]
+        if not chunks:
+            return None
+        sent = [sent.received_ns for sent in self.operator.sent if sent.received_ns >= chunks[0].received_ns]
+        return sent[0] if sent else None
+
+    def wait(self, condition: Callable[[], T | None], timeout_s: float, what: str) -> T:
+        """Operator.wait that raises NodeDied when a process that the robot needs has ended."""
+
+        def watched() -> T | None:
+            self._raise_if_dead()
+            return condition()
+
+        result = self.operator.wait(watched, timeout_s, what)
+        assert result is not None  # wait returns what is true
+        return result
+
+    def call(self, request: Callable[[], T]) -> T:
+        """A service call; NodeDied rather than TimeoutError when a node has ended meanwhile."""
+        try:
+            return request()
+        except TimeoutError:
+            self._raise_if_dead()
+            raise
+
+    def revive(self, name: str) -> None:
+        """Return when the robot is driven again; the fleet starts what has ended."""
+        self.wait_until_driving(resume=name.endswith("trajectory"))
+
+    def wait_until_driving(self, resume: bool = False) -> None:
+        """Return when chunks of new observations move the arm. resume: it comes back held.
+
+        Raises TimeoutError with what the robot's nodes say.
+        """
+        while True:
+            try:
+                self._wait_for_motion(resume)
+                return
+            except NodeDied as died:
+                resume = resume or died.name.endswith("trajectory")
+            except TimeoutError as error:
+                said = self.operator.diagnostics
+                lines = [f"{item}: {line.message}" for item, line in said.items() if line.level != OK]
+                why = "; ".join(lines) or "its nodes say nothing"
+                raise TimeoutError(f"{self.name}: {error}; {why}") from None
+
+    def _wait_for_motion(self, resume: bool) -> None:
+        since_ns = self.operator.now_ns()
+        if resume:
+            self.call(self.operator.resume)
+        self.wait(lambda: self.moving_again_ns(since_ns), START_S, "motion")
+
+    def _raise_if_dead(self) -> None:
+        if (ended := self._fleet.seen(self.name)) != self._seen:
+            names = self._fleet.newest_deaths(self.name, ended - self._seen)
+            self._seen = ended
+            # Without its arm an episode is over; with trajectory it comes back held.
+            sim = [SIM for name in names if name.endswith(SIM)]
+            held = [name for name in names if name.endswith("trajectory")]
+            raise NodeDied((sim or held or names)[0])
+
+    def _run(self, episodes: int, seed: int, further: Callable[[], bool]) -> None:
+        try:
+            self._play(episodes, seed, further)
+        except Exception as error:
+            self.error = error
+
+    def _play(self, episodes: int, seed: int, further: Callable[[], bool]) -> None:
+        player = Player(self, self.board, self._arm)
+        first = next(scenes(self.number, 0, seed))
+        self.operator.instruct(first.task.instruction)
+        self.wait_until_driving()
+        for turn in count():
+            if turn >= episodes and not further():
+                return
+            for plan in islice(scenes(self.number, turn, seed), TRIES if turn < episodes else 1):
+                if player.play(plan).success:
+                    break
