@@ -9,25 +9,18 @@ from __future__ import annotations
 
 import sys
 import threading
-import uuid
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.extensions import FLEET_POLICIES, find
-from vla_accel_ros.fleet.admission import Rules
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.replica import SERVE, Served
-from vla_accel_ros.fleet.scheduler import FleetScheduler, Ports, Settings
 from vla_accel_ros.fleet.simulator import traces
 from vla_accel_ros.fleet.simulator.traces import Trace
-from vla_accel_ros.nodes.declare import value
-from vla_accel_ros.nodes.environment import demo_contract
-from vla_accel_ros.nodes.fleet.node import LOOK_HZ, STEP_HZ, FleetSchedulerNode
+from vla_accel_ros.nodes.fleet.node import FleetSchedulerNode
 from vla_accel_ros.nodes.process import run
 from vla_accel_ros.types import Chunk
 
@@ -37,7 +30,8 @@ class ReplayReplica:
 
     def __init__(self, trace: Trace, joints: int) -> None:
         assert trace.served_s is not None and trace.step_s is not None
-        self.name, self.most, self.profile = "replay", 1, Profile({(SERVE, 1): trace.served_s})
+        self.name, self.most, self.network_s = "replay", 1, 0.0
+        self.profile = Profile({(SERVE, 1): trace.served_s})
         self._scripts, self._step_s, self._joints = trace.scripts, trace.step_s, joints
         self._timers: dict[Future[Served], threading.Timer] = {}
 
@@ -81,6 +75,19 @@ class ReplayReplica:
             future.set_result(served)
 
 
+class ReplayEngine:
+    """A nodes.fleet.engines.Engines of it."""
+
+    engine = None
+
+    def __init__(self, replica: ReplayReplica) -> None:
+        self._replica = replica
+        self.replicas, self.updates = (replica,), 0
+
+    def close(self) -> None:
+        self._replica.close()
+
+
 class ReplayNode(FleetSchedulerNode):
     """The node, without a model."""
 
@@ -88,21 +95,8 @@ class ReplayNode(FleetSchedulerNode):
         super().__init__()
         self._trace = trace
 
-    def configure(self) -> None:
-        self._contract = Contract.load(demo_contract())
-        self._updates = 0
-        replica = ReplayReplica(self._trace, len(self._contract.action_names))
-        self._replica = replica  # type: ignore[assignment]
-        rules = Rules(value(self, "most_robots"), value(self, "most_load"), value(self, "least_rate"))
-        seconds = {name: value(self, name) for name in ("stale_s", "call_s", "gone_s", "serve_s")}
-        self._guard = self.create_guard_condition(self._step)
-        ports, make = Ports(self._admit, self._call, self._answer, self._wake), value(self, "policy")
-        self._scheduler = FleetScheduler(
-            uuid.uuid4().hex[:12], [replica], find(FLEET_POLICIES, make), ports,
-            Settings(**seconds, rules=rules), self._horizon,
-        )  # fmt: skip
-        self.every(1.0 / STEP_HZ, self._step)
-        self.every(1.0 / LOOK_HZ, self._look)
+    def _start(self, making: Making) -> Engines:
+        return ReplayEngine(ReplayReplica(self._trace, len(making.contract.action_names)))
 
 
 if __name__ == "__main__":

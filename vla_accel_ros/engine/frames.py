@@ -276,7 +276,9 @@ class Frames:
         robot = self._robots.of(observation.robot)
         with self._pool.filling() as slot:
             seen = self._prefill.observe(observation, robot.policy, slot)
-            return self._once_computed([slot], partial(self._publish, request, slot, observation, robot, seen))
+            return self._once_computed(
+                [slot], partial(self._publish, request, slot, observation, robot, seen)
+            )
 
     def run_together(self, requests: Sequence[Request]) -> Callable[[], None] | None:
         """Compute several frames in one forward, and publish them as `run` does; where that fails or there is

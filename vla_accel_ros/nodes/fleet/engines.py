@@ -53,10 +53,14 @@ class Making:
 
 
 class Engines(Protocol):
-    """What computes. replicas: measured, nearest first. updates: see LocalReplica."""
+    """What computes. replicas: measured, nearest first. engine: of this process, None if there is none.
+    updates: see LocalReplica."""
 
     @property
     def replicas(self) -> Sequence[Replica]: ...
+
+    @property
+    def engine(self) -> Engine | None: ...
 
     @property
     def updates(self) -> int: ...
@@ -70,7 +74,7 @@ class LocalEngine:
     """One engine in this process."""
 
     def __init__(self, engine: Engine, making: Making, warn: Warn) -> None:
-        self._replica = making.around(engine, warn)
+        self.engine, self._replica = engine, making.around(engine, warn)
         self._replica.measure(black_frame(engine, making.contract))
         self.replicas, self.updates = (self._replica,), self._replica.updates
 
@@ -85,6 +89,8 @@ class RayEngines:
     Made in the main thread, one replica after another, so that none is measured while another is loaded
     beside it. Raises ValueError, one sentence, for what does not fit or cannot be had.
     """
+
+    engine = None
 
     def __init__(
         self,

@@ -238,7 +238,8 @@ class FleetSchedulerNode(ManagedNode):
             return [status("fleet", OK, "not active")]
         policy, now_s = value(self, "policy"), time.monotonic()
         lines = of_fleet(self._scheduler, policy, self._unreadable, now_s)
-        return lines if self._replica is None else [*lines, of_engine(self._replica.engine)]
+        engine = None if self._engines is None else self._engines.engine
+        return lines if engine is None else [*lines, of_engine(engine)]
 
 
 def _check_name(topics: RobotTopics, robot: str) -> None:

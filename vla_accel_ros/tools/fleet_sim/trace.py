@@ -12,12 +12,14 @@ import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vla_accel_ros.fleet.simulator import traces
 from vla_accel_ros.fleet.simulator.traces import RecordedRound
-from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.tools.options import subcommand
+
+if TYPE_CHECKING:
+    from vla_accel_ros.recording.reader import Bag
 
 REQUEST, ANSWER = "vla_accel_msgs/msg/FleetRequest", "vla_accel_msgs/msg/FleetAnswer"
 TaskKey = tuple[str, str, int]
@@ -76,6 +78,8 @@ class _Round:
 def read(bags: Sequence[Path]) -> list[RecordedRound]:
     """The rounds that were answered with a chunk, of each task in order. Raises ValueError where there are
     none, or for a bag that is none or damaged."""
+    from vla_accel_ros.recording.reader import Bag  # machines that only compute lack what it needs
+
     tasks: dict[TaskKey, dict[int, _Round]] = {}
     for path in bags:
         _note(Bag(path), tasks)
