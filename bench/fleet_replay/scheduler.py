@@ -20,6 +20,7 @@ from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, R
 from vla_accel_ros.fleet.replicas.replica import SERVE, Served
 from vla_accel_ros.fleet.simulator import traces
 from vla_accel_ros.fleet.simulator.traces import Trace
+from vla_accel_ros.nodes.fleet.engines import Engines, Making
 from vla_accel_ros.nodes.fleet.node import FleetSchedulerNode
 from vla_accel_ros.nodes.process import run
 from vla_accel_ros.types import Chunk
