@@ -174,12 +174,12 @@ MUTATIONS = (
     ),
     Mutation("fleet: wait ratio", "return waited_s / life_s if", "return waited_s if", ("test_kairos.py",)),
     Mutation(
-        "fleet: ageing of a bucket", "bucket += -(-skipped // ageing)", "bucket += 0", ("test_kairos.py",)
+        "fleet: ageing of a bucket", "bucket -= -(-skipped // ageing)", "bucket -= 0", ("test_kairos.py",)
     ),
     Mutation(
         "fleet: longest execution",
-        "-execution_s * (1 + skipped)",
-        "execution_s * (1 + skipped)",
+        "bucket * LONGEST_S - (scaled_s",
+        "bucket * LONGEST_S + (scaled_s",
         ("test_kairos.py",),
     ),
     Mutation(
@@ -200,12 +200,30 @@ MUTATIONS = (
         "[-request.task.began_s for",
         ("test_fleet_policies.py",),
     ),
-    Mutation("fleet: slowdown", "left / slowdown**2", "left / slowdown", ("test_remaining.py",)),
-    Mutation("fleet: age", "- task.began_s) ** 0.5", "- task.began_s) ** 1.0", ("test_remaining.py",)),
     Mutation(
-        "fleet: an arm that moves", "(0.5 if task.rounds else 1.0) * left", "left", ("test_remaining.py",)
+        "fleet: slowdown",
+        "rounds_left / (slowdown * slowdown)",
+        "rounds_left / slowdown",
+        ("test_remaining.py",),
     ),
-    Mutation("fleet: what moves on can wait", "task.runs_out_s > calm_s", "False", ("test_remaining.py",)),
+    Mutation(
+        "fleet: age",
+        "rounds_left / sqrt(1.0 + now_s - task.began_s)",
+        "rounds_left / (1.0 + now_s - task.began_s)",
+        ("test_remaining.py",),
+    ),
+    Mutation(
+        "fleet: an arm that moves",
+        "(0.5 if task.rounds else 1.0) * rounds_left",
+        "rounds_left",
+        ("test_remaining.py",),
+    ),
+    Mutation(
+        "fleet: what moves on can wait",
+        "key if task.runs_out_s <= calm_s else CALM + key",
+        "key",
+        ("test_remaining.py",),
+    ),
     Mutation(
         "fleet: mean of what is left", "left.append(rest / more)", "left.append(rest)", ("test_work.py",)
     ),
