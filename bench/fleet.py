@@ -74,6 +74,7 @@ SETTINGS = (
     "staggered=10",
     "staggered=16",
 )
+SERVED = ("staggered=16,seats_by_load=true", "staggered=16", SETTINGS[0])
 BATCH = 16
 ROBOTS = 40
 MOST_ROBOTS = 96
@@ -130,9 +131,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="OPTION=VALUE,...",
         help="of throughput",
     )
-    add("--serve", type=_setting, default=SETTINGS[0], help="setting of fleet, admission and replicas2")
+    add("--serve", nargs="+", type=_setting, default=SERVED, help="settings of fleet; of the rest the first")
     add("--seconds", type=float, default=3.0, help="of each case of throughput (default: %(default)s)")
     add("--fleet-seconds", type=float, default=20.0, help="of each case of fleet (default: %(default)s)")
+    add(
+        "--warm-up",
+        type=float,
+        default=5.0,
+        help="seconds of a trace before what counts (default: %(default)s)",
+    )
     add("--window", type=float, default=5.0, help="seconds of a window of admission (default: %(default)s)")
     add(
         "--budget",
@@ -173,12 +180,13 @@ def run(arguments: argparse.Namespace) -> int:
             "throughput": arguments.seconds,
             "fleet": arguments.fleet_seconds,
             "window": arguments.window,
+            "warm_up": arguments.warm_up,
         },
         "hz": arguments.hz,
         "buffer_s": arguments.buffer,
         "within_s": arguments.within,
         "stall": arguments.stall,
-        "serve": arguments.serve,
+        "serve": list(arguments.serve),
         **provenance(),
     }
     if "peers" in arguments.parts and arguments.compiled and not arguments.small:
@@ -247,17 +255,22 @@ def other_ways(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
 
 
 def fleet(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
-    """A case for each seed, on one replica."""
+    """A case for each setting and seed, each on a replica of its own."""
     given = bench.arguments
 
     def measured(setting: str, seed: int) -> dict[str, Any]:
         with serving(bench.policy, setting, bench.robots, given.views) as replica:
             found = play(
-                replica, bench.robots, given.robots, given.hz, given.buffer, given.fleet_seconds, seed
-            )
+                replica, bench.robots, given.robots, given.hz, given.buffer, given.fleet_seconds, seed,
+                warm_up=given.warm_up,
+            )  # fmt: skip
             return {"setting": setting, "seed": seed, **found}
 
-    return [lambda seed=seed: measured(given.serve, seed) for seed in given.seeds]  # type: ignore[misc]
+    return [
+        lambda setting=setting, seed=seed: measured(setting, seed)  # type: ignore[misc]
+        for seed in given.seeds
+        for setting in given.serve
+    ]
 
 
 def admission(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
@@ -265,15 +278,16 @@ def admission(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
     given = bench.arguments
 
     def measured() -> dict[str, Any]:
-        with serving(bench.policy, given.serve, bench.robots, given.views) as replica:
+        with serving(bench.policy, given.serve[0], bench.robots, given.views) as replica:
             profile = replica.measure(as_observation(bench.robots, bench.robots.names[0]))
             expected = min(robots_in_time(profile, given.hz, given.within), given.most_robots)
             windows: list[dict[str, Any]] = []
 
             def fits(robots: int) -> bool:
                 found = play(
-                    replica, bench.robots, robots, given.hz, given.buffer, given.window, given.seeds[0]
-                )
+                    replica, bench.robots, robots, given.hz, given.buffer, given.window, given.seeds[0],
+                    warm_up=given.warm_up,
+                )  # fmt: skip
                 windows.append(found)
                 print(f"  {line('fleet', {'setting': '', **found})}", flush=True)
                 p99_ms = found["image_to_chunk"].get("p99_ms", float("inf"))
@@ -281,7 +295,7 @@ def admission(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
 
             most = most_robots(fits, 1, given.most_robots)
         return {
-            "setting": given.serve,
+            "setting": given.serve[0],
             "expected": expected,
             "most": most,
             "error": round(expected / most - 1.0, 4) if most else None,
@@ -300,11 +314,11 @@ def two_replicas(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
     several = not given.small and torch.cuda.device_count() >= 2
     gpus = [str(gpu_id(torch.device("cuda", index))) for index in range(2)] if several else ["", ""]
     size = given.size[0], given.size[1]
-    work = processes.Work(KIND, given.small, given.serve, 8, given.views, size, given.seconds)
+    work = processes.Work(KIND, given.small, given.serve[0], 8, given.views, size, given.seconds)
 
     def measured() -> dict[str, Any]:
         found = processes.measure(work, gpus)
-        return {"setting": given.serve, "function_only": not several, **found}
+        return {"setting": given.serve[0], "function_only": not several, **found}
 
     return [measured]
 

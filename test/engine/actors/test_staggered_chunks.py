@@ -267,8 +267,8 @@ def held(engine: Engine, robot: str = "") -> Prefix:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"staggered": 5}, "staggered is 5, but a chunk takes 4 steps"),
-        ({"staggered": 1}, "give 2 to 4, or 0 for one chunk at a time"),
+        ({"staggered": 65}, "staggered is 65, .*: give 2 to 64, or 0 for one chunk at a time"),
+        ({"staggered": 1}, "staggered is 1, .*: give 2 to 64, or 0 for one chunk at a time"),
         (
             {"staggered": 3, "slots": 5},
             "slots is 5, but 3 chunks in progress .*: give at least 6",

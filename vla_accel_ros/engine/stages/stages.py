@@ -148,7 +148,8 @@ class Stages:
                 images = np.zeros((count, config.vision.image_size, config.vision.image_size, 3), np.uint8)
                 for bucket, frames in product(buckets, powers_of_two(together + 1)):
                     prompt = torch.zeros(bucket, dtype=torch.int64)
-                    name = f"{frames} prefixes of {count} images and {bucket} words"
+                    prefixes = "prefix" if frames == 1 else f"{frames} prefixes"
+                    name = f"{prefixes} of {count} images and {bucket} words"
                     made.append((name, partial(self._build_prefix, images, prompt, slot, frames)))
             for number in sorted(set(steps)):
                 for batch in sorted(set(batches)):
