@@ -23,7 +23,9 @@ ROOT = Path(__file__).resolve().parents[1]
 README, PERFORMANCE, STAGGERED = "README.md", "docs/performance.md", "docs/staggered.md"
 FLEET_SIM = "docs/fleet_sim.md"
 HIGH_RATE, TRACE, OFFLOAD = "docs/high_rate.md", "docs/trace.md", "docs/offload.md"
-STREAMING, HORIZON = "docs/streaming.md", "docs/horizon.md"
+STREAMING, HORIZON, SCHEDULER = "docs/streaming.md", "docs/horizon.md", "docs/fleet_scheduler.md"
+OFFLOADED = {"pi0": ((27, 3), (14, 3), (4, 1), (2, 1)), "cogagent": ((63, 3), (53, 3), (32, 3))}
+"""Layers of a tower, and slots, that the page shows."""
 Claim = tuple[str, str, list[float | None]]
 
 
@@ -263,6 +265,13 @@ def offload() -> Iterator[Claim]:
     took_ms = one(result("engine")["cases"], kind="pi0", views=views)["ours"]["encode"]["p50_ms"]
     figures = [views * vision.tokens, gigabytes, took_ms, 1e3 * gigabytes / took_ms]
     yield OFFLOAD, f"| pi0's encoder, {views} views, H200 |", figures
+    for tower in result("offload")["towers"]:
+        yield OFFLOAD, f"| {tower['tower']}, none |", [tower["resident_ms"]]
+        for streamed, slots in OFFLOADED[tower["tower"]]:
+            case = one(tower["cases"], streamed=streamed, slots=slots)
+            named = f"{streamed} of {tower['layers']} layers, {slots} slot{'s' * (slots > 1)}"
+            figures = [case["p50_ms"], case["predicted_ms"], 100 * case["slower"], abs(case["freed_mb"])]
+            yield OFFLOAD, f"| {tower['tower']}, {named} |", figures
 
 
 def streams() -> Iterator[Claim]:
@@ -273,6 +282,27 @@ def streams() -> Iterator[Claim]:
             figures = [case["vision"]["hz"], chunks["hz"], chunks["interval"]["p99_ms"], first["p50_ms"]]
             figures += [first["p99_ms"], case["tokens_hz"], case["saturated"]["against_first"]]
             yield STREAMING, named, figures
+
+
+def robots_on_a_gpu() -> Iterator[Claim]:
+    found = result("fleet")
+    for case in (*found["throughput"], *found["peers"]):
+        yield SCHEDULER, f"| `{case['setting']}` |", [case["chunks_hz"], *case["request"].values()]
+    for case in found["fleet"]:
+        figures = [*case["image_to_chunk"].values(), 100 * case["late"], 100 * case["stall"]]
+        figures.append(case["scheduler_step"]["p99_ms"])
+        yield SCHEDULER, f"| `{case['setting']}`, trace {case['seed']} |", figures
+    (admitted,) = found["admission"]
+    fit = [admitted["most"], found["seconds"]["window"], 16, admitted["expected"], -100 * admitted["error"]]
+    yield SCHEDULER, "Robots that are in time:", [*fit, None]
+
+
+def chunks_together() -> Iterator[Claim]:
+    cases = result("chunks_at_once")["cases"]
+    for chunks in sorted({case["chunks"] for case in cases}):
+        both = [one(cases, kind=kind, chunks=chunks) for kind in ("pi0", "pi05")]
+        figures = [figure for case in both for figure in (case["p50_ms"], case["against_one"])]
+        yield STAGGERED, f"| {chunks} |", figures
 
 
 def timeline() -> Iterator[Claim]:
@@ -383,6 +413,8 @@ PARTS = (
     loading_and_precision,
     offload,
     streams,
+    robots_on_a_gpu,
+    chunks_together,
     timeline,
     horizons,
 )

@@ -40,7 +40,7 @@ KEYS = {
     "yaml": "python3-yaml",
 }
 # Imported only where a checkpoint, a GPU or a tool asks for it, with a sentence when it is not there.
-ON_DEMAND = {"cuda", "pynvml", "sentencepiece", "tensorstore", "transformers", "triton"}
+ON_DEMAND = {"ray", "cuda", "pynvml", "sentencepiece", "tensorstore", "transformers", "triton"}
 BROUGHT_BY_MCAP = {"lz4", "zstandard"}
 
 
