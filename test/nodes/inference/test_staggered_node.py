@@ -74,7 +74,7 @@ def test_every_chunk_is_computed_again_to_the_bit(
 @pytest.mark.parametrize(
     ("parameters", "sentence"),
     [
-        ({"staggered": 65}, "staggered is 65, but it is how many chunks are denoised at once: give 2 to 64"),
+        ({"staggered": 1}, "staggered is 1, but it is how many chunks are denoised at once: give 2 to 64"),
         ({"staggered": 2, "rtc": "always"}, "rtc is always, but chunks that are staggered are begun before"),
     ],
 )
