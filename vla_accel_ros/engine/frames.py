@@ -288,28 +288,36 @@ class Frames:
         for request in requests[free:]:
             request.begun = not request.waits
         requests = [request for request in requests if request.begun]
+        if not isinstance(self._prefill, CapturedPrefill):
+            return self._one_by_one(requests)
         seen = [cast(Observation, request.observation) for request in requests]
         try:
-            if not isinstance(self._prefill, CapturedPrefill):
-                raise TypeError("frames are computed one by one")
             robots = [self._robots.of(observation.robot) for observation in seen]
             policies = [robot.policy for robot in robots]
             with ExitStack() as held:
                 slots = [held.enter_context(self._pool.filling()) for _ in seen]
                 extents = self._prefill.observe_together(seen, policies, slots)
         except Exception:
-            waits = list[Callable[[], None]]()
-            for request in requests:
-                with failing_alone(request):
-                    if (wait := self.run(request)) is not None:
-                        waits.append(wait)
-            return partial(_each, waits) if waits else None
+            return self._one_by_one(requests)
 
         def publish() -> None:
             for found in zip(requests, slots, seen, robots, extents, strict=True):
                 self._publish(*found)
 
         return self._once_computed(slots, publish)
+
+    def _one_by_one(self, requests: Sequence[Request]) -> Callable[[], None] | None:
+        waits = list[Callable[[], None]]()
+        for request in requests:
+            with failing_alone(request):
+                if (wait := self.run(request)) is not None:
+                    waits.append(wait)
+
+        def wait_for_all() -> None:
+            for wait in waits:
+                wait()
+
+        return wait_for_all if waits else None
 
     def _once_computed(self, slots: Sequence[int], publish: Callable[[], None]) -> Callable[[], None] | None:
         """Publish now or, apart, by what is returned, which waits for what the stream computes into the
@@ -360,8 +368,3 @@ class Frames:
         request.progress = None
         self._publish(request, frame.slot, observation, robot, Extent(frame.length, frame.images))
         return None
-
-
-def _each(waits: Sequence[Callable[[], None]]) -> None:
-    for wait in waits:
-        wait()
