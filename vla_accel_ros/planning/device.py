@@ -175,3 +175,16 @@ def _number(name: str, given: Any, where: str) -> Number:
             f"number, one of {', '.join(SOURCES)}, and a share below 1."
         )
     return number
+
+
+def named_like(gpu: str) -> str | None:
+    """The device file of a GPU by the name that CUDA gives it; None if there is none.
+
+    Of Jetsons, whose name does not say which, none: their power mode is not in it, either.
+    """
+    words = set(gpu.replace("-", " ").split())
+    for name in names():
+        word = name.split("-")[-1].upper()
+        if not name.startswith(("orin", "thor")) and word in words and "Laptop" not in words and "D" not in words:
+            return name
+    return None

@@ -33,14 +33,16 @@ class Stage:
 
 @dataclass(frozen=True)
 class Plan:
-    """stages: of STAGES, those that the model has. frame, action, token: seconds of encode and prefill, of a
-    chunk of actions, of a token of text or None; each middle, low and high."""
+    """stages: of STAGES, those that the model has. shared: seconds of the device that a chunk takes among
+    others in staggered seats, None = chunks are computed one by one. Seconds come as predicted, at least and
+    at most."""
 
     sizes: Sizes
     device: Device
     work: Work
     stages: Mapping[str, Stage]
     memory: Memory
+    shared: tuple[float, float, float] | None = None
 
     @property
     def frame(self) -> tuple[float, float, float]:
@@ -54,6 +56,11 @@ class Plan:
             return self._sum(("denoise",))
         a, b, c = self._sum(("decode",))
         return (ACTION_TOKENS - 1) * a, (ACTION_TOKENS - 1) * b, (ACTION_TOKENS - 1) * c
+
+    @property
+    def chunk(self) -> tuple[float, float, float]:
+        """Seconds of the device that a chunk takes, alone or among others."""
+        return self.shared or self.action
 
     @property
     def token(self) -> float | None:
@@ -82,12 +89,12 @@ class Plan:
     def action_hz(self, vision_hz: float) -> float:
         """Chunks a second that can be promised beside so many frames a second; 0 if none can."""
         left = 1.0 - SPARE - vision_hz * self.frame[2]
-        return max(0.0, left / self.action[2])
+        return max(0.0, left / self.chunk[2])
 
     @property
     def vision_hz(self) -> float:
         """Frames a second that can be promised if each is acted on once."""
-        return (1.0 - SPARE) / (self.frame[2] + self.action[2])
+        return (1.0 - SPARE) / (self.frame[2] + self.chunk[2])
 
     def _sum(self, names: tuple[str, ...]) -> tuple[float, float, float]:
         times = [self.stages[name].time for name in names if name in self.stages]
@@ -96,7 +103,7 @@ class Plan:
 
 
 def make_plan(sizes: Sizes, device: Device, work: Work, slots: int = 5, seats: int = 0) -> Plan:
-    """Of a model on a device. Raises ValueError for a precision that the device does not multiply."""
+    """Of a model on a device. slots: prefixes of the pool; seats: of staggered chunks, 0 = none. Raises ValueError for a precision that the device does not multiply."""
     work = replace(work, fast_memory=device.fast_memory)
     ops = operations(sizes, work)
     for op in (op for name in STAGES for op in ops[name]):
@@ -111,4 +118,10 @@ def make_plan(sizes: Sizes, device: Device, work: Work, slots: int = 5, seats: i
         for name in STAGES
         if ops[name]
     }
-    return Plan(sizes, device, work, stages, memory(sizes, work, device, slots, seats=seats))
+    held = memory(sizes, work, device, slots, seats=seats)
+    plan = Plan(sizes, device, work, stages, held)
+    if seats < 2 or "denoise" not in stages:
+        return plan
+    together = total(operations(sizes, replace(work, batch=seats))["denoise"], device)
+    each = (together.us, together.low_us, together.high_us)
+    return replace(plan, shared=tuple(us / 1e6 / seats for us in each))

@@ -52,14 +52,14 @@ def judge(plan: Plan, wanted: Wanted) -> Verdict:
 def _load(plan: Plan, wanted: Wanted, which: int) -> float:
     """Share of the device's time. which: 0 as predicted, 2 at most."""
     text = wanted.tokens_hz * (plan.token or 0.0)
-    return wanted.vision_hz * plan.frame[which] + wanted.action_hz * plan.action[which] + text
+    return wanted.vision_hz * plan.frame[which] + wanted.action_hz * plan.chunk[which] + text
 
 
 def _late(plan: Plan, wanted: Wanted, which: int) -> tuple[str, ...]:
     said = []
     load = _load(plan, wanted, which)
     if load > 1.0:
-        frame, action = 1e3 * plan.frame[which], 1e3 * plan.action[which]
+        frame, action = 1e3 * plan.frame[which], 1e3 * plan.chunk[which]
         said.append(
             f"{wanted.vision_hz:g} frames of {frame:.3g} ms and {wanted.action_hz:g} chunks of {action:.3g} ms a "
             f"second are {load:.0%} of {plan.device.title}"
@@ -81,6 +81,10 @@ def _mends(plan: Plan, wanted: Wanted) -> tuple[str, ...]:
                 tried[f"precision: {precision}"] = replace(work, precision=precision)
     if "denoise" in plan.stages and work.steps > 5:
         tried[f"denoise_steps: {work.steps // 2}"] = replace(work, steps=work.steps // 2)
+    if isinstance(plan.sizes, PiConfig) and plan.shared is None:
+        seated = make_plan(plan.sizes, plan.device, work, seats=work.steps)
+        if not _late(seated, wanted, 0):
+            found.append(f"staggered: {work.steps}")
     if work.views > 1:
         tried[f"{work.views - 1} instead of {work.views} views"] = replace(work, views=work.views - 1)
     for name, other in tried.items():
