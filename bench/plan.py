@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from full_size.figures import write
-from planned import recorded
+from predicted import recorded
 from vla_accel_ros.planning.device import Device, load
 from vla_accel_ros.planning.families.find import Sizes
 from vla_accel_ros.planning.families.work import Work
@@ -78,7 +78,7 @@ def _gpu() -> bool:
 def _measured(arguments: argparse.Namespace, out: Path | None) -> int:
     import torch
 
-    from planned.stages import measured
+    from predicted.stages import measured
     from vla_accel_ros.planning.measure import measure, shapes, to_yaml
 
     began, small = time.monotonic(), arguments.small
@@ -93,7 +93,9 @@ def _measured(arguments: argparse.Namespace, out: Path | None) -> int:
         made = replace(made, gemm=())
     elif out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        (out / "device.yaml").write_text(to_yaml(made, torch.cuda.get_device_name(), "Made by bench/plan.py."))
+        (out / "device.yaml").write_text(
+            to_yaml(made, torch.cuda.get_device_name(), "Made by bench/plan.py.")
+        )
     rows: list[dict[str, Any]] = []
     memory: list[dict[str, Any]] = []
     left = []
@@ -102,9 +104,10 @@ def _measured(arguments: argparse.Namespace, out: Path | None) -> int:
             left.append(kind)
             continue
         precisions = ["exact"] if small else ["exact", "fp8", "int8"]
-        for case in measured(sizes, list(arguments.views), precisions, 4 if small else arguments.prompt, device, arguments.runs):
+        prompt = 4 if small else arguments.prompt
+        for case in measured(sizes, list(arguments.views), precisions, prompt, device, arguments.runs):
             for chosen in (made, base):
-                rows += compared(sizes, chosen, case, arguments.prompt)
+                rows += compared(sizes, chosen, case, prompt)
             if case.get("allocated_bytes"):
                 memory.append(_memory(sizes, base, case))
     print(table(rows), flush=True)
@@ -113,7 +116,10 @@ def _measured(arguments: argparse.Namespace, out: Path | None) -> int:
     document = {**provenance(), "runs": arguments.runs, "rows": rows, "memory": memory, "left_out": left}
     if out is not None:
         name = "small" if small else torch.cuda.get_device_name().split()[-1].lower()
-        write(out / f"plan_{name}.json", {**document, **counted(rows), "took_s": round(time.monotonic() - began, 1)})
+        write(
+            out / f"plan_{name}.json",
+            {**document, **counted(rows), "took_s": round(time.monotonic() - began, 1)},
+        )
     return 0
 
 
@@ -124,7 +130,12 @@ def compared(sizes: Sizes, device: Device, case: dict[str, Any], prompt: int) ->
     for stage, ms in case["ms"].items():
         if stage == "frame":
             both = [plan.stages[name].time for name in ("encode", "prefill")]
-            joined = replace(both[0], us=sum(t.us for t in both), low_us=sum(t.low_us for t in both), high_us=sum(t.high_us for t in both))
+            joined = replace(
+                both[0],
+                us=sum(t.us for t in both),
+                low_us=sum(t.low_us for t in both),
+                high_us=sum(t.high_us for t in both),
+            )
             whole = replace(plan, stages={"prefill": replace(plan.stages["prefill"], time=joined)})
             found.append({**recorded.row(whole, "prefill", ms, "here"), "stage": "frame"})
         else:
@@ -159,11 +170,15 @@ def _small_models() -> dict[str, Sizes]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """One line a row."""
-    lines = [f"{'device':13}{'model':9}{'views':>5}{'batch':>6} {'precision':10}{'stage':9}{'measured':>9}{'plan':>8}{'off %':>7}"]
+    lines = [
+        f"{'device':13}{'model':9}{'views':>5}{'batch':>6} {'precision':10}{'stage':9}"
+        f"{'measured':>9}{'plan':>8}{'off %':>7}"
+    ]
     for r in rows:
+        why = "" if r["met"] else f"  {r['reason']}"
         lines.append(
             f"{r['device']:13}{r['model']:9}{r['views']:5d}{r['batch']:6d} {r['precision']:10}{r['stage']:9}"
-            f"{r['measured_ms']:9.2f}{r['predicted_ms']:8.2f}{r['off_percent']:+7.1f}{'' if r['met'] else '  ' + r['reason']}"
+            f"{r['measured_ms']:9.2f}{r['predicted_ms']:8.2f}{r['off_percent']:+7.1f}{why}"
         )
     return "\n".join(lines)
 

@@ -77,7 +77,7 @@ def total(ops: Iterable[Op], device: Device) -> Time:
     for time in times:
         shares[time.bound] = shares.get(time.bound, 0.0) + time.us
     most = max(shares, key=lambda name: shares[name])
-    return Time(*(sum(getattr(t, name) for t in times) for name in ("us", "low_us", "high_us")), most)
+    return Time(sum(t.us for t in times), sum(t.low_us for t in times), sum(t.high_us for t in times), most)
 
 
 def _parts(op: Op, device: Device) -> tuple[float, float, float]:
@@ -106,7 +106,7 @@ def _narrow_us(op: Op, device: Device) -> float:
 
 
 def _attention_rate(op: Op, device: Device) -> float:
-    """FLOP/s: blocks of queries, cut along the keys where they are few, on as many processors as they fill."""
+    """FLOP/s: blocks of queries, cut along the keys where few, on as many processors as they fill."""
     blocks = math.ceil(op.rows / ATTENTION_ROWS)
     if op.rows <= 8 * ATTENTION_ROWS:
         blocks *= ATTENTION_SPLITS

@@ -1,4 +1,4 @@
-"""A GPU in numbers, each with its source and how wrong it may be; read from a YAML file of devices/ or a path.
+"""A GPU in numbers, each with its source and how wrong it may be; from a YAML file of devices/ or a path.
 
 A file has `name`, `kind` of memory, whole numbers, and `numbers`: each {value, source, from, within}. source
 is measured (here), published (by somebody else, who is named), datasheet, or derived (from another number,
@@ -106,7 +106,9 @@ class Device:
     def in_mode(self, mode: str) -> Device:
         """With the clocks of a power mode. Raises ValueError, naming them, for one that it does not have."""
         if mode not in self.modes:
-            raise ValueError(f"{self.title} has no power mode {mode!r}; it has {', '.join(self.modes) or 'none'}.")
+            raise ValueError(
+                f"{self.title} has no power mode {mode!r}; it has {', '.join(self.modes) or 'none'}."
+            )
         chosen, made = self.modes[mode], {}
         for name, number in self.numbers.items():
             factor = 1.0
@@ -171,8 +173,8 @@ def _number(name: str, given: Any, where: str) -> Number:
     number = Number(float(given["value"]), str(given["source"]), str(given["from"]), float(given["within"]))
     if number.source not in SOURCES or number.value <= 0 or not 0 <= number.within < 1:
         raise ValueError(
-            f"{where}: {name} is {number.value} from {number.source!r} within {number.within}; give a positive "
-            f"number, one of {', '.join(SOURCES)}, and a share below 1."
+            f"{where}: {name} is {number.value} from {number.source!r} within {number.within}; give a "
+            f"positive number, one of {', '.join(SOURCES)}, and a share below 1."
         )
     return number
 
@@ -185,6 +187,11 @@ def named_like(gpu: str) -> str | None:
     words = set(gpu.replace("-", " ").split())
     for name in names():
         word = name.split("-")[-1].upper()
-        if not name.startswith(("orin", "thor")) and word in words and "Laptop" not in words and "D" not in words:
+        if (
+            not name.startswith(("orin", "thor"))
+            and word in words
+            and "Laptop" not in words
+            and "D" not in words
+        ):
             return name
     return None

@@ -1,4 +1,4 @@
-"""Micro-benchmarks that make a device file: memory, products of the stages' shapes, launches. A minute on a GPU.
+"""Micro-benchmarks that make a device file: memory, the stages' products, launches. A minute on a GPU.
 
 Only single products and kernels are measured, never a stage, so that a plan can be compared with stages
 afterwards. Each is a chain in a CUDA graph, over weights that are more than a cache holds, so that launches
@@ -120,7 +120,9 @@ def pass_us(device: torch.device, numbers: int = 1024) -> float:
     return us_of(chain, CHAIN, device)
 
 
-def shapes(models: Iterable[Sizes], views: Iterable[int], dtypes: Iterable[str], prompt: int = 20) -> list[Shape]:
+def shapes(
+    models: Iterable[Sizes], views: Iterable[int], dtypes: Iterable[str], prompt: int = 20
+) -> list[Shape]:
     """The dense products of the models' stages in each dtype, each once, without times; the few numbers of
     rows, columns and inner are what a stage has."""
     found: dict[tuple[int, int, int, str], Shape] = {}
@@ -200,7 +202,9 @@ def to_yaml(device: Device, title: str, note: str) -> str:
     lines += [f"watts: {device.watts:g}", "numbers:"]
     for name, n in device.numbers.items():
         words = n.words.replace('"', "'")
-        lines.append(f'  {name}: {{value: {n.value:g}, source: {n.source}, within: {n.within:g}, from: "{words}"}}')
+        lines.append(
+            f'  {name}: {{value: {n.value:g}, source: {n.source}, within: {n.within:g}, from: "{words}"}}'
+        )
     if device.gemm:
         lines.append("gemm:")
         lines += [f"  - [{s.m}, {s.n}, {s.k}, {s.dtype}, {s.us:g}]" for s in device.gemm]

@@ -103,7 +103,10 @@ class Plan:
 
 
 def make_plan(sizes: Sizes, device: Device, work: Work, slots: int = 5, seats: int = 0) -> Plan:
-    """Of a model on a device. slots: prefixes of the pool; seats: of staggered chunks, 0 = none. Raises ValueError for a precision that the device does not multiply."""
+    """Of a model on a device. slots: prefixes of the pool; seats: of staggered chunks, 0 = none.
+
+    Raises ValueError for a precision that the device does not multiply.
+    """
     work = replace(work, fast_memory=device.fast_memory)
     ops = operations(sizes, work)
     for op in (op for name in STAGES for op in ops[name]):
@@ -123,5 +126,5 @@ def make_plan(sizes: Sizes, device: Device, work: Work, slots: int = 5, seats: i
     if seats < 2 or "denoise" not in stages:
         return plan
     together = total(operations(sizes, replace(work, batch=seats))["denoise"], device)
-    each = (together.us, together.low_us, together.high_us)
-    return replace(plan, shared=tuple(us / 1e6 / seats for us in each))
+    each = 1e6 * seats
+    return replace(plan, shared=(together.us / each, together.low_us / each, together.high_us / each))

@@ -31,7 +31,9 @@ def sizes_of(model: str | Path) -> Sizes:
         return MODELS[str(model)]
     file = Path(model) / "config.json"
     if not file.is_file():
-        raise ValueError(f"{model} is no model: give one of {', '.join(MODELS)}, or the folder of a checkpoint.")
+        raise ValueError(
+            f"{model} is no model: give one of {', '.join(MODELS)}, or the folder of a checkpoint."
+        )
     data = json.loads(file.read_text()).get(KEY)
     if isinstance(data, dict):
         sizes = data.get("config", data)
@@ -39,4 +41,4 @@ def sizes_of(model: str | Path) -> Sizes:
     from vla_accel_ros.models.checkpoints.checkpoint import describe
 
     config: Any = describe(model).config
-    return config  # type: ignore[no-any-return]
+    return config

@@ -45,7 +45,7 @@ class Verdict:
 def judge(plan: Plan, wanted: Wanted) -> Verdict:
     """The rates against the plan, and options if they are not kept."""
     late, doubtful = _late(plan, wanted, 0), _late(plan, wanted, 2)
-    mends = _mends(plan, wanted) if late or doubtful else ()
+    mends = _mends(plan, wanted, 0 if late else 2) if late or doubtful else ()
     return Verdict(late, doubtful, mends, _load(plan, wanted, 0))
 
 
@@ -61,18 +61,20 @@ def _late(plan: Plan, wanted: Wanted, which: int) -> tuple[str, ...]:
     if load > 1.0:
         frame, action = 1e3 * plan.frame[which], 1e3 * plan.chunk[which]
         said.append(
-            f"{wanted.vision_hz:g} frames of {frame:.3g} ms and {wanted.action_hz:g} chunks of {action:.3g} ms a "
-            f"second are {load:.0%} of {plan.device.title}"
+            f"{wanted.vision_hz:g} frames of {frame:.3g} ms and {wanted.action_hz:g} chunks of "
+            f"{action:.3g} ms a second are {load:.0%} of {plan.device.title}"
         )
     age = plan.latency[which]
     if wanted.max_age_s is not None and age > wanted.max_age_s:
-        said.append(f"a chunk is {1e3 * age:.3g} ms old when it comes, and may be {1e3 * wanted.max_age_s:.3g}")
+        said.append(
+            f"a chunk is {1e3 * age:.3g} ms old when it comes, and may be {1e3 * wanted.max_age_s:.3g}"
+        )
     if not plan.fits:
         said.append(f"{plan.memory.total / 1e9:.1f} GB do not fit into {plan.device.memory_gb:g}")
     return tuple(said)
 
 
-def _mends(plan: Plan, wanted: Wanted) -> tuple[str, ...]:
+def _mends(plan: Plan, wanted: Wanted, which: int) -> tuple[str, ...]:
     work, found = plan.work, []
     tried = {}
     if isinstance(plan.sizes, PiConfig):
@@ -83,7 +85,7 @@ def _mends(plan: Plan, wanted: Wanted) -> tuple[str, ...]:
         tried[f"denoise_steps: {work.steps // 2}"] = replace(work, steps=work.steps // 2)
     if isinstance(plan.sizes, PiConfig) and plan.shared is None:
         seated = make_plan(plan.sizes, plan.device, work, seats=work.steps)
-        if not _late(seated, wanted, 0):
+        if not _late(seated, wanted, which):
             found.append(f"staggered: {work.steps}")
     if work.views > 1:
         tried[f"{work.views - 1} instead of {work.views} views"] = replace(work, views=work.views - 1)
@@ -92,10 +94,10 @@ def _mends(plan: Plan, wanted: Wanted) -> tuple[str, ...]:
             better = make_plan(plan.sizes, plan.device, other)
         except ValueError:
             continue
-        if not _late(better, wanted, 0):
+        if not _late(better, wanted, which):
             found.append(name)
     rate = min(plan.vision_hz, wanted.vision_hz, wanted.action_hz)
-    aged = wanted.max_age_s is not None and plan.latency[0] > wanted.max_age_s
+    aged = wanted.max_age_s is not None and plan.latency[which] > wanted.max_age_s
     if not aged and plan.fits and rate < max(wanted.vision_hz, wanted.action_hz):
         found.append(f"vision and action at {rate:.1f} Hz")
     return tuple(found)

@@ -27,5 +27,7 @@ def weight_bytes(sizes: Sizes) -> int:
 
 def _family(sizes: Sizes) -> Any:
     if type(sizes) not in FAMILIES:
-        raise ValueError(f"nothing is known of the stages of a {getattr(sizes, 'kind', type(sizes).__name__)}.")
+        raise ValueError(
+            f"nothing is known of the stages of a {getattr(sizes, 'kind', type(sizes).__name__)}."
+        )
     return FAMILIES[type(sizes)]

@@ -67,7 +67,10 @@ def _denoise(config: PiConfig, work: Work) -> list[Op]:
         layers = narrow_layers(g, g.depth, tokens, keys, d, work.batch)
         ends_kind = Kind.NARROW
     else:
-        layers, ends_kind = decoder_layers(g, g.depth, tokens, keys, work.dtypes("wide"), work.batch), Kind.DENSE
+        layers, ends_kind = (
+            decoder_layers(g, g.depth, tokens, keys, work.dtypes("wide"), work.batch),
+            Kind.DENSE,
+        )
         layers = [op for op in layers if op.name != "place"]
     ends = [
         product("action in", 1, many, g.width, config.action_dim, "fp32", kind=ends_kind),

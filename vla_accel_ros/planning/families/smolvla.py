@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from vla_accel_ros.models.config import LlamaConfig
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
-from vla_accel_ros.planning.families.stacks import decoder_parameters, patches, tower_layers, vision_parameters
+from vla_accel_ros.planning.families.stacks import (
+    decoder_parameters,
+    patches,
+    tower_layers,
+    vision_parameters,
+)
 from vla_accel_ros.planning.families.work import Stages, Work
 from vla_accel_ros.planning.operations import Op, attention, one_pass, product
 
 NORM, ROTATION = 8, 9
 """Passes of a norm and of a rotation as models.smolvla.stack writes them."""
-ATTENDING = 9
+ATTENDING = 11
 """Passes around an attention that is written out, but for its two products."""
 VISION_PASSES = 6
 
@@ -33,7 +38,10 @@ def stages(config: SmolVLAConfig, work: Work) -> Stages:
         one_pass("shuffle", 3, seen, v.width, v.width),
         product("connector", 1, seen // config.shuffle**2, g.width, v.width * config.shuffle**2),
     ]
-    prefill = _layers(g, g.depth, rows, rows, g.width, d.weights, d.compute)
+    prefill = [
+        *_layers(g, g.depth, rows, rows, g.width, d.weights, d.compute),
+        one_pass("joining, masks, tables, norm", 4 + NORM, rows, g.width, g.width),
+    ]
     within = sum(config.attends_itself(layer) for layer in range(e.depth))
     d = work.dtypes("denoise")
     step = [

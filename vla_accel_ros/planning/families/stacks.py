@@ -12,7 +12,13 @@ from vla_accel_ros.planning.operations import Kind, Op, attention, one_pass, pro
 
 
 def decoder_layers(
-    g: GemmaConfig, layers: int, rows: int, keys: int, d: Dtypes = EXACT, batch: int = 1, everywhere: bool = False
+    g: GemmaConfig,
+    layers: int,
+    rows: int,
+    keys: int,
+    d: Dtypes = EXACT,
+    batch: int = 1,
+    everywhere: bool = False,
 ) -> list[Op]:
     """`layers` fused layers of batch * rows tokens, each of which looks at `keys` keys.
 

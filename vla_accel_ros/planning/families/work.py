@@ -33,7 +33,7 @@ PRECISIONS: dict[str, dict[str, Dtypes]] = {
     "all-fp8": {name: Dtypes("fp8", "fp8") for name in STAGES},
     "all-fp4": {name: Dtypes("fp4", "fp4") for name in STAGES},
 }
-"""By the engine's name of it (engine.stages.precision). Those that begin with all- are no option of an engine:
+"""By the engine's name of it (engine.stages.precision). Those that begin with all- no engine here has:
 weights and activations of every stage, as other engines have them, for comparison."""
 
 ENGINE_PRECISIONS = ("exact", "fp8", "int8", "int4")

@@ -1,4 +1,4 @@
-"""`vla plan`: what a model will take on a device that need not be there: times, memory, rates, and what mends.
+"""`vla plan`: what a model will take on a device that need not be there: times, memory, rates, mends.
 
 Everything follows from the model's sizes and the device's numbers (planning/), which --numbers prints with
 their sources. --robots answers for a fleet on one engine. --measure replaces the device's numbers by
@@ -41,7 +41,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--robots", type=int, metavar="N", help="a fleet of N robots on one engine, at --action-hz each")
     add("--numbers", action="store_true", help="print the device's numbers with their sources, too")
     add("--json", action="store_true", help="print everything as JSON")
-    add("--measure", type=Path, metavar="FILE", help="measure this GPU for a minute, write FILE and plan with it")
+    add(
+        "--measure",
+        type=Path,
+        metavar="FILE",
+        help="measure this GPU for a minute, write FILE and plan with it",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -80,7 +85,8 @@ def fleet_line(promised: int, wanted: int) -> str:
     """Whether the robots are served."""
     if promised >= wanted:
         return f"the plan keeps the rates of {wanted} robots, and of {promised} at most"
-    return f"late by the plan: {wanted} robots, of which it promises {promised}; give {-(-wanted // max(promised, 1))} engines"
+    engines = -(-wanted // max(promised, 1))
+    return f"late by the plan: {wanted} robots, of which it promises {promised}; give {engines} engines"
 
 
 def measured(base: Device, out: Path) -> Device:
@@ -96,8 +102,12 @@ def measured(base: Device, out: Path) -> Device:
     dtypes = ["bf16", "int8", *(["fp8"] if (major, minor) >= (8, 9) else [])]
     found = measure(base, where, shapes(MODELS.values(), (1, 2, 3), dtypes), say=print)
     memory_gb = torch.cuda.get_device_properties(0).total_memory / 1e9
-    device = replace(found, name=out.stem, title=name, memory_gb=round(memory_gb, 1), capability=10 * major + minor)
-    note = f"Measured by vla plan --measure with torch {torch.__version__}; what is not is as in {base.name}.yaml."
+    device = replace(
+        found, name=out.stem, title=name, memory_gb=round(memory_gb, 1), capability=10 * major + minor
+    )
+    note = (
+        f"Measured by vla plan --measure, torch {torch.__version__}; what is not is as in {base.name}.yaml."
+    )
     out.write_text(to_yaml(device, name, note))
     print(f"written: {out}")
     return device

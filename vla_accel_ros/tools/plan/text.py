@@ -16,8 +16,8 @@ def plan_text(plan: Plan, wanted: Wanted) -> str:
     device, work = plan.device, plan.work
     mode = f" in mode {device.mode}" if device.mode else ""
     lines = [
-        f"{plan.sizes.kind} on {device.title}{mode}, {work.precision}: {work.views} views, {work.prompt} words, "
-        f"{work.steps} steps (predicted)",
+        f"{plan.sizes.kind} on {device.title}{mode}, {work.precision}: {work.views} views, "
+        f"{work.prompt} words, {work.steps} steps (predicted)",
         f"{'':10}{'ms':>9}{'at least':>10}{'at most':>9}{'launches':>10}{'GFLOP':>9}{'GB':>8}  bound by",
     ]
     for name, stage in plan.stages.items():
@@ -46,8 +46,9 @@ def fleet_text(fleet: FleetPlan, robots: int, rate_hz: float) -> str:
     for index, name in enumerate(("frames ms", "chunks ms")):
         lines.append(f"{name:10}" + "".join(f"{1e3 * times[index]:9.2f}" for times in fleet.curve.values()))
     lines.append(
-        f"fleet     {fleet.chunks_hz:.0f} chunks a second with {fleet.together} in a step; {robots} robots at "
-        f"{rate_hz:g} Hz are {fleet.load:.0%} of it; {fleet.robots} robots can be promised; {fleet.memory_gb:.1f} GB"
+        f"fleet     {fleet.chunks_hz:.0f} chunks a second with {fleet.together} in a step; {robots} robots "
+        f"at {rate_hz:g} Hz are {fleet.load:.0%} of it; {fleet.robots} robots can be promised; "
+        f"{fleet.memory_gb:.1f} GB"
     )
     return "\n".join(lines)
 

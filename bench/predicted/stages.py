@@ -19,10 +19,10 @@ from full_size.subjects import Ours, random_inputs, random_model
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.plain.stages import PlainStages
+from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.layers.packed import Segment
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
-from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.planning.families.find import Sizes
 from vla_accel_ros.planning.families.openvla import ACTION_TOKENS
@@ -31,7 +31,9 @@ from vla_accel_ros.tools.tune.pieces import Body
 Case = dict[str, Any]
 
 
-def measured(sizes: Sizes, views: list[int], precisions: list[str], prompt: int, device: torch.device, runs: int) -> Iterator[Case]:
+def measured(
+    sizes: Sizes, views: list[int], precisions: list[str], prompt: int, device: torch.device, runs: int
+) -> Iterator[Case]:
     """Cases of a model: views, precision, ms by stage, and allocated_bytes at most where one is known."""
     found = (
         _pi(sizes, views, precisions, prompt, device, runs)
@@ -46,7 +48,9 @@ def measured(sizes: Sizes, views: list[int], precisions: list[str], prompt: int,
         torch.cuda.empty_cache()
 
 
-def _pi(sizes: PiConfig, views: list[int], precisions: list[str], prompt: int, device: torch.device, runs: int) -> Iterator[Case]:
+def _pi(
+    sizes: PiConfig, views: list[int], precisions: list[str], prompt: int, device: torch.device, runs: int
+) -> Iterator[Case]:
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     model = random_model(sizes, device).set_precision(dtype)
     for precision in precisions:
@@ -55,13 +59,21 @@ def _pi(sizes: PiConfig, views: list[int], precisions: list[str], prompt: int, d
             ours = Ours(model, random_inputs(sizes, count, prompt, device), precision=precision)
             ms = {name: _ms(run, device, runs) for name, run in ours.parts().items()}
             ms["whole"] = ms.pop("total")
-            yield {"views": count, "precision": precision, "ms": ms, "allocated_bytes": _peak(device), "slots": 2}
+            yield {
+                "views": count,
+                "precision": precision,
+                "ms": ms,
+                "allocated_bytes": _peak(device),
+                "slots": 2,
+            }
             del ours
             gc.collect()
 
 
 @torch.inference_mode()
-def _smolvla(sizes: SmolVLAConfig, views: list[int], prompt: int, device: torch.device, runs: int) -> Iterator[Case]:
+def _smolvla(
+    sizes: SmolVLAConfig, views: list[int], prompt: int, device: torch.device, runs: int
+) -> Iterator[Case]:
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     policy: Any = random_policy(sizes, device, dtype)
     pool = KVPool(sizes.prefix, 2, sizes.max_tokens, device, policy.kv_dtype)

@@ -18,7 +18,7 @@ from vla_accel_ros.planning.sizes import MODELS
 
 RESULTS = Path(__file__).parents[1] / "results"
 AIM, PUBLISHED_AIM = 0.10, 0.15
-FP8 = "the rate of fp8 products is the datasheet's ratio and no measurement, and other stages were slower in that run"
+FP8 = "the rate of fp8 products is the datasheet's ratio, not measured; other stages were slower in that run"
 PAIR = "blocks of further chunks are planned as whole rounds after the first; some fit beside it"
 CACHE = "probably its 72 MB of L2, which keep what the plan has go through memory"
 UNKNOWN = "not looked into"
