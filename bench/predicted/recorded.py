@@ -23,7 +23,6 @@ PAIR = "blocks of further chunks are planned as whole rounds after the first; so
 CACHE = "probably its 72 MB of L2, which keep what the plan has go through memory"
 UNKNOWN = "not looked into"
 FOUR = "the rate in 4 bits is the datasheet's ratio, and what is between products is planned in bfloat16"
-HEAD = "of one token the head's product is planned nearer to the memory's rate than it comes"
 
 
 class Published(NamedTuple):
@@ -154,7 +153,7 @@ def _language(device: Device) -> Iterator[dict[str, Any]]:
     for batch in (1, 16):
         head = parts["head 1"] + (parts["head 64"] - parts["head 1"]) * (batch - 1) / 63
         plan = make_plan(MODELS["pi05"], device, Work(batch=batch))
-        yield row(plan, "decode", parts[f"decode {batch}"] + head, "pipeline.json", reason=HEAD)
+        yield row(plan, "decode", parts[f"decode {batch}"] + head, "pipeline.json")
 
 
 def _result(name: str) -> Any:
