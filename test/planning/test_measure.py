@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from vla_accel_ros.planning import cost
+from vla_accel_ros.planning import measure as measuring
 from vla_accel_ros.planning.device import Shape, load
 from vla_accel_ros.planning.measure import (
     _rate,
@@ -15,6 +18,7 @@ from vla_accel_ros.planning.measure import (
     measure,
     pass_us,
     product_us,
+    products,
     shapes,
     to_yaml,
     us_of,
@@ -35,6 +39,32 @@ def test_every_product_of_the_stages_is_measured_once() -> None:
 def test_a_product_takes_some_time(dtype: str) -> None:
     us = product_us(32, 64, 48, dtype, CPU, chain=2)
     assert us is not None and us > 0
+
+
+class Products(TorchDispatchMode):
+    """Counts products."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.__name__.startswith(("mm", "_int_mm"))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "int8"])
+def test_a_time_is_of_one_launch_of_the_chain(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[int] = []
+
+    def timed(run: object, launches: int, device: object) -> float:
+        said.append(launches)
+        return 1.0
+
+    monkeypatch.setattr(measuring, "us_of", timed)
+    for chain in (2, 5, 24):
+        product_us(32, 64, 48, dtype, CPU, chain)
+        with Products() as seen:
+            products(32, 64, 48, dtype, CPU, 2, chain // 2)()
+        assert said[-1] == seen.count == chain // 2 * 2
 
 
 def test_a_dtype_that_is_not_multiplied_here_has_no_time() -> None:

@@ -23,7 +23,7 @@ from vla_accel_ros.models.smolvla.model import SmolVLA
 from vla_accel_ros.planning.families.find import operations, weight_bytes
 from vla_accel_ros.planning.families.stacks import decoder_layers, narrow_layers
 from vla_accel_ros.planning.families.work import Work
-from vla_accel_ros.planning.operations import Kind, Op, total_flops, total_launches
+from vla_accel_ros.planning.operations import Kind, Op, attention, product, total_flops, total_launches
 
 VISION = VisionConfig(width=24, depth=3, mlp=40, heads=4, image_size=28, patch=7)
 PREFIX = GemmaConfig(width=32, depth=3, mlp=48, heads=4, kv_heads=1, head_dim=8)
@@ -171,6 +171,14 @@ def test_the_products_of_a_stage_read_its_matrices() -> None:
     read = sum(op.count * op.weight_bytes for op in ops if op.kind is Kind.NARROW and op.weights == "bf16")
     layer = 1024 * (2048 + 512) + 2048 * 1024 + 3 * 4096 * 1024
     assert read == 2 * 18 * layer
+
+
+def test_an_attention_reads_keys_and_values_once_and_a_product_its_weights() -> None:
+    one = attention("a", 1, rows=3, keys=7, heads=4, kv_heads=2, head=8, batch=5)
+    assert one.weight_bytes == 5 * 2 * 7 * 2 * 8 * 2  # batch, keys and values, keys, heads, numbers, bytes
+    assert one.moved_bytes == 5 * 2 * 3 * 4 * 8 * 2
+    made = product("p", 1, 3, 5, 7, "int8", "bf16")
+    assert (made.weight_bytes, made.moved_bytes) == (35, 2 * (21 + 15))
 
 
 def test_more_chunks_than_narrow_launches_take_go_by_products() -> None:

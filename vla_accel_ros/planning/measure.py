@@ -65,16 +65,20 @@ def product_us(m: int, n: int, k: int, dtype: str, device: torch.device, chain: 
     item = {"fp32": 4, "bf16": 2}.get(dtype, 1)
     count = max(2, min(chain, math.ceil(COLD_BYTES / (item * n * k)) if device.type == "cuda" else 2))
     try:
-        run = _products(m, n, k, dtype, device, count)
+        rounds = max(1, chain // count)
+        run = products(m, n, k, dtype, device, count, rounds)
         run()
-        return us_of(run, max(count, chain) // count * count, device)
+        return us_of(run, rounds * count, device)
     except (RuntimeError, NotImplementedError, AttributeError):
         return None
 
 
-def _products(m: int, n: int, k: int, dtype: str, device: torch.device, count: int) -> Callable[[], None]:
+def products(
+    m: int, n: int, k: int, dtype: str, device: torch.device, count: int, rounds: int
+) -> Callable[[], None]:
+    """A chain of rounds * count products over `count` weights in turn. Raises NotImplementedError for a dtype
+    that there are no products of."""
     half = torch.float32 if dtype == "fp32" or device.type != "cuda" else torch.bfloat16
-    rounds = max(1, CHAIN // count)
     a = torch.randn(m, k, device=device, dtype=half)
     weights = [torch.randn(n, k, device=device, dtype=half) * k**-0.5 for _ in range(count)]
     if dtype in ("fp32", "bf16"):
