@@ -151,11 +151,14 @@ def shape_of(shape: Shape) -> tuple[int, int, int]:
     return shape.m, shape.n, shape.k
 
 
-_RATIOS: dict[int, list[tuple[Shape, float]]] = {}
+_RATIOS: dict[tuple[object, ...], list[tuple[Shape, float]]] = {}
 
 
 def _ratios(device: Device) -> list[tuple[Shape, float]]:
-    key = id(device.gemm)
+    """Measured over modelled of the device's shapes."""
+    if not device.gemm:
+        return []
+    key = (device.gemm, device.sms, *(number.value for number in device.numbers.values()))
     if key not in _RATIOS:
         made = []
         for shape in device.gemm:
