@@ -11,7 +11,7 @@ from fleet_stand_ins import Fifo, Fleet, TimedReplica, make_request
 
 from vla_accel_ros.fleet.admission import Rules
 from vla_accel_ros.fleet.protocol import EMERGENCY, ChunkAnswer, ChunkRequest, Round
-from vla_accel_ros.fleet.scheduler import Settings
+from vla_accel_ros.fleet.settings import Settings
 
 EVENTS = 10_000
 NAMES = tuple(f"/r{number}" for number in range(7))
@@ -61,7 +61,7 @@ class Storm:
     def note(self) -> None:
         """Count the chunks that were answered. Who was forgotten may be given the same round again."""
         for name in NAMES:
-            record = self.fleet.scheduler._robots.get(name)
+            record = self.fleet.scheduler._members.robots.get(name)
             if record is not None and record is not self.records.get(name):
                 self.records[name], self.lives[name] = record, self.lives[name] + 1
         for answer in self.fleet.told.answers[self.read :]:

@@ -27,7 +27,8 @@ from vla_accel_ros.fleet.admission import Rules, robots_that_fit
 from vla_accel_ros.fleet.horizon import ALL, Horizons, limited
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.ray import Deadlines
-from vla_accel_ros.fleet.scheduler import Cut, FleetScheduler, Ports, Settings
+from vla_accel_ros.fleet.scheduler import FleetScheduler
+from vla_accel_ros.fleet.settings import Cut, Ports, Settings
 from vla_accel_ros.models.checkpoints.options import device_fault
 from vla_accel_ros.models.checkpoints.progress import Meter
 from vla_accel_ros.nodes import convert, fleet_convert
