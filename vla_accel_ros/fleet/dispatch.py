@@ -58,7 +58,7 @@ class Dispatcher:
             room, calls = one.room(), self._calls(one, now_s)
             if room <= 0 and calls <= 0:
                 return
-            chosen, batch = self._choose(one, max(room, 1), calls, passed, apart, now_s)
+            chosen, batch = self._choose(one, room, calls, passed, apart, now_s)
             if not chosen:
                 return
             for robot, pending in chosen:
@@ -118,15 +118,15 @@ class Dispatcher:
     ) -> tuple[list[Pair], MicroBatch | None]:
         """Who begins, at most so many, and the policy's micro-batch if it chose them. passed: those that were
         looked at already; apart: robots that it does not serve now."""
-        queue = self._queue
+        queue, most = self._queue, max(room, calls, 1)
         urgent = [pair for pair in _others(queue.urgent, passed) if pair[0].is_ready(one.name)]
         if urgent:
-            return sorted(urgent, key=lambda pair: -pair[1].request.priority)[:room], None
+            return sorted(urgent, key=lambda pair: -pair[1].request.priority)[:most], None
         if one.name not in self._known:
             return [], None
         called = [pair for pair in _others(queue.called, passed) if pair[0] not in apart]
         if mine := [pair for pair in called if self._is_for(one, pair[1], now_s)]:
-            return mine[:room], None
+            return mine[:most], None
         ready: Sequence[Request] = tuple(queue.waiting)
         if apart:
             ready = [request for request, (robot, _) in queue.waiting.items() if robot not in apart]
@@ -137,11 +137,11 @@ class Dispatcher:
             ready = [request for request in ready if waiting[request][1].observed_s >= oldest_s]
         if not ready:
             return [], None
-        self._known[one.name].limit = room
+        self._known[one.name].limit = most
         batch = self.policy.next(one.name, ready, now_s)
         if batch is None:
             return [], None
-        return [queue.waiting[request] for request in batch.requests][:room], batch
+        return [queue.waiting[request] for request in batch.requests][:most], batch
 
     def _is_for(self, one: Replica, pending: PendingRequest, now_s: float) -> bool:
         """Whether a request that was observed anew is this replica's: it was called for it, or the replica

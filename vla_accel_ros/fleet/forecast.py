@@ -31,9 +31,9 @@ SHARE = 0.99
 """Of chunks that are in time."""
 JITTER = 0.1
 """By which intervals between a robot's requests vary, to either side."""
-DRAWS, LEAST_DRAWS, ROUNDS, WARM_UP = 24, 4, 4, 1
+DRAWS, LEAST_DRAWS, ROUNDS, WARM_UP = 64, 8, 2, 1
 """Fleets that are drawn, and rounds of each that are simulated, without those of the warm-up."""
-MOST_ROBOTS, MOST_REQUESTS = 128, 2500
+MOST_ROBOTS, MOST_REQUESTS = 96, 3500
 """More robots are simulated as so many that ask more often."""
 CLEAR = 4.0
 """Times as many late chunks as are allowed need no further draws."""
@@ -44,21 +44,28 @@ Curve = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True)
 class Gpu:
-    """One replica. frame_s: of a frame; step_s: of a step of 0, 1, 2, ... chunks; seats: most chunks."""
+    """One replica. frame_s: of a frame; step_s: of a step of 0, 1, 2, ... chunks; seats: most chunks; steps:
+    of a chunk."""
 
     frame_s: float
     step_s: tuple[float, ...]
     seats: int
+    steps: int = STEPS
 
     @classmethod
     def of(cls, curve: Curve) -> Gpu:
         """As it was measured."""
-        alone_s, most = curve[0][1] / curve[0][0], curve[-1][0]
+        alone_s, most = curve[0][1], curve[-1][0]
         often_s = min(seconds / batch for batch, seconds in curve)
-        single_s = max(0.0, (alone_s - often_s) / (STEPS - FULL))
+        single_s = (alone_s - often_s) / (STEPS - FULL)
+        if single_s < 1e-3 * alone_s:  # one after another, nothing is shared
+            return cls(alone_s, (0.0,) * (most + 1), most, 1)
         frame_s = max(0.0, alone_s - STEPS * single_s)
-        known = [(batch, (seconds / batch - frame_s) * min(batch, STEPS) / STEPS) for batch, seconds in curve]
-        sizes, steps_s = zip(*known, strict=True)
+        sizes, steps_s = [], []
+        for batch, seconds in curve:
+            share = batch if frame_s == 0.0 else min(batch, STEPS)
+            sizes.append(batch)
+            steps_s.append((seconds / batch - frame_s) * share / STEPS)
         found = np.maximum(1e-9, np.interp(np.arange(most + 1), sizes, steps_s))
         return cls(frame_s, tuple(found.tolist()), most)
 
@@ -85,7 +92,7 @@ def waits_s(gpu: Gpu, asked_s: Sequence[float]) -> list[float]:
         if waiting and len(begun) < seats:
             for _ in range(min(together, len(waiting), seats - len(begun))):
                 now_s += frame_s
-                begun.append((waiting.popleft(), step + STEPS))
+                begun.append((waiting.popleft(), step + gpu.steps))
             steps = 1
         elif begun:  # as many steps as nothing else happens in
             steps = begun[0][1] - step

@@ -68,6 +68,11 @@ class FleetScheduler:
         """Chunks a second that are expected in time; see Members."""
         return self._members.in_time_hz()
 
+    @property
+    def slower(self) -> float:
+        """By which factor chunks are taken to last longer than was measured, since many were late."""
+        return self._members.punctuality.slower
+
     def robots(self) -> tuple[str, ...]:
         """Names of those that were described."""
         return tuple(self._members.robots)
