@@ -223,12 +223,12 @@ def simulated(case: Case, draws: int, rounds: float) -> dict[str, Any]:
     """Prediction and largest number of a case."""
     profile = measured(ENGINES[case.engine])
     forecast.chunks_hz.cache_clear()
-    began_s = time.perf_counter()
+    began_s = time.thread_time()
     predicted = robots_in_time(profile, case.hz, case.within_s)
-    ms = 1e3 * (time.perf_counter() - began_s)
-    again_s = time.perf_counter()
+    ms = 1e3 * (time.thread_time() - began_s)
+    again_s = time.thread_time()
     robots_in_time(profile, case.hz, case.within_s)
-    cached_ms = 1e3 * (time.perf_counter() - again_s)
+    cached_ms = 1e3 * (time.thread_time() - again_s)
 
     def p99_s(robots: int) -> float:
         runs = [play(case, robots, rounds / case.hz, FRESH + draw) for draw in range(draws)]
@@ -244,7 +244,7 @@ def simulated(case: Case, draws: int, rounds: float) -> dict[str, Any]:
         "predicted": predicted, "simulated": most,
         "error": round(predicted / most - 1.0, 4) if most else None,
         "load": round(most * case.hz / capacity_hz([profile]), 3),
-        "predicted_in_ms": round(ms, 1), "again_in_ms": round(cached_ms, 3),
+        "predicted_in_cpu_ms": round(ms, 1), "again_in_cpu_ms": round(cached_ms, 3),
     }  # fmt: skip
 
 

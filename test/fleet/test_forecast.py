@@ -89,9 +89,9 @@ def test_replicas_add_up_and_what_is_slower_makes_less() -> None:
     assert fleet_hz([one], 3.0, 0.09, slower=1.2) < fleet_hz([one], 3.0, 0.09)
 
 
-def test_as_many_fit_as_did_on_an_h200() -> None:
-    """The very robots that were measured: the windows of bench/fleet.py, with the same phases."""
+def test_about_as_many_fit_as_did_on_an_h200() -> None:
+    """Which was one draw of phases; draws lie further apart than that (bench/fleet_admission.py)."""
     (found,) = json.loads((RESULTS / "fleet.json").read_text())["admission"]
     curve = tuple(sorted((int(batch), 1e-3 * ms) for batch, ms in found["curve_ms"].items()))
     profile = Profile({("serve", batch): seconds for batch, seconds in curve})
-    assert abs(robots_in_time(profile, 3.0, 0.09) / found["most"] - 1.0) <= 0.08
+    assert abs(robots_in_time(profile, 3.0, 0.09) / found["most"] - 1.0) <= 0.12

@@ -108,7 +108,7 @@ def admit(
     what = f"the {capacity_hz:.3g} that the replicas make are left"
     timely_hz = in_time(wanted)
     if robots and timely_hz < math.inf:
-        timely = (1.0 - taken_share(taken, in_time)) * timely_hz
+        timely = (1.0 - taken_share(taken, in_time)) * timely_hz if timely_hz else 0.0
         if timely < free:
             free = timely
             what = f"the {timely_hz:.3g} of which 99 in 100 come within {rules.within_s:.3g} s are left"

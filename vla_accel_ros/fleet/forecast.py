@@ -7,8 +7,9 @@ beside each other, so many fleets are drawn and each is simulated for a few roun
 A replica is simulated as one GPU that computes a frame at a time and then a step of all chunks that it has
 begun (fleet/replicas/local.py). How long either takes follows from what was measured: b requests that are
 always there make a chunk every T(b) / b, which is a frame and S / b steps of b chunks, up to S chunks. One
-equation is missing: a step of a full batch is taken to last FULL times as long as one of a single chunk,
-as it does on an H200 (2.6 to 3). Where frames take no time, as many begin in a step as are there.
+equation is missing: a step of S chunks is taken to last FULL times as long as one of a single chunk; on an
+H200 it is 2 to 3 times, between which the number of robots changes by less than one in twenty. Where frames
+take no time, as many begin in a step as are there.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from vla_accel_ros.fleet.replicas.replica import SERVE
 
 STEPS = 10
 """Of a chunk."""
-FULL = 2.5
+FULL = 2.0
 SHARE = 0.99
 """Of chunks that are in time."""
 JITTER = 0.1
 """By which intervals between a robot's requests vary, to either side."""
-DRAWS, LEAST_DRAWS, ROUNDS, WARM_UP = 64, 8, 2, 1
+DRAWS, LEAST_DRAWS, ROUNDS, WARM_UP = 160, 8, 3, 1
 """Fleets that are drawn, and rounds of each that are simulated, without those of the warm-up."""
-MOST_ROBOTS, MOST_REQUESTS = 96, 3500
+MOST_ROBOTS, MOST_REQUESTS = 96, 5000
 """More robots are simulated as so many that ask more often."""
 CLEAR = 4.0
 """Times as many late chunks as are allowed need no further draws."""

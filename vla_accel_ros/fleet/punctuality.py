@@ -13,8 +13,10 @@ import math
 ENOUGH = 100
 """Answers of which the share that is late says something."""
 LATE = 0.05
-SLOWER, SLOWEST, RECOVERS = 1.1, 8.0, 1.02
-"""By which factor all is taken to last longer at once, at most, and again less long at each `judge`."""
+SLOWER, SLOWEST = 1.1, 8.0
+"""By which factor all is taken to last longer at once, and at most."""
+PATIENT = 5
+"""So many times nothing is found before that is taken back once, twice as many the second time, and so on."""
 
 
 class Punctuality:
@@ -26,7 +28,7 @@ class Punctuality:
 
     def forget(self) -> None:
         """The fleet is another one."""
-        self._came = self._late = self._times = 0
+        self._came = self._late = self._times = self._well = 0
         self.slower, self.found = 1.0, ""
 
     def answered(self, took_s: float) -> None:
@@ -43,8 +45,10 @@ class Punctuality:
         elif share > LATE:
             return  # too few to tell
         if share > LATE:
-            self._times += 1
+            self._times, self._well = self._times + 1, 0
             self.slower = min(SLOWEST, SLOWER * self.slower)
             self.found = f"{100 * share:.0f} of 100 chunks came later than {self._within_s:.3g} s"
         elif self.slower > 1.0:
-            self.slower = max(1.0, self.slower / RECOVERS ** (1.0 / self._times))
+            self._well += 1
+            if self._well >= PATIENT * self._times:
+                self.slower, self._well = max(1.0, self.slower / SLOWER), 0

@@ -14,21 +14,21 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from typing import Any
 
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import ACT, Request
+from vla_accel_ros.fleet.completion import Completion
 from vla_accel_ros.fleet.dispatch import Dispatcher
-from vla_accel_ros.fleet.members import Members, error_of
+from vla_accel_ros.fleet.members import Members
 from vla_accel_ros.fleet.policies.policy import FleetSetup
-from vla_accel_ros.fleet.protocol import ChunkAnswer, ChunkRequest, RobotDescription
+from vla_accel_ros.fleet.protocol import ChunkRequest, RobotDescription
 from vla_accel_ros.fleet.queue import Queue
-from vla_accel_ros.fleet.records import PendingRequest, Report, Robot, Work, fairness, order_of, report_of
-from vla_accel_ros.fleet.replicas.replica import SERVE, Replica, ReplicaLost
+from vla_accel_ros.fleet.records import PendingRequest, Report, Robot, fairness, order_of, report_of
+from vla_accel_ros.fleet.replicas.replica import Replica
 from vla_accel_ros.fleet.settings import ASK_AGAIN_S, USUAL, Cut, Ports, Settings, whole
 from vla_accel_ros.fleet.task import Task
-from vla_accel_ros.types import Chunk
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,8 +49,9 @@ class FleetScheduler:
     ) -> None:
         self.name, self.settings, self._ports = name, settings, ports
         self._queue = Queue()
-        self._members = Members(name, replicas, ports, settings, horizon, self._left, self._drop)
+        self._members = Members(name, replicas, ports, settings, horizon, self._left, self._failed)
         self._dispatcher = Dispatcher(self._members, self._queue, policy, settings, ports.call, self._wake)
+        self._completion = Completion(name, self._members, self._queue, self._dispatcher, ports, settings)
         self.strangers = 0  # requests of robots that were never described
 
     @property
@@ -99,16 +100,18 @@ class FleetScheduler:
         robot = self._members.robots.get(request.round.robot)
         if robot is None:
             self.strangers += 1
-            self._refuse(request, "this robot is not described here; publish fleet/robot", ASK_AGAIN_S)
+            self._completion.refuse(
+                request, "this robot is not described here; publish fleet/robot", ASK_AGAIN_S
+            )
             return
         if request.round.engine != robot.description.engine:
             robot.counts.foreign += 1
-            self._refuse(request, "another process of this robot is described here", ASK_AGAIN_S)
+            self._completion.refuse(request, "another process of this robot is described here", ASK_AGAIN_S)
             return
         self._members.heard(robot, now_s)
         if not robot.verdict.admitted:
             robot.counts.refused += 1
-            self._refuse(request, robot.verdict.reason, self.settings.gone_s)
+            self._completion.refuse(request, robot.verdict.reason, self.settings.gone_s)
             return
         if self._is_old(robot, request):
             robot.counts.repeated += 1
@@ -136,7 +139,7 @@ class FleetScheduler:
         self._members.look(now_s)
         for robot, pending in (*self._queue.working.values(), *self._queue.expired(now_s)):
             if robot.pending is pending:
-                self._advance(robot, pending, now_s)
+                self._completion.advance(robot, pending, now_s)
         for _, pending in self._queue.called.values():
             if pending.calling and pending.called_s is not None:
                 pending.calling = now_s - pending.called_s <= self.settings.call_s
@@ -150,8 +153,12 @@ class FleetScheduler:
 
     def _left(self, robot: Robot, now_s: float) -> None:
         """It is forgotten."""
-        self._cancel(robot)
+        self._completion.cancel(robot)
         self._end_task(robot, now_s)
+
+    def _failed(self, robot: Robot, why: str) -> None:
+        """It cannot be served any more."""
+        self._completion.drop(robot, why)
 
     def _is_old(self, robot: Robot, request: ChunkRequest) -> bool:
         """Whether it came already, or something newer did. What was called for may bear the same attempt."""
@@ -191,150 +198,9 @@ class FleetScheduler:
             return
         if old is not None:
             robot.counts.replaced += 1
-            self._cancel(robot)
+            self._completion.cancel(robot)
         queued = Request(ACT, robot.name, task=robot.task, priority=self._priority(robot, request))
         queued.within_s = within_s
         queued.submitted_s, queued.instruction = now_s, request.observation.instruction
         robot.pending = PendingRequest(request, queued, now_s, until_s, now_s - age_s)
         self._queue.place(robot)
-
-    def _cancel(self, robot: Robot) -> None:
-        """Nobody waits for a robot's request any more."""
-        pending, robot.pending = robot.pending, None
-        if pending is None:
-            return
-        self._queue.remove(pending)
-        if pending.work is not None:
-            pending.work.cancel()
-            if robot.task is not None:
-                robot.task.failed()
-
-    def _advance(self, robot: Robot, pending: PendingRequest, now_s: float) -> None:
-        if pending.work is not None and pending.work.hedge is not None:
-            pending.work = self._leading(pending.work, pending.work.hedge, now_s)
-        work = pending.work
-        if work is not None and work.future.done():
-            self._finish(robot, pending, work, now_s)
-        elif now_s >= (pending.until_s if work is None else work.until_s):
-            self._expire(robot, pending, now_s)
-        elif work is not None and now_s - work.began_s > self.settings.serve_s:
-            work.cancel()
-            self._retry(robot, pending, f"replica {work.replica.name} took too long")
-
-    def _leading(self, work: Work, other: Work, now_s: float) -> Work:
-        """Of two that compute the same, the one that is waited for: the first that has a chunk. Who failed,
-        or takes too long, leaves it to the other."""
-        for one, rest in ((work, other), (other, work)):
-            if one.future.done():
-                one.hedge = rest.hedge = None
-                if (error := error_of(one.future)) is None:
-                    self._dispatcher.ran(rest, now_s)
-                    rest.cancel()
-                    return one
-                if isinstance(error, ReplicaLost):
-                    self._members.lost(one.replica, now_s)
-                return rest
-        if now_s - work.began_s > self.settings.serve_s:
-            work.hedge = None
-            work.cancel()
-            return other
-        return work
-
-    def _finish(self, robot: Robot, pending: PendingRequest, work: Work, now_s: float) -> None:
-        """Answer with what a replica computed."""
-        try:
-            served = work.future.result()
-            if served.round != work.asked.round:
-                raise RuntimeError(f"replica {work.replica.name} answered for another request")
-            chunk = robot.cut(served.chunk, pending.request.instruction)
-        except ReplicaLost as error:
-            self._members.lost(work.replica, now_s)
-            self._retry(robot, pending, _sentence(error))
-            return
-        except (Exception, CancelledError) as error:
-            if not isinstance(error, ValueError):
-                _LOG.warning("replica %s, %s: %r", work.replica.name, work.asked.round, error)
-            if robot.task is not None:
-                robot.task.failed()
-            pending.work = None
-            self._drop(robot, _sentence(error))
-            return
-        if now_s >= work.until_s:
-            self._expire(robot, pending, now_s)
-        else:
-            self._answer(robot, work, chunk, now_s)
-
-    def _answer(self, robot: Robot, work: Work, chunk: Chunk, now_s: float) -> None:
-        task, pending = robot.task, robot.pending
-        assert task is not None and pending is not None
-        task.answered(now_s, chunk.executed * chunk.step_dt_s)
-        robot.pending, robot.step_dt_s = None, chunk.step_dt_s
-        self._queue.remove(pending)
-        self._members.heard(robot, now_s)
-        self._members.punctuality.answered(now_s - pending.first_s)
-        self._dispatcher.answered(work, now_s)
-        self._learn(work, now_s)
-        robot.queued_s, robot.age_s = work.began_s - pending.first_s, now_s - work.observed_s
-        robot.counts.answered += 1
-        asked = work.asked
-        self._ports.answer(
-            ChunkAnswer(
-                asked.round,
-                asked.attempt,
-                self.name,
-                asked.sent_ns,
-                chunk,
-                queued_s=robot.queued_s,
-                served_s=now_s - work.began_s,
-                replica=work.replica.name,
-            )
-        )
-
-    def _learn(self, work: Work, now_s: float) -> None:
-        """A replica that was measured while its machine had other work, as at a start, is faster than that:
-        robots would be refused for ever. One that is slower is known by what robots miss."""
-        took_s, profile = now_s - work.began_s, work.replica.profile
-        if 0.0 < took_s < profile.expected_s(SERVE, 1, 0.0):
-            profile.note(SERVE, 1, took_s)
-
-    def _expire(self, robot: Robot, pending: PendingRequest, now_s: float) -> None:
-        """Nobody can use what is waited for any longer. A newer attempt may have come meanwhile."""
-        robot.counts.misses += 1
-        self._members.punctuality.answered(math.inf)
-        if pending.work is not None and pending.asked is not pending.work.asked and now_s < pending.until_s:
-            pending.work.cancel()
-            self._requeue(robot, pending)
-        else:
-            self._drop(robot, "nobody could use its chunk any longer", counted=True)
-
-    def _retry(self, robot: Robot, pending: PendingRequest, why: str) -> None:
-        """What computed a request was lost: another may, if there is time."""
-        pending.lost += 1
-        self._requeue(robot, pending)
-        if pending.lost > self.settings.lost:
-            self._drop(robot, why)
-
-    def _requeue(self, robot: Robot, pending: PendingRequest) -> None:
-        """Nothing came of what computed it; it waits where it waited."""
-        pending.work, pending.called_s, pending.request.begun = None, None, False
-        self._queue.place(robot)
-        if robot.task is not None:
-            robot.task.failed()
-
-    def _drop(self, robot: Robot, why: str, counted: bool = False) -> None:
-        """Answer a robot's request without a chunk."""
-        if (pending := robot.pending) is not None:
-            robot.counts.refused += not counted
-            self._cancel(robot)
-            self._refuse(pending.asked, why, 0.0)
-
-    def _refuse(self, request: ChunkRequest, why: str, retry_s: float) -> None:
-        self._ports.answer(
-            ChunkAnswer(
-                request.round, request.attempt, self.name, request.sent_ns, refusal=why, retry_s=retry_s
-            )
-        )
-
-
-def _sentence(error: BaseException) -> str:
-    return str(error) or type(error).__name__
