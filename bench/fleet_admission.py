@@ -1,6 +1,6 @@
 """How well admission predicts the largest number of robots whose chunks come in time.
 
-    python bench/fleet_admission.py [--draws 40] [--small] [--json FILE]
+    python bench/fleet_admission.py [--draws 30] [--small] [--json FILE]
 
 simulated: the node's FleetScheduler and policies in simulated time, with a replica that computes a frame and then a
 step of all chunks that it has begun, as fleet/replicas/local.py does; other times of frames and steps than
@@ -294,7 +294,7 @@ def against_measured() -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, predict, simulate; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--draws", type=int, default=40, help="of phases (default: %(default)s)")
+    parser.add_argument("--draws", type=int, default=30, help="of phases (default: %(default)s)")
     parser.add_argument("--rounds", type=float, default=5.0, help="of a robot (default: %(default)s)")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")

@@ -1,6 +1,6 @@
 """How long a whole step of a fleet's scheduler takes: `FleetScheduler.step`, not the policy's order alone.
 
-    python bench/fleet_decision.py [--robots 1000] [--steps 6000] [--policies ...] [--small] [--json FILE]
+    python bench/fleet_decision.py [--robots 1000] [--steps 4000] [--policies ...] [--small] [--json FILE]
 
 The scheduler of the node, with a replica that computes nothing: it takes 20 requests at once and gives back 177 a
 second, as an H200 does (bench/fleet.py). Robots ask, are called for another observation and answered in simulated
@@ -41,7 +41,7 @@ from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.types import Chunk
 
 RESULT = Path(__file__).parent / "results" / "fleet_decision.json"
-ROBOTS, STEPS, SMALL_ROBOTS, SMALL_STEPS = 1000, 6000, 50, 300
+ROBOTS, STEPS, SMALL_ROBOTS, SMALL_STEPS = 1000, 4000, 50, 300
 CHUNKS_HZ, MOST = 177.0, 20
 TICK_S, LINK_S, WITHIN_S, KINDS, ROUNDS = 0.02, 0.005, 60.0, 40, 12
 PAUSES: dict[str, Callable[[int], float]] = {

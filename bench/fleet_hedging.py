@@ -1,6 +1,6 @@
 """What a second replica does for the slowest answers, and what it costs: hedged requests of a fleet.
 
-    python bench/fleet_hedging.py [--seeds 4] [--seconds 300] [--small] [--json FILE]
+    python bench/fleet_hedging.py [--seeds 4] [--seconds 120] [--small] [--json FILE]
 
 Simulated: the node's FleetScheduler with two replicas in simulated time, 12 robots that ask nearly periodically. A chunk
 takes 30 ms and up to a tenth more, four at once. One replica now and then stands still: for 1 s, each 5 s in the mean
@@ -185,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, simulate; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     given = parser.parse_args(arguments)

@@ -75,6 +75,8 @@ class Dispatcher:
                     self._queue.place(robot)
                     future.add_done_callback(self._done)
                     self._look(now_s)
+                else:  # the next in line needs no call, only room
+                    room = 0
             if room <= 0:
                 return
 

@@ -34,7 +34,7 @@ JITTER = 0.1
 """By which intervals between a robot's requests vary, to either side."""
 DRAWS, LEAST_DRAWS, ROUNDS, WARM_UP = 160, 8, 3, 1
 """Fleets that are drawn, and rounds of each that are simulated, without those of the warm-up."""
-MOST_ROBOTS, MOST_REQUESTS = 96, 5000
+MOST_ROBOTS, MOST_REQUESTS = 96, 12_000
 """More robots are simulated as so many that ask more often."""
 CLEAR = 4.0
 """Times as many late chunks as are allowed need no further draws."""
@@ -111,10 +111,11 @@ def waits_s(gpu: Gpu, asked_s: Sequence[float]) -> list[float]:
 
 def trace(robots: int, period_s: float, rounds: int, seed: int) -> list[float]:
     """When so many robots ask for so many chunks each, in order: each from a phase of its own, nearly
-    periodically."""
-    rng = np.random.default_rng([seed, robots])
-    gaps_s = period_s * (1.0 + rng.uniform(-JITTER, JITTER, (robots, rounds)))
-    gaps_s[:, 0] = rng.uniform(0.0, period_s, robots)
+    periodically. Of more robots with the same seed the first ask as they do alone."""
+    chance = np.random.default_rng(seed)
+    phases, gaps = chance.uniform(0.0, 1.0, robots), np.random.default_rng([seed, 1])
+    gaps_s = period_s * (1.0 + gaps.uniform(-JITTER, JITTER, (robots, rounds)))
+    gaps_s[:, 0] = period_s * phases
     asked: list[float] = np.sort(gaps_s.cumsum(axis=1).ravel()).tolist()
     return asked
 
