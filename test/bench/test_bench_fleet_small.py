@@ -52,7 +52,10 @@ def test_what_a_simulated_replica_measures_is_its_own_rate() -> None:
 
 
 def test_a_replica_that_stalls_holds_up_fewer_requests_for_long_if_they_are_hedged() -> None:
-    rows = [fleet_hedging.measured("stalling", hedge, 60.0, [0]) for hedge in (False, True)]
-    assert rows[0]["hedged"] == 0.0 < rows[1]["hedged"] < 0.1
-    assert rows[1]["most_ms"] < 0.6 * rows[0]["most_ms"]
-    assert rows[0]["requests"] == pytest.approx(rows[1]["requests"], rel=0.01)
+    (alone, no), (hedged, cost) = (fleet_hedging.play("stalling", hedge, 60.0, 0) for hedge in (False, True))
+    assert no["hedged"] == 0.0 < cost["hedged"] < 0.1 and cost["wasted"] < 0.1
+    long = [sum(took_s > 0.5 for took_s in of) for of in (alone, hedged)]
+    assert len(hedged) == pytest.approx(len(alone), rel=0.01)
+    assert long[1] < 0.7 * long[0], long
+    rows = {(row["fault"], row["hedge"]): row for row in published("fleet_hedging")["simulated"]}
+    assert rows["stalling", True]["p99_ms"] < 0.6 * rows["stalling", False]["p99_ms"]
