@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from fleet_stand_ins import Fleet
 from test_scheduler_random import Storm
 
 from vla_accel_ros.extensions import FLEET_POLICIES, find
@@ -116,3 +117,14 @@ def test_each_request_is_where_it_belongs_and_nothing_is_kept_of_others() -> Non
         assert len(queue) == len(twin) and len(queue._due) <= 64 + 4 * 7
     storm.fleet.scheduler.close(storm.fleet.now_s)
     assert not queue._places and not len(queue)
+
+
+def test_what_was_computed_by_a_replica_that_is_lost_waits_where_it_waited() -> None:
+    fleet = Fleet("/a", "/b", "/c")
+    for name in ("/a", "/b", "/c"):
+        fleet.ask(name)
+        fleet.step()
+    fleet.replica.die()
+    fleet.step()
+    waiting = fleet.scheduler._queue.waiting.values()
+    assert [robot.name for robot, _ in waiting] == ["/a", "/b", "/c"]
