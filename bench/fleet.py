@@ -43,7 +43,7 @@ from full_size.figures import write
 from full_size.gpu import alone, gpu_id
 from full_size.policies import random_policy
 from grids.sizes import config_of
-from vla_accel_ros.fleet.admission import capacity_hz, latency_s, robots_in_time
+from vla_accel_ros.fleet.admission import capacity_hz, robots_in_time
 from vla_accel_ros.interpreter import SWITCH_S
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.tools.cli import finish
@@ -300,7 +300,6 @@ def admission(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
             "most": most,
             "error": round(expected / most - 1.0, 4) if most else None,
             "capacity_hz": round(capacity_hz([profile]), 2),
-            "expected_p99_ms": round(1e3 * latency_s(profile, max(1, expected) * given.hz), 2),
             "curve_ms": {str(batch): round(1e3 * s, 3) for (_, batch), s in sorted(profile.known().items())},
             "windows": windows,
         }

@@ -303,6 +303,35 @@ def robots_on_a_gpu() -> Iterator[Claim]:
     yield SCHEDULER, "Robots that are in time:", [*fit, None]
 
 
+def fleet_scheduler() -> Iterator[Claim]:
+    admission = result("fleet_admission")
+    rows, found = admission["simulated"], admission["measured"]
+    for number, row in enumerate(rows, 1):
+        named = f"| {number}. {row['engine']} | {row['hz']:g} | {row['within_ms']:g} | {row['policy']} |"
+        yield SCHEDULER, named, [row["predicted"], row["simulated"], abs(100 * row["error"])]
+    errors = [abs(row["error"]) for row in rows]
+    close, took = sum(error <= 0.05 for error in errors), max(row["predicted_in_cpu_ms"] for row in rows)
+    figures = [len(errors), None, 100 * max(errors), took, None]
+    yield SCHEDULER, f"{close} of", figures
+    draws = found["single_draws"]
+    figures = [found["measured"], found["predicted"], abs(100 * found["predicted_error"])]
+    figures += [draws["least"], draws["most"], draws["median"]]
+    figures += [found["same_phases"], abs(100 * found["same_phases_error"])]
+    yield SCHEDULER, "**Measured**: the H200 above served", figures
+    for at, row in enumerate(found["windows"]):
+        of = " (9 s)" if at >= len(found["windows"]) - 2 else ""
+        figures = [row[f"{who}_{p}_ms"] for who in ("measured", "model") for p in ("p50", "p99")]
+        yield SCHEDULER, f"| {row['robots']} robots, seed {row['seed']}{of} |", figures
+    for row in result("fleet_decision")["steps"]:
+        figures = [row["cpu_ms"]["p50"], row["cpu_ms"]["p99"]]
+        yield SCHEDULER, f"| {row['fleet']}: `{row['policy']}` |", figures
+    names = {"none": "well", "slow": "three times as slow", "stalling": "stands still"}
+    for row in result("fleet_hedging")["simulated"]:
+        figures = [row[name] for name in ("p50_ms", "p99_ms", "p99.9_ms", "most_ms")]
+        named = f"| {names[row['fault']]}, {'hedged' if row['hedge'] else 'not hedged'} |"
+        yield SCHEDULER, named, [*figures, 100 * row["hedged"], 100 * row["wasted"]]
+
+
 def chunks_together() -> Iterator[Claim]:
     cases = result("chunks_at_once")["cases"]
     for chunks in sorted({case["chunks"] for case in cases}):
@@ -452,6 +481,7 @@ PARTS = (
     offload,
     streams,
     robots_on_a_gpu,
+    fleet_scheduler,
     chunks_together,
     timeline,
     horizons,

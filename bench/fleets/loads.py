@@ -19,7 +19,8 @@ from vla_accel_ros.extensions import FLEET_POLICIES, find
 from vla_accel_ros.fleet.admission import Rules
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, ChunkRequest, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.replica import Replica, Served
-from vla_accel_ros.fleet.scheduler import FleetScheduler, Ports, Settings
+from vla_accel_ros.fleet.scheduler import FleetScheduler
+from vla_accel_ros.fleet.settings import Ports, Settings
 
 STEP_S = 0.02
 """How often a scheduler looks at what only time brings about, as the node does."""

@@ -12,8 +12,6 @@ from vla_accel_ros.fleet.admission import (
     Verdict,
     admit,
     capacity_hz,
-    latency_s,
-    robots_in_time,
     robots_that_fit,
 )
 
@@ -76,26 +74,3 @@ def test_a_rate_that_is_none_is_refused(asked: float) -> None:
 def test_who_tells_no_rate_is_counted_as_one_a_second() -> None:
     assert admit(0.0, [], 200.0) == Verdict(True, 1.0)
     assert not admit(0.0, [1.0], 2.0, Rules(load=0.6)).admitted
-
-
-def test_one_server_keeps_who_comes_waiting_as_a_queue_of_one_does() -> None:
-    """M/M/1: n others are there with probability (1 - r) r^n, at a load of r."""
-    one = Profile({("serve", 1): 0.010})
-    for load in (0.3, 0.5, 0.8):
-        others = math.ceil(math.log(0.01) / math.log(load) - 1e-9) - 1
-        assert latency_s(one, 100.0 * load) == pytest.approx((others + 1) * 0.010)
-    assert latency_s(one, 100.0) == math.inf and latency_s(one, 0.0) == pytest.approx(0.010)
-    assert latency_s(Profile(), 5.0) == 0.0, "nothing is known"
-
-
-def test_many_servers_make_nobody_wait() -> None:
-    """As many rates as requests: whoever comes is served at once, at a rate of its own."""
-    many = Profile({("serve", batch): 0.010 for batch in (1, 2, 4, 8, 64)})
-    assert latency_s(many, 100.0) == pytest.approx(0.010) == latency_s(many, 1000.0)
-
-
-def test_as_many_robots_are_in_time_as_the_latency_allows() -> None:
-    for within_s in (0.015, 0.05, 0.1):
-        robots = robots_in_time(PROFILE, 3.0, within_s)
-        assert latency_s(PROFILE, 3.0 * robots) <= within_s < latency_s(PROFILE, 3.0 * (robots + 1))
-    assert robots_in_time(PROFILE, 3.0, 0.005) == 0 and robots_in_time(PROFILE, 3.0, 1e9, most=7) == 7

@@ -13,7 +13,7 @@ from vla_accel_ros.extensions import FLEET_POLICIES, find
 from vla_accel_ros.fleet.hedging import ENOUGH, Hedging
 from vla_accel_ros.fleet.protocol import EMERGENCY
 from vla_accel_ros.fleet.replicas.replica import ReplicaLost
-from vla_accel_ros.fleet.scheduler import Settings
+from vla_accel_ros.fleet.settings import Settings
 
 PATIENT = Settings(stale_s=99.0, gone_s=99.0, serve_s=9.0)
 

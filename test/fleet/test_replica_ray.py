@@ -22,7 +22,8 @@ from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, ChunkRequest, R
 from vla_accel_ros.fleet.replicas.ray import Deadlines, RayReplica, Where
 from vla_accel_ros.fleet.replicas.ray_cluster import Cluster
 from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost
-from vla_accel_ros.fleet.scheduler import FleetScheduler, Ports, Settings
+from vla_accel_ros.fleet.scheduler import FleetScheduler
+from vla_accel_ros.fleet.settings import Ports, Settings
 
 ROBOTS = ("/left", "/right")
 SERVE_S = 6.0
@@ -173,12 +174,12 @@ def test_what_a_killed_replica_computed_is_computed_by_the_other_and_it_comes_ba
 
     def ready() -> bool:
         scheduler.step(time.monotonic())
-        robots = scheduler._robots.values()
+        robots = scheduler._members.robots.values()
         return len(told) == 2 and all(robot.is_ready(one.name) for robot in robots for one in replicas)
 
     def known_again() -> bool:
         scheduler.step(time.monotonic())
-        return scheduler._robots["/left"].is_ready("a")
+        return scheduler._members.robots["/left"].is_ready("a")
 
     until(ready)
     ask("/left")

@@ -22,7 +22,8 @@ from vla_accel_ros.fleet.protocol import (
     RobotDescription,
     Round,
 )
-from vla_accel_ros.fleet.scheduler import FleetScheduler, Ports, Settings
+from vla_accel_ros.fleet.scheduler import FleetScheduler
+from vla_accel_ros.fleet.settings import Ports, Settings
 
 NETWORK_S, TICK_S = 0.004, 0.01
 SETTINGS = ClientSettings(max_age_s=1.5, step_dt_s=STEP_S, ask_at_s=0.25)

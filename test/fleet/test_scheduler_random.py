@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import collections
 import random
+from typing import Any
 
 import pytest
 from fleet_stand_ins import Fifo, Fleet, TimedReplica, make_request
 
 from vla_accel_ros.fleet.admission import Rules
 from vla_accel_ros.fleet.protocol import EMERGENCY, ChunkAnswer, ChunkRequest, Round
-from vla_accel_ros.fleet.scheduler import Settings
+from vla_accel_ros.fleet.settings import Settings
 
 EVENTS = 10_000
 NAMES = tuple(f"/r{number}" for number in range(7))
@@ -20,12 +21,12 @@ SETTINGS = Settings(stale_s=0.2, call_s=0.1, gone_s=3.0, serve_s=1.0, rules=Rule
 
 class Storm:
     """A fleet in which anything may happen next. What is seen says whose it is: robot, process, task, round
-    and attempt, which a chunk has from its observation."""
+    and attempt, which a chunk has from its observation. make: the policy, None: first in, first out."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, make: Any = None) -> None:
         self.random = random.Random(seed)
         replicas = [TimedReplica("one", 2, 0.05), TimedReplica("two", 1, 0.2)]
-        self.fleet = Fleet(replicas=replicas, settings=SETTINGS, policy=Fifo(most=3))
+        self.fleet = Fleet(replicas=replicas, settings=SETTINGS, policy=Fifo(most=3), make=make)
         self.replicas = replicas
         self.engines = dict.fromkeys(NAMES, 0)
         self.orders = dict.fromkeys(NAMES, (0, 0, 0))
@@ -61,7 +62,7 @@ class Storm:
     def note(self) -> None:
         """Count the chunks that were answered. Who was forgotten may be given the same round again."""
         for name in NAMES:
-            record = self.fleet.scheduler._robots.get(name)
+            record = self.fleet.scheduler._members.robots.get(name)
             if record is not None and record is not self.records.get(name):
                 self.records[name], self.lives[name] = record, self.lives[name] + 1
         for answer in self.fleet.told.answers[self.read :]:

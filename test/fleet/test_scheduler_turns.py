@@ -14,7 +14,7 @@ from vla_accel_ros.fleet.admission import Rules
 from vla_accel_ros.fleet.protocol import EMERGENCY, Round
 from vla_accel_ros.fleet.records import fairness
 from vla_accel_ros.fleet.replicas.replica import ReplicaLost
-from vla_accel_ros.fleet.scheduler import Settings
+from vla_accel_ros.fleet.settings import Settings
 from vla_accel_ros.fleet.task import Task
 from vla_accel_ros.types import Chunk
 
@@ -297,7 +297,7 @@ def test_a_new_task_begins_anew_and_an_older_one_is_for_nobody() -> None:
     fleet.step()
     fleet.serve()
     assert fleet.told.chunks() == [Round("e1", "/a", 1, 0)]
-    task = fleet.scheduler._robots["/a"].task
+    task = fleet.scheduler._members.robots["/a"].task
     assert task is not None and (task.number, task.rounds) == (1, 1)
 
 
@@ -383,7 +383,7 @@ def test_a_replica_that_came_back_is_told_its_robots_again() -> None:
     fleet.replica.die()
     fleet.ask("/a")
     fleet.step()
-    fleet.scheduler._lost(fleet.replica, fleet.now_s)
+    fleet.scheduler._members.lost(fleet.replica, fleet.now_s)
     fleet.replica.dead = False
     fleet.step(0.1)
     assert not fleet.replica.known

@@ -1,33 +1,41 @@
 """Whether a fleet takes one more robot, before it is tried: predicted from measured times and asked rates.
 
 A GPU that serves one robot too many serves none of them well: all chunks come late. So a robot is taken at
-the rate it asks for if that leaves the replicas some idle time, at a lower rate if that is still enough for
-it, and refused otherwise, with a sentence that says how much there is.
+the rate it asks for if that leaves the replicas some idle time and 99 of 100 chunks are expected in time
+(fleet.forecast), at a lower rate if that is still enough for it, and refused otherwise, with a sentence that
+says how much there is. Of what can be made in time a robot takes what its own rate takes: one of n that
+would fit alone with their like takes an n-th. One robot alone is never refused for being late: replicas may
+have been measured while their machine was busy, and learn from what they serve.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.fleet.replicas.replica import SERVE
+from vla_accel_ros.fleet.forecast import curve_of, fleet_hz
 
-LEAST_WEIGHT = 1e-9
-"""Of what is left out of a distribution."""
 UNTOLD_HZ = 1.0
 """Counted for a robot that does not tell how many chunks a second it needs."""
+ROUNDING = 1 + 1e-9
+
+InTime = Callable[[float], float]
+"""Of a rate of robots: how many chunks a second come in time if all ask so often."""
 
 
 @dataclass(frozen=True)
 class Rules:
     """most_robots: whatever they ask for. load: the share of the replicas' time that may be promised. least:
-    the share of what a robot asks for that it is taken for."""
+    the share of what a robot asks for that it is taken for. within_s: 99 of 100 chunks are to come so soon
+    after they are asked for."""
 
     most_robots: int = 64
     load: float = 0.9
     least: float = 0.5
+    within_s: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -44,80 +52,71 @@ def capacity_hz(profiles: Iterable[Profile]) -> float:
     """Chunks a second of these replicas together, each at its best batch; inf if one was never measured."""
     total = 0.0
     for profile in profiles:
-        rates = [batch / seconds for (stage, batch), seconds in profile.known().items() if stage == SERVE]
-        total += max(rates, default=math.inf)
+        total += max((batch / seconds for batch, seconds in curve_of(profile)), default=math.inf)
     return total
 
 
-def latency_s(profile: Profile, chunks_per_s: float, share: float = 0.99) -> float:
-    """Within which time that share of requests is expected to be served, where so many come a second at
-    random; inf where that is more than the replica makes.
-
-    A chain of births and deaths: requests come at that rate and leave at the measured rate of as many as are
-    there (`known`, in between linear), and one that finds n there is served when it and they would be.
-    """
-    served = sorted((batch, seconds) for (stage, batch), seconds in profile.known().items() if stage == SERVE)
-    if not served:
-        return 0.0
-    if not 0.0 < chunks_per_s < math.inf:
-        return served[0][1]
-    batches = [float(batch) for batch, _ in served]
-    rates = [batch / seconds for batch, seconds in served]
-    if chunks_per_s >= rates[-1]:
-        return math.inf
-    weight, weights = 1.0, [1.0]
-    while weight > LEAST_WEIGHT * sum(weights) or len(weights) <= batches[-1]:
-        weight *= chunks_per_s / _rate(len(weights), batches, rates)
-        weights.append(weight)
-    wanted, found, there = share * sum(weights), weights[0], 0
-    while found < wanted and there + 1 < len(weights):
-        there += 1
-        found += weights[there]
-    return (there + 1) / _rate(there + 1, batches, rates)
+def in_time_of(profiles: Sequence[Profile], rules: Rules, slower: float = 1.0) -> InTime:
+    """Of these replicas, as they were measured or so many times slower."""
+    return lambda rate_hz: fleet_hz(profiles, rate_hz, rules.within_s, slower)
 
 
-def _rate(there: int, batches: Sequence[float], rates: Sequence[float]) -> float:
-    """Chunks a second where so many are there; more than the largest batch wait."""
-    if there >= batches[-1]:
-        return rates[-1]
-    after = next(index for index, batch in enumerate(batches) if batch >= there)
-    if after == 0 or batches[after] == there:
-        return rates[after]
-    part = (there - batches[after - 1]) / (batches[after] - batches[after - 1])
-    return rates[after - 1] + part * (rates[after] - rates[after - 1])
+def robots_in_time(profile: Profile, chunks_per_s: float, within_s: float) -> int:
+    """How many robots that all ask for so many chunks a second get 99 of 100 in time, of one replica, if it
+    may have no time left; see fleet.forecast."""
+    return math.floor(fleet_hz([profile], chunks_per_s, within_s) / chunks_per_s * ROUNDING)
 
 
-def robots_in_time(profile: Profile, chunks_per_s: float, within_s: float, most: int = 1024) -> int:
-    """How many robots that all ask for so many chunks a second get 99 of 100 in time, of one replica."""
-    fit = 0
-    while fit < most and latency_s(profile, (fit + 1) * chunks_per_s) <= within_s:
-        fit += 1
-    return fit
-
-
-def robots_that_fit(profiles: Iterable[Profile], chunks_per_s: float, rules: Rules = Rules()) -> int:
+def robots_that_fit(profiles: Sequence[Profile], chunks_per_s: float, rules: Rules = Rules()) -> int:
     """How many robots that all ask for so many chunks a second are taken at that rate."""
-    fit = rules.load * capacity_hz(profiles) / (chunks_per_s or UNTOLD_HZ)
-    return rules.most_robots if math.isinf(fit) else min(rules.most_robots, math.floor(fit * (1 + 1e-9)))
+    rate_hz = chunks_per_s or UNTOLD_HZ
+    most_hz = min(rules.load * capacity_hz(profiles), fleet_hz(profiles, rate_hz, rules.within_s))
+    fit = most_hz / rate_hz
+    return rules.most_robots if math.isinf(fit) else min(rules.most_robots, math.floor(fit * ROUNDING))
 
 
-def admit(asked_hz: float, taken_hz: Iterable[float], capacity_hz: float, rules: Rules = Rules()) -> Verdict:
+def taken_share(taken: Mapping[float, int], in_time: InTime) -> float:
+    """Of what can be made in time, by how many robots have each rate; inf for what cannot be."""
+    share = 0.0
+    for rate_hz, robots in taken.items():
+        if robots:
+            most_hz = in_time(rate_hz)
+            share += robots * rate_hz / most_hz if most_hz > 0.0 else math.inf
+    return share
+
+
+def admit(
+    asked_hz: float,
+    taken_hz: Mapping[float, int] | Iterable[float],
+    capacity_hz: float,
+    rules: Rules = Rules(),
+    in_time: InTime = lambda rate_hz: math.inf,
+) -> Verdict:
     """Whether a robot that asks for asked_hz chunks a second is taken beside those that were promised
-    taken_hz each. Refuses a rate that is no rate."""
-    taken = tuple(taken_hz)
+    taken_hz each (or: how many were promised what). Refuses a rate that is no rate."""
+    taken = Counter(taken_hz)
+    robots = sum(taken.values())
     if not 0.0 <= asked_hz < math.inf:
         return Verdict(False, reason=f"chunks_per_s is {asked_hz}; tell how many chunks a second are needed")
-    if len(taken) >= rules.most_robots:
+    if robots >= rules.most_robots:
         return Verdict(
-            False, reason=f"{len(taken)} robots are served, which is most_robots; raise it or wait for one"
+            False, reason=f"{robots} robots are served, which is most_robots; raise it or wait for one"
         )
     wanted = asked_hz or UNTOLD_HZ
-    free = rules.load * capacity_hz - sum(taken)
-    if wanted <= free * (1 + 1e-9):
+    promised = sum(rate_hz * count for rate_hz, count in taken.items())
+    free = rules.load * capacity_hz - promised
+    what = f"the {capacity_hz:.3g} that the replicas make are left"
+    timely_hz = in_time(wanted)
+    if robots and timely_hz < math.inf:
+        timely = (1.0 - taken_share(taken, in_time)) * timely_hz if timely_hz else 0.0
+        if timely < free:
+            free = timely
+            what = f"the {timely_hz:.3g} of which 99 in 100 come within {rules.within_s:.3g} s are left"
+    if wanted <= free * ROUNDING:
         return Verdict(True, wanted)
     have = (
-        f"{wanted:.3g} chunks a second are asked for, {max(0.0, free):.3g} of the {capacity_hz:.3g} that the "
-        f"replicas make are left ({len(taken)} robots have {sum(taken):.3g})"
+        f"{wanted:.3g} chunks a second are asked for, {max(0.0, free):.3g} of {what} ({robots} robots have "
+        f"{promised:.3g})"
     )
     if free >= rules.least * wanted and free > 0.0:
         return Verdict(True, free, f"{have}; it is served at that rate")

@@ -18,70 +18,74 @@ from concurrent.futures import Future
 
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import MicroBatch
+from vla_accel_ros.engine.request import MicroBatch, Request
 from vla_accel_ros.fleet.hedging import Hedging
+from vla_accel_ros.fleet.members import Members
 from vla_accel_ros.fleet.policies.policy import FleetSetup, ReplicaProfile
 from vla_accel_ros.fleet.protocol import EMERGENCY, Round
+from vla_accel_ros.fleet.queue import Pair, Place, Queue
 from vla_accel_ros.fleet.records import PendingRequest, Robot, Work
 from vla_accel_ros.fleet.replicas.replica import SERVE, Replica, Served
+from vla_accel_ros.fleet.settings import Settings
 from vla_accel_ros.fleet.task import Task
-
-Pair = tuple[Robot, PendingRequest]
 
 
 class Dispatcher:
-    """Of one scheduler. make: its policy. stale_s, call_s, hedge: see Settings. call: asks a robot to observe
-    anew; done: told, in any thread, when work is."""
+    """Of one scheduler. make: its policy. call: asks a robot to observe anew; done: told, in any thread, when
+    work is."""
 
     def __init__(
         self,
-        replicas: Sequence[Replica],
+        members: Members,
+        queue: Queue,
         make: Callable[[FleetSetup], Policy],
-        stale_s: float,
-        call_s: float,
+        settings: Settings,
         call: Callable[[Round], None],
         done: Callable[[Future[Served]], None],
-        hedge: bool = False,
     ) -> None:
-        self._stale_s, self._call_s, self._call, self._done = stale_s, call_s, call, done
-        self._replicas, self._hedging = replicas, Hedging() if hedge else None
+        self._members, self._queue, self._call, self._done = members, queue, call, done
+        self._stale_s, self._call_s = settings.stale_s, settings.call_s
+        self._replicas = replicas = members.replicas
+        self._hedging = Hedging() if settings.hedge else None
         self._known = {one.name: _known(one) for one in replicas}
         self.policy = make(FleetSetup(self._known))
 
-    def dispatch(self, one: Replica, robots: Iterable[Robot], now_s: float) -> None:
+    def dispatch(self, one: Replica, now_s: float) -> None:
         """Have a replica begin what there is room for, and call whose turn comes."""
-        robots = tuple(robots)
-        self._look(robots, now_s)
-        waiting = [robot.pending for robot in robots if robot.pending is not None]
-        ready = self._ready(one, robots, now_s)
-        while ready:
-            room, calls = one.room(), self._calls(one, waiting, now_s)
+        self._look(now_s)
+        passed, apart = set[Request](), self._members.not_served(one.name, now_s)
+        while True:
+            room, calls = one.room(), self._calls(one, now_s)
             if room <= 0 and calls <= 0:
                 return
-            chosen, batch = self._choose(one, ready, max(room, 1), now_s)
+            chosen, batch = self._choose(one, room, calls, passed, apart, now_s)
             if not chosen:
                 return
-            for pair in chosen:
-                ready.remove(pair)
-                robot, pending = pair
+            for robot, pending in chosen:
+                passed.add(pending.request)
                 if self._is_stale(pending, now_s):
-                    if self._calls(one, waiting, now_s) > 0:
+                    if self._calls(one, now_s) > 0:
                         pending.called_s, pending.called_for, pending.calling = now_s, one.name, True
                         robot.counts.called += 1
+                        self._queue.place(robot)
                         self._call(pending.asked.round)
                 elif one.room() > 0:
                     behind_s = self._known[one.name].busy_s or 0.0
-                    begin(one, robot, pending, batch, now_s, behind_s).add_done_callback(self._done)
-                    self._look(robots, now_s)
+                    future = begin(one, robot, pending, batch, now_s, behind_s)
+                    self._queue.place(robot)
+                    future.add_done_callback(self._done)
+                    self._look(now_s)
+                else:  # the next in line needs no call, only room
+                    room = 0
             if room <= 0:
                 return
 
-    def hedge(self, robots: Iterable[Robot], now_s: float) -> None:
+    def hedge(self, now_s: float) -> None:
         """Begin what takes unusually long on another replica that has room, once."""
         if self._hedging is None:
             return
-        for robot in robots:
-            work = robot.pending.work if robot.pending is not None else None
+        for robot, pending in self._queue.working.values():
+            work = pending.work
             if work is None or work.hedge is not None or work.future.done():
                 continue
             if now_s - work.began_s <= self._hedging.after_s(work.replica.name):
@@ -94,10 +98,10 @@ class Dispatcher:
                     future.add_done_callback(self._done)
                     break
 
-    def answered(self, work: Work, robots: Iterable[Robot], now_s: float) -> None:
+    def answered(self, work: Work, now_s: float) -> None:
         """Tell the policy once all of a micro-batch are answered."""
         self.ran(work, now_s)
-        others = (robot.pending.work for robot in robots if robot.pending is not None)
+        others = (pending.work for _, pending in self._queue.working.values())
         if work.batch is not None and not any(one and one.batch is work.batch for one in others):
             self.policy.ran(work.batch, max(now_s - work.began_s - work.behind_s, 1e-6))
 
@@ -111,40 +115,35 @@ class Dispatcher:
         if (ended := getattr(self.policy, "ended", None)) is not None:
             ended(task, now_s)
 
-    def _ready(self, one: Replica, robots: Iterable[Robot], now_s: float) -> list[Pair]:
-        """Requests that it may begin, in order of their first attempts."""
-        ready = [
-            (robot, robot.pending)
-            for robot in robots
-            if robot.pending is not None
-            and robot.pending.work is None
-            and not robot.pending.calling
-            and robot.is_ready(one.name)
-            and (now_s >= robot.next_s or robot.pending.request.priority >= EMERGENCY)
-        ]
-        return sorted(ready, key=lambda pair: pair[1].first_s)
-
     def _choose(
-        self, one: Replica, ready: Sequence[Pair], room: int, now_s: float
+        self, one: Replica, room: int, calls: int, passed: set[Request], apart: set[Robot], now_s: float
     ) -> tuple[list[Pair], MicroBatch | None]:
-        """Who begins, at most so many, and the policy's micro-batch if it chose them."""
-        urgent = [pair for pair in ready if pair[1].request.priority >= EMERGENCY]
+        """Who begins, at most so many, and the policy's micro-batch if it chose them. passed: those that were
+        looked at already; apart: robots that it does not serve now."""
+        queue, most = self._queue, max(room, calls, 1)
+        urgent = [pair for pair in _others(queue.urgent, passed) if pair[0].is_ready(one.name)]
         if urgent:
-            return sorted(urgent, key=lambda pair: -pair[1].request.priority)[:room], None
+            return sorted(urgent, key=lambda pair: -pair[1].request.priority)[:most], None
         if one.name not in self._known:
             return [], None
-        called = [pair for pair in ready if pair[1].called_s is not None]
+        called = [pair for pair in _others(queue.called, passed) if pair[0] not in apart]
         if mine := [pair for pair in called if self._is_for(one, pair[1], now_s)]:
-            return mine[:room], None
-        ready = [pair for pair in ready if pair[1].called_s is None]
+            return mine[:most], None
+        ready: Sequence[Request] = tuple(queue.waiting)
+        if apart:
+            ready = [request for request, (robot, _) in queue.waiting.items() if robot not in apart]
+        if passed:
+            ready = [request for request in ready if request not in passed]
+        if calls <= 0:  # nobody can be called, so only those go that need not be
+            oldest_s, waiting = now_s - self._stale_s, queue.waiting
+            ready = [request for request in ready if waiting[request][1].observed_s >= oldest_s]
         if not ready:
             return [], None
-        self._known[one.name].limit = room
-        batch = self.policy.next(one.name, [pending.request for _, pending in ready], now_s)
+        self._known[one.name].limit = most
+        batch = self.policy.next(one.name, ready, now_s)
         if batch is None:
             return [], None
-        by_request = {id(pair[1].request): pair for pair in ready}
-        return [by_request[id(request)] for request in batch.requests][:room], batch
+        return [queue.waiting[request] for request in batch.requests][:most], batch
 
     def _is_for(self, one: Replica, pending: PendingRequest, now_s: float) -> bool:
         """Whether a request that was observed anew is this replica's: it was called for it, or the replica
@@ -152,13 +151,13 @@ class Dispatcher:
         late = pending.called_s is not None and now_s - pending.called_s > 2.0 * self._call_s
         return late or pending.called_for in ("", one.name) or pending.called_for not in self._known
 
-    def _look(self, robots: Iterable[Robot], now_s: float) -> None:
+    def _look(self, now_s: float) -> None:
         """Tell the policy how the replicas are now: who is there, how long each is busy. Of one there is
         nothing to choose."""
         if len(self._replicas) < 2:
             return
         works: dict[str, list[Work]] = {one.name: [] for one in self._replicas}
-        for robot in robots:
+        for robot, _ in self._queue.working.values():
             for work in works_of(robot):
                 works[work.replica.name].append(work)
         for one in self._replicas:
@@ -174,16 +173,23 @@ class Dispatcher:
         urgent = pending.request.priority >= EMERGENCY
         return pending.called_s is None and not urgent and now_s - pending.observed_s > self._stale_s
 
-    def _calls(self, one: Replica, waiting: Iterable[PendingRequest], now_s: float) -> int:
+    def _calls(self, one: Replica, now_s: float) -> int:
         """How many more robots may be called."""
-        waiting = tuple(waiting)
-        called = sum(pending.called_s is not None and pending.work is None for pending in waiting)
-        works = [
-            pending.work for pending in waiting if pending.work is not None and pending.work.replica is one
-        ]
+        queue = self._queue
+        called = len(queue.called) + sum(p.called_s is not None for _, p in queue.urgent.values())
+        works = [p.work for _, p in queue.working.values() if p.work is not None and p.work.replica is one]
         expected_s = one.profile.expected_s(SERVE, max(1, len(works)), math.inf)
         due_s = min((work.began_s for work in works), default=math.inf) + expected_s
         return one.room() + (due_s - now_s <= self._call_s) - called
+
+
+def _others(place: Place, passed: set[Request]) -> list[Pair]:
+    """Those that were not looked at yet and are not just being observed anew, in order."""
+    return [
+        (robot, pending)
+        for request, (robot, pending) in place.items()
+        if request not in passed and not pending.calling
+    ]
 
 
 def _known(one: Replica) -> ReplicaProfile:

@@ -50,7 +50,7 @@ class PendingRequest:
     until_s: when nobody can use its chunk any longer; observed_s: when what it saw was captured, by the
     scheduler's clock. called_s: when the robot was asked to observe anew, None if it was not; called_for: for
     which replica; calling: it is being waited for. work: what computes it, or an earlier attempt. lost: how
-    many replicas were lost over it.
+    many replicas were lost over it. number: grows in order of first attempts, -1 until it is in the queue.
     """
 
     asked: ChunkRequest
@@ -63,6 +63,7 @@ class PendingRequest:
     calling: bool = False
     work: Work | None = None
     lost: int = 0
+    number: int = -1
 
     @property
     def order(self) -> tuple[int, int, int]:

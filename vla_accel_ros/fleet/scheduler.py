@@ -14,71 +14,23 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field
+from concurrent.futures import Future
 from typing import Any
 
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import ACT, Request
-from vla_accel_ros.fleet.admission import Rules, Verdict, admit, capacity_hz
+from vla_accel_ros.fleet.completion import Completion
 from vla_accel_ros.fleet.dispatch import Dispatcher
+from vla_accel_ros.fleet.members import Members
 from vla_accel_ros.fleet.policies.policy import FleetSetup
-from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, ChunkRequest, RobotDescription, Round
-from vla_accel_ros.fleet.records import PendingRequest, Report, Robot, Work, fairness, order_of, report_of
-from vla_accel_ros.fleet.replicas.replica import SERVE, Replica, ReplicaLost
+from vla_accel_ros.fleet.protocol import ChunkRequest, RobotDescription
+from vla_accel_ros.fleet.queue import Queue
+from vla_accel_ros.fleet.records import PendingRequest, Report, Robot, fairness, order_of, report_of
+from vla_accel_ros.fleet.replicas.replica import Replica
+from vla_accel_ros.fleet.settings import ASK_AGAIN_S, USUAL, Cut, Ports, Settings, whole
 from vla_accel_ros.fleet.task import Task
-from vla_accel_ros.types import Chunk
 
 _LOG = logging.getLogger(__name__)
-
-ASK_AGAIN_S = 0.5
-"""When a robot that is not served yet may ask again, and a replica that was lost is tried again."""
-
-JUDGE_AGAIN_S = 2.0
-"""How often is looked whether there is room now for robots that were refused or slowed."""
-
-Cut = Callable[[Chunk, str], Chunk]
-"""Cuts a chunk, of a task of these words."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """stale_s: older observations are taken anew before they are computed. call_s: how long that is waited
-    for. gone_s: a robot without a sign for so long, since its last answer too, has gone. serve_s: a replica
-    that computes longer is not waited for. lost: how many replicas may be lost over one request. hedge: what
-    takes unusually long is begun on another replica, too. rules: of admission. Raises ValueError if who waits
-    for a replica would have gone."""
-
-    stale_s: float = 0.2
-    call_s: float = 0.1
-    gone_s: float = 10.0
-    serve_s: float = 5.0
-    lost: int = 2
-    hedge: bool = False
-    rules: Rules = field(default_factory=Rules)
-
-    def __post_init__(self) -> None:
-        if self.gone_s <= self.serve_s:
-            raise ValueError(
-                f"gone_s is {self.gone_s} and serve_s {self.serve_s}: robots would be forgotten while they "
-                "wait for a chunk; give more for gone_s"
-            )
-
-
-@dataclass(frozen=True)
-class Ports:
-    """Where what is told goes. admit: whether a robot is served; call: observe anew; answer: to a request;
-    wake: there is something for `step` to read, called in any thread."""
-
-    admit: Callable[[Admission], None]
-    call: Callable[[Round], None]
-    answer: Callable[[ChunkAnswer], None]
-    wake: Callable[[], None] = lambda: None
-
-
-def whole(description: RobotDescription) -> Cut:
-    """Chunks as they are."""
-    return lambda chunk, words: chunk
 
 
 class FleetScheduler:
@@ -92,82 +44,74 @@ class FleetScheduler:
         replicas: Sequence[Replica],
         policy: Callable[[FleetSetup], Policy],
         ports: Ports,
-        settings: Settings = Settings(),
+        settings: Settings = USUAL,
         horizon: Callable[[RobotDescription], Cut] = whole,
     ) -> None:
-        self.name, self.replicas, self.settings = name, tuple(replicas), settings
-        self._ports, self._horizon = ports, horizon
-        called = settings.stale_s, settings.call_s
-        hedge = settings.hedge
-        self._dispatcher = Dispatcher(self.replicas, policy, *called, ports.call, self._wake, hedge)
-        self._robots: dict[str, Robot] = {}
-        self._again_s: dict[str, float] = {}  # when a lost replica is tried again
-        self._judge_s = -math.inf
+        self.name, self.settings, self._ports = name, settings, ports
+        self._queue = Queue()
+        self._members = Members(name, replicas, ports, settings, horizon, self._left, self._failed)
+        self._dispatcher = Dispatcher(self._members, self._queue, policy, settings, ports.call, self._wake)
+        self._completion = Completion(name, self._members, self._queue, self._dispatcher, ports, settings)
         self.strangers = 0  # requests of robots that were never described
+
+    @property
+    def replicas(self) -> tuple[Replica, ...]:
+        """Nearest first."""
+        return self._members.replicas
 
     @property
     def capacity_hz(self) -> float:
         """Chunks a second that the replicas make."""
-        return capacity_hz(one.profile for one in self.replicas)
+        return self._members.capacity_hz
+
+    @property
+    def in_time_hz(self) -> float:
+        """Chunks a second that are expected in time; see Members."""
+        return self._members.in_time_hz()
+
+    @property
+    def slower(self) -> float:
+        """By which factor chunks are taken to last longer than was measured, since many were late."""
+        return self._members.punctuality.slower
 
     def robots(self) -> tuple[str, ...]:
         """Names of those that were described."""
-        return tuple(self._robots)
+        return tuple(self._members.robots)
 
     def reports(self, now_s: float) -> tuple[Report, ...]:
         """Of each robot."""
-        return tuple(report_of(robot, now_s) for robot in self._robots.values())
+        return tuple(report_of(robot, now_s) for robot in self._members.robots.values())
 
     def fairness(self, now_s: float) -> float:
         """Of the tasks; see fleet.records.fairness."""
-        return fairness(robot.task.wait_ratio(now_s) for robot in self._robots.values() if robot.task)
+        return fairness(robot.task.wait_ratio(now_s) for robot in self._members.robots.values() if robot.task)
 
     def waiting(self) -> int:
         """Requests that are not computed yet."""
-        return sum(r.pending is not None and r.pending.work is None for r in self._robots.values())
+        return len(self._queue)
 
     def described(self, description: RobotDescription, now_s: float) -> None:
         """A robot told who it is. Another process under its name, or another description, begins anew. One
         that tells it again has not heard whether it is served, or has heard another scheduler since."""
-        known = self._robots.get(description.robot)
-        if known is not None and known.description == description:
-            known.heard_s = now_s
-            if known.told is not None:
-                known.told = None
-                self._tell_ready(known)
-            return
-        if known is not None:
-            self._forget(known, now_s)
-        verdict, cut = self._judge(description), whole(description)
-        if verdict.admitted:
-            try:
-                cut = self._horizon(description)
-            except ValueError as error:
-                verdict = Verdict(False, reason=str(error))
-        robot = Robot(description, verdict, cut, now_s, now_s)
-        if len(self._robots) < 2 * self.settings.rules.most_robots:
-            self._robots[robot.name] = robot
-        if not verdict.admitted:
-            self._tell(robot)
-        if known is not None:
-            self._reconsider()
-        self._prepare(now_s)
+        self._members.described(description, now_s)
 
     def asked(self, request: ChunkRequest, now_s: float) -> None:
         """A request came; its answer comes by the ports, at most once."""
-        robot = self._robots.get(request.round.robot)
+        robot = self._members.robots.get(request.round.robot)
         if robot is None:
             self.strangers += 1
-            self._refuse(request, "this robot is not described here; publish fleet/robot", ASK_AGAIN_S)
+            self._completion.refuse(
+                request, "this robot is not described here; publish fleet/robot", ASK_AGAIN_S
+            )
             return
         if request.round.engine != robot.description.engine:
             robot.counts.foreign += 1
-            self._refuse(request, "another process of this robot is described here", ASK_AGAIN_S)
+            self._completion.refuse(request, "another process of this robot is described here", ASK_AGAIN_S)
             return
-        robot.heard_s = now_s
+        self._members.heard(robot, now_s)
         if not robot.verdict.admitted:
             robot.counts.refused += 1
-            self._refuse(request, robot.verdict.reason, self.settings.gone_s)
+            self._completion.refuse(request, robot.verdict.reason, self.settings.gone_s)
             return
         if self._is_old(robot, request):
             robot.counts.repeated += 1
@@ -178,101 +122,43 @@ class FleetScheduler:
 
     def alive(self, robot: str, now_s: float) -> None:
         """There was a sign of a robot."""
-        if robot in self._robots:
-            self._robots[robot].heard_s = now_s
+        if robot in self._members.robots:
+            self._members.heard(self._members.robots[robot], now_s)
 
     def gone(self, robot: str, now_s: float) -> None:
         """A robot is not there any more: forget all of it."""
-        if (known := self._robots.get(robot)) is not None:
-            self._forget(known, now_s)
-            self._reconsider()
+        self._members.gone(robot, now_s)
 
     def close(self, now_s: float) -> None:
         """Forget all robots."""
-        for robot in tuple(self._robots.values()):
-            self._forget(robot, now_s)
+        for robot in tuple(self._members.robots.values()):
+            self._members.forget(robot, now_s)
 
     def step(self, now_s: float) -> None:
         """Take what was computed, drop what nobody can use, dispatch what there is room for."""
-        for robot in tuple(self._robots.values()):
-            if now_s - robot.heard_s > self.settings.gone_s:
-                self.gone(robot.name, now_s)
-            elif robot.pending is not None:
-                self._advance(robot, robot.pending, now_s)
-        if now_s >= self._judge_s:
-            self._judge_s = now_s + JUDGE_AGAIN_S
-            self._reconsider()
-        self._prepare(now_s)
+        self._members.look(now_s)
+        for robot, pending in (*self._queue.working.values(), *self._queue.expired(now_s)):
+            if robot.pending is pending:
+                self._completion.advance(robot, pending, now_s)
+        for _, pending in self._queue.called.values():
+            if pending.calling and pending.called_s is not None:
+                pending.calling = now_s - pending.called_s <= self.settings.call_s
+        self._members.step(now_s)
         for one in self.replicas:
-            self._dispatcher.dispatch(one, self._robots.values(), now_s)
-        self._dispatcher.hedge(self._robots.values(), now_s)
+            self._dispatcher.dispatch(one, now_s)
+        self._dispatcher.hedge(now_s)
 
     def _wake(self, future: Future[Any]) -> None:
         self._ports.wake()
 
-    def _judge(self, description: RobotDescription) -> Verdict:
-        others = [r for r in self._robots.values() if r.name != description.robot]
-        taken = [robot.verdict.chunks_per_s for robot in others if robot.verdict.admitted]
-        return admit(description.chunks_per_s, taken, self.capacity_hz, self.settings.rules)
-
-    def _reconsider(self) -> None:
-        """There may be room for those that were refused for want of it, or were given a lower rate."""
-        for robot in self._robots.values():
-            failed = any(f.done() and f.exception() is not None for f in robot.ready.values())
-            lowered = robot.verdict.reason != ""
-            if lowered and not failed:
-                verdict = self._judge(robot.description)
-                if verdict.admitted and verdict.chunks_per_s > robot.verdict.chunks_per_s:
-                    try:
-                        robot.cut = self._horizon(robot.description)
-                    except ValueError:
-                        continue
-                    robot.verdict = verdict
-                    self._tell_ready(robot)
-
-    def _prepare(self, now_s: float) -> None:
-        """Have replicas get ready for the robots that were admitted, and tell those for which one is."""
-        for robot in tuple(self._robots.values()):
-            if not robot.verdict.admitted:
-                continue
-            for one in self.replicas:
-                future = robot.ready.get(one.name)
-                if future is not None and future.done() and isinstance(_error(future), ReplicaLost):
-                    robot.ready.pop(one.name)
-                    self._lost(one, now_s)
-                    future = None
-                if future is None and now_s >= self._again_s.get(one.name, -math.inf):
-                    robot.ready[one.name] = future = one.describe(robot.description)
-                    future.add_done_callback(self._wake)
-            self._tell_ready(robot)
-
-    def _tell_ready(self, robot: Robot) -> None:
-        """Tell a robot that it is served once a replica is ready, or that none can be."""
-        futures = tuple(robot.ready.values())
-        if not robot.verdict.admitted or any(map(robot.is_ready, robot.ready)):
-            self._tell(robot)
-        elif len(futures) == len(self.replicas) and all(future.done() for future in futures):
-            error = _error(futures[0])
-            if error is not None and not isinstance(error, ReplicaLost):
-                robot.verdict = Verdict(False, reason=_sentence(error))
-                self._drop(robot, robot.verdict.reason)
-                self._tell(robot)
-
-    def _tell(self, robot: Robot) -> None:
-        verdict, description = robot.verdict, robot.description
-        if robot.told != verdict:
-            robot.told = verdict
-            said = (verdict.admitted, verdict.reason, verdict.chunks_per_s)
-            self._ports.admit(Admission(description.engine, robot.name, self.name, *said))
-
-    def _forget(self, robot: Robot, now_s: float) -> None:
-        self._robots.pop(robot.name, None)
-        self._cancel(robot)
+    def _left(self, robot: Robot, now_s: float) -> None:
+        """It is forgotten."""
+        self._completion.cancel(robot)
         self._end_task(robot, now_s)
-        for one in self.replicas:
-            if (future := robot.ready.pop(one.name, None)) is not None:
-                future.cancel()
-            one.forget(robot.name)
+
+    def _failed(self, robot: Robot, why: str) -> None:
+        """It cannot be served any more."""
+        self._completion.drop(robot, why)
 
     def _is_old(self, robot: Robot, request: ChunkRequest) -> bool:
         """Whether it came already, or something newer did. What was called for may bear the same attempt."""
@@ -308,164 +194,13 @@ class FleetScheduler:
             old.asked, old.until_s, old.observed_s, old.calling = request, until_s, now_s - age_s, False
             old.request.priority = self._priority(robot, request)
             old.request.submitted_s, old.request.within_s = now_s, within_s
+            self._queue.place(robot)
             return
         if old is not None:
             robot.counts.replaced += 1
-            self._cancel(robot)
+            self._completion.cancel(robot)
         queued = Request(ACT, robot.name, task=robot.task, priority=self._priority(robot, request))
         queued.within_s = within_s
         queued.submitted_s, queued.instruction = now_s, request.observation.instruction
         robot.pending = PendingRequest(request, queued, now_s, until_s, now_s - age_s)
-
-    def _cancel(self, robot: Robot) -> None:
-        """Nobody waits for a robot's request any more."""
-        pending, robot.pending = robot.pending, None
-        if pending is not None and pending.work is not None:
-            pending.work.cancel()
-            if robot.task is not None:
-                robot.task.failed()
-
-    def _advance(self, robot: Robot, pending: PendingRequest, now_s: float) -> None:
-        if pending.work is not None and pending.work.hedge is not None:
-            pending.work = self._leading(pending.work, pending.work.hedge, now_s)
-        work = pending.work
-        if work is not None and work.future.done():
-            self._finish(robot, pending, work, now_s)
-        elif now_s >= (pending.until_s if work is None else work.until_s):
-            self._expire(robot, pending, now_s)
-        elif work is not None and now_s - work.began_s > self.settings.serve_s:
-            work.cancel()
-            self._retry(robot, pending, f"replica {work.replica.name} took too long")
-        elif (
-            pending.calling
-            and pending.called_s is not None
-            and now_s - pending.called_s > self.settings.call_s
-        ):
-            pending.calling = False
-
-    def _leading(self, work: Work, other: Work, now_s: float) -> Work:
-        """Of two that compute the same, the one that is waited for: the first that has a chunk. Who failed,
-        or takes too long, leaves it to the other."""
-        for one, rest in ((work, other), (other, work)):
-            if one.future.done():
-                one.hedge = rest.hedge = None
-                if (error := _error(one.future)) is None:
-                    self._dispatcher.ran(rest, now_s)
-                    rest.cancel()
-                    return one
-                if isinstance(error, ReplicaLost):
-                    self._lost(one.replica, now_s)
-                return rest
-        if now_s - work.began_s > self.settings.serve_s:
-            work.hedge = None
-            work.cancel()
-            return other
-        return work
-
-    def _finish(self, robot: Robot, pending: PendingRequest, work: Work, now_s: float) -> None:
-        """Answer with what a replica computed."""
-        try:
-            served = work.future.result()
-            if served.round != work.asked.round:
-                raise RuntimeError(f"replica {work.replica.name} answered for another request")
-            chunk = robot.cut(served.chunk, pending.request.instruction)
-        except ReplicaLost as error:
-            self._lost(work.replica, now_s)
-            self._retry(robot, pending, _sentence(error))
-            return
-        except (Exception, CancelledError) as error:
-            if not isinstance(error, ValueError):
-                _LOG.warning("replica %s, %s: %r", work.replica.name, work.asked.round, error)
-            if robot.task is not None:
-                robot.task.failed()
-            pending.work = None
-            self._drop(robot, _sentence(error))
-            return
-        if now_s >= work.until_s:
-            self._expire(robot, pending, now_s)
-        else:
-            self._answer(robot, work, chunk, now_s)
-
-    def _answer(self, robot: Robot, work: Work, chunk: Chunk, now_s: float) -> None:
-        task, pending = robot.task, robot.pending
-        assert task is not None and pending is not None
-        task.answered(now_s, chunk.executed * chunk.step_dt_s)
-        robot.pending, robot.step_dt_s, robot.heard_s = None, chunk.step_dt_s, now_s
-        self._dispatcher.answered(work, self._robots.values(), now_s)
-        self._learn(work, now_s)
-        robot.queued_s, robot.age_s = work.began_s - pending.first_s, now_s - work.observed_s
-        robot.counts.answered += 1
-        asked = work.asked
-        self._ports.answer(
-            ChunkAnswer(
-                asked.round,
-                asked.attempt,
-                self.name,
-                asked.sent_ns,
-                chunk,
-                queued_s=robot.queued_s,
-                served_s=now_s - work.began_s,
-                replica=work.replica.name,
-            )
-        )
-
-    def _learn(self, work: Work, now_s: float) -> None:
-        """A replica that was measured while its machine had other work, as at a start, is faster than that:
-        robots would be refused for ever. One that is slower is known by what robots miss."""
-        took_s, profile = now_s - work.began_s, work.replica.profile
-        if 0.0 < took_s < profile.expected_s(SERVE, 1, 0.0):
-            profile.note(SERVE, 1, took_s)
-
-    def _expire(self, robot: Robot, pending: PendingRequest, now_s: float) -> None:
-        """Nobody can use what is waited for any longer. A newer attempt may have come meanwhile."""
-        robot.counts.misses += 1
-        if pending.work is not None and pending.asked is not pending.work.asked and now_s < pending.until_s:
-            pending.work.cancel()
-            self._requeue(robot, pending)
-        else:
-            self._drop(robot, "nobody could use its chunk any longer", counted=True)
-
-    def _retry(self, robot: Robot, pending: PendingRequest, why: str) -> None:
-        """What computed a request was lost: another may, if there is time."""
-        pending.lost += 1
-        self._requeue(robot, pending)
-        if pending.lost > self.settings.lost:
-            self._drop(robot, why)
-
-    def _requeue(self, robot: Robot, pending: PendingRequest) -> None:
-        """Nothing came of what computed it; it waits where it waited."""
-        pending.work, pending.called_s, pending.request.begun = None, None, False
-        if robot.task is not None:
-            robot.task.failed()
-
-    def _lost(self, one: Replica, now_s: float) -> None:
-        """What it knew of robots it may know no longer."""
-        self._again_s[one.name] = now_s + ASK_AGAIN_S
-        for robot in self._robots.values():
-            robot.ready.pop(one.name, None)
-
-    def _drop(self, robot: Robot, why: str, counted: bool = False) -> None:
-        """Answer a robot's request without a chunk."""
-        if (pending := robot.pending) is not None:
-            robot.counts.refused += not counted
-            self._cancel(robot)
-            self._refuse(pending.asked, why, 0.0)
-
-    def _refuse(self, request: ChunkRequest, why: str, retry_s: float) -> None:
-        self._ports.answer(
-            ChunkAnswer(
-                request.round, request.attempt, self.name, request.sent_ns, refusal=why, retry_s=retry_s
-            )
-        )
-
-
-def _error(future: object) -> BaseException | None:
-    """What a future that is done raised."""
-    try:
-        return future.exception()  # type: ignore[attr-defined]
-    except CancelledError as error:
-        return error
-
-
-def _sentence(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+        self._queue.place(robot)

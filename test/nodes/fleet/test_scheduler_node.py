@@ -129,3 +129,24 @@ def test_what_does_not_fit_is_refused_in_words_and_a_robot_that_goes_takes_its_t
     assert mine <= published()
     until(lambda: not (mine & published()), 10.0, "end of the topics of a robot that has gone")
     assert "Traceback" not in fleet.log
+
+
+def test_a_robot_that_would_make_all_late_is_refused_before_it_is_tried_and_diagnostics_say_why(
+    start: Callable[..., NodeProcess], nodes: Callable[[str], Node], tmp_path: Path
+) -> None:
+    model = make_checkpoint(tmp_path / "model", make_config(horizon=32), reach=CALM)
+    start("fleet", autostart=True, model=str(model), denoise_steps=2, in_time_s=1e-5)
+    first, second = nodes("/first"), nodes("/second")
+    robots = AskingRobot(first, Path(demo_contract())), AskingRobot(second, Path(demo_contract()))
+    watching = Watching(first)
+    spin_until((first, second), lambda: all(robot.admissions for robot in robots), 90.0, "admissions")
+    served = [robot for robot in robots if robot.admissions[-1].admitted]
+    (refused,) = [robot for robot in robots if robot not in served]
+    why = refused.admissions[-1].reason
+    assert "of which 99 in 100 come within 1e-05 s are left (1 robots have 2)" in why
+
+    def said() -> bool:
+        return watching.messages.get(f"robot {refused.name}") == f"refused: {why}"
+
+    spin_until((first, second), said, 10.0, "reason in /diagnostics")
+    assert len(served) == 1 and not refused.answers

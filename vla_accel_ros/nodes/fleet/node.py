@@ -24,10 +24,12 @@ from vla_accel_msgs.msg import FleetRequest, FleetRobot
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.extensions import FLEET_POLICIES, find
 from vla_accel_ros.fleet.admission import Rules, robots_that_fit
+from vla_accel_ros.fleet.client import USEFUL
 from vla_accel_ros.fleet.horizon import ALL, Horizons, limited
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.ray import Deadlines
-from vla_accel_ros.fleet.scheduler import Cut, FleetScheduler, Ports, Settings
+from vla_accel_ros.fleet.scheduler import FleetScheduler
+from vla_accel_ros.fleet.settings import Cut, Ports, Settings
 from vla_accel_ros.models.checkpoints.options import device_fault
 from vla_accel_ros.models.checkpoints.progress import Meter
 from vla_accel_ros.nodes import convert, fleet_convert
@@ -66,7 +68,9 @@ class FleetSchedulerNode(ManagedNode):
         make = find(FLEET_POLICIES, value(self, "policy"))
         self._engines = engines = self._start(Making(self._choices(), contract))
         self._updates = engines.updates
-        rules = Rules(value(self, "most_robots"), value(self, "most_load"), value(self, "least_rate"))
+        within_s = value(self, "in_time_s") or (1.0 - USEFUL) * contract.chunk.max_age_s
+        load, least = value(self, "most_load"), value(self, "least_rate")
+        rules = Rules(value(self, "most_robots"), load, least, within_s)
         seconds = {name: value(self, name) for name in ("stale_s", "call_s", "gone_s", "serve_s")}
         self._guard = self.create_guard_condition(self._step)
         ports = Ports(self._admit, self._call, self._answer, self._wake)
@@ -75,7 +79,8 @@ class FleetSchedulerNode(ManagedNode):
         self._scheduler = FleetScheduler(name, engines.replicas, make, ports, settings, self._horizon)
         fit = robots_that_fit([one.profile for one in engines.replicas], 1.0, rules)
         self.get_logger().info(
-            f"{self._scheduler.capacity_hz:.3g} chunks a second: {fit} robots that need one a second fit"
+            f"{self._scheduler.capacity_hz:.3g} chunks a second: {fit} robots that need one a second fit, "
+            f"with {within_s:.3g} s to wait"
         )
         self.every(1.0 / STEP_HZ, self._step)
         self.every(1.0 / LOOK_HZ, self._look)

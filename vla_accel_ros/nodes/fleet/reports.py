@@ -36,6 +36,8 @@ def of_queue(
         "fairness (Jain's index)": scheduler.fairness(now_s),
         "chunks promised [1/s]": sum(robot.chunks_per_s for robot in served),
         "chunks possible [1/s]": scheduler.capacity_hz,
+        "chunks in time [1/s]": scheduler.in_time_hz,
+        "chunks last longer than measured by": scheduler.slower,
         "requests of strangers": scheduler.strangers,
         "unreadable messages": unreadable,
     }

@@ -109,6 +109,14 @@ FLEET_SCHEDULER = (
         maximum=1.0,
     ),
     Parameter(
+        "in_time_s",
+        0.0,
+        "A robot is served while 99 of 100 chunks are expected, and found, within so long of their "
+        "request [s]. 0: as long as a chunk can be of use, by chunk.max_age_s of the contract.",
+        minimum=0.0,
+        maximum=600.0,
+    ),
+    Parameter(
         "least_rate",
         0.5,
         "A robot for which less than this share of the chunks that it needs is left is refused; with more it "

@@ -1,0 +1,213 @@
+"""How long a whole step of a fleet's scheduler takes: `FleetScheduler.step`, not the policy's order alone.
+
+    python bench/fleet_decision.py [--robots 1000] [--steps 4000] [--policies ...] [--small] [--json FILE]
+
+The scheduler of the node, with a replica that computes nothing: it takes 20 requests at once and gives back 177 a
+second, as an H200 does (bench/fleet.py). Robots ask, are called for another observation and answered in simulated
+time; what is measured is the time that `step` truly takes, garbage collection and answers included, after a warm-up.
+Two fleets: in one each robot asks again half a second after its answer, so that nearly all wait; in the other each
+executes for so long that the replica has a load of 0.8. Prints a table and writes bench/results/fleet_decision.json;
+--small takes 50 robots and few steps, and writes only to --json.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.extensions import FLEET_POLICIES, find, names
+from vla_accel_ros.fleet.admission import Rules
+from vla_accel_ros.fleet.protocol import (
+    ChunkAnswer,
+    ChunkRequest,
+    EncodedObservation,
+    RobotDescription,
+    Round,
+)
+from vla_accel_ros.fleet.replicas.replica import SERVE, Served
+from vla_accel_ros.fleet.scheduler import FleetScheduler
+from vla_accel_ros.fleet.settings import Ports, Settings
+from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.types import Chunk
+
+RESULT = Path(__file__).parent / "results" / "fleet_decision.json"
+ROBOTS, STEPS, SMALL_ROBOTS, SMALL_STEPS = 1000, 4000, 50, 300
+CHUNKS_HZ, MOST = 177.0, 20
+TICK_S, LINK_S, WITHIN_S, KINDS, ROUNDS = 0.02, 0.005, 60.0, 40, 12
+PAUSES: dict[str, Callable[[int], float]] = {
+    "all wait": lambda robots: 0.5,
+    "load 0.8": lambda robots: robots / (0.8 * CHUNKS_HZ) - MOST / CHUNKS_HZ,
+}
+"""Of each fleet, seconds from an answer to the next request."""
+
+
+class Pipeline:
+    """A replica that gives back CHUNKS_HZ chunks a second; the owner of the clock ends them."""
+
+    def __init__(self) -> None:
+        self.name, self.most, self.network_s = "gpu", MOST, 0.0
+        self.profile = Profile({(SERVE, 1): 0.011, (SERVE, 4): 0.031, (SERVE, MOST): MOST / CHUNKS_HZ})
+        self.begun: list[tuple[Future[Served], Round, EncodedObservation]] = []
+        self.jobs = 0
+
+    def room(self) -> int:
+        return self.most - self.jobs
+
+    def describe(self, robot: RobotDescription) -> Future[None]:
+        future: Future[None] = Future()
+        future.set_result(None)
+        return future
+
+    def forget(self, robot: str) -> None:
+        pass
+
+    def serve(self, round: Round, observation: EncodedObservation) -> Future[Served]:
+        future: Future[Served] = Future()
+        self.begun.append((future, round, observation))
+        self.jobs += 1
+        return future
+
+    def cancel(self, served: Future[Served]) -> None:
+        if served.cancel():
+            self.jobs -= 1
+
+
+class Fleet:
+    """Robots, a scheduler and a clock. pause_s: from an answer to a robot's next request."""
+
+    def __init__(self, robots: int, policy: str, pause_s: float) -> None:
+        self.replica, self.pause_s, self.now_s = Pipeline(), pause_s, 0.0
+        self.events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.number, self.free_s = 0, 0.0
+        self.took_ns: list[tuple[int, int]] = []
+        self.answers, self.waiting = 0, list[int]()
+        self.attempts: dict[Round, int] = {}
+        ports = Ports(lambda admission: None, self.called, self.answered)
+        settings = Settings(gone_s=600.0, serve_s=60.0, rules=Rules(most_robots=2 * robots, load=1e9))
+        make = find(FLEET_POLICIES, policy)
+        self.scheduler = FleetScheduler("bench", [self.replica], make, ports, settings)
+        chance = np.random.default_rng(0)
+        for index in range(robots):
+            description = RobotDescription("bench", f"/r{index}", "", chunks_per_s=0.1)
+            self.scheduler.described(description, 0.0)
+            first = Round("bench", f"/r{index}", 0, 0)
+            self.at(float(chance.uniform(0.0, min(max(pause_s, 1.0), 7.0))), self.ask, first)
+
+    def at(self, at_s: float, what: Callable[..., None], *of: Any) -> None:
+        self.number += 1
+        heapq.heappush(self.events, (at_s, self.number, what, of))
+
+    def ask(self, round_: Round) -> None:
+        attempt = self.attempts[round_] = self.attempts.get(round_, -1) + 1
+        sent_ns, words = round(1e9 * self.now_s), f"task {int(round_.robot[2:]) % KINDS}"
+        seen = EncodedObservation({}, {}, np.zeros(7, np.float32), words, sent_ns)
+        executed_s = 0.5 if round_.number else -1.0
+        request = ChunkRequest(round_, attempt, sent_ns, seen, executed_s, 3, within_s=WITHIN_S)
+        self.scheduler.asked(request, self.now_s)
+        self.step()
+
+    def called(self, round_: Round) -> None:
+        self.at(self.now_s + LINK_S, self.ask, round_)
+
+    def answered(self, answer: ChunkAnswer) -> None:
+        self.answers += 1
+        self.attempts.pop(answer.round, None)
+        old = answer.round
+        over = old.number + 1 >= ROUNDS
+        new = Round(old.engine, old.robot, old.task + over, 0 if over else old.number + 1)
+        self.at(self.now_s + self.pause_s, self.ask, new)
+
+    def done(self, future: Future[Served], round_: Round, seen: EncodedObservation) -> None:
+        self.replica.jobs -= 1
+        actions = np.zeros((50, 7), np.float32)
+        chunk = Chunk(actions, seen.stamp_ns, 1 / 30, 0, 0, np.zeros(50, np.float32))
+        future.set_result(Served(round_, chunk, 0.1))
+        self.step()
+
+    def tick(self) -> None:
+        self.step()
+        self.at(self.now_s + TICK_S, self.tick)
+
+    def step(self) -> None:
+        cpu_ns, wall_ns = time.thread_time_ns(), time.perf_counter_ns()
+        self.scheduler.step(self.now_s)
+        self.took_ns.append((time.thread_time_ns() - cpu_ns, time.perf_counter_ns() - wall_ns))
+        for job in self.replica.begun:
+            self.free_s = max(self.now_s, self.free_s) + 1.0 / CHUNKS_HZ
+            self.at(self.free_s, self.done, *job)
+        self.replica.begun.clear()
+
+    def run(self, steps: int) -> None:
+        """So many steps."""
+        self.took_ns.clear()
+        while len(self.took_ns) < steps:
+            self.now_s, _, what, of = heapq.heappop(self.events)
+            what(*of)
+            if len(self.took_ns) % 50 == 0:
+                self.waiting.append(self.scheduler.waiting())
+
+
+def measured(robots: int, policy: str, fleet: str, steps: int, warm_up_s: float) -> dict[str, Any]:
+    """Milliseconds of a step, of processor time and that pass."""
+    run = Fleet(robots, policy, PAUSES[fleet](robots))
+    run.at(0.0, run.tick)
+    while run.now_s < warm_up_s:
+        run.run(1)
+    run.waiting.clear()
+    before = run.answers, run.now_s
+    run.run(steps)
+    cpu, wall = 1e-6 * np.array(run.took_ns).T
+    return {
+        "fleet": fleet, "policy": policy, "robots": robots, "steps": steps,
+        "waiting": round(float(np.mean(run.waiting)), 1),
+        "chunks_hz": round((run.answers - before[0]) / (run.now_s - before[1]), 1),
+        "cpu_ms": _quantiles(cpu), "wall_ms": _quantiles(wall),
+    }  # fmt: skip
+
+
+def _quantiles(took_ms: np.ndarray) -> dict[str, float]:
+    p50, p99, most = np.percentile(took_ms, (50, 99, 100))
+    return {"p50": round(float(p50), 4), "p99": round(float(p99), 4), "max": round(float(most), 4)}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, measure; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--robots", type=int, default=ROBOTS)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--policies", nargs="+", default=names(FLEET_POLICIES))
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE")
+    given = parser.parse_args(arguments)
+    robots = SMALL_ROBOTS if given.small else given.robots
+    steps = SMALL_STEPS if given.small else given.steps
+    warm_up_s = 1.0 if given.small else 15.0
+    rows = []
+    for fleet in PAUSES:
+        for policy in given.policies:
+            rows.append(row := measured(robots, policy, fleet, steps, warm_up_s))
+            cpu, wall = row["cpu_ms"], row["wall_ms"]
+            print(
+                f"{fleet:10}{policy:16}{row['waiting']:7.0f} wait {row['chunks_hz']:6.1f} chunks/s  processor"
+                f" {cpu['p50']:.3f} / {cpu['p99']:.3f} ms, passes {wall['p50']:.3f} / {wall['p99']:.3f} ms",
+                flush=True,
+            )
+    out = given.json or (None if given.small else RESULT)
+    if out is not None:
+        what = {"warm_up_s": warm_up_s, "chunks_hz": CHUNKS_HZ, "at_once": MOST, "seeds": "arrivals 0"}
+        out.write_text(json.dumps({"steps": rows, **what, **provenance()}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""The benches of a fleet's decisions, admission and hedging, small; and what was published of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import fleet_admission
+import fleet_decision
+import fleet_hedging
+import pytest
+
+RESULTS = fleet_admission.RESULTS
+
+
+def published(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def test_a_small_run_of_decisions_measures_each_fleet(tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    assert fleet_decision.main(["--small", "--policies", "fifo", "gfair", "--json", str(file)]) == 0
+    rows = json.loads(file.read_text())["steps"]
+    assert [(row["fleet"], row["policy"]) for row in rows] == [
+        (fleet, policy) for fleet in fleet_decision.PAUSES for policy in ("fifo", "gfair")
+    ]
+    assert all(row["chunks_hz"] > 50 and row["cpu_ms"]["p50"] > 0 for row in rows)
+
+
+def test_a_step_with_a_thousand_robots_takes_a_millisecond_at_most() -> None:
+    rows = published("fleet_decision")["steps"]
+    assert {row["robots"] for row in rows} == {1000} and len(rows) == 12
+    assert max(row["cpu_ms"]["p99"] for row in rows) <= 1.0
+    assert min(row["waiting"] for row in rows if row["fleet"] == "all wait") > 800
+
+
+def test_a_small_run_of_admission_predicts_and_simulates(tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    assert fleet_admission.main(["--small", "--json", str(file)]) == 0
+    found = json.loads(file.read_text())
+    (row,) = found["simulated"]
+    assert 0.7 <= row["predicted"] / row["simulated"] <= 1.3
+    assert found["measured"]["measured"] == published("fleet")["admission"][0]["most"]
+
+
+def test_what_a_simulated_replica_measures_is_its_own_rate() -> None:
+    engine = fleet_admission.Engine(0.01, 0.001, 0.0, seats=8)
+    known = fleet_admission.measured(engine).known()
+    assert known["serve", 1] == pytest.approx(0.02, rel=0.01)
+    assert known["serve", 4] / 4 == pytest.approx(0.01 + 10 * 0.001 / 4, rel=0.1)
+
+
+def test_a_replica_that_stalls_holds_up_fewer_requests_for_long_if_they_are_hedged() -> None:
+    (alone, no), (hedged, cost) = (fleet_hedging.play("stalling", hedge, 60.0, 0) for hedge in (False, True))
+    assert no["hedged"] == 0.0 < cost["hedged"] < 0.1 and cost["wasted"] < 0.1
+    long = [sum(took_s > 0.5 for took_s in of) for of in (alone, hedged)]
+    assert len(hedged) == pytest.approx(len(alone), rel=0.01)
+    assert long[1] < 0.7 * long[0], long
+    rows = {(row["fault"], row["hedge"]): row for row in published("fleet_hedging")["simulated"]}
+    assert rows["stalling", True]["p99_ms"] < 0.6 * rows["stalling", False]["p99_ms"]

@@ -1,0 +1,182 @@
+"""What becomes of the requests of a fleet: the chunk, another replica, or a sentence why there is none.
+
+Who computes a request may fail, be lost, take too long, or come too late: then another may compute it while
+somebody can use the chunk, and else its robot is told so. Of two replicas that compute the same, the first
+that has a chunk counts. An answer is made from the attempt that was dispatched and goes to that robot,
+process, task and round alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from concurrent.futures import CancelledError
+
+from vla_accel_ros.fleet.dispatch import Dispatcher
+from vla_accel_ros.fleet.members import Members, error_of
+from vla_accel_ros.fleet.protocol import ChunkAnswer, ChunkRequest
+from vla_accel_ros.fleet.queue import Queue
+from vla_accel_ros.fleet.records import PendingRequest, Robot, Work
+from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost
+from vla_accel_ros.fleet.settings import Ports, Settings
+from vla_accel_ros.types import Chunk
+
+_LOG = logging.getLogger(__name__)
+
+
+class Completion:
+    """Of one scheduler, which it is named after. Ports and settings are its own."""
+
+    def __init__(
+        self,
+        name: str,
+        members: Members,
+        queue: Queue,
+        dispatcher: Dispatcher,
+        ports: Ports,
+        settings: Settings,
+    ) -> None:
+        self._name, self._ports, self._settings = name, ports, settings
+        self._members, self._queue, self._dispatcher = members, queue, dispatcher
+
+    def cancel(self, robot: Robot) -> None:
+        """Nobody waits for a robot's request any more."""
+        pending, robot.pending = robot.pending, None
+        if pending is None:
+            return
+        self._queue.remove(pending)
+        if pending.work is not None:
+            pending.work.cancel()
+            if robot.task is not None:
+                robot.task.failed()
+
+    def advance(self, robot: Robot, pending: PendingRequest, now_s: float) -> None:
+        """Look at a request that is computed, or whose time is over."""
+        if pending.work is not None and pending.work.hedge is not None:
+            pending.work = self._leading(pending.work, pending.work.hedge, now_s)
+        work = pending.work
+        if work is not None and work.future.done():
+            self._finish(robot, pending, work, now_s)
+        elif now_s >= (pending.until_s if work is None else work.until_s):
+            self._expire(robot, pending, now_s)
+        elif work is not None and now_s - work.began_s > self._settings.serve_s:
+            work.cancel()
+            self._retry(robot, pending, f"replica {work.replica.name} took too long")
+
+    def _leading(self, work: Work, other: Work, now_s: float) -> Work:
+        """Of two that compute the same, the one that is waited for: the first that has a chunk. Who failed,
+        or takes too long, leaves it to the other."""
+        for one, rest in ((work, other), (other, work)):
+            if one.future.done():
+                one.hedge = rest.hedge = None
+                if (error := error_of(one.future)) is None:
+                    self._dispatcher.ran(rest, now_s)
+                    rest.cancel()
+                    return one
+                if isinstance(error, ReplicaLost):
+                    self._members.lost(one.replica, now_s)
+                return rest
+        if now_s - work.began_s > self._settings.serve_s:
+            work.hedge = None
+            work.cancel()
+            return other
+        return work
+
+    def _finish(self, robot: Robot, pending: PendingRequest, work: Work, now_s: float) -> None:
+        """Answer with what a replica computed."""
+        try:
+            served = work.future.result()
+            if served.round != work.asked.round:
+                raise RuntimeError(f"replica {work.replica.name} answered for another request")
+            chunk = robot.cut(served.chunk, pending.request.instruction)
+        except ReplicaLost as error:
+            self._members.lost(work.replica, now_s)
+            self._retry(robot, pending, _sentence(error))
+            return
+        except (Exception, CancelledError) as error:
+            if not isinstance(error, ValueError):
+                _LOG.warning("replica %s, %s: %r", work.replica.name, work.asked.round, error)
+            if robot.task is not None:
+                robot.task.failed()
+            pending.work = None
+            self.drop(robot, _sentence(error))
+            return
+        if now_s >= work.until_s:
+            self._expire(robot, pending, now_s)
+        else:
+            self._answer(robot, work, chunk, now_s)
+
+    def _answer(self, robot: Robot, work: Work, chunk: Chunk, now_s: float) -> None:
+        task, pending = robot.task, robot.pending
+        assert task is not None and pending is not None
+        task.answered(now_s, chunk.executed * chunk.step_dt_s)
+        robot.pending, robot.step_dt_s = None, chunk.step_dt_s
+        self._queue.remove(pending)
+        self._members.heard(robot, now_s)
+        self._members.punctuality.answered(now_s - pending.first_s)
+        self._dispatcher.answered(work, now_s)
+        self._learn(work, now_s)
+        robot.queued_s, robot.age_s = work.began_s - pending.first_s, now_s - work.observed_s
+        robot.counts.answered += 1
+        asked = work.asked
+        self._ports.answer(
+            ChunkAnswer(
+                asked.round,
+                asked.attempt,
+                self._name,
+                asked.sent_ns,
+                chunk,
+                queued_s=robot.queued_s,
+                served_s=now_s - work.began_s,
+                replica=work.replica.name,
+            )
+        )
+
+    def _learn(self, work: Work, now_s: float) -> None:
+        """A replica that was measured while its machine had other work, as at a start, is faster than that:
+        robots would be refused for ever. One that is slower is known by what robots miss."""
+        took_s, profile = now_s - work.began_s, work.replica.profile
+        if 0.0 < took_s < profile.expected_s(SERVE, 1, 0.0):
+            profile.note(SERVE, 1, took_s)
+
+    def _expire(self, robot: Robot, pending: PendingRequest, now_s: float) -> None:
+        """Nobody can use what is waited for any longer. A newer attempt may have come meanwhile."""
+        robot.counts.misses += 1
+        self._members.punctuality.answered(math.inf)
+        if pending.work is not None and pending.asked is not pending.work.asked and now_s < pending.until_s:
+            pending.work.cancel()
+            self._requeue(robot, pending)
+        else:
+            self.drop(robot, "nobody could use its chunk any longer", counted=True)
+
+    def _retry(self, robot: Robot, pending: PendingRequest, why: str) -> None:
+        """What computed a request was lost: another may, if there is time."""
+        pending.lost += 1
+        self._requeue(robot, pending)
+        if pending.lost > self._settings.lost:
+            self.drop(robot, why)
+
+    def _requeue(self, robot: Robot, pending: PendingRequest) -> None:
+        """Nothing came of what computed it; it waits where it waited."""
+        pending.work, pending.called_s, pending.request.begun = None, None, False
+        self._queue.place(robot)
+        if robot.task is not None:
+            robot.task.failed()
+
+    def drop(self, robot: Robot, why: str, counted: bool = False) -> None:
+        """Answer a robot's request without a chunk."""
+        if (pending := robot.pending) is not None:
+            robot.counts.refused += not counted
+            self.cancel(robot)
+            self.refuse(pending.asked, why, 0.0)
+
+    def refuse(self, request: ChunkRequest, why: str, retry_s: float) -> None:
+        self._ports.answer(
+            ChunkAnswer(
+                request.round, request.attempt, self._name, request.sent_ns, refusal=why, retry_s=retry_s
+            )
+        )
+
+
+def _sentence(error: BaseException) -> str:
+    return str(error) or type(error).__name__

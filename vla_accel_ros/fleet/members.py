@@ -1,0 +1,267 @@
+"""The robots of a fleet: who is described and served, which replicas are ready for it, who has gone.
+
+A robot is judged when it tells who it is, before anything is computed for it (fleet.admission), and is told
+that it is served once a replica is ready for it. Those that were refused or slowed are judged again when a
+robot goes and from time to time; those that were admitted, where chunks come late or replicas got slower
+(fleet.punctuality): the last that came are slowed or refused first, and told why. One that says nothing for
+`gone_s` is forgotten. Only what has not settled is looked at in a step: replicas that get ready, and who was
+silent for longest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import replace
+from typing import Any
+
+from vla_accel_ros.fleet.admission import InTime, Verdict, admit, capacity_hz, in_time_of, taken_share
+from vla_accel_ros.fleet.protocol import Admission, RobotDescription
+from vla_accel_ros.fleet.punctuality import Punctuality
+from vla_accel_ros.fleet.records import Robot
+from vla_accel_ros.fleet.replicas.replica import Replica, ReplicaLost
+from vla_accel_ros.fleet.settings import ASK_AGAIN_S, Cut, Ports, Settings, whole
+
+JUDGE_AGAIN_S = 2.0
+"""How often is looked whether there is room now for robots that were refused or slowed."""
+FITS = 1.02
+"""Times as much as is possible may be promised before a robot is slowed: what is measured varies."""
+
+
+class Members:
+    """Of one scheduler. name, ports, settings, horizon: its own. left: called for a robot that is forgotten;
+    failed: for one that cannot be served any more, with the reason."""
+
+    def __init__(
+        self,
+        name: str,
+        replicas: Sequence[Replica],
+        ports: Ports,
+        settings: Settings,
+        horizon: Callable[[RobotDescription], Cut],
+        left: Callable[[Robot, float], None],
+        failed: Callable[[Robot, str], None],
+    ) -> None:
+        self.name, self.replicas, self._settings = name, tuple(replicas), settings
+        self._ports, self._horizon, self._left, self._failed = ports, horizon, left, failed
+        self.robots: dict[str, Robot] = {}
+        self._heard: OrderedDict[str, Robot] = OrderedDict()  # who was silent for longest comes first
+        self._unsettled: dict[str, Robot] = {}  # some replica is not ready for it
+        self._lowered: dict[str, Robot] = {}  # refused, or at a lower rate
+        self._again_s: dict[str, float] = {}  # when a lost replica is tried again
+        self._judge_s = -math.inf
+        self._taken: Counter[float] = Counter()  # how many robots were promised each rate
+        self.punctuality = Punctuality(settings.rules.within_s)
+
+    @property
+    def capacity_hz(self) -> float:
+        """Chunks a second that the replicas make."""
+        return capacity_hz(one.profile for one in self.replicas)
+
+    def described(self, description: RobotDescription, now_s: float) -> None:
+        """A robot told who it is. Another process under its name, or another description, begins anew. One
+        that tells it again has not heard whether it is served, or has heard another scheduler since."""
+        known = self.robots.get(description.robot)
+        if known is not None and known.description == description:
+            self.heard(known, now_s)
+            if known.told is not None:
+                known.told = None
+                self._tell_ready(known)
+            return
+        if known is not None:
+            self.forget(known, now_s)
+        verdict, cut = self._judge(description), whole(description)
+        if verdict.admitted:
+            try:
+                cut = self._horizon(description)
+            except ValueError as error:
+                verdict = Verdict(False, reason=str(error))
+        robot = Robot(description, verdict, cut, now_s, now_s)
+        if len(self.robots) < 2 * self._settings.rules.most_robots:
+            self._add(robot)
+        if not verdict.admitted:
+            self._tell(robot)
+        if known is not None:
+            self._reconsider()
+        self.step(now_s)
+
+    def heard(self, robot: Robot, now_s: float) -> None:
+        """There was a sign of it."""
+        robot.heard_s = now_s
+        if robot.name in self._heard:
+            self._heard.move_to_end(robot.name)
+
+    def gone(self, robot: str, now_s: float) -> None:
+        """A robot is not there any more: forget all of it."""
+        if (known := self.robots.get(robot)) is not None:
+            self.forget(known, now_s)
+            self._reconsider()
+
+    def forget(self, robot: Robot, now_s: float) -> None:
+        """Nothing of it is left, here and with the replicas."""
+        known = self.robots.pop(robot.name, None)
+        for place in (self._heard, self._unsettled, self._lowered):
+            place.pop(robot.name, None)
+        if known is robot:
+            self._promise(robot, Verdict(False))
+            self.punctuality.forget()
+        self._left(robot, now_s)
+        for one in self.replicas:
+            if (future := robot.ready.pop(one.name, None)) is not None:
+                future.cancel()
+            one.forget(robot.name)
+
+    def look(self, now_s: float) -> None:
+        """Who was silent for too long has gone; there may be room for others."""
+        while self._heard:
+            first = next(iter(self._heard.values()))
+            if now_s - first.heard_s <= self._settings.gone_s:
+                break
+            self.gone(first.name, now_s)
+        if now_s >= self._judge_s:
+            self._judge_s = now_s + JUDGE_AGAIN_S
+            self.punctuality.judge()
+            self._keep_what_fits()
+            self._reconsider()
+
+    def step(self, now_s: float) -> None:
+        """Have replicas get ready for the robots that were admitted, and tell those for which one is."""
+        for robot in tuple(self._unsettled.values()):
+            if robot.name not in self._unsettled:
+                continue
+            settled = True
+            for one in self.replicas:
+                future = robot.ready.get(one.name)
+                if future is not None and future.done() and isinstance(error_of(future), ReplicaLost):
+                    robot.ready.pop(one.name)
+                    self.lost(one, now_s)
+                    future = None
+                if future is None and now_s >= self._again_s.get(one.name, -math.inf):
+                    robot.ready[one.name] = future = one.describe(robot.description)
+                    future.add_done_callback(self._wake)
+                if future is None or not future.done() or isinstance(error_of(future), ReplicaLost):
+                    settled = False
+            self._tell_ready(robot)
+            if settled and robot.told == robot.verdict:
+                self._unsettled.pop(robot.name, None)
+
+    def lost(self, one: Replica, now_s: float) -> None:
+        """What a replica knew of robots it may know no longer."""
+        self._again_s[one.name] = now_s + ASK_AGAIN_S
+        for robot in self.robots.values():
+            robot.ready.pop(one.name, None)
+            if robot.verdict.admitted:
+                self._unsettled[robot.name] = robot
+
+    def not_served(self, replica: str, now_s: float) -> set[Robot]:
+        """Robots that may be served by other replicas only, or later."""
+        found = {robot for robot in self._unsettled.values() if not robot.is_ready(replica)}
+        return found | {robot for robot in self._lowered.values() if now_s < robot.next_s}
+
+    def promised_hz(self) -> float:
+        """Chunks a second of all robots that are served."""
+        return sum(rate_hz * count for rate_hz, count in self._taken.items())
+
+    def in_time_hz(self) -> float:
+        """Chunks a second that are expected in time, of robots that ask as often as those that are served do
+        on average; inf where nothing is known or asked."""
+        robots = self._taken.total()
+        return self._in_time()(self.promised_hz() / robots) if robots else math.inf
+
+    def _add(self, robot: Robot) -> None:
+        name = robot.name
+        self.robots[name] = self._heard[name] = robot
+        verdict, robot.verdict = robot.verdict, Verdict(False)
+        self._judged(robot, verdict)
+
+    def _judged(self, robot: Robot, verdict: Verdict) -> None:
+        self._promise(robot, verdict)
+        if verdict.admitted:
+            self._unsettled[robot.name] = robot
+        if verdict.reason:
+            self._lowered[robot.name] = robot
+        else:
+            self._lowered.pop(robot.name, None)
+
+    def _promise(self, robot: Robot, verdict: Verdict) -> None:
+        before, robot.verdict = robot.verdict, verdict
+        for each, count in ((before, -1), (verdict, 1)):
+            if each.admitted:
+                self._taken[each.chunks_per_s] += count
+                if not self._taken[each.chunks_per_s]:
+                    del self._taken[each.chunks_per_s]
+
+    def _in_time(self) -> InTime:
+        profiles = [one.profile for one in self.replicas]
+        return in_time_of(profiles, self._settings.rules, self.punctuality.slower)
+
+    def _judge(self, description: RobotDescription) -> Verdict:
+        """Beside all others."""
+        taken, own = self._taken, self.robots.get(description.robot)
+        if own is not None and own.verdict.admitted:
+            taken = taken - Counter([own.verdict.chunks_per_s])
+        capacity = self.capacity_hz / self.punctuality.slower
+        return admit(description.chunks_per_s, taken, capacity, self._settings.rules, self._in_time())
+
+    def _keep_what_fits(self) -> None:
+        """Slow or refuse those that came last until what is promised is possible again."""
+        rules, in_time = self._settings.rules, self._in_time()
+        most_hz = rules.load * self.capacity_hz / self.punctuality.slower
+        for robot in reversed(tuple(self.robots.values())):
+            timely = self._taken.total() < 2 or taken_share(self._taken, in_time) <= FITS
+            if timely and self.promised_hz() <= FITS * most_hz:
+                return
+            if robot.verdict.admitted:
+                verdict = self._judge(robot.description)
+                found = self.punctuality.found or "the replicas are slower than they were"
+                reason = f"it was served, but {found}: {verdict.reason}"
+                self._judged(robot, replace(verdict, reason=reason))
+                if not verdict.admitted:
+                    self._failed(robot, reason)
+                self._tell_ready(robot)
+
+    def _reconsider(self) -> None:
+        """There may be room for those that were refused for want of it, or were given a lower rate."""
+        for robot in tuple(self._lowered.values()):
+            if any(f.done() and f.exception() is not None for f in robot.ready.values()):
+                continue
+            verdict = self._judge(robot.description)
+            if verdict.admitted and verdict.chunks_per_s > robot.verdict.chunks_per_s:
+                try:
+                    robot.cut = self._horizon(robot.description)
+                except ValueError:
+                    continue
+                self._judged(robot, verdict)
+                self._tell_ready(robot)
+
+    def _tell_ready(self, robot: Robot) -> None:
+        """Tell a robot that it is served once a replica is ready, or that none can be."""
+        futures = tuple(robot.ready.values())
+        if not robot.verdict.admitted or any(map(robot.is_ready, robot.ready)):
+            self._tell(robot)
+        elif len(futures) == len(self.replicas) and all(future.done() for future in futures):
+            error = error_of(futures[0])
+            if error is not None and not isinstance(error, ReplicaLost):
+                self._judged(robot, Verdict(False, reason=str(error) or type(error).__name__))
+                self._failed(robot, robot.verdict.reason)
+                self._tell(robot)
+
+    def _tell(self, robot: Robot) -> None:
+        verdict, description = robot.verdict, robot.description
+        if robot.told != verdict:
+            robot.told = verdict
+            said = (verdict.admitted, verdict.reason, verdict.chunks_per_s)
+            self._ports.admit(Admission(description.engine, robot.name, self.name, *said))
+
+    def _wake(self, future: Future[Any]) -> None:
+        self._ports.wake()
+
+
+def error_of(future: Future[Any]) -> BaseException | None:
+    """What a future that is done raised."""
+    try:
+        return future.exception()
+    except CancelledError as error:
+        return error
