@@ -103,6 +103,14 @@ class Robot:
             return None
         return next((at for at in _after(self.sent, fresh) if self._ran(at)), None)
 
+    def is_silent(self, since_ns: int, until_ns: int) -> bool:
+        """Whether it neither moved by a new chunk between these times, nor stood and said why in the end."""
+        moved_ns = self.goes_on_ns(since_ns)
+        if moved_ns is not None and moved_ns <= until_ns:
+            return False
+        state, reasons = next(((s, r) for at, s, r in reversed(self.told) if at <= until_ns), (0, ()))
+        return state == Motion.RUNNING or not any(reasons)
+
     def moves_after_s(self, since_ns: int) -> float:
         """How long it moved on after then without a chunk of an observation after then; after `judge`."""
         fresh = [at for at, stamp in self.chunks_after(since_ns) if stamp >= since_ns]
