@@ -29,16 +29,16 @@ LEASE_S = 40.0
 """Until what was killed has left the graph: Fast DDS's lease is 20 s."""
 
 
-def lives(fleet: Fleet) -> list[dict[str, Any]]:
-    """Of each process that lived long: how its own memory grew (MB a minute), what it has mapped, threads and
-    descriptors, and how often others were killed meanwhile."""
+def lives(fleet: Fleet, settled_s: float = SETTLED_S, long_s: float = LONG_S) -> list[dict[str, Any]]:
+    """Of each process that lived long_s after it had settled: how its own memory grew (MB a minute), what it
+    has mapped, threads and descriptors, and how often others were killed meanwhile."""
     found = []
     killed_s = sorted(at_ns * 1e-9 for process in fleet.processes.values() for at_ns in process.killed_ns)
     for name, process in fleet.processes.items():
         for number in range(1, process.starts + 1):
             life = [used for used in process.usage if used.life == number]
-            life = [used for used in life if used.at_s >= life[0].at_s + SETTLED_S]
-            if len(life) < 3 or life[-1].at_s - life[0].at_s < LONG_S:
+            life = [used for used in life if used.at_s >= life[0].at_s + settled_s]
+            if len(life) < 3 or life[-1].at_s - life[0].at_s < long_s:
                 continue
             first, last = life[0], life[-1]
             minutes = [(used.at_s - first.at_s) / 60 for used in life]
@@ -80,10 +80,11 @@ def faults(left: dict[str, Any], lives: Sequence[dict[str, Any]], kills: int) ->
     return said
 
 
-def rest(fleet: Fleet) -> dict[str, Any]:
-    """After the robots were told to do nothing: what the scheduler still holds, and who is in the graph."""
+def rest(fleet: Fleet, patience_s: float = LEASE_S) -> dict[str, Any]:
+    """After the robots were told to do nothing: what the scheduler still holds, and who is in the graph. Waits
+    until that is nothing."""
     fleet.instruct("")
-    fleet.until(lambda: idle(fleet) and not _strangers(fleet), LEASE_S)
+    fleet.until(lambda: idle(fleet) and not _strangers(fleet), patience_s)
     queue, replica = fleet.diagnostics.get("queue", {}), fleet.diagnostics.get("replica local", {})
     return {
         "waiting": queue.get("waiting"),

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 AGE_S = 0.25
 """Wanted: older, and arms lag behind what they are to follow, though none waits."""
-LEAST, MOST = 0.02, 1.0
+LEAST, MOST = 0.05, 1.0
 BEGINS_WITH = 0.3
 """Share of the chunks that were measured that the robots may need: the arms' own nodes need the rest."""
 SLOWER, FASTER = 0.6, 1.15
