@@ -15,16 +15,17 @@ from chaos.processes import abandoned, segments
 FILES_A_KILL, MB_A_KILL = 3, 0.6
 """What SIGKILL may leave in /dev/shm: a segment of Fast DDS of half a MB with its lock, and a port."""
 MOST = {
-    "own_mb": (3.0, 0.1, 0.2),
+    "own_mb": (12.0, 0.1, 0.2),
     "mapped_mb": (3.0, 0.6, 0.0),
     "threads": (2, 0.0, 0.0),
     "descriptors": (4, 0.0, 0.0),
 }
-"""By how much each may grow in a life: at all, for each kill of another, and for each minute. Fast DDS keeps
-the segments of those that were killed mapped."""
-SETTLED_S = 20.0
+"""By how much each may grow in a life: at all, for each kill of another, and for each minute. The
+timeline of a process, which fills in its first minutes, is 9 MB of it; Fast DDS keeps the segments of those
+that were killed mapped."""
+SETTLED_S = 15.0
 """Of a life: what is loaded and grows to its size."""
-LONG_S = 60.0
+LONG_S = 30.0
 LEASE_S = 40.0
 """Until what was killed has left the graph: Fast DDS's lease is 20 s."""
 

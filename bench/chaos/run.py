@@ -149,7 +149,9 @@ def _measure(fleet: Fleet, kill: Kill, since_ns: int, patience_s: float) -> None
             continue
         moved_ns, whole_ns = robot.goes_on_ns(up_ns), _whole_ns(fleet, name, up_ns)
         kill.resumed_s[name] = None if moved_ns is None else max(0.0, (moved_ns - whole_ns) * 1e-9)
-        kill.silent += [name] * robot.is_silent(whole_ns, whole_ns + round(HEARD_S * 1e9))
+        heard_ns = whole_ns + round(HEARD_S * 1e9)
+        late = moved_ns is None or moved_ns > heard_ns
+        kill.silent += [name] * (late and robot.is_silent(heard_ns))
         kill.stood += [name] * stopped
         kill.said += [reason for _, _, reasons in told for reason in reasons][:2]
 

@@ -36,7 +36,7 @@ def test_real_time_is_steady_time_and_scales_nothing() -> None:
     times, one = Times(None), replica()
     for _ in range(5):
         times.go(0.5, 1.0)
-        times.clock.look([one])
+        assert times.clock.look([one])
     assert times.clock.now_s() == 102.5
     assert one.profile.known() == {(SERVE, 1): 0.4}
 
@@ -56,6 +56,9 @@ def test_simulated_time_goes_on_over_jumps() -> None:
 
 def test_a_replica_makes_more_chunks_in_slower_seconds() -> None:
     times, one = Times(5 * S), replica(takes_s=0.4)
+    assert not times.clock.look([one])
+    times.go(0.5, 0.1)
+    assert times.clock.look([one])
     for pace in (0.1, 0.5, 1.0):
         for _ in range(6):
             times.clock.look([one])

@@ -39,14 +39,15 @@ class SchedulerClock:
         """ROS time was set by so much."""
         self._set_ns += by_ns
 
-    def look(self, replicas: Iterable[Replica]) -> None:
-        """Take the pace, and count what the replicas make in seconds of the robots; to be called steadily."""
+    def look(self, replicas: Iterable[Replica]) -> bool:
+        """Take the pace, and count what the replicas make in seconds of the robots; to be called steadily.
+        False until the pace is known."""
         if self._ros_ns() is None:
-            return
+            return True
         self._looks.append((self._steady_s(), self.now_s()))
         (began_s, from_s), (ended_s, to_s) = self._looks[0], self._looks[-1]
         if to_s <= from_s or ended_s <= began_s:
-            return  # it stands still
+            return bool(self._scaled)  # it stands still
         pace = (to_s - from_s) / (ended_s - began_s)
         for one in replicas:
             profile, by = self._scaled.get(one.name, (None, 1.0))
@@ -56,3 +57,4 @@ class SchedulerClock:
                 one.profile.scale(pace / by)
                 by = pace
             self._scaled[one.name] = one.profile, by
+        return True

@@ -141,7 +141,8 @@ class FleetSchedulerNode(ManagedNode):
 
     def _look(self) -> None:
         """Open the topics of robots that came, close those of robots that have gone."""
-        self._time.look(() if self._engines is None else self._engines.replicas)
+        if self._engines is None or not self._time.look(self._engines.replicas):
+            return  # how many robots fit is not known yet
         there = robots(self)
         for robot in tuple(self._topics):
             if robot not in there:
