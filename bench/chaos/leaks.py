@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from chaos.fleet import Fleet
 from chaos.network import HEARD, TOLD
 from chaos.processes import abandoned, segments
+from chaos.run import ready_ns
 
 FILES_A_KILL, MB_A_KILL = 3, 0.6
 """What SIGKILL may leave in /dev/shm: a segment of Fast DDS of half a MB with its lock, and a port."""
@@ -31,14 +33,15 @@ LEASE_S = 40.0
 
 
 def lives(fleet: Fleet, settled_s: float = SETTLED_S, long_s: float = LONG_S) -> list[dict[str, Any]]:
-    """Of each process that lived long_s after it had settled: how its own memory grew (MB a minute), what it
+    """Of each process that lived long_s more than settled_s after it was ready: how its own memory grew (MB a minute), what it
     has mapped, threads and descriptors, and how often others were killed meanwhile."""
     found = []
     killed_s = sorted(at_ns * 1e-9 for process in fleet.processes.values() for at_ns in process.killed_ns)
     for name, process in fleet.processes.items():
         for number in range(1, process.starts + 1):
-            life = [used for used in process.usage if used.life == number]
-            life = [used for used in life if used.at_s >= life[0].at_s + settled_s]
+            ready = ready_ns(fleet, name, process.starts_ns[number - 1])
+            since_s = math.inf if ready is None else ready * 1e-9 + settled_s
+            life = [used for used in process.usage if used.life == number and used.at_s >= since_s]
             if len(life) < 3 or life[-1].at_s - life[0].at_s < long_s:
                 continue
             first, last = life[0], life[-1]

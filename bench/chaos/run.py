@@ -139,8 +139,8 @@ def _measure(fleet: Fleet, kill: Kill, since_ns: int, patience_s: float) -> None
     kill.up_s = (up_ns - since_ns) * 1e-9
     ours = list(fleet.robots) if kill.kind == SCHEDULER else [kill.victim.rpartition("/")[0]]
     fleet.until(lambda: fleet.moving(dict.fromkeys(ours, up_ns)), patience_s)
-    ready_ns = _ready_ns(fleet, kill.victim, up_ns)
-    kill.ready_s = None if ready_ns is None else (ready_ns - up_ns) * 1e-9
+    said_ns = ready_ns(fleet, kill.victim, up_ns)
+    kill.ready_s = None if said_ns is None else (said_ns - up_ns) * 1e-9
     for name, robot in fleet.robots.items():
         told = [one for one in robot.told if one[0] >= since_ns]
         stopped = any(state != Motion.RUNNING for _, state, _ in told)
@@ -160,14 +160,14 @@ def _whole_ns(fleet: Fleet, robot: str, since_ns: int) -> int:
     """When all that a robot needs had said something: what was started again since then too, or shortly
     before."""
     needed = (fleet.scheduler, *(f"{robot}/{kind}" for kind in (INFERENCE, TRAJECTORY)))
-    ready_ns = [since_ns]
+    said_ns = [since_ns]
     for name in needed:
         started_ns = fleet.processes[name].starts_ns[-1]
-        ready_ns.append(_ready_ns(fleet, name, started_ns) or since_ns)
-    return max(ready_ns)
+        said_ns.append(ready_ns(fleet, name, started_ns) or since_ns)
+    return max(said_ns)
 
 
-def _ready_ns(fleet: Fleet, victim: str, since_ns: int) -> int | None:
+def ready_ns(fleet: Fleet, victim: str, since_ns: int) -> int | None:
     """When what was started again said something first: to its robots, the scheduler, or of motion."""
     robot, _, kind = victim.rpartition("/")
     if kind == TRAJECTORY:

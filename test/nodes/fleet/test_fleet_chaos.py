@@ -51,7 +51,8 @@ def test_whoever_is_killed_no_arm_moves_wrongly_and_every_robot_goes_on(
     assert not stuck
     assert not [kill for kill in kills if kill.silent]
     assert {life["process"] for life in lives} >= {"/robot0/trajectory"}, "nobody lived through it"
-    assert leaks.faults(left, lives, len(kills)) == []
+    faults = leaks.faults(left, lives, len(kills))
+    assert not faults, "\n".join(faults)
     assert not ended and not any(statuses.values())
     counts = fleet.network.counts
     assert counts["late"] and counts["doubled"] and counts["overtaken"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
 import time
@@ -227,6 +228,7 @@ class FleetDemo:
         options = self._options
         document = {
             **found,
+            "load": round(os.getloadavg()[0], 1),
             "seed": options.seed,
             "policy": options.policy,
             "model": demo_model().name,
