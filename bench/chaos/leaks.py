@@ -33,8 +33,8 @@ LEASE_S = 40.0
 
 
 def lives(fleet: Fleet, settled_s: float = SETTLED_S, long_s: float = LONG_S) -> list[dict[str, Any]]:
-    """Of each process that lived long_s more than settled_s after it was ready: how its own memory grew (MB a minute), what it
-    has mapped, threads and descriptors, and how often others were killed meanwhile."""
+    """Of each process that lived long_s more than settled_s after it was ready: how its own memory grew (MB a
+    minute), what it has mapped, threads and descriptors, and how often others were killed meanwhile."""
     found = []
     killed_s = sorted(at_ns * 1e-9 for process in fleet.processes.values() for at_ns in process.killed_ns)
     for name, process in fleet.processes.items():
@@ -85,8 +85,8 @@ def faults(left: dict[str, Any], lives: Sequence[dict[str, Any]], kills: int) ->
 
 
 def rest(fleet: Fleet, patience_s: float = LEASE_S) -> dict[str, Any]:
-    """After the robots were told to do nothing: what the scheduler still holds, and who is in the graph. Waits
-    until that is nothing."""
+    """After the robots were told to do nothing: what the scheduler still holds, and who is in the graph.
+    Waits until that is nothing."""
     fleet.instruct("")
     fleet.until(lambda: idle(fleet) and not _strangers(fleet), patience_s)
     queue, replica = fleet.diagnostics.get("queue", {}), fleet.diagnostics.get("replica local", {})

@@ -14,7 +14,8 @@ TITLES = {
 }
 HEAD = (
     "| killed | times | while it asked, or was asked | ready again, p50 / max [s] "
-    "| goes on after that, p50 / p99 / max [s] | moves on by what it had [s] | without a word | did not go on |",
+    "| goes on after that, p50 / p99 / max [s] | moves on by what it had [s] | without a word "
+    "| did not go on |",
     "|---|---|---|---|---|---|---|---|",
 )
 
