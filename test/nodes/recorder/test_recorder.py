@@ -48,7 +48,7 @@ def finished(operator: Operator) -> list[LanguageOutput]:
 
 
 def holds_a_run(path: Path) -> bool:
-    """Whether what has reached the disk of a bag that is being written can be replayed: session and chunks."""
+    """Whether what is on the disk of a bag that is being written can be replayed."""
     types = Counter(entry.type.rpartition("/")[2] for entry in Bag(path).entries())
     return bool(types["Session"]) and types["ActionChunk"] > CHUNKS
 
