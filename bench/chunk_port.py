@@ -48,8 +48,8 @@ from vla_accel_ros.nodes.chunk_topic import slot_name
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.environment import demo_contract, process_environment
 from vla_accel_ros.sensing.slot import SlotReader, SlotWriter
-from vla_accel_ros.tools.demo import graph
 from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.tools.running import graph
 from vla_accel_ros.types import Chunk
 
 RESULT = Path(__file__).parent / "results" / "chunk_port.json"

@@ -33,8 +33,8 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.environment import demo_contract, process_environment
-from vla_accel_ros.tools.demo import graph
 from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.tools.running import graph
 from vla_accel_ros.types import Chunk
 
 RESULT = Path(__file__).parent / "results" / "commands.json"

@@ -25,8 +25,8 @@ from faulting.cases import CASES, STACKS, Case
 from faulting.measure import Row, measure
 from faulting.robot import Robot, Stalled
 from faulting.table import lines, write
-from vla_accel_ros.tools.demo import graph
 from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.tools.running import graph
 
 RESULT = Path(__file__).parent / "results" / "faults.json"
 PAGE = Path(__file__).parent.parent / "docs" / "safety.md"

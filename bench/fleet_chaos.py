@@ -7,7 +7,9 @@ Real nodes as processes over real DDS: a scheduler with a tiny policy, and robot
 behind the scheduler's. Messages between robots and scheduler are late, doubled, overtaken and lost. What is
 killed with SIGKILL (scheduler with its replica, a robot's inference or trajectory node, or a robot's
 inference whose topics vanish with it) is started again. Status 1 when a chunk was another robot's, a limit
-was broken, a robot moved too long or was stuck, or something leaked. Writes bench/results/fleet_chaos.json
+was broken, a robot moved too long, one that has all it needs again neither moved nor said why within 3 s
+or did not move within 15 s, or when memory, threads, descriptors, seats, slots, files in /dev/shm or the
+graph grew beyond their limits (chaos/leaks.py). Writes bench/results/fleet_chaos.json
 and the table of docs/fleet_chaos.md, unless --json names another file or --small is given (5 kills, two
 robots).
 """
@@ -32,8 +34,8 @@ from chaos import leaks, run, table
 from chaos.fleet import INSTRUCTION, OFFSETS_S, Fleet
 from chaos.network import USUAL, Weather
 from chaos.processes import NICER
-from vla_accel_ros.tools.demo import graph
 from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.tools.running.graph import own_graph
 
 RESULT = Path(__file__).parent / "results" / "fleet_chaos.json"
 PAGE = Path(__file__).parent.parent / "docs" / "fleet_chaos.md"
@@ -87,9 +89,14 @@ def faults(found: dict[str, Any]) -> list[str]:
     for kind, row in found["by_kind"].items():
         if row["stuck"]:
             said.append(f"{kind}: {row['stuck']} robots did not go on")
-    left = found["left"]
-    if not left["idle"] or not left["goes_on_again"] or left["strangers_in_the_graph"]:
-        said.append(f"something is left: {left}")
+        if row["silent"]:
+            within = f"within {run.HEARD_S:g} s"
+            said.append(f"{kind}: {row['silent']} robots neither moved nor said why they stand {within}")
+        if (slowest_s := row["goes_on_s"]["max"] or 0.0) > run.MOVES_S:
+            said.append(f"{kind}: a robot went on after {slowest_s} s, the bound is {run.MOVES_S:g} s")
+    if not found["left"]["goes_on_again"]:
+        said.append("the fleet does not go on when it is told to do something again")
+    said += leaks.faults(found["left"], found["lives"], found["kills"])
     said += [f"{name} ended by itself: {statuses}" for name, statuses in found["ended_by_themselves"].items()]
     return said
 
@@ -110,11 +117,9 @@ def main() -> int:
     wanted = parser.parse_args()
     if wanted.small:
         wanted.kills, wanted.robots = 5, 2
-    domain, lock = graph.claim_domain()
-    graph.enter(graph.graph_environment(domain))
     with suppress(OSError):
         os.nice(-NICER)  # drivers and controllers are served first, as on a robot; its nodes are not
-    with lock, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    with own_graph(), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         place = wanted.logs or Path(folder)
         found = measure(
             place, wanted.robots, wanted.kills, wanted.seed, wanted.pause_s, 60 * wanted.minutes, USUAL

@@ -40,9 +40,9 @@ from vla_accel_ros.fleet.simulator.simulation import Outcome, Settings
 from vla_accel_ros.fleet.simulator.traces import Trace
 from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.tools.cli import finish
-from vla_accel_ros.tools.demo import graph
 from vla_accel_ros.tools.fleet_sim import trace as bags
 from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.tools.running import graph
 
 RESULT = Path(__file__).parent / "results" / "fleet_validation.json"
 PROGRAM = Path(__file__).parent / "fleet_replay" / "scheduler.py"

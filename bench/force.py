@@ -44,8 +44,8 @@ from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.environment import demo_contract, process_environment
 from vla_accel_ros.nodes.trajectory.node import TrajectoryNode
 from vla_accel_ros.sensing.force_slot import ForceWriter
-from vla_accel_ros.tools.demo import graph
 from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.tools.running import graph
 
 RESULT = Path(__file__).parent / "results" / "force.json"
 WRENCH_TOPIC = "wrist/wrench"

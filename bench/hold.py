@@ -41,8 +41,8 @@ from vla_accel_ros.control.chunking.plausibility import MOST_ACTIONS
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.environment import process_environment
-from vla_accel_ros.tools.demo import graph
 from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.tools.running import graph
 
 RESULT = Path(__file__).parent / "results" / "hold.json"
 JOINTS = tuple(f"joint_{i}" for i in range(14))

@@ -31,8 +31,8 @@ import numpy as np
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.environment import demo_contract, process_environment
 from vla_accel_ros.sensing.ingest import Ingest
-from vla_accel_ros.tools.demo.graph import claim_domain
 from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.tools.running.graph import claim_domain
 
 RESULT = Path(__file__).parent / "results" / "ingest.json"
 SIZES = ((640, 480), (1280, 720))

@@ -44,8 +44,8 @@ from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
 from vla_accel_ros.models.config import GemmaConfig
 from vla_accel_ros.nodes.environment import process_environment
 from vla_accel_ros.sensing.ingest import Ingest
-from vla_accel_ros.tools.demo.graph import claim_domain
 from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.tools.running.graph import claim_domain
 from vla_accel_ros.types import Observation
 
 RESULT = Path(__file__).parent / "results" / "interpreter.json"

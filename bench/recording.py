@@ -29,8 +29,8 @@ import yaml
 from vla_accel_ros.nodes.environment import demo_contract, process_environment
 from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.sim.kinematics import JOINTS
-from vla_accel_ros.tools.demo.graph import claim_domain
 from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.tools.running.graph import claim_domain
 
 RESULT = Path(__file__).parent / "results" / "recording.json"
 TOPICS = {"raw": "image_raw", "ring": "frame"}

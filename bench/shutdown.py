@@ -25,9 +25,9 @@ import numpy as np
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.environment import demo_contract
-from vla_accel_ros.tools.demo import graph
 from vla_accel_ros.tools.demo.stack import Stack
 from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.tools.running import graph
 
 RESULT = Path(__file__).parent / "results" / "shutdown.json"
 NODES = ("inference", "trajectory")

@@ -25,7 +25,7 @@ try:
 except ModuleNotFoundError:
     pytest.exit(sentence(), returncode=pytest.ExitCode.USAGE_ERROR)
 
-from vla_accel_ros.tools.demo.graph import claim_domain
+from vla_accel_ros.tools.running.graph import claim_domain
 
 # The same examples in every run and no clock: a loaded machine must not fail a property.
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vla_accel_ros.private_files import open_private, private_folder
-from vla_accel_ros.tools.demo.graph import claim_domain
+from vla_accel_ros.tools.running.graph import claim_domain
 
 
 @pytest.fixture(autouse=True)

@@ -30,6 +30,7 @@ from vla_accel_ros.sim.executed import TrajectoryController, judge_path
 
 S = 1_000_000_000
 MOVES_RAD_S = 0.05
+TOLD_S = 0.1
 STOPS_WITHIN_S = 0.5
 """Beyond the age limit of the last chunk: the watchdog's period, a brake, and a busy machine's delays."""
 
@@ -103,6 +104,11 @@ class Robot:
             return None
         return next((at for at in _after(self.sent, fresh) if self._ran(at)), None)
 
+    def is_silent(self, at_ns: int) -> bool:
+        """Whether at this time it did not stand, or did not say why."""
+        state, reasons = next(((s, r) for at, s, r in reversed(self.told) if at <= at_ns), (0, ()))
+        return state == Motion.RUNNING or not any(reasons)
+
     def moves_after_s(self, since_ns: int) -> float:
         """How long it moved on after then without a chunk of an observation after then; after `judge`."""
         fresh = [at for at, stamp in self.chunks_after(since_ns) if stamp >= since_ns]
@@ -111,8 +117,9 @@ class Robot:
         return float(self._moving_ns[last - 1] - since_ns) * 1e-9 if last > first else 0.0
 
     def _ran(self, at_ns: int) -> bool:
-        before = next((state for at, state, _ in reversed(self.told) if at <= at_ns), 0)
-        return before == Motion.RUNNING
+        """Whether it runs by what is sent then: that is told just after."""
+        told_ns = at_ns + round(TOLD_S * S)
+        return next((state for at, state, _ in reversed(self.told) if at <= told_ns), 0) == Motion.RUNNING
 
     def chunks_after(self, since_ns: int) -> list[tuple[int, int]]:
         """Those heard since then."""

@@ -21,13 +21,18 @@ AT_ONCE = 0.4
 """Share of kills after which the next comes at once."""
 GONE_S = (1.0, 9.0)
 PATIENCE_S = 40.0
+HEARD_S = 3.0
+"""Within which, once all that it needs is ready, a robot moves by a new chunk, or holds and says why."""
+MOVES_S = 15.0
+"""Within which it moves, also where the machine has other work and the network loses what was told."""
 
 
 @dataclass
 class Kill:
     """One kill -9. mid_request: its robot waited for an answer. up_s: until the process was started again;
-    ready_s: from then until it said something; resumed_s: from then until each robot that needs it moved by a
-    new chunk, None if it did not. stood:
+    ready_s: from then until it said something; resumed_s: from when all that a robot needs had said something
+    until each robot that needs it moved by a new chunk, None if it did not; silent: robots that neither moved
+    nor said why within HEARD_S of that. stood:
     robots that stopped meanwhile; said: why, the first reasons; moves_after_s: the longest that one of them
     moved on, by what it had. others: robots that stopped and do not need it."""
 
@@ -39,6 +44,7 @@ class Kill:
     up_s: float = 0.0
     ready_s: float | None = None
     resumed_s: dict[str, float | None] = field(default_factory=dict)
+    silent: list[str] = field(default_factory=list)
     stood: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     moves_after_s: float = 0.0
@@ -133,26 +139,40 @@ def _measure(fleet: Fleet, kill: Kill, since_ns: int, patience_s: float) -> None
     kill.up_s = (up_ns - since_ns) * 1e-9
     ours = list(fleet.robots) if kill.kind == SCHEDULER else [kill.victim.rpartition("/")[0]]
     fleet.until(lambda: fleet.moving(dict.fromkeys(ours, up_ns)), patience_s)
-    ready_ns = _ready_ns(fleet, kill, up_ns)
-    kill.ready_s = None if ready_ns is None else (ready_ns - up_ns) * 1e-9
+    said_ns = ready_ns(fleet, kill.victim, up_ns)
+    kill.ready_s = None if said_ns is None else (said_ns - up_ns) * 1e-9
     for name, robot in fleet.robots.items():
         told = [one for one in robot.told if one[0] >= since_ns]
         stopped = any(state != Motion.RUNNING for _, state, _ in told)
         if name not in ours:
             kill.others += [name] * stopped
             continue
-        moved_ns = robot.goes_on_ns(up_ns)
-        kill.resumed_s[name] = None if moved_ns is None else (moved_ns - (ready_ns or up_ns)) * 1e-9
+        moved_ns, whole_ns = robot.goes_on_ns(up_ns), _whole_ns(fleet, name, up_ns)
+        kill.resumed_s[name] = None if moved_ns is None else max(0.0, (moved_ns - whole_ns) * 1e-9)
+        heard_ns = whole_ns + round(HEARD_S * 1e9)
+        late = moved_ns is None or moved_ns > heard_ns
+        kill.silent += [name] * (late and robot.is_silent(heard_ns))
         kill.stood += [name] * stopped
         kill.said += [reason for _, _, reasons in told for reason in reasons][:2]
 
 
-def _ready_ns(fleet: Fleet, kill: Kill, since_ns: int) -> int | None:
+def _whole_ns(fleet: Fleet, robot: str, since_ns: int) -> int:
+    """When all that a robot needs had said something: what was started again since then too, or shortly
+    before."""
+    needed = (fleet.scheduler, *(f"{robot}/{kind}" for kind in (INFERENCE, TRAJECTORY)))
+    said_ns = [since_ns]
+    for name in needed:
+        started_ns = fleet.processes[name].starts_ns[-1]
+        said_ns.append(ready_ns(fleet, name, started_ns) or since_ns)
+    return max(said_ns)
+
+
+def ready_ns(fleet: Fleet, victim: str, since_ns: int) -> int | None:
     """When what was started again said something first: to its robots, the scheduler, or of motion."""
-    robot = kill.victim.rpartition("/")[0]
-    if kill.kind == TRAJECTORY:
+    robot, _, kind = victim.rpartition("/")
+    if kind == TRAJECTORY:
         heard = [at for at, *_ in fleet.robots[robot].told]
-    elif kill.kind == SCHEDULER:
+    elif victim == fleet.scheduler:
         heard = [at for name in fleet.robots for at in fleet.network.begun.get((name, "admission"), ())]
     else:
         heard = fleet.network.begun.get((robot, "robot"), [])
@@ -172,6 +192,7 @@ def report(kills: list[Kill]) -> dict[str, Any]:
             "stood": sum(bool(kill.stood) for kill in ours),
             "others_stood": sum(bool(kill.others) for kill in ours),
             "stuck": sum(s is None for kill in ours for s in kill.resumed_s.values()),
+            "silent": sum(len(kill.silent) for kill in ours),
             "ready_s": {"p50": _at(ready, 0.5), "p99": _at(ready, 0.99), "max": _at(ready, 1.0)},
             "moves_after_s": round(max((kill.moves_after_s for kill in ours), default=0.0), 2),
             "goes_on_s": {"p50": _at(times, 0.5), "p99": _at(times, 0.99), "max": _at(times, 1.0)},

@@ -14,8 +14,9 @@ TITLES = {
 }
 HEAD = (
     "| killed | times | while it asked, or was asked | ready again, p50 / max [s] "
-    "| goes on after that, p50 / p99 / max [s] | moves on by what it had [s] | did not go on |",
-    "|---|---|---|---|---|---|---|",
+    "| goes on after that, p50 / p99 / max [s] | moves on by what it had [s] | without a word "
+    "| did not go on |",
+    "|---|---|---|---|---|---|---|---|",
 )
 
 
@@ -60,6 +61,7 @@ def _row(title: str, row: dict[str, Any]) -> str:
         f"{ready['p50']} / {ready['max']}",
         f"{goes['p50']} / {goes['p99']} / {goes['max']}",
         str(row["moves_after_s"]),
+        str(row["silent"]),
         str(row["stuck"]),
     )
     return f"| {' | '.join(cells)} |"

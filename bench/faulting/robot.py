@@ -19,7 +19,7 @@ from vla_accel_msgs.msg import Motion
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.environment import demo_contract, share_path
-from vla_accel_ros.tools.demo.processes import NodeProcess, NodeProcesses
+from vla_accel_ros.tools.running.processes import NodeProcess, NodeProcesses
 
 T = TypeVar("T")
 NODES = ("sim_robot", "inference", "trajectory")

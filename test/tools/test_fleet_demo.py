@@ -1,4 +1,4 @@
-"""`vla fleet-demo` from outside: simulated arms, the bundled policy, and one scheduler, which is killed."""
+"""`vla fleet-demo` from outside: simulated arms, the bundled policy, one scheduler; both are killed."""
 
 from __future__ import annotations
 
@@ -11,26 +11,34 @@ from running_demo import Demo
 from vla_accel_ros.tools.cli import main
 
 
-def test_two_robots_do_their_tasks_although_their_scheduler_is_killed(tmp_path, ros_domain):
-    asked = ["--robots", "2", "--episodes", "1", "--kill", "scheduler", "--svg", str(tmp_path / "table.svg")]
-    with Demo(tmp_path, ros_domain, *asked, subcommand="fleet-demo") as demo:
+def test_three_robots_do_their_tasks_although_one_and_the_scheduler_are_killed(tmp_path, ros_domain):
+    with Demo(
+        tmp_path, ros_domain, "--episodes", "1", "--svg", str(tmp_path / "table.svg"), subcommand="fleet-demo"
+    ) as demo:
         assert demo.end() == 0, "\n".join(demo.lines) + demo.errors
         assert demo.alive() == []
     assert demo.shared_memory() == []
+    assert any("SIGKILL to robot_2/fleet_inference and robot_2/trajectory" in line for line in demo.lines)
     assert any("SIGKILL to fleet_scheduler" in line for line in demo.lines)
-    assert any("fifo: 2 robots are served, 0 refused" in line for line in demo.lines)
-    assert "/robot_2" in (tmp_path / "table.svg").read_text()
+    assert any("fifo: 3 robots are served, 0 refused" in line for line in demo.lines)
+    assert any("simulated time is as slow as the machine needs" in line for line in demo.lines)
+    assert "/robot_3" in (tmp_path / "table.svg").read_text()
 
     figures = json.loads((demo.out / "fleet_demo.json").read_text())
-    assert set(figures["robots"]) == {"/robot_1", "/robot_2"}
+    assert set(figures["robots"]) == {"/robot_1", "/robot_2", "/robot_3"}
     for robot in figures["robots"].values():
         assert robot["succeeded"]
         assert robot["tasks_done"] == robot["tasks"] == 1
         assert robot["chunks"] > 0
-    (fault,) = figures["faults"]
-    assert fault["killed"] == ["fleet_scheduler"]
-    assert fault["moving_again_s"]
-    assert all(again_s > 2.0 for again_s in fault["moving_again_s"].values())  # started again after 2 s
+    one, scheduler = figures["faults"]
+    assert one["killed"] == ["robot_2/fleet_inference", "robot_2/trajectory"]
+    assert scheduler["killed"] == ["fleet_scheduler"]
+    for fault in figures["faults"]:
+        assert fault["moving_again_s"]
+        assert all(again_s > 2.0 for again_s in fault["moving_again_s"].values())  # started again after 2 s
+    time = figures["simulated_time"]
+    assert 0.0 < time["factor"]["least"] <= time["factor"]["mean"] <= 1.0
+    assert 0.0 < time["seconds"] <= time["real_seconds"]
 
 
 def test_ctrl_c_after_a_robot_was_killed_leaves_nothing(tmp_path, ros_domain):

@@ -30,6 +30,10 @@ class Profile:
         weight = 1.0 if took_s > before_s else FORGET
         self._expected_s[stage, batch] = before_s + weight * (took_s - before_s)
 
+    def scale(self, factor: float) -> None:
+        """Everything takes so many times as long, in seconds of another length."""
+        self._expected_s = {what: factor * seconds for what, seconds in self._expected_s.items()}
+
     def expected_s(self, stage: str, batch: int, otherwise_s: float) -> float:
         """What it is expected to take: as measured, else as the nearest larger or smaller batch was, else
         otherwise_s."""

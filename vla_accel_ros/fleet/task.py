@@ -66,6 +66,8 @@ class Task:
             if left_s <= 0.0:  # it is over: since when, the robot does not tell
                 end_s = max(start_s, min(now_s, self._executions[-1].end_s))
             self._executed(Interval(start_s, end_s))
+        elif self._executions and self.runs_out_s > now_s:  # it was given up, as by a robot that is held
+            self._executed(Interval(min(now_s, self._executions[-1].start_s), now_s))
         self._settle()
 
     def dispatched(self, now_s: float) -> None:

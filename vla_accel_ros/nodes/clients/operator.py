@@ -36,7 +36,7 @@ class Operator(Listener):
 
     contract: names the joints and topics. namespace: the robot's. memory: entries kept of each record.
     on_image: called with (camera name, message) in the spinning thread for every image; None subscribes
-        to none.
+        to none. use_sim_time: its clock is /clock.
     Use as a context manager, or call close().
     """
 
@@ -46,10 +46,14 @@ class Operator(Listener):
         namespace: str = "",
         memory: int = 20_000,
         on_image: Callable[[str, Image], None] | None = None,
+        use_sim_time: bool = False,
     ) -> None:
         self._context = rclpy.Context()
         rclpy.init(context=self._context, signal_handler_options=SignalHandlerOptions.NO)
-        node = rclpy.create_node("operator", namespace=namespace, context=self._context)
+        clock = [Parameter("use_sim_time", value=use_sim_time)]
+        node = rclpy.create_node(
+            "operator", namespace=namespace, context=self._context, parameter_overrides=clock
+        )
         super().__init__(node, contract, memory, on_image)
         self._instruction = node.create_publisher(String, "instruction", qos.LATCHED)
         self._question = node.create_publisher(String, "question", qos.REPORT)

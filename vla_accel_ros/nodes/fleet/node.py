@@ -10,7 +10,6 @@ the others need no more than statistics of their own. It is loaded in this proce
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import fields
@@ -36,6 +35,7 @@ from vla_accel_ros.nodes import convert, fleet_convert
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.environment import demo_contract, demo_model
+from vla_accel_ros.nodes.fleet.clock import SchedulerClock
 from vla_accel_ros.nodes.fleet.contracts import contract_of
 from vla_accel_ros.nodes.fleet.engines import Engines, LocalEngine, Making, RayEngines
 from vla_accel_ros.nodes.fleet.reports import of_engine, of_fleet
@@ -61,6 +61,7 @@ class FleetSchedulerNode(ManagedNode):
         self._guard: GuardCondition | None = None
         self._topics: dict[str, RobotTopics] = {}
         self._unreadable = 0
+        self._time = SchedulerClock(lambda: self.now_ns() if self.get_clock().ros_time_is_active else None)
         self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
@@ -89,7 +90,7 @@ class FleetSchedulerNode(ManagedNode):
         for robot in tuple(self._topics):
             self._close_robot(robot)
         if self._scheduler is not None:
-            self._scheduler.close(time.monotonic())
+            self._scheduler.close(self._time.now_s())
 
     def release(self) -> None:
         self._scheduler = None
@@ -102,6 +103,9 @@ class FleetSchedulerNode(ManagedNode):
 
     def hopeless(self, error: Exception) -> str:
         return "the GPU refuses every call of this process" if device_fault(error) else ""
+
+    def clock_jumped(self) -> None:
+        self._time.jumped(self.jumped_ns)
 
     def _choices(self) -> Load:
         names = [field.name for field in fields(Load) if field.name in OF_THE_MODEL and field.name != "model"]
@@ -138,10 +142,12 @@ class FleetSchedulerNode(ManagedNode):
 
     def _step(self) -> None:
         if self._scheduler is not None and self.active:
-            self._scheduler.step(time.monotonic())
+            self._scheduler.step(self._time.now_s())
 
     def _look(self) -> None:
         """Open the topics of robots that came, close those of robots that have gone."""
+        if self._engines is None or not self._time.look(self._engines.replicas):
+            return  # how many robots fit is not known yet
         there = robots(self)
         for robot in tuple(self._topics):
             if robot not in there:
@@ -158,7 +164,7 @@ class FleetSchedulerNode(ManagedNode):
     def _close_robot(self, robot: str) -> None:
         self._topics.pop(robot).close()
         if self._scheduler is not None:
-            self._scheduler.gone(robot, time.monotonic())
+            self._scheduler.gone(robot, self._time.now_s())
         self.get_logger().info(f"{robot} has gone")
 
     def _on_robot(self, topics: RobotTopics, message: FleetRobot) -> None:
@@ -171,19 +177,19 @@ class FleetSchedulerNode(ManagedNode):
         except ValueError as error:
             self._refuse(topics, error)
             if message.engine and message.robot == topics.robot:
-                self._scheduler.gone(topics.robot, time.monotonic())
+                self._scheduler.gone(topics.robot, self._time.now_s())
                 topics.description = topics.contract = None
                 told = Admission(message.engine, topics.robot, self._scheduler.name, False, str(error))
                 self._admit(told)
             return
         topics.description, topics.contract = description, contract
-        self._scheduler.described(description, time.monotonic())
+        self._scheduler.described(description, self._time.now_s())
 
     def _on_request(self, topics: RobotTopics, message: FleetRequest) -> None:
         scheduler = self._scheduler
         if scheduler is None or not self.active:
             return
-        now_s, description, contract = time.monotonic(), topics.description, topics.contract
+        now_s, description, contract = self._time.now_s(), topics.description, topics.contract
         try:
             _check_name(topics, message.robot)
             if description is None or contract is None:
@@ -241,7 +247,7 @@ class FleetSchedulerNode(ManagedNode):
             return [status("fleet", ERROR if self.trouble else OK, self.trouble or "not configured")]
         if not self.active:
             return [status("fleet", OK, "not active")]
-        policy, now_s = value(self, "policy"), time.monotonic()
+        policy, now_s = value(self, "policy"), self._time.now_s()
         lines = of_fleet(self._scheduler, policy, self._unreadable, now_s)
         engine = None if self._engines is None else self._engines.engine
         return lines if engine is None else [*lines, of_engine(engine)]

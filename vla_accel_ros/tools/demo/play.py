@@ -12,39 +12,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.convert import stamp_ns
 from vla_accel_ros.sim.tasks import FOLLOW, Task
 from vla_accel_ros.tools.demo import measure
 from vla_accel_ros.tools.demo.plan import Plan
-from vla_accel_ros.tools.demo.stack import NodeDied
+from vla_accel_ros.tools.running.driven import Driven, NodeDied
 
 if TYPE_CHECKING:
     from vla_accel_msgs.msg import GroundTruth
+    from vla_accel_ros.nodes.clients.operator import Operator
 
-T = TypeVar("T")
 REST_S = 0.1
 REST_SPEED = 0.05
 LINGER_S = 1.0
 PATIENCE_S = 60.0
-
-
-class RobotNodes(Protocol):
-    """The running nodes of a robot, and its operator. wait, call: raise NodeDied when one has ended. revive:
-    returns when the robot is driven again."""
-
-    operator: Operator
-
-    def wait(self, condition: Callable[[], T | None], timeout_s: float, what: str) -> T: ...
-
-    def call(self, request: Callable[[], T]) -> T: ...
-
-    def revive(self, name: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -102,7 +88,7 @@ class Board:
 class Player:
     """Plays episodes on a robot's nodes. arm: the joints whose stillness means rest."""
 
-    def __init__(self, stack: RobotNodes, board: Board, arm: tuple[str, ...]) -> None:
+    def __init__(self, stack: Driven, board: Board, arm: tuple[str, ...]) -> None:
         self._stack, self._board, self._operator = stack, board, stack.operator
         names = self._operator.contract.joint_names
         self._arm = [names.index(name) for name in arm]

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import yaml
@@ -22,17 +21,18 @@ from rich.live import Live
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.environment import demo_model
-from vla_accel_ros.tools.demo import graph, picture, summary
+from vla_accel_ros.tools.demo import picture, summary
 from vla_accel_ros.tools.demo.film import Film
 from vla_accel_ros.tools.demo.live import REFRESH_HZ, LiveView
 from vla_accel_ros.tools.demo.plan import Options, episodes
 from vla_accel_ros.tools.demo.play import Board, Player
 from vla_accel_ros.tools.demo.stack import Stack
 from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.tools.running.ending import ended_by_signals
+from vla_accel_ros.tools.running.graph import own_graph
 
 # Two answers a second, so that a short episode has one; five steps as the policy was evaluated with.
 INFERENCE = {"denoise_steps": 5, "language_hz": 2.0}
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(options: Options) -> int:
@@ -72,12 +72,7 @@ class Demo:
 
     def _stack(self) -> Stack:
         options = self._options
-        domain = options.domain
-        if domain is None:
-            domain, lock = graph.claim_domain()
-            self._closing.enter_context(lock)
-        environment = graph.graph_environment(domain)
-        graph.enter(environment)
+        environment = self._closing.enter_context(own_graph(options.domain))
         contract = options.contract
         if options.ring:
             contract = with_rings(options.contract, options.out / "contract.yaml")
@@ -155,24 +150,6 @@ class Demo:
     def _tell(self, sentence: str) -> None:
         self._console.print(sentence, markup=False)
         sys.stdout.flush()
-
-
-@contextlib.contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """The first of SIGINT, SIGTERM and SIGHUP raises KeyboardInterrupt(number); further ones do nothing,
-    so that cleaning up is not disturbed."""
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        for each in ENDING:
-            signal.signal(each, lambda *_: None)
-        raise KeyboardInterrupt(number)
-
-    before = {number: signal.signal(number, on_signal) for number in ENDING}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def with_rings(contract: Path, file: Path) -> Path:

@@ -16,21 +16,14 @@ from typing import Any, TypeVar
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.diagnostics import ERROR
-from vla_accel_ros.nodes.environment import share_path
-from vla_accel_ros.tools.demo.processes import NodeProcess, NodeProcesses
+from vla_accel_ros.tools.running import driven
+from vla_accel_ros.tools.running.driven import NodeDied
+from vla_accel_ros.tools.running.processes import NodeProcess, NodeProcesses, arguments
 
 T = TypeVar("T")
 START_S = 120.0
 STARTS = 4
 NODES = ("sim_robot", "inference", "trajectory")
-
-
-class NodeDied(Exception):
-    """A node's process has ended by itself. name: which."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
 
 
 class Stack:
@@ -103,24 +96,11 @@ class Stack:
 
     def wait(self, condition: Callable[[], T | None], timeout_s: float, what: str) -> T:
         """Operator.wait that raises NodeDied when a process has ended."""
-
-        def watched() -> T | None:
-            for node in self.processes.dead():
-                raise NodeDied(node.name)
-            return condition()
-
-        result = self.operator.wait(watched, timeout_s, what)
-        assert result is not None  # wait returns what is true
-        return result
+        return driven.wait(self.operator, self._raise_if_dead, condition, timeout_s, what)
 
     def call(self, request: Callable[[], T]) -> T:
-        """A service call; NodeDied rather than TimeoutError when its node has ended."""
-        try:
-            return request()
-        except TimeoutError:
-            for node in self.processes.dead():
-                raise NodeDied(node.name) from None
-            raise
+        """A service call; NodeDied rather than TimeoutError when a node has ended."""
+        return driven.call(self._raise_if_dead, request)
 
     def revive(self, name: str) -> None:
         """Start a node that has died, and return when the robot is driven again."""
@@ -131,6 +111,10 @@ class Stack:
         node.start()
         self.call(self.operator.resume)
         self.wait_until_driving()
+
+    def _raise_if_dead(self) -> None:
+        for node in self.processes.dead():
+            raise NodeDied(node.name)
 
     def _raise_if_refused(self) -> None:
         for item, line in self.operator.diagnostics.items():
@@ -146,16 +130,3 @@ class Stack:
 
     def _give_up(self, node: NodeProcess, why: str) -> None:
         raise RuntimeError(f"{node.name} {why}; the end of {node.log}:\n{node.last_words()}")
-
-
-def arguments(node: str, parameters: dict[str, object], namespace: str = "") -> list[str]:
-    """What follows --ros-args of a node of the package: its parameter file, and values over it."""
-    file = {"sim_robot": "config/sim.yaml", "fleet": "config/fleet.yaml"}.get(node, "config/params.yaml")
-    arguments = ["--params-file", str(share_path(file))]
-    if namespace:
-        arguments += ["-r", f"__ns:={namespace}"]
-    for name, value in parameters.items():
-        # In quotes a string stays one, even an empty one or one that looks like a number.
-        text = str(value).lower() if not isinstance(value, str) else "'" + value.replace("'", "''") + "'"
-        arguments += ["-p", f"{name}:={text}"]
-    return arguments

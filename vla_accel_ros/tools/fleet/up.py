@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Until a signal, or until the scheduler ends; returns 0 or its status. Raises ValueError for a parameter
     that is none, FileNotFoundError for a file that is not there."""
     from vla_accel_ros.nodes.environment import process_environment
-    from vla_accel_ros.tools.demo.run import ended_by_signals
+    from vla_accel_ros.tools.running.ending import ended_by_signals
 
     command = [sys.executable, "-m", "vla_accel_ros.nodes.fleet", *node_arguments(arguments)]
     with ended_by_signals():

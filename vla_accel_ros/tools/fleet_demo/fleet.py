@@ -1,8 +1,9 @@
 """The processes of the fleet: the scheduler, and of each robot its simulated arm and its own two nodes.
 
 Whatever has ended is started again after RESPAWN_S, as launch files do it; a process that ends again and
-again by itself ends the demo, with the end of its log. Ten processes share two cores, so cameras and joints
-come at the rates below, and pictures have the size that the policy computes with.
+again by itself ends the demo, with the end of its log. All live in simulated time (use_sim_time), which is
+slower than real time where the machine is (pace). Ten processes share two cores, so cameras and joints come
+at the rates below, of simulated time, and pictures have the size that the policy computes with.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from pathlib import Path
 import yaml
 
 from vla_accel_ros.nodes.environment import demo_contract, demo_model
-from vla_accel_ros.tools.demo.processes import NodeProcess, NodeProcesses
-from vla_accel_ros.tools.demo.stack import arguments
+from vla_accel_ros.tools.running.processes import NodeProcess, NodeProcesses, arguments
 
 RESPAWN_S = 2.0
 STARTS = 4
+STARTING_S = 10.0
+"""How long a process loads before it does anything."""
 SCHEDULER = "fleet_scheduler"
 SIM, OWN = "sim_robot", ("fleet_inference", "trajectory")
 """The arm, which goes on when its computer does not; and what runs on that."""
@@ -28,9 +30,12 @@ SENSORS: dict[str, object] = {"image_width": 112, "image_height": 112, "camera_h
 RATES_HZ = {"cameras": 10, "joint_states": 50}
 DENOISE_STEPS = 5
 ADMISSION = {"most_load": 1.0, "least_rate": 0.1}
-"""After a kill the scheduler measures its replica beside busy robots: slower than it will be."""
-CHUNKS_HZ = 0.95
-"""What a robot says it needs: a chunk is 32 actions long, 1.07 s."""
+"""The scheduler measures in real time, and after a kill beside busy robots: fewer chunks than it will make in
+a second of simulated time."""
+ASKING = {"fleet_ask_at_s": 1.0, "fleet_chunks_per_s": 4.0}
+"""Of a robot. A chunk lasts 1.07 s, but is replaced by one of newer images four times a second: with fewer an
+arm lags behind what it is to follow."""
+STALE_S = 0.25
 
 
 @dataclass(frozen=True)
@@ -64,21 +69,20 @@ class Fleet:
         self._tell, self._folder = tell, folder
         self._state = tempfile.TemporaryDirectory(prefix="vla_accel_ros-demo-")
         self._environment = {**environment, "XDG_STATE_HOME": self._state.name}
-        shared = {"autostart": True, "contract": str(self.contract)}
+        simulated = {"use_sim_time": True}
+        shared = {"autostart": True, "contract": str(self.contract), **simulated}
         of_scheduler = {"model": str(demo_model()), "denoise_steps": DENOISE_STEPS, "seed": seed}
-        of_scheduler |= {"policy": policy, **ADMISSION}
+        of_scheduler |= {"policy": policy, "stale_s": STALE_S, **ADMISSION}
         nodes = [self._node("", "fleet", {**shared, **of_scheduler})]
         for name in names:
-            nodes.append(self._node(name, SIM, SENSORS))
-            nodes.append(
-                self._node(name, OWN[0], {**shared, "engine": "fleet", "fleet_chunks_per_s": CHUNKS_HZ})
-            )
+            nodes.append(self._node(name, SIM, {**SENSORS, **simulated}))
+            nodes.append(self._node(name, OWN[0], {**shared, "engine": "fleet", **ASKING}))
             nodes.append(self._node(name, OWN[1], {**shared, "lead_s": 0.05}))
         self.processes = NodeProcesses(nodes)
         self.deaths: list[Death] = []
         self._killed: set[str] = set()
         self._due: dict[str, float] = {}
-        self._ended = False
+        self._started_s: dict[str, float] = {}
 
     def _node(self, namespace: str, node: str, parameters: dict[str, object]) -> NodeProcess:
         name = process_name(namespace, node) if namespace else SCHEDULER
@@ -95,7 +99,6 @@ class Fleet:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended = True
         self.processes.end()
         self.processes.sweep()
         self._state.cleanup()
@@ -132,7 +135,14 @@ class Fleet:
                 self._tell(f"{node.name} {node.how_it_ended()}: it is started again in {RESPAWN_S:.0f} s")
             elif now_s >= self._due[node.name]:
                 del self._due[node.name]
+                self._started_s[node.name] = now_s
                 node.start()
+
+    def whole(self, namespace: str) -> bool:
+        """Whether all that a robot needs has been running for a while."""
+        since_s = time.monotonic() - STARTING_S
+        needed = {SCHEDULER, *(process_name(namespace, node) for node in (SIM, *OWN))}
+        return not any(name in self._due or self._started_s.get(name, since_s) > since_s for name in needed)
 
     def seen(self, namespace: str) -> int:
         """How many processes that a robot needs have ended so far."""

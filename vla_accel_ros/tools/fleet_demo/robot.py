@@ -1,13 +1,15 @@
 """One robot of the demo: its operator, who plays its tasks in a thread of their own, and what became of them.
 
 When a process that the robot needs has ended and is back, its episode goes on in the same scene: the arm is
-simulated by a process of its own, and stands where it came to rest.
+simulated by a process of its own, and stands where it came to rest. What an episode waits for, it waits for
+in simulated time.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from itertools import count, islice
 from typing import TypeVar
 
@@ -15,12 +17,14 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.diagnostics import OK
 from vla_accel_ros.tools.demo.play import Board, Played, Player
-from vla_accel_ros.tools.demo.stack import NodeDied
+from vla_accel_ros.tools.fleet_demo import pace
 from vla_accel_ros.tools.fleet_demo.fleet import SIM, Fleet
 from vla_accel_ros.tools.fleet_demo.plan import TRIES, scenes
+from vla_accel_ros.tools.running import driven
+from vla_accel_ros.tools.running.driven import NodeDied
 
 T = TypeVar("T")
-START_S = 180.0
+START_S = 300.0
 ACTING_S = 1.0
 _MEMORY = 4000
 
@@ -35,7 +39,7 @@ class Robot:
         self.name, self.number, self._fleet = name, number, fleet
         self.board = Board()
         self.error: Exception | None = None
-        self.operator = Operator(contract, name, memory=_MEMORY)
+        self.operator = Operator(contract, name, memory=_MEMORY, use_sim_time=True)
         self._arm = max((controller.joints for controller in contract.controllers), key=len)
         self._thread: threading.Thread | None = None
         self._seen = 0
@@ -83,24 +87,32 @@ class Robot:
         sent = [sent.received_ns for sent in self.operator.sent if sent.received_ns >= chunks[0].received_ns]
         return sent[0] if sent else None
 
-    def wait(self, condition: Callable[[], T | None], timeout_s: float, what: str) -> T:
-        """Operator.wait that raises NodeDied when a process that the robot needs has ended."""
+    def lacking_s(self) -> float | None:
+        """How old the images were when the newest chunk came, or for how long the arm has had none to move
+        by. None while none is due."""
+        chunks, now_ns = self.operator.chunks, self.operator.now_ns()
+        if not chunks or not self.acting or not self._fleet.whole(self.name):
+            return None
+        newest = chunks[-1]
+        came_s = (newest.received_ns - newest.chunk.stamp_ns) * 1e-9
+        lasts_s = newest.chunk.horizon * newest.chunk.step_dt_s
+        return max(came_s, (now_ns - newest.chunk.stamp_ns) * 1e-9 - lasts_s)
 
-        def watched() -> T | None:
-            self._raise_if_dead()
+    def wait(self, condition: Callable[[], T | None], timeout_s: float, what: str) -> T:
+        """Operator.wait, but in simulated time, that raises NodeDied when a process that the robot needs has
+        ended."""
+        until_ns = self.operator.now_ns() + round(timeout_s * 1e9)
+
+        def in_time() -> T | None:
+            if self.operator.now_ns() > until_ns:
+                raise TimeoutError(f"{self.name}: no {what} within {timeout_s:g} simulated s")
             return condition()
 
-        result = self.operator.wait(watched, timeout_s, what)
-        assert result is not None  # wait returns what is true
-        return result
+        return driven.wait(self.operator, self._raise_if_dead, in_time, timeout_s / pace.LEAST, what)
 
     def call(self, request: Callable[[], T]) -> T:
         """A service call; NodeDied rather than TimeoutError when a node has ended meanwhile."""
-        try:
-            return request()
-        except TimeoutError:
-            self._raise_if_dead()
-            raise
+        return driven.call(self._raise_if_dead, request)
 
     def revive(self, name: str) -> None:
         """Return when the robot is driven again; the fleet starts what has ended."""
@@ -127,7 +139,8 @@ class Robot:
         since_ns = self.operator.now_ns()
         if resume:
             self.call(self.operator.resume)
-        self.wait(lambda: self.moving_again_ns(since_ns), START_S, "motion")
+        moving = partial(self.moving_again_ns, since_ns)
+        driven.wait(self.operator, self._raise_if_dead, moving, START_S, "motion")
 
     def _raise_if_dead(self) -> None:
         if (ended := self._fleet.seen(self.name)) != self._seen:

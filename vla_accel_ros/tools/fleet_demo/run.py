@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
 import time
@@ -21,17 +22,16 @@ from rich.live import Live
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.fleet_watcher import FleetWatcher
+from vla_accel_ros.nodes.clients.sim_clock import SimClock
 from vla_accel_ros.nodes.environment import demo_model
-from vla_accel_ros.tools.demo import graph
-from vla_accel_ros.tools.demo.run import ended_by_signals
 from vla_accel_ros.tools.fleet import table
 from vla_accel_ros.tools.fleet.board import Board
 from vla_accel_ros.tools.fleet.top import LINES_EVERY_S
-from vla_accel_ros.tools.fleet_demo import summary
+from vla_accel_ros.tools.fleet_demo import pace, summary
 from vla_accel_ros.tools.fleet_demo.faults import Faults
 from vla_accel_ros.tools.fleet_demo.fleet import (
     ADMISSION,
-    CHUNKS_HZ,
+    ASKING,
     DENOISE_STEPS,
     RATES_HZ,
     SCHEDULER,
@@ -41,11 +41,18 @@ from vla_accel_ros.tools.fleet_demo.fleet import (
 from vla_accel_ros.tools.fleet_demo.plan import Options
 from vla_accel_ros.tools.fleet_demo.robot import START_S, Robot
 from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.tools.running.ending import ended_by_signals
+from vla_accel_ros.tools.running.graph import own_graph
 
 TICK_S = 0.2
 PICTURE_AFTER_S = 4.5
 """After a robot was killed: by then its silence is seen."""
 TITLE = "vla fleet-demo"
+LOWERED = (
+    f"cameras send {SENSORS['image_width']} x {SENSORS['image_height']} pixels at {RATES_HZ['cameras']} Hz, "
+    f"a chunk takes {DENOISE_STEPS} denoising steps, and simulated time is as slow as the machine needs"
+)
+"""What is less than on a robot."""
 
 
 def run(options: Options) -> int:
@@ -66,19 +73,17 @@ class FleetDemo:
         self._told = Counter[str]()
         self._cpu: dict[str, float] = {}
         self._pictured = options.svg is None
-        self._seconds = 0.0
+        self._seconds = self._simulated_s = self._adapted_s = 0.0
+        self._factors: list[float] = []
+        self._clock: SimClock
 
     def run(self) -> int:
         options = self._options
-        domain = options.domain
-        if domain is None:
-            domain, lock = graph.claim_domain()
-            self._closing.enter_context(lock)
-        environment = graph.graph_environment(domain)
-        graph.enter(environment)
+        environment = self._closing.enter_context(own_graph(options.domain))
         fleet = Fleet(options.names, options.policy, options.seed, options.out, environment, self._tell)
         ended_by = 0
-        self._tell(f"starting {len(fleet.processes.nodes)} nodes in ROS domain {domain}, cameras at 10 Hz")
+        domain, nodes = environment["ROS_DOMAIN_ID"], len(fleet.processes.nodes)
+        self._tell(f"starting {nodes} nodes in ROS domain {domain}; {LOWERED}")
         try:
             with self._showing() as show, contextlib.ExitStack() as undo:
                 undo.callback(fleet.processes.sweep)
@@ -97,13 +102,15 @@ class FleetDemo:
     def _play(self, fleet: Fleet, undo: contextlib.ExitStack, show: Callable[[], None]) -> None:
         options, contract = self._options, Contract.load(fleet.contract)
         watcher = undo.enter_context(FleetWatcher(self._hear))
+        self._clock = undo.enter_context(SimClock())
         self._wait_for_scheduler(fleet, watcher, show)
+        self._set_pace()
         fleet.start_robots()
         for number, name in enumerate(options.names):
             robot = Robot(name, number, fleet, contract)
             self._robots.append(robot)
             undo.callback(robot.end)
-        begun_s = time.monotonic()
+        begun_s, simulated_ns = time.monotonic(), self._clock.now_ns
         self._faults = faults = Faults(fleet, self._robots, options.kill, self._tell)
         try:
             for robot in self._robots:
@@ -112,10 +119,12 @@ class FleetDemo:
                 watcher.listen(TICK_S)
                 fleet.tend()
                 faults.step()
+                self._adapt_pace()
                 self._report(fleet)
                 show()
         finally:
             self._seconds = time.monotonic() - begun_s
+            self._simulated_s = (self._clock.now_ns - simulated_ns) * 1e-9
             shares = defaultdict[str, float](float)
             for node in fleet.processes.nodes:
                 shares[node.name.rpartition("/")[2]] += node.cpu_share()
@@ -132,6 +141,28 @@ class FleetDemo:
                 why = f"the scheduler was not ready within {START_S:.0f} s ({heard.said})"
                 raise RuntimeError(f"{why}; the end of {node.log}:\n{node.last_words()}")
 
+    def _set_pace(self) -> None:
+        """By what the scheduler measured while nothing else ran."""
+        made_hz = self._board.scheduler(time.monotonic()).possible_hz or 0.0
+        needed_hz = self._options.robots * ASKING["fleet_chunks_per_s"]
+        self._clock.factor = pace.first(made_hz, needed_hz)
+        self._factors.append(self._clock.factor)
+        self._tell(
+            f"the model makes {made_hz:.1f} chunks a second alone, {self._options.robots} robots need "
+            f"{needed_hz:.1f} in a second of theirs: {self._goes()}"
+        )
+
+    def _adapt_pace(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._adapted_s >= pace.EVERY_S and self._board.scheduler(now_s).well:
+            self._adapted_s = now_s
+            lacking = [lacking_s for robot in self._robots if (lacking_s := robot.lacking_s()) is not None]
+            self._clock.factor = pace.changed(self._clock.factor, lacking)
+            self._factors.append(self._clock.factor)
+
+    def _goes(self) -> str:
+        return f"simulated time goes at {self._clock.factor:.2f} of real time"
+
     def _hear(self, lines: Any) -> None:
         self._board.hear(lines, time.monotonic())
 
@@ -147,7 +178,7 @@ class FleetDemo:
         if not self._pictured and self._faults is not None and self._faults.faults:
             first = self._faults.faults[0]
             if self._faults.now_s - first.at_s > PICTURE_AFTER_S and self._options.svg is not None:
-                table.write_svg(self._board, time.monotonic(), self._options.svg, TITLE)
+                table.write_svg(self._board, time.monotonic(), self._options.svg, self._title())
                 self._pictured = True
 
     @contextlib.contextmanager
@@ -155,7 +186,9 @@ class FleetDemo:
         """The live table, or lines of it now and then."""
         if not self._options.headless and self._console.is_terminal:
             with Live(console=self._console, auto_refresh=False) as live:
-                yield lambda: live.update(table.drawn(self._board, time.monotonic(), TITLE), refresh=True)
+                yield lambda: live.update(
+                    table.drawn(self._board, time.monotonic(), self._title()), refresh=True
+                )
             return
         due_s = time.monotonic() + LINES_EVERY_S
 
@@ -164,28 +197,44 @@ class FleetDemo:
             now_s = time.monotonic()
             if now_s >= due_s:
                 due_s = now_s + LINES_EVERY_S
+                self._tell(f"  {self._title()}")
                 for line in table.lines(self._board, now_s):
                     self._tell(f"  {line}")
 
         yield show
 
+    def _title(self) -> str:
+        return f"{TITLE}   {self._goes()}" if self._factors else TITLE
+
     def _figures(self) -> dict[str, Any]:
         rows = self._board.rows(time.monotonic())
         stalled_s = {row.robot: row.stalled_s or 0.0 for row in rows}
         faults = self._faults.faults if self._faults is not None else []
-        return summary.figures(self._robots, self._options.episodes, faults, stalled_s, self._cpu)
+        found = summary.figures(self._robots, self._options.episodes, faults, stalled_s, self._cpu)
+        factors = self._factors or [1.0]
+        found["simulated_time"] = {
+            "seconds": round(self._simulated_s, 1),
+            "real_seconds": round(self._seconds, 1),
+            "factor": {
+                "first": round(factors[0], 3),
+                "least": round(min(factors), 3),
+                "most": round(max(factors), 3),
+                "mean": round(self._simulated_s / max(self._seconds, 1e-3), 3),
+            },
+        }
+        return found
 
     def _write(self, found: dict[str, Any]) -> None:
         options = self._options
         document = {
             **found,
-            "seconds": round(self._seconds, 1),
+            "load": round(os.getloadavg()[0], 1),
             "seed": options.seed,
             "policy": options.policy,
             "model": demo_model().name,
             "denoise_steps": DENOISE_STEPS,
             "admission": ADMISSION,
-            "fleet_chunks_per_s": CHUNKS_HZ,
+            **ASKING,
             "sensors": {**SENSORS, **{f"{name}_expected_hz": rate for name, rate in RATES_HZ.items()}},
             **provenance(),
         }

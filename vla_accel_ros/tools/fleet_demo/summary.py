@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from vla_accel_ros.tools.demo.play import Played
 from vla_accel_ros.tools.fleet_demo.faults import Fault
@@ -79,10 +80,17 @@ def tables(found: dict[str, Any]) -> Group:
         done = f"{robot['tasks_done']} of {robot['tasks']}"
         scenes = f"{robot['successes']} of {robot['scenes']}"
         robots.add_row(name, done, scenes, f"{robot['stalled_s']:.1f}")
+    time = found["simulated_time"]
+    factor = time["factor"]
+    told = Text(
+        f"{time['seconds']:.0f} simulated s in {time['real_seconds']:.0f} real s: simulated time went at "
+        f"{factor['mean']:.2f} of real time (from {factor['least']:.2f} to {factor['most']:.2f}); times of "
+        "tasks and stalls are simulated, those after kills real"
+    )
     if not found["faults"]:
-        return Group(robots)
+        return Group(robots, told)
     faults = Table(title="killed", title_justify="left")
-    for name in ("what", "at s", "moving again after s"):
+    for name in ("what", "at s", "moving again after real s"):
         faults.add_column(name)
     for fault in found["faults"]:
         again = ", ".join(
@@ -90,4 +98,4 @@ def tables(found: dict[str, Any]) -> Group:
             for name, again_s in fault["moving_again_s"].items()
         )
         faults.add_row("\n".join(fault["killed"]), f"{fault['at_s']:.0f}", again)
-    return Group(robots, faults)
+    return Group(robots, faults, told)

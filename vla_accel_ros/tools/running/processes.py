@@ -1,7 +1,7 @@
-"""The demo's nodes as processes: started as launch files start them, ended without leaving anything behind.
+"""Nodes as processes: started as launch files start them, ended without leaving anything behind.
 
-Each is a session of its own, so that Ctrl-C in the terminal reaches only the demo, which then ends them; if
-the demo itself is killed, they end with it. A node's shared-memory files outlive a process that was
+Each is a session of its own, so that Ctrl-C in the terminal reaches only the program, which then ends them;
+if that is killed itself, they end with it. A node's shared-memory files outlive a process that was
 killed, so those that our processes had mapped are remembered, and deleted at the end unless somebody else
 has them mapped.
 """
@@ -14,8 +14,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from vla_accel_ros.nodes.environment import share_path
 
 END_S = 5.0
 LOG_LINES = 12
@@ -23,7 +25,7 @@ LOG_LINES = 12
 
 class NodeProcess:
     """One node. arguments: what follows --ros-args. log: its output, kept from an earlier start. module: what
-    of vla_accel_ros.nodes it runs; None for that of its name."""
+    of vla_accel_ros.nodes it runs; None for that of its name. program: what is run, instead of that."""
 
     def __init__(
         self,
@@ -32,10 +34,11 @@ class NodeProcess:
         environment: Mapping[str, str],
         log: Path,
         module: str | None = None,
+        program: Sequence[str] = (),
     ) -> None:
         self.name, self.log, self.starts = name, log, 0
-        module = f"vla_accel_ros.nodes.{module or name}"
-        self._command = [sys.executable, "-m", module, "--ros-args", *arguments]
+        program = program or (sys.executable, "-m", f"vla_accel_ros.nodes.{module or name}")
+        self._command = [*program, "--ros-args", *arguments]
         self._environment = {**environment, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
         log.write_text("")
 
@@ -52,6 +55,16 @@ class NodeProcess:
             )
         self.starts += 1
         self.mark()
+
+    @property
+    def pid(self) -> int:
+        """Of the newest process."""
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was started and runs."""
+        return bool(self.starts) and self.status is None
 
     @property
     def status(self) -> int | None:
@@ -85,6 +98,18 @@ class NodeProcess:
             return 0.0
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def end(self, patience_s: float = END_S) -> int:
+        """Ask it to end, and end it when it does not; its exit status, 0 when it was never started."""
+        if not self.starts:
+            return 0
+        if self.alive:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        return self.process.wait()
+
     def kill(self) -> None:
         """End it, and whatever it started, at once."""
         with contextlib.suppress(ProcessLookupError):
@@ -115,20 +140,17 @@ class NodeProcesses:
         """Remember the shared memory they have mapped now."""
         for node in self.nodes:
             if node.starts:
-                self._shared |= _mapped(node.process.pid)
+                self._shared |= _of_fast_dds(node.process.pid)
 
     def end(self, patience_s: float = END_S) -> None:
         """Ask all to end, and end those that do not."""
         self.note_shared_memory()
-        running = [node for node in self.nodes if node.starts and node.status is None]
+        running = [node for node in self.nodes if node.alive]
         for node in running:
             node.process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + patience_s
         for node in running:
-            try:
-                node.process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                node.kill()
+            node.end(max(0.0, deadline - time.monotonic()))
 
     def sweep(self) -> None:
         """Delete the shared memory they left; after everybody of the graph has gone."""
@@ -137,16 +159,34 @@ class NodeProcesses:
             return
         used: set[Path] = set()
         for process in Path("/proc").glob("[0-9]*"):
-            used |= _mapped(int(process.name))
+            used |= _of_fast_dds(int(process.name))
         for path in left - used:
             # Beside each segment Fast DDS has a lock and, for a port, a semaphore; neither is mapped.
             for name in (path.name, f"{path.name}_el", f"sem.{path.name}_mutex"):
                 path.with_name(name).unlink(missing_ok=True)
 
 
-def _mapped(pid: int) -> set[Path]:
+def mapped(pid: int) -> set[Path]:
+    """The files in /dev/shm that a process has mapped."""
     try:
         lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     except OSError:
         return set()
-    return {Path(line.split(maxsplit=5)[5]) for line in lines if "/dev/shm/fastdds_" in line}
+    return {Path(line.split(maxsplit=5)[5]) for line in lines if "/dev/shm/" in line}
+
+
+def _of_fast_dds(pid: int) -> set[Path]:
+    return {path for path in mapped(pid) if path.name.startswith("fastdds_")}
+
+
+def arguments(node: str, parameters: dict[str, object], namespace: str = "") -> list[str]:
+    """What follows --ros-args of a node of the package: its parameter file, and values over it."""
+    file = {"sim_robot": "config/sim.yaml", "fleet": "config/fleet.yaml"}.get(node, "config/params.yaml")
+    arguments = ["--params-file", str(share_path(file))]
+    if namespace:
+        arguments += ["-r", f"__ns:={namespace}"]
+    for name, value in parameters.items():
+        # In quotes a string stays one, even an empty one or one that looks like a number.
+        text = str(value).lower() if not isinstance(value, str) else "'" + value.replace("'", "''") + "'"
+        arguments += ["-p", f"{name}:={text}"]
+    return arguments

@@ -1,4 +1,4 @@
-"""A ROS graph of the demo's own, so that it neither hears nor moves a robot that is running here.
+"""A ROS graph of a program's own, so that it neither hears nor moves a robot that is running here.
 
 A ROS domain belongs to whoever holds the lock on its file, for as long as that process lives; test runs take
 theirs the same way. Discovery stays on this machine, and what the caller's shell says about other graphs
@@ -7,9 +7,10 @@ theirs the same way. Discovery stays on this machine, and what the caller's shel
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import IO
 
 from vla_accel_ros.nodes.environment import additional_environment, discovery_environment
@@ -59,3 +60,16 @@ def enter(environment: Mapping[str, str]) -> None:
     for name in OTHER_GRAPHS:
         os.environ.pop(name, None)
     os.environ.update(environment)
+
+
+@contextlib.contextmanager
+def own_graph(domain: int | None = None) -> Iterator[dict[str, str]]:
+    """This process in a graph of its own; gives the environment of processes in it. domain: None for one that
+    nobody uses, which is kept while the context lasts."""
+    with contextlib.ExitStack() as closing:
+        if domain is None:
+            domain, lock = claim_domain()
+            closing.enter_context(lock)
+        environment = graph_environment(domain)
+        enter(environment)
+        yield environment

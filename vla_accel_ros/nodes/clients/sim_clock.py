@@ -1,0 +1,51 @@
+"""Publishes /clock: simulated time, which goes on at a chosen share of real time.
+
+Always in the same steps, so that nodes with use_sim_time see the same grain whatever the share is. A program
+that is late with a step makes up for nothing: then simulated time is slower.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from rclpy.qos import QoSProfile
+from rosgraph_msgs.msg import Clock
+
+from vla_accel_ros.nodes import convert
+from vla_accel_ros.nodes.clients.client_node import ClientNode
+
+STEP_NS = 10_000_000
+LISTENERS = QoSProfile(depth=10)
+
+
+class SimClock(ClientNode):
+    """In the graph of this process's environment, beginning with the present. factor: simulated over real
+    time, which may be set at any time. Publishes from `__enter__` on, in a thread of its own."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor = factor
+        self.now_ns = time.time_ns()
+        self._publisher = self._node.create_publisher(Clock, "/clock", LISTENERS)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tick, name="clock", daemon=True)
+
+    def __enter__(self) -> SimClock:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+        super().__exit__(*error)
+
+    def _tick(self) -> None:
+        message = Clock()
+        due_s = time.monotonic()
+        while not self._over.is_set():
+            self.now_ns += STEP_NS
+            convert.set_stamp(message.clock, self.now_ns)
+            self._publisher.publish(message)
+            due_s = max(due_s + STEP_NS * 1e-9 / self.factor, time.monotonic())
+            self._over.wait(due_s - time.monotonic())

@@ -1,0 +1,60 @@
+"""The time of a scheduler: real, or as simulated time goes where the node has use_sim_time.
+
+Robots in simulated time wait in its seconds, so the scheduler counts in them, too. It never jumps: where ROS
+time is set, only its pace counts. A replica is measured in real seconds; how many chunks it makes in a
+second of the robots follows from the pace.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from vla_accel_ros.fleet.replicas.replica import Replica
+
+LOOKS = 5
+"""Over how many looks the pace is taken."""
+CHANGED = 0.05
+"""By how much it is another pace."""
+
+
+class SchedulerClock:
+    """ros_ns: ROS time in nanoseconds, None while that is real time. steady_s: real seconds."""
+
+    def __init__(
+        self, ros_ns: Callable[[], int | None], steady_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ros_ns, self._steady_s = ros_ns, steady_s
+        self._set_ns = 0
+        self._looks: deque[tuple[float, float]] = deque(maxlen=LOOKS)
+        self._scaled: dict[str, tuple[object, float]] = {}  # replica -> its profile, and by what
+
+    def now_s(self) -> float:
+        """Seconds of the robots since some time."""
+        ros_ns = self._ros_ns()
+        return self._steady_s() if ros_ns is None else (ros_ns - self._set_ns) * 1e-9
+
+    def jumped(self, by_ns: int) -> None:
+        """ROS time was set by so much."""
+        self._set_ns += by_ns
+
+    def look(self, replicas: Iterable[Replica]) -> bool:
+        """Take the pace, and count what the replicas make in seconds of the robots; to be called steadily.
+        False until the pace is known."""
+        if self._ros_ns() is None:
+            return True
+        self._looks.append((self._steady_s(), self.now_s()))
+        (began_s, from_s), (ended_s, to_s) = self._looks[0], self._looks[-1]
+        if to_s <= from_s or ended_s <= began_s:
+            return bool(self._scaled)  # it stands still
+        pace = (to_s - from_s) / (ended_s - began_s)
+        for one in replicas:
+            profile, by = self._scaled.get(one.name, (None, 1.0))
+            if profile is not one.profile:
+                by = 1.0
+            if abs(pace / by - 1.0) > CHANGED:
+                one.profile.scale(pace / by)
+                by = pace
+            self._scaled[one.name] = one.profile, by
+        return True
