@@ -26,7 +26,7 @@ def test_kernels_compile_and_fit(capability: str, table: str | None, shared: int
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=800)
     assert done.returncode == 0, done.stderr
     needs = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(needs) == 8 + 9 + 4 + 11 + 3
+    assert len(needs) == 8 + 9 + 5 + 11 + 3
     assert not [need for need in needs if need["fused"]]
     for need in needs:
         # Attention of a whole prefix is compiled in a shape of its own here.
