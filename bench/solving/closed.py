@@ -91,10 +91,19 @@ def _play(job: tuple[Way, str, int]) -> Played:
         drafting.begin()
     choices, (_, robot, contract) = tasks(FAMILY), _opened()
     session = Session(engine, robot, contract, TIMING)
-    episode = session.play(
-        choices[seed % len(choices)], seed, ask_every=None, event=CONDITIONS[condition]
-    )
+    episode = session.play(choices[seed % len(choices)], seed, ask_every=None, event=CONDITIONS[condition])
     return Played(episode, None if drafting is None else drafting.counts)
+
+
+def drafted(way: Way, policy: Path, contract: Path, seeds: int) -> Counts:
+    """What drafts come to in so many episodes of each condition, with the errors of what was accepted."""
+    _open_worker(policy, contract)
+    _, drafting = _engine(way)
+    assert drafting is not None
+    drafting.compare = True
+    jobs = [(way, condition, seed) for condition in CONDITIONS for seed in range(seeds)]
+    counts = [_play(job).drafts for job in jobs]
+    return Counts.total(one for one in counts if one is not None)
 
 
 def play(
@@ -103,7 +112,7 @@ def play(
     """The episodes of each way and condition; they do not depend on the processes. log: keeps each as it
     comes, and what it has of this policy is not played again."""
     known = _read(log, checksum(policy))
-    jobs = [(way, condition, seed) for way in ways for condition in CONDITIONS for seed in range(seeds)]
+    jobs = [(way, condition, seed) for seed in range(seeds) for way in ways for condition in CONDITIONS]
     missing = [job for job in jobs if job not in known]
     if missing:
         given = policy, contract
@@ -114,7 +123,9 @@ def play(
             found = pool.map(_play, missing, chunksize=4)
             for job, played in zip(missing, tqdm(found, total=len(missing), mininterval=20), strict=True):
                 known[job] = played
-                print(json.dumps({"job": [asdict(job[0]), *job[1:]], **asdict(played)}), file=file, flush=True)
+                print(
+                    json.dumps({"job": [asdict(job[0]), *job[1:]], **asdict(played)}), file=file, flush=True
+                )
     return [
         (way, condition, [known[way, condition, seed] for seed in range(seeds)])
         for way in ways

@@ -63,6 +63,7 @@ def sample(
     it makes no difference whether the velocity is guided already. told: of the update of each step.
     Raises ValueError for unknown rules and solvers.
     """
+    times = flow_times(steps, time_rule)
     x = noise.to(torch.promote_types(noise.dtype, torch.float32))
     dt = -1.0 / steps
     update = own = torch.zeros_like(x)
@@ -74,7 +75,7 @@ def sample(
         return v
 
     guided = guide(network)
-    for time, rate in zip(flow_times(steps, time_rule), rates(solver, steps), strict=True):
+    for time, rate in zip(times, rates(solver, steps), strict=True):
         before = own
         found = guided(x, time)
         update = dt * (found if solver == EULER else extrapolated(found, own, before, *rate))
