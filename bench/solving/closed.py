@@ -9,7 +9,7 @@ paired. Intervals are 95 %: Wilson's for success, Newcombe's for its differences
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -107,12 +107,18 @@ def drafted(way: Way, policy: Path, contract: Path, seeds: int) -> Counts:
 
 
 def play(
-    ways: Sequence[Way], policy: Path, contract: Path, seeds: int, processes: int, log: Path
+    ways: Mapping[Way, int], policy: Path, contract: Path, processes: int, log: Path
 ) -> list[tuple[Way, str, list[Played]]]:
-    """The episodes of each way and condition; they do not depend on the processes. log: keeps each as it
-    comes, and what it has of this policy is not played again."""
+    """The episodes of each way and condition, as many as the way's number; they do not depend on the
+    processes. log: keeps each as it comes, and what it has of this policy is not played again."""
     known = _read(log, checksum(policy))
-    jobs = [(way, condition, seed) for seed in range(seeds) for way in ways for condition in CONDITIONS]
+    jobs = [
+        (way, condition, seed)
+        for seed in range(max(ways.values()))
+        for way, seeds in ways.items()
+        for condition in CONDITIONS
+        if seed < seeds
+    ]
     missing = [job for job in jobs if job not in known]
     if missing:
         given = policy, contract
@@ -128,7 +134,7 @@ def play(
                 )
     return [
         (way, condition, [known[way, condition, seed] for seed in range(seeds)])
-        for way in ways
+        for way, seeds in ways.items()
         for condition in CONDITIONS
     ]
 
@@ -154,17 +160,18 @@ def summary(cells: Iterable[tuple[Way, str, list[Played]]]) -> list[dict[str, An
     by: dict[Way, dict[str, list[Played]]] = {}
     for way, condition, played in cells:
         by.setdefault(way, {})[condition] = played
-    default = _episodes(by[DEFAULT])
-    return [_row(way, conditions, default) for way, conditions in by.items()]
+    return [_row(way, conditions, by[DEFAULT]) for way, conditions in by.items()]
 
 
 def _episodes(conditions: dict[str, list[Played]]) -> list[Episode]:
     return [one.episode for played in conditions.values() for one in played]
 
 
-def _row(way: Way, conditions: dict[str, list[Played]], default: Sequence[Episode]) -> dict[str, Any]:
+def _row(way: Way, conditions: dict[str, list[Played]], default: dict[str, list[Played]]) -> dict[str, Any]:
+    """default: at least as many episodes of each condition, in the same order."""
     episodes = _episodes(conditions)
-    pairs = list(zip(episodes, default, strict=True))
+    same = _episodes({name: default[name][: len(played)] for name, played in conditions.items()})
+    pairs = list(zip(episodes, same, strict=True))
     row: dict[str, Any] = {
         "way": str(way),
         **asdict(way),
