@@ -40,6 +40,7 @@ def main() -> None:
     add = parser.add_argument
     add("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="(default: all)")
     add("--frames", type=int, default=60, help="observations of errors (default: %(default)s)")
+    add("--runs", type=int, default=0, help="chunks of errors that are timed (default: none)")
     add("--drafted", type=int, default=4, help="episodes a condition of drafts (default: %(default)s)")
     add("--seeds", type=int, default=200, help="episodes a condition of success (default: %(default)s)")
     add("--few", type=int, default=12, help="the same of further ways (default: %(default)s)")
@@ -60,7 +61,7 @@ def main() -> None:
 def of_errors(arguments: argparse.Namespace) -> dict[str, Any]:
     """Of every solver and number of steps, and of later times."""
     few = (5,) if arguments.small else command.STEPS
-    given = {"bag": None, "solvers": list(SOLVERS), "steps": list(few), "runs": 3 if arguments.small else 20}
+    given = {"bag": None, "solvers": list(SOLVERS), "steps": list(few), "runs": arguments.runs}
     wanted = argparse.Namespace(**vars(arguments) | given, device="cpu", dtype=None)
     found = command.measure(wanted, later.ways())
     print("\n".join(lines(found)), flush=True)

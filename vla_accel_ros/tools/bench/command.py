@@ -35,7 +35,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--frames", type=int, default=60, help="observations (default: %(default)s)")
     add("--solvers", nargs="+", choices=SOLVERS, default=list(SOLVERS), help="(default: all)")
     add("--steps", nargs="+", type=int, default=list(STEPS), help="(default: 3 4 5 6 8 10)")
-    add("--runs", type=int, default=20, help="chunks that are timed of each way (default: %(default)s)")
+    add("--runs", type=int, default=20, help="chunks timed of each way, 0 = none (default: %(default)s)")
     add("--device", choices=("cpu", "cuda"), help="(default: cuda where there is one)")
     add("--dtype", choices=("float32", "bfloat16"), help="(default: bfloat16 on cuda, else float32)")
     add("--out", type=Path, metavar="FILE", help="JSON to write (default: none)")
@@ -64,8 +64,10 @@ def measure(arguments: argparse.Namespace, further: dict[str, Any] | None = None
     from vla_accel_ros.tools.bench.observations import recorded, simulated
     from vla_accel_ros.types import Observation
 
-    if arguments.frames < 1 or arguments.runs < 1:
-        raise ValueError(f"--frames is {arguments.frames} and --runs {arguments.runs}; give 1 or more.")
+    if arguments.frames < 1 or arguments.runs < 0:
+        raise ValueError(
+            f"--frames is {arguments.frames} and --runs {arguments.runs}; give at least 1 and 0."
+        )
     torch.set_num_threads(1)  # as engines have it
     device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = arguments.dtype or ("bfloat16" if device.type == "cuda" else "float32")
@@ -82,6 +84,8 @@ def measure(arguments: argparse.Namespace, further: dict[str, Any] | None = None
         engine = Engine(policy, step_dt_s=contract.chunk.step_dt_s)
         observations = simulated(engine, contract, arguments.frames)
     found = solvers.errors(policy, observations, {**integrators, **(further or {})}, _say)
+    if not arguments.runs:
+        return {"model": Path(model).name, "dtype": dtype, **found}
     pairs = [(solver, steps) for solver in arguments.solvers for steps in arguments.steps]
     default = EngineConfig.solver, EngineConfig.steps
     taken = solvers.times_ms(policy, observations[0], dict.fromkeys((default, *pairs)), arguments.runs)
