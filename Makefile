@@ -39,7 +39,7 @@ lint: venv-test  ## ruff and mypy
 # Tests that start nodes are one group, which one of two workers runs, the rest beside it at a lower priority.
 test: export OMP_NUM_THREADS := 1
 test: lint  ## lint and all tests; those marked gpu where there is a CUDA device
-	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder --rerun-show-tracebacks $(ARGS)
 
 test-gpu: venv-test  ## the tests marked gpu
 	@$(BIN)/python -c "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'make test-gpu needs a CUDA device: torch sees none')"

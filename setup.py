@@ -53,6 +53,7 @@ setup(
             for path in files(f"{NAME}/kernels/{folder}")
             if path.endswith((".json", ".cu", ".cuh"))
         ],
+        f"{NAME}.planning": ["devices/*.yaml"],
         f"{NAME}.sim": [
             os.path.relpath(path, f"{NAME}/sim")
             for path in files(f"{NAME}/sim")

@@ -111,11 +111,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def measured(name: str, tower: Tower, cases: Iterable[Case], device: torch.device) -> dict[str, Any]:
     """Of one encoder, all resident and then case by case; prints each."""
+    import torch
+
     from vla_accel_ros.engine.stages.memory.offload_report import predicted_s
 
+    # One stream: each that cuBLAS is recorded on has a work space of its own, which is no weights.
+    recording = torch.cuda.Stream(device) if device.type == "cuda" else None
     ring = tower.ring(0.0, None)
     stage, tokens = tower.stage(ring)
-    stage.capture()
+    stage.capture(recording)
     resident_ms = latency_ms(stage.run, device)
     expected, total = tokens.clone(), ring.total_bytes
     del ring, stage, tokens
@@ -128,7 +132,7 @@ def measured(name: str, tower: Tower, cases: Iterable[Case], device: torch.devic
         ring = tower.ring(share, case.slots)
         bandwidth = bandwidth or ring.streamed_bytes / (1e-3 * latency_ms(ring.fill, device))
         stage, tokens = tower.stage(ring)
-        stage.capture()
+        stage.capture(recording)
         ms = latency_ms(stage.run, device)
         same, slots, streamed_bytes = bool((tokens == expected).all()), ring.slots, ring.streamed_bytes
         del stage, tokens

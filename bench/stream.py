@@ -15,8 +15,8 @@ and the time from one to the next, from an image in host memory to the first fin
 second, and what was given up for overload.
 
 Then everything is wanted at once without a deadline. The work done in a second is the sum over frames, chunks
-and tokens of how long each takes when nothing else runs, so it is at most about 1 one after another;
-`against_first` compares it with the first setting of the same way, which is meant to be `one`.
+and tokens of how long each takes when nothing else runs in the first setting of the same way, which is meant
+to be `one`; so it is at most about 1 one after another. `against_first` compares it with that setting.
 Prints a table and writes bench/results/stream.json. --small runs tiny models in float32 on a CPU to try the
 command; its figures mean nothing and are written only to --out.
 """
@@ -116,13 +116,13 @@ def _cases(
     ]
     locked = [] if arguments.pageable else [page_locked(observation) for observation in made]
     frames = [observation for observation, _ in locked] or made
-    first: float | None = None
+    first: dict[str, Any] | None = None
     try:
         for setting in arguments.settings:
             found = measure(policy, frames, way, setting, arguments)
-            work = found["saturated"]["work"]
-            first = work if first is None else first
-            found["saturated"]["against_first"] = round(work / first, 4)
+            first = first or found
+            work, first_work = (_work(one["saturated"], first["alone_ms"]) for one in (found, first))
+            found["saturated"] |= {"work": round(work, 4), "against_first": round(work / first_work, 4)}
             state = "pageable" if arguments.pageable else locked[0][1].lock.state
             case = {"kind": kind, "way": way, "setting": setting, "frames": state, **found}
             document["cases"].append(case)
@@ -163,12 +163,15 @@ def measure(
         streamed.begin()
         time.sleep(arguments.saturated)
         done, seconds = streamed.end()
-    work = sum(number * costs[name] for name, number in done.items()) / seconds
     chosen = engine.runner.partitioned.why
     alone_ms = {name: round(1e3 * cost, 4) for name, cost in costs.items()}
     rates_hz = {name: round(number / seconds, 2) for name, number in done.items()}
-    saturated = {"work": round(work, 4), "rates_hz": rates_hz}
-    return {**found, "partition": chosen, "alone_ms": alone_ms, "saturated": saturated}
+    return {**found, "partition": chosen, "alone_ms": alone_ms, "saturated": {"rates_hz": rates_hz}}
+
+
+def _work(saturated: dict[str, Any], alone_ms: dict[str, float]) -> float:
+    """Seconds of work in a second: what was done, each by what it takes alone."""
+    return sum(1e-3 * alone_ms[name] * rate_hz for name, rate_hz in saturated["rates_hz"].items())
 
 
 def options_of(setting: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ PACKAGE = "vla_accel_ros"
 
 LAYERS = (
     {"nodes", "tools"},
-    {"fleet", "control", "sensing", "recording", "contract", "sim"},
+    {"fleet", "control", "sensing", "recording", "contract", "sim", "planning"},
     {"engine"},
     {"kernels", "models"},
     {"types", "extensions", "private_files", "timeline", "interpreter"},
@@ -34,11 +34,12 @@ AGAINST_THE_ARROWS: set[tuple[str, str]] = set()
 CIRCLES: set[frozenset[str]] = set()
 ROS_OUTSIDE_OF_NODES: set[str] = set()
 
-WITHOUT_TORCH = ("types", "timeline", "contract", "control", "sensing", "recording", "fleet")
+WITHOUT_TORCH = ("types", "timeline", "contract", "control", "sensing", "recording", "planning", "fleet")
 """What a robot without a GPU needs."""
 NEEDS_TORCH = {
     "contract.model_check",  # describes a checkpoint, which models reads with torch
     "fleet.replicas.local",  # has an engine
+    "planning.measure",  # micro-benchmarks
 }
 
 UNDESCRIBED = {"tools"}

@@ -24,6 +24,7 @@ README, PERFORMANCE, STAGGERED = "README.md", "docs/performance.md", "docs/stagg
 FLEET_SIM = "docs/fleet_sim.md"
 HIGH_RATE, TRACE, OFFLOAD = "docs/high_rate.md", "docs/trace.md", "docs/offload.md"
 SOLVERS = "docs/solvers.md"
+PLAN = "docs/plan.md"
 STREAMING, HORIZON, SCHEDULER = "docs/streaming.md", "docs/horizon.md", "docs/fleet_scheduler.md"
 OFFLOADED = {"pi0": ((27, 3), (14, 3), (4, 1), (2, 1)), "cogagent": ((63, 3), (53, 3), (32, 3))}
 """Layers of a tower, and slots, that the page shows."""
@@ -39,6 +40,11 @@ def result(name: str) -> Any:
 def one(rows: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
     """The first row that has what is wanted."""
     return next(row for row in rows if all(row.get(name) == value for name, value in wanted.items()))
+
+
+def printed(text: str) -> list[str]:
+    """The numbers in it, not those that are part of a name."""
+    return re.findall(r"(?<![\w.^])(?<!\d,)(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?![\w^]|\.\d)", text)
 
 
 def demo() -> Iterator[Claim]:
@@ -420,7 +426,39 @@ def fleet() -> Iterator[Claim]:
     yield FLEET_SIM, "`aged_remaining` lowers the average by", figures
 
 
+def plans() -> Iterator[Claim]:
+    """All rows of docs/plan.md, in the order of the file."""
+    found, others = result("plan"), 0
+    names = {"pi0": "pi0", "pi05": "pi0.5", "openvla": "OpenVLA"}
+    bits = {"exact": "bfloat16", "all-int8": "int8", "all-fp8": "fp8", "all-fp4": "NVFP4"}
+    boards = {"orin-agx-64": "Orin AGX", "thor": "Thor", "rtx-4090": "RTX 4090", "rtx-5090": "RTX 5090"}
+    cases: dict[str, list[float | None]] = {}
+    for row in found["rows"]:
+        model, dtype = names[row["model"]], bits.get(row["precision"], row["precision"])
+        views, source = f"{row['views']} view{'s' * (row['views'] > 1)}", row["source"]
+        figures = [row["measured_ms"], row["predicted_ms"]]
+        why = [None] * len(printed(row["reason"]))
+        if source == "engine.json":
+            end = [abs(row["off_percent"])] * (row["stage"] == "whole")
+            cases.setdefault(f"| {model}, {views} |", []).extend([*figures, *end])
+            continue
+        if source.startswith("published"):
+            by = source.removeprefix("published: ")
+            begins = f"| {boards[row['device']]}, {model}, {dtype}, {views}, {by} |"
+            figures += [row["low_ms"], row["high_ms"]]
+        else:
+            others += 1
+            by = source.removesuffix(".json").split(",")[0].split("/")[-1]
+            stage = f"{row['stage']} of {row['batch']}"
+            begins = f"| {model} on {row['device'].upper()}, {dtype}, {stage}, {by}, row {others} |"
+        cases[begins] = [*figures, abs(row["off_percent"]), *why]
+    for begins, claimed in cases.items():
+        yield PLAN, begins, claimed
+    yield PLAN, "All together", [found[name] for name in ("met", "of", "whole_met", "whole_of")]
+
+
 PARTS = (
+    plans,
     fleet,
     interpreter,
     force,
@@ -452,11 +490,6 @@ def passage(document: str, begins: str) -> str:
     assert len(at) == 1, f"{document} has {len(at)} passages that begin with '{begins}'"
     end = text.find("\n" if begins.startswith("|") else "\n\n", at[0])
     return re.sub(r"\]\([^)]*\)", "]", text[at[0] : end])
-
-
-def printed(text: str) -> list[str]:
-    """The numbers in it, not those that are part of a name."""
-    return re.findall(r"(?<![\w.^])(?<!\d,)(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?![\w^]|\.\d)", text)
 
 
 def agrees(shown: str, value: float) -> bool:

@@ -79,6 +79,7 @@ class Chunk:
     state: float32 [D], the joints that the network was given with the request; None when it had them with the
         images.
     step_magnitudes: float32 [S, H], as update_magnitudes of every denoising step; None where there are none.
+    step_states: float32 [S, D], the joints that each denoising step was given; None where all had `state`.
     execution_horizon: how many leading actions may be executed before another comes, 1 to H; None = all.
     """
 
@@ -92,6 +93,7 @@ class Chunk:
     state: np.ndarray | None = None
     step_magnitudes: np.ndarray | None = None
     execution_horizon: int | None = None
+    step_states: np.ndarray | None = None
 
     @property
     def horizon(self) -> int:

@@ -3,9 +3,9 @@
     python test/kernels/compiling.py CAPABILITY [TABLE.json]
 
 Launches are the bench's own, at the published sizes; instead of running, each is compiled, and a line of JSON
-says what it needs: {"kernel", "registers", "stack", "shared", "wgmma", "fused"}. stack: bytes of spilled
-registers. fused: additions of another lane's value that a product was fused with (launch.rounded); the
-kernels of a flow step's ends are compiled for small tiles, too, of which a lane has one value.
+says what it needs: {"kernel", "threads", "registers", "stack", "shared", "wgmma", "fused"}. stack: bytes of
+spilled registers. fused: additions of another lane's value that a product was fused with (launch.rounded);
+the kernels of a flow step's ends are compiled for small tiles, too, of which a lane has one value.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 import triton
+from architectures import ARCHITECTURES
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
@@ -88,7 +89,12 @@ class Compiled:
         source = ASTSource(fn=self.kernel, signature=signature, constexprs=constants, attrs=attributes)
         made = triton.compile(source, target=GPUTarget("cuda", self.capability, 32), options=options)
         registers, stack = usage(made.asm["cubin"])
-        needs: dict[str, Any] = {"registers": registers, "stack": stack, "shared": made.metadata.shared}
+        needs: dict[str, Any] = {
+            "threads": 32 * made.metadata.num_warps,
+            "registers": registers,
+            "stack": stack,
+            "shared": made.metadata.shared,
+        }
         ptx = made.asm["ptx"]
         print(
             json.dumps(
@@ -151,7 +157,7 @@ def guided(config: PiConfig, table: Table, pdl: bool) -> None:
             ops.read_out(*given, counts, magnitudes, guide, history)
 
 
-def between() -> None:
+def between(table: Table) -> None:
     """The kernels of encode and prefill."""
 
     def place(*shape: int) -> torch.Tensor:
@@ -167,8 +173,7 @@ def between() -> None:
     norm.glu(place(1, 4, 32768), place(1, 4, 16384))
     q, k = place(1, 532, 8, 256), place(2, 1, 900, 256)
     norm.place_qkv(place(1, 532, 2560), angles, angles, ints, q, k, k, ints, ints)
-    scratch = launch.Scratch.of(CPU, 1, 1)
-    attention.attend(q, k, k, ints, ints, place(1, 532, 2048), config=Config(64, 32, 16), scratch=scratch)
+    TritonOps(CPU, dataclasses.replace(table, hopper={})).attend(q, k, k, ints, ints, place(1, 532, 2048))
     tables = torch.empty(3, 10, 1024)
     norm.add_norm(place(1, 50, 1024), place(2, 1, 50, 1024), place(1, 50, 1024), ints, *tables)
 
@@ -192,7 +197,10 @@ def narrow() -> None:
 
 if __name__ == "__main__":
     target = int(sys.argv[1])
-    chosen = read_table(Path(sys.argv[2]).read_text(), sys.argv[2], 132) if len(sys.argv) > 2 else Table(132)
+    processors = ARCHITECTURES[sys.argv[1]].processors
+    chosen = Table(processors)
+    if len(sys.argv) > 2:
+        chosen = read_table(Path(sys.argv[2]).read_text(), sys.argv[2], processors)
     pieces.LAYERS = 1
     for module in (attention, flow, image, linear, norm, project, rotary_attention):
         replace_kernels(module, target)
@@ -202,6 +210,6 @@ if __name__ == "__main__":
     every(PI0, chosen, pdl=False)
     guided(PI05, chosen, pdl=target >= 90)
     guided(PI0, chosen, pdl=False)
-    between()
+    between(chosen)
     staggered(chosen, pdl=target >= 90)
     narrow()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 import torch
+from architectures import ARCHITECTURES
 from compiling import CPU, POINTERS, replace_kernels
 
 from vla_accel_ros.kernels.ops import TritonOps
@@ -57,6 +58,6 @@ if __name__ == "__main__":
     if target < 90:
         launch.tiles = lambda *_: None  # as it says on such a device
     for kind in (FP8, INT8, INT4) if target >= 89 else (INT8, INT4):
-        few_rows(kind, Table(132 if target >= 90 else 16, pdl=target >= 90))
+        few_rows(kind, Table(ARCHITECTURES[sys.argv[1]].processors, pdl=target >= 90))
     if target >= 89:
         fp8_rows()

@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from architectures import ARCHITECTURES, REGISTERS
 
 SCRIPT = Path(__file__).with_name("compiling_packed.py")
 
 
-@pytest.mark.parametrize(("capability", "shared_kb"), [("80", 163), ("90", 227)])
-def test_kernels_compile_and_fit(capability: str, shared_kb: int) -> None:
+@pytest.mark.parametrize("capability", ARCHITECTURES)
+def test_kernels_compile_and_fit(capability: str) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
     command = [sys.executable, str(SCRIPT), capability]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=800)
@@ -25,4 +26,5 @@ def test_kernels_compile_and_fit(capability: str, shared_kb: int) -> None:
         *("_rms_norm", "_rotary_write", "_attend", "_combine", "_gated"),
     ]
     for need in needs:
-        assert need["shared"] <= shared_kb << 10 and need["stack"] == 0, need
+        assert need["shared"] <= ARCHITECTURES[capability].shared_bytes and need["stack"] == 0, need
+        assert need["registers"] * need["threads"] <= REGISTERS, need

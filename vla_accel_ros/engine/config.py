@@ -103,6 +103,9 @@ class EngineConfig:
     seats_by_load: a step of staggered chunks computes the fewest of 1, 2, 4, ... and all seats that hold its
         chunks, so that empty seats cost less; chunks then differ by rounding with what is denoised with them,
         and are not computed again to the bit. For fast stages of kernels.
+    joints_each_step: every step of a chunk in a seat is given the newest joints, for a policy with a state
+        token (pi0), and not those alone that it began with; for staggered chunks. The flow is then no longer
+        that of one state, as it was trained. A chunk records what each step was given.
     scheduling: the scheduling policy of frames and actions, by its name in the entry points
         `vla_accel_ros.policies`; "auto" is the one that the other options ask for. Text takes the slack.
     lanes: "one": everything one after another; "text": text beside further chunks, but not beside a frame or
@@ -142,6 +145,7 @@ class EngineConfig:
     staggered: int = 0
     staggering: str = STREAM
     seats_by_load: bool = False
+    joints_each_step: bool = False
     scheduling: str = AUTO
     lanes: str = ONE
     prefill_groups: int = 1
@@ -181,6 +185,11 @@ class EngineConfig:
             raise ValueError(
                 "seats_by_load is true, but only seats of captured stages cost time when they are empty: "
                 "give fast and staggered, or leave it false."
+            )
+        if self.joints_each_step and not self.staggered:
+            raise ValueError(
+                "joints_each_step is true, but only staggered chunks are computed step by step: "
+                "give staggered 2 or more, or leave it false."
             )
         if self.token_mode not in TOKEN_MODES:
             raise ValueError(f"token_mode is '{self.token_mode}'; use one of {TOKEN_MODES}.")

@@ -91,6 +91,7 @@ class Engine:
         guidance: Guidance | None = None,
         committed: np.ndarray | None = None,
         agreement: Agreement | None = None,
+        step_states: np.ndarray | None = None,
     ) -> Chunk:
         """A chunk of motion from a prefix: sampled, or the likeliest action of a policy that acts by tokens.
 
@@ -103,12 +104,15 @@ class Engine:
         committed: float [d, D], absolute, instead of guidance: the leading actions, which the robot executes
             meanwhile. The chunk begins with exactly them and continues them. Only for policies that were
             trained to be given that many (policy.trained_delay, see models.flow.committed).
+        step_states: float [S, D], the joints for each step of a staggered chunk, as a chunk of an engine with
+            joints_each_step recorded them.
         agreement: either of them as it was recorded in a chunk; the new one records it, too.
         Raises ValueError for what does not fit the policy, or for both guidance and committed; a policy that
         acts by tokens takes none of noise, steps, guidance and committed.
         """
         request = Request(ACT, prefix.robot, prefix=prefix, state=state, noise=noise, steps=steps)
         request.guidance, request.committed, request.agreement = guidance, committed, agreement
+        request.step_states = step_states
         return cast(Chunk, self._result(request))
 
     def ask(

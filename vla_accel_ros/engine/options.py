@@ -7,6 +7,7 @@ one sentence that says what to choose instead.
 from __future__ import annotations
 
 import importlib.util
+from typing import cast
 
 from vla_accel_ros.engine.config import ONE, RESIDENT, SEQUENTIAL, EngineConfig, offload_share
 from vla_accel_ros.engine.stages.memory import offload
@@ -15,7 +16,7 @@ from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
-from vla_accel_ros.models.policies import FLOW, AnyPolicy
+from vla_accel_ros.models.policies import FLOW, AnyPolicy, FlowPolicy
 
 KERNELS = (Pi, OpenVLA)
 """Models that have captured stages of kernels."""
@@ -51,6 +52,10 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
         )
     if config.seats_by_load and not isinstance(policy.model, Pi):
         raise ValueError(f"seats_by_load is true, but a {kind} policy has seats of one size; leave it false.")
+    if config.joints_each_step and not (policy.acts == FLOW and cast(FlowPolicy, policy).takes_state):
+        raise ValueError(
+            f"joints_each_step is true, but a {kind} policy has its joints in the prefix; leave it false."
+        )
     if config.fast and not has_kernels(policy):
         if not is_capturable(policy):
             raise ValueError(f"fast is true, but a {kind} policy has no fast stages; leave it false.")

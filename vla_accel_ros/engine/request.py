@@ -59,6 +59,8 @@ class Request:
 
     Of ACT. state float [D]: the newest joints, for a policy with a state token. sense: gives them when the
     request begins, (state, stamp_ns) or None. noise float [H, A], steps, guidance, committed: see Engine.act.
+    step_states float [S, D]: the joints for each step of a chunk in a seat, as Chunk.step_states recorded
+    them; None: the newest where EngineConfig.joints_each_step says so.
     commits: of a guided stream, given a frame's stamp_ns, how many leading actions of a chunk of it are
     committed by now, None while nothing is; more of them are something new to act on.
     agreement: what the chunk is made to agree with, recorded in it. on_begin: called with the request, whose
@@ -92,6 +94,7 @@ class Request:
     first: bool | None = None
     state: np.ndarray | None = None
     sense: Callable[[], tuple[np.ndarray, int] | None] | None = None
+    step_states: np.ndarray | None = None
     commits: Callable[[int], int | None] | None = None
     noise: Any = None
     steps: int | None = None

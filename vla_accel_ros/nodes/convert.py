@@ -97,6 +97,8 @@ def chunk_to_message(
     message.inference_s = float(inference_s)
     if chunk.state is not None:
         message.state = array("f", np.asarray(chunk.state, dtype=np.float32).tobytes())
+    if chunk.step_states is not None:
+        message.step_states = array("f", np.asarray(chunk.step_states, dtype=np.float32).tobytes())
     if chunk.agreement is not None:
         _set_agreement(message, chunk.agreement)
     return message

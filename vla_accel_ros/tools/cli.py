@@ -21,13 +21,14 @@ from vla_accel_ros.tools.fleet import command as fleet
 from vla_accel_ros.tools.fleet_demo import command as fleet_demo
 from vla_accel_ros.tools.fleet_sim import command as fleet_sim
 from vla_accel_ros.tools.fleet_sim import trace as fleet_trace
+from vla_accel_ros.tools.plan import command as plan
 from vla_accel_ros.tools.replay import command as replay
 from vla_accel_ros.tools.trace import command as trace
 from vla_accel_ros.tools.tune import command as tune
 
 SUBCOMMANDS = (
     *(demo, fleet_demo, say, doctor, policy, checkpoints, replay, export, trace, tune, demo_policy),
-    *(fleet, fleet_sim, fleet_trace, bench),
+    *(fleet, fleet_sim, fleet_trace, plan, bench),
 )
 
 

@@ -25,9 +25,11 @@ FRAME_S, CHUNK_S, JOINTS_S = 1 / 30, 1 / 120, 0.002
 
 class Streams(Overlapping):
     """takes_s: by kind, seconds of a micro-batch. steps: of a chunk in a seat. fresh: whole first chunks.
+    chunk_s: from one chunk that is wanted to the next.
 
     made, frames_seen: by robot, (end, version, request) of each chunk, (end, version) of each frame.
-    tokens: when text ran. levels: (time, level) of what was given up, where it changed.
+    tokens: when text ran. steps_run: micro-batches of actions. levels: (time, level) of what
+    was given up, where it changed.
     """
 
     def __init__(
@@ -38,10 +40,12 @@ class Streams(Overlapping):
         robots: tuple[str, ...] = ("",),
         steps: int = 1,
         fresh: bool = False,
+        chunk_s: float = CHUNK_S,
     ) -> None:
         kinds = FIRST_APART if fresh and word == ALL_APART else LANES[word]
         super().__init__(word, policy, steps=steps, lanes=kinds)
-        self.takes_s, self.fresh, self.robots = dict(takes_s), fresh, robots
+        self.takes_s, self.fresh, self.robots, self.chunk_s = dict(takes_s), fresh, robots, chunk_s
+        self.steps_run = 0
         self.runner.seats = fresh
         chosen = in_lanes(kinds, policy, TextInSlack(policy, self.profile))
         self.scheduler.policy = self.degrading = Degrading(chosen)
@@ -84,6 +88,7 @@ class Streams(Overlapping):
         kind = batch.requests[-1].kind
         if kind == ASK:
             self.tokens.append(began_s)
+        self.steps_run += kind == ACT
         takes_s = self.takes_s.get(kind, self.takes_s[ACT])
         self._ends[lane] = began_s + takes_s * len(self.running)
 
@@ -106,7 +111,7 @@ class Streams(Overlapping):
             not_before_s=not_before_s,
             sense=self._sense,
             within_s=FRAME_S,
-            period_s=CHUNK_S,
+            period_s=self.chunk_s,
             on_progress=self._acted,
         )
 
@@ -115,7 +120,7 @@ class Streams(Overlapping):
 
     def _acted(self, request: Request) -> None:
         if self._next[request.robot, request.first] is request:
-            self._want(request.robot, request.first, request.begun_s + CHUNK_S)
+            self._want(request.robot, request.first, request.begun_s + self.chunk_s)
         if request.result is not None:
             self.made[request.robot].append((self.clock.now_s, request.prefix.version, request))
 

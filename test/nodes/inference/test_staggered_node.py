@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_checkpoint, make_config
+from builders import JOINTS, make_checkpoint, make_config
 from running import NodeProcess
 from stack import CALM_SENSORS, wait_for_recorder
 
@@ -37,14 +37,15 @@ def chunking(operator: Operator) -> str:
 @pytest.mark.parametrize(
     ("kind", "fast", "staggered", "noise"),
     [("pi0", False, STEPS, "fresh"), ("pi05", True, 3, "coherent")],
-    ids=["plain pi0", "fast pi05, coherent"],
+    ids=["plain pi0 with the joints of each step", "fast pi05, coherent"],
 )
 def test_every_chunk_is_computed_again_to_the_bit(
     start: Start, operator: Operator, tmp_path: Path, kind: str, fast: bool, staggered: int, noise: str
 ) -> None:
     start("sim_robot", **CALM_SENSORS)
     recorder = start("recorder", autostart=True, record_dir=str(tmp_path / "bags"))
-    start_inference(start, tmp_path, kind, fast=fast, staggered=staggered, noise=noise)
+    each = {"joints_each_step": True} if kind == "pi0" else {}
+    start_inference(start, tmp_path, kind, fast=fast, staggered=staggered, noise=noise, **each)
     wait_for_recorder(operator)
     operator.instruct("reach the red block")
     operator.wait(lambda: len(operator.chunks) >= CHUNKS, 180.0, f"{CHUNKS} chunks")
@@ -67,6 +68,10 @@ def test_every_chunk_is_computed_again_to_the_bit(
     moments = Moments(Bag(next((tmp_path / "bags").iterdir())))
     result = replay(moments)
     assert result.equal and result.chunks >= CHUNKS, result.different_chunks
+    given = [chunk.step_states for moment in moments for chunk in moment.chunks]
+    assert {None if states is None else states.shape for states in given} == {
+        (STEPS, JOINTS) if each else None
+    }
     if kind == "pi0":  # newer joints begin chunks on one frame
         assert max(Counter(chunk.kv_version for chunk in chunks).values()) > 1
 
@@ -75,6 +80,7 @@ def test_every_chunk_is_computed_again_to_the_bit(
     ("parameters", "sentence"),
     [
         ({"staggered": 1}, "staggered is 1, but it is how many chunks are denoised at once: give 2 to 64"),
+        ({"joints_each_step": True}, "joints_each_step is true, but only staggered chunks are computed step"),
         ({"staggered": 2, "rtc": "always"}, "rtc is always, but chunks that are staggered are begun before"),
     ],
 )

@@ -47,6 +47,12 @@ def finished(operator: Operator) -> list[LanguageOutput]:
     return [answer for answer in operator.answers if answer.finished]
 
 
+def holds_a_run(path: Path) -> bool:
+    """Whether what is on the disk of a bag that is being written can be replayed."""
+    types = Counter(entry.type.rpartition("/")[2] for entry in Bag(path).entries())
+    return bool(types["Session"]) and types["ActionChunk"] > CHUNKS
+
+
 def again(path: Path) -> tuple[Result, Moments, Bag]:
     bag = Bag(path)
     moments = Moments(bag)
@@ -83,10 +89,9 @@ def test_a_guided_run_is_replayed_to_the_bit_from_a_bag_and_from_what_a_killed_r
     assert "transient_local" in bag.offered["/instruction"]
 
     assert change(operator, "recorder", Transition.TRANSITION_ACTIVATE)
-    wait_for_recorder(operator)
-    wait_for_chunks(operator)
-    recorder.kill()
     second = bags(folder)[1]
+    until(lambda: holds_a_run(second), 180.0, "run on the disk")
+    recorder.kill()
     killed, moments, bag = again(second)
     assert killed.equal and killed.chunks >= CHUNKS - 10 and not bag.finished
     assert moments.sessions.keys() == Moments(Bag(bags(folder)[0])).sessions.keys()

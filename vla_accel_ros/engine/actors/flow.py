@@ -9,7 +9,7 @@ submission and result nothing waits for the device.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.actors.guidance import guidance_of
+from vla_accel_ros.engine.actors.step_states import check_states, states_of_step
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix
@@ -45,7 +46,7 @@ that are computed together need one each."""
 class _Denoising:
     """policy: of the robot. origin float32 [D]: the state that the network is given, and that relative
     actions are relative to. noise float32 [1, H, A] and state float32 [1, S], which may be of the host.
-    committed: leading actions."""
+    committed: leading actions. step_states float32 [D]: of each step so far, where they may differ."""
 
     policy: FlowPolicy
     origin: np.ndarray
@@ -55,6 +56,7 @@ class _Denoising:
     committed: Committed | None
     seat: int | None = None
     steps: int = 0
+    step_states: list[np.ndarray] = field(default_factory=list)
 
     @property
     def exact(self) -> bool:
@@ -131,6 +133,7 @@ class FlowActor:
         policy = cast(FlowPolicy, prefix.embodiment.policy)
         if request.committed is not None and request.guidance is not None:
             raise ValueError("act was given guidance and committed; they are two ways to agree, give one.")
+        check_states(request, policy.joints, self._seats.steps if self._seats and not request.whole else 0)
         if not policy.takes_state:
             request.state = None
         elif request.state is not None:
@@ -211,6 +214,8 @@ class FlowActor:
         assert self._seats is not None
         finished: list[Request] = []
         for _ in range(steps):
+            if changed := states_of_step(seated, self._config.joints_each_step):
+                self._seats.restate(changed)
             self._seats.step([request.progress.seat for request in seated])
             for request in seated:
                 request.progress.steps += 1
@@ -289,4 +294,5 @@ class FlowActor:
             agreement=request.agreement,
             state=request.state,
             step_magnitudes=made.magnitudes[:, 0],
+            step_states=np.stack(doing.step_states) if doing.step_states else None,
         )

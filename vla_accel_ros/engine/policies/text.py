@@ -1,10 +1,10 @@
 """Text in the slack: answers are written in the time that frames and actions leave over.
 
-Frames and actions never wait for text. A token, which advances all open answers at once, begins only if
-it can be expected to end, with a margin, before the next frame is due. The expectation rises at once with a
-token that took longer and falls slowly, because a token too many delays a robot and one too few a sentence.
-Where there is never any slack, a token now and then keeps answers going, and takes at most
-SHARE of the time. In a lane of its own text waits for nobody (`TextAlone`).
+Frames and actions never wait for text. A token, which advances all open answers at once, begins only if it
+can be expected to end, with a margin, before the next frame is due, and before actions go on that wait for
+joints. The expectation rises at once with a token that took longer and falls slowly, because a token too many
+delays a robot and one too few a sentence. Where there is never any slack, a token now and then keeps answers
+going, and takes at most SHARE of the time. In a lane of its own text waits for nobody (`TextAlone`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class TextInSlack(Policy):
             urgent = self._first.next(lane, [r for r in ready if r.want != ASK], now_s, due_s)
             if urgent is not None:
                 return urgent
-        if text is None or not (overdue or text.stage == PREFILL or self._fits(text, due_s - now_s)):
+        left_s = min(due_s, self._first.wake_s(ready, now_s)) - now_s
+        if text is None or not (overdue or text.stage == PREFILL or self._fits(text, left_s)):
             return None
         if text.stage == DECODE:
             self._wrote_s = now_s

@@ -173,6 +173,7 @@ class PackedForward:
         self._kernels = kernels_for(device) if kernels is None else kernels
         self._capture, self._block_m, self._positions = capture, block_m, positions
         self._stages: dict[Hashable, PackedStage] = {}
+        self._recording = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.partition: Callable[[], tuple[Hashable, torch.cuda.Stream | None]] = lambda: (None, None)
         self.last: PackedStage | None = None
 
@@ -208,7 +209,7 @@ class PackedForward:
         stage.work.point(now)
         if self._capture:
             stage.partition, stream = self.partition()
-            stage.capture(stream)
+            stage.capture(stream or self._recording)
         stage.run()
         self.last = stage
         starts = dict(zip(order, stage.work.starts, strict=False))

@@ -120,6 +120,7 @@ class Stage(ABC):
     def __init__(self, device: torch.device, most: int | None = None, memory: Any = None) -> None:
         self.device, self._shared = device, memory
         self._graphs = Recent[Hashable, torch.cuda.CUDAGraph](most)
+        self.recording: torch.cuda.Stream | None = None  # on which the last graph was recorded
         self._calls = InOrder(device)
 
     @abstractmethod
@@ -140,11 +141,15 @@ class Stage(ABC):
     def capture(self, stream: torch.cuda.Stream | None = None) -> None:
         """Record the variant's graph; does nothing on a CPU or the second time. The inputs must be valid.
 
-        stream: to record on, whose partition of processors and priority the graph keeps; None = any.
+        stream: to record on, whose partition of processors and priority the graph keeps; None = the one of
+            the graph before, or a new one. cuBLAS keeps a work space for each stream that it is recorded on,
+            32 MiB on an H200, which the graphs of that stream share: stages that never run at the same time
+            should be given the same.
         """
         if self.device.type != "cuda" or self.captured:
             return
-        current, side = torch.cuda.current_stream(self.device), stream or torch.cuda.Stream(self.device)
+        current = torch.cuda.current_stream(self.device)
+        self.recording = side = stream or self.recording or torch.cuda.Stream(self.device)
         side.wait_stream(current)
         # Kernels are compiled and libraries make their work spaces, neither of which can be captured.
         with torch.cuda.stream(side):

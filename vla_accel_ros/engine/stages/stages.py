@@ -98,7 +98,8 @@ class Stages:
         device, dtype, sizes = pool.k.device, pool.k.dtype, model.config.prefix
         self.model, self.pool, self.time_rule, self.rule = model, pool, time_rule, rule
         self.joints, self.solver = joints, solver
-        self.partitions: dict[Hashable, torch.cuda.Stream | None] = {None: None}
+        stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.partitions: dict[Hashable, torch.cuda.Stream | None] = {None: stream}
         check(precision, True, device, dtype)
         self.make_ops = ops or (lambda: ops_for(device))
         self.prefix = fold_prefix(model.language_model)

@@ -68,6 +68,7 @@ class Load:
     staggered: int = EngineConfig.staggered
     staggering: str = EngineConfig.staggering
     seats_by_load: bool = EngineConfig.seats_by_load
+    joints_each_step: bool = EngineConfig.joints_each_step
 
     def engine(
         self,

@@ -50,6 +50,7 @@ from vla_accel_ros.nodes.inference.horizon import ChunkHorizons
 from vla_accel_ros.nodes.inference.inputs import InputsTopic, of_observations
 from vla_accel_ros.nodes.inference.instruction import Instruction
 from vla_accel_ros.nodes.inference.loading import Load, choices
+from vla_accel_ros.nodes.inference.planned import planned
 from vla_accel_ros.nodes.inference.reports import (
     SessionTopic,
     of_chunking,
@@ -97,6 +98,8 @@ class InferenceNode(ManagedNode):
             for name in ("vision", "action", "language")
             if value(self, f"{name}_hz")
         }
+        self._planned = planned(engine, contract, {name: of.rate_hz for name, of in pace.items()})
+        (self.get_logger().warning if self._planned.late else self.get_logger().info)(self._planned.line)
         self._pace = ChunkPace(contract.chunk.max_age_s, min(pace["vision"].rate_hz, pace["action"].rate_hz))
         self._pace.expect(self._warm_s, self._warm_s + 1.0 / min(c.rate_hz for c in contract.cameras))
         updates = engine.config.steps if engine.policy.acts == FLOW else 0
@@ -327,6 +330,7 @@ class InferenceNode(ManagedNode):
             *self._streams.statuses(now_ns),
             of_overload(self._stream.degradation),
             of_partition(self._partitioned),
+            self._planned.status(),
             *of_loops(self._stream.stats()),
         ]
 

@@ -237,6 +237,13 @@ INFERENCE = (
         "denoised beside them, and a replay is near, not equal. Needs fast stages of pi0 or pi0.5.",
     ),
     Parameter(
+        "joints_each_step",
+        EngineConfig.joints_each_step,
+        "Every step of a staggered chunk is given the newest joints, for a policy with a state token (pi0), "
+        "not those alone that it began with (docs/staggered.md). The policy was not trained so: measure "
+        "success before it is relied on.",
+    ),
+    Parameter(
         "time_rule",
         EngineConfig.time_rule,
         "How the flow time is stepped (models/flow/sampling.py); auto is the rule of whoever trained "

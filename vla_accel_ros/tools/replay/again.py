@@ -190,7 +190,10 @@ class _Stage:
         config, found = self._engine.config, None
         for steps in (None, config.steps) if config.staggering == FRESH_FIRST else (None,):
             again = self._engine.act(
-                prefix, chunk.state, chunk.request_id, agreement=chunk.agreement, steps=steps
+                *(prefix, chunk.state, chunk.request_id),
+                agreement=chunk.agreement,
+                steps=steps,
+                step_states=None if steps else chunk.step_states,
             )
             actions = self.contract.to_robot(again.actions).astype(np.float32)
             found = difference(chunk, actions, again.update_magnitudes)

@@ -34,7 +34,8 @@ IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 
 @dataclass(frozen=True)
 class RecordedChunk:
-    """actions: float32 [H, A], ROS units; magnitudes: float32 [H]; state: float32 [D] or None, see Chunk."""
+    """actions: float32 [H, A], ROS units; magnitudes: float32 [H]; state: float32 [D] or None,
+    step_states: float32 [S, D] or None, see Chunk."""
 
     request_id: int
     stamp_ns: int
@@ -43,6 +44,7 @@ class RecordedChunk:
     magnitudes: np.ndarray
     state: np.ndarray | None
     agreement: Agreement | None
+    step_states: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,7 @@ def session_of(message: Any) -> Session:
 
 def _chunk(message: Any) -> RecordedChunk:
     actions = np.array(message.actions, np.float32).reshape(message.horizon, message.action_dim)
+    of_steps = np.array(getattr(message, "step_states", ()), np.float32)  # not in older bags
     return RecordedChunk(
         request_id=message.request_id,
         stamp_ns=stamp_ns(message.header.stamp),
@@ -213,6 +216,7 @@ def _chunk(message: Any) -> RecordedChunk:
         magnitudes=np.array(message.update_magnitudes, np.float32),
         state=np.array(message.state, np.float32) if len(message.state) else None,
         agreement=agreement_from_message(message),
+        step_states=of_steps.reshape(-1, len(message.state)) if of_steps.size else None,
     )
 
 

@@ -9,7 +9,7 @@ From WIDE_ROWS on a step is that of engine.stages.denoise.wide.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -138,6 +138,8 @@ class CapturedSeats:
         self._guides: list[Inpainting | None] = [None] * count
         self._forms = tuple(Form) if committed else (Form.FREE, Form.GUIDED)
         self._begins = HostRing(device, _begin_fields(self.stage, steps), blocks=count + 1)
+        self._states = HostRing(device, {"state": (torch.float32, tuple(self.stage.state.shape))})
+        self._given = torch.zeros(self.stage.state.shape)  # the newest of each seat
         self._begun: set[int] = set()  # seats of chunks with steps to come
 
     def prepare(self) -> None:
@@ -187,6 +189,7 @@ class CapturedSeats:
         begin = {"x": (noise[0], stage.x[seat])}
         if state is not None and stage.alone:
             begin["state"] = state[0], stage.state[seat]
+            self._given[seat] = state[0]
         if guide is not None:
             to, count = stage.guide, guide.committed
             begin["target"] = guide.target, to.target[seat]
@@ -202,6 +205,15 @@ class CapturedSeats:
         self._guides[seat] = guide
         self._where[:, seat] = kv.place, kv.end, 0, joints or stage.joints
         self._begun.add(seat)
+
+    @torch.inference_mode()
+    def restate(self, states: Mapping[int, Tensor]) -> None:
+        """See Seats; states are of the host. One copy, of all seats."""
+        for seat, state in states.items():
+            self._given[seat] = state[0]
+        _, host = self._states.fill()
+        self.stage.state.copy_(host["state"].copy_(self._given), non_blocking=True)
+        self._states.sent()
 
     def _copy(self, begin: dict[str, tuple[Tensor, Tensor]]) -> None:
         """Values to where they belong, those of the host through page-locked memory."""

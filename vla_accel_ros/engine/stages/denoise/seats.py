@@ -9,7 +9,7 @@ state. A chunk keeps one seat from its first step to its last; what seats are ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -49,6 +49,10 @@ class Seats(Protocol):
         caller holds until the chunk is finished or dropped; guide: what it must agree with; joints: numbers
         of an action that its magnitudes count, None = as many as those of the seats.
         """
+        ...
+
+    def restate(self, states: Mapping[int, Tensor]) -> None:
+        """Give chunks in seats another state for their next steps: float [1, S] as in `take`, by seat."""
         ...
 
     def leave(self, seat: int) -> None:
@@ -118,6 +122,10 @@ class PlainSeats:
         self._guides[seat], self._moved[seat], self._counted[seat] = guide, [], joints or self._joints
         self._due[seat] = FlowStep(x, self._time(0, device, guide), state, kv)
         self._before[seat] = torch.zeros_like(x)
+
+    def restate(self, states: Mapping[int, Tensor]) -> None:
+        for seat, state in states.items():
+            self._due[seat] = self._due[seat]._replace(state=state)
 
     def leave(self, seat: int) -> None:
         for held in (self._due, self._flows, self._guides, self._moved, self._counted, self._before):

@@ -114,7 +114,7 @@ class _Captured(Stage):
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage.device)
         self._stage = stage
-        self.capture()
+        self.capture(stage.recording)
 
     def body(self) -> None:
         self._stage.body()

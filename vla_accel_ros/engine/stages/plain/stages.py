@@ -9,7 +9,7 @@ of steps another, as a prefix and a step may be computed at once.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -233,6 +233,11 @@ class CapturedPlainSeats:
         with self._stages.denoising():
             counted = joints or self._stages.policy.joints
             self._chunks[seat].begin(noise, state, kv, guide, counted)
+
+    def restate(self, states: Mapping[int, Tensor]) -> None:
+        """See Seats."""
+        for seat, state in states.items():
+            self._chunks[seat].given["state"].copy_(state)
 
     def leave(self, seat: int) -> None:
         """Nothing of a chunk is computed unless it is asked for."""

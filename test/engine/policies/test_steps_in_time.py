@@ -1,0 +1,124 @@
+"""Steps of staggered chunks wait for the joints that the next chunk begins with, if these are about to come.
+
+On simulated lanes with an injected clock, as in simulated_lanes; joints are new each JOINTS_S.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from planned import make_act, make_again, make_observe
+from simulated_lanes import JOINTS_S, Streams
+
+from vla_accel_ros.engine.config import ACTIONS_APART, ONE
+from vla_accel_ros.engine.policies.chunks import LATE, StaggeredChunks
+from vla_accel_ros.engine.policies.text import PATIENCE_S
+from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, WHOLE, MicroBatch, Request
+
+STEPS = 10
+STEP_S = 0.00126
+TAKES_S = {OBSERVE: 1e-4, ACT: STEP_S, WHOLE: STEP_S * STEPS, ASK: 0.0008}
+
+
+class Hurrying(StaggeredChunks):
+    """Steps one after another, whatever is about to come."""
+
+    def _waits_until_s(self, begun: Sequence[Request], now_s: float) -> float:
+        return -float("inf")
+
+
+def streams(policy: StaggeredChunks, word: str = ACTIONS_APART, chunk_s: float = JOINTS_S) -> Streams:
+    made = Streams(word, policy, TAKES_S, steps=STEPS, chunk_s=chunk_s)
+    made.run_for(0.5, asking=False)
+    return made
+
+
+def intervals_s(made: Streams) -> np.ndarray:
+    """From one chunk to the next, once seats are full."""
+    return np.diff([end_s for end_s, _, _ in made.made[""]][2 * STEPS :])
+
+
+def took_s(made: Streams) -> np.ndarray:
+    """From its beginning to its end, of each chunk."""
+    return np.array([end_s - request.begun_s for end_s, _, request in made.made[""]])
+
+
+def test_a_chunk_leaves_each_time_that_joints_come_and_no_step_is_for_nothing() -> None:
+    made, hurrying = streams(StaggeredChunks(STEPS)), streams(Hurrying(STEPS))
+    assert len(intervals_s(made)) > 50 and made.steps_run <= 1.05 * len(made.made[""])
+    assert hurrying.steps_run >= 1.4 * len(hurrying.made[""])
+    assert intervals_s(made).max() <= JOINTS_S * (1 + LATE) < intervals_s(hurrying).max()
+
+
+def test_a_chunk_takes_little_longer_for_it_where_joints_are_slower_than_steps() -> None:
+    """A step waits for what comes before it would be over, once for each chunk that begins."""
+    for chunk_s in (0.004, 0.01, 0.05):
+        made, hurrying = (
+            streams(StaggeredChunks(STEPS), chunk_s=chunk_s),
+            streams(Hurrying(STEPS), chunk_s=chunk_s),
+        )
+        begins = STEPS * STEP_S / chunk_s + 1
+        assert took_s(made).max() <= took_s(hurrying).max() + begins * (STEP_S + LATE * chunk_s)
+        assert len(made.made[""]) >= len(hurrying.made[""]) - 2
+
+
+def test_text_gets_the_time_in_which_a_step_waits_only_where_a_token_fits() -> None:
+    made = streams(StaggeredChunks(STEPS), ONE)
+    before, began = len(made.made[""]), made.clock.now_s
+    made.takes_s[ASK] = JOINTS_S
+    made.run_for(0.4)
+    tokens = len(made.tokens)
+    assert 0 < tokens <= 0.4 / PATIENCE_S + 3, "as rarely as without any time left over"
+    assert (len(made.made[""]) - before) / (made.clock.now_s - began) > 0.9 / JOINTS_S
+
+
+class TestWaiting:
+    def begun(self, begun_s: float, robot: str = "", period_s: float = 0.002) -> Request:
+        request = make_act(robot, begun=True)
+        request.begun_s, request.period_s = begun_s, period_s
+        request.sense = lambda: (np.zeros(3, np.float32), 1)
+        return request
+
+    @pytest.fixture
+    def policy(self) -> StaggeredChunks:
+        policy = StaggeredChunks(3)
+        policy.ran(MicroBatch(DENOISE, (make_act(begun=True),)), 0.0015)
+        return policy
+
+    def test_it_waits_a_little_longer_than_until_the_next_is_expected(self, policy: StaggeredChunks) -> None:
+        old, late_s = self.begun(1.0), 1.0 + (1 + LATE) * 0.002
+        assert policy.next("main", (old,), 1.001) is None
+        assert policy.wake_s((old,), 1.001) == pytest.approx(late_s)
+        step = policy.next("main", (old,), late_s)
+        assert step is not None and step.requests == (old,)
+        assert policy.wake_s((old,), late_s) == float("inf")
+
+    def test_it_does_not_wait_for_what_comes_after_the_step(self, policy: StaggeredChunks) -> None:
+        old = self.begun(1.0)
+        step = policy.next("main", (old,), 1.0004)
+        assert step is not None and step.requests == (old,)
+        assert policy.next("main", (old,), 1.0004) is None, "it is over when the next is expected"
+
+    def test_what_comes_begins_at_once_and_frames_do_not_wait(self, policy: StaggeredChunks) -> None:
+        old, again, see = self.begun(1.0), make_again(), make_observe()
+        assert policy.next("main", (old,), 1.001) is None
+        seen = policy.next("main", (old, see), 1.001)
+        assert seen is not None and seen.requests == (see,)
+        step = policy.next("main", (old, again), 1.0012)
+        assert step is not None and step.requests == (old, again)
+
+    def test_nothing_waits_for_whom_there_is_no_seat_or_who_brings_no_joints(
+        self, policy: StaggeredChunks
+    ) -> None:
+        full = [self.begun(1.0, robot) for robot in "abc"]
+        assert policy.next("main", full, 1.001) is not None
+        blind = self.begun(1.0)
+        blind.sense = None
+        assert policy.next("main", (blind,), 1.01) is not None
+
+    def test_of_several_robots_the_next_is_waited_for(self, policy: StaggeredChunks) -> None:
+        soon, later = self.begun(1.0, "a"), self.begun(1.0004, "b")
+        assert policy.next("main", (soon, later), 1.0015) is None
+        assert policy.wake_s((soon, later), 1.0015) == pytest.approx(1.0025)

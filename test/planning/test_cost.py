@@ -1,0 +1,73 @@
+"""Prices of operations: bounds, waves, corrections, and what they say of whole engines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from vla_accel_ros.planning.cost import correction, price, total, waves_us
+from vla_accel_ros.planning.device import Device, Shape, load
+from vla_accel_ros.planning.operations import Kind, attention, one_pass, product
+
+H200 = load("h200")
+BARE = replace(H200, gemm=())
+
+
+def test_no_product_beats_memory_or_what_large_products_keep_up() -> None:
+    rate = BARE.rate("bf16") * BARE.value("sustained_share")
+    for rows, columns, inner in ((1, 4096, 4096), (544, 32768, 2048), (77, 130, 999), (9000, 9000, 9000)):
+        op = product("p", 3, rows, columns, inner)
+        us = price(op, BARE).us / 3
+        assert us > op.bytes / BARE.value("bandwidth_gb_s") / 1e3
+        assert us > op.flops / rate * 1e6
+
+
+def test_what_bounds_an_operation_is_said() -> None:
+    assert price(product("p", 1, 8192, 8192, 8192), BARE).bound == "arithmetic"
+    assert price(one_pass("p", 1, 100_000, 4096, 4096), BARE).bound == "memory"
+    assert price(one_pass("p", 1, 1, 8, 8), BARE).bound == "start"
+    assert price(attention("a", 1, 50, 10, 8, 1, 64), BARE).bound == "start"
+
+
+def test_tiles_that_do_not_fill_a_wave_are_paid_for() -> None:
+    one, more = (waves_us(128 * n, 256 * 132, 4096, 132, 9e14) for n in (1, 2))
+    assert more == pytest.approx(2 * one)
+    assert waves_us(129, 256 * 132, 4096, 132, 9e14) > 1.2 * one
+
+
+def test_rows_of_a_narrow_product_come_in_64s() -> None:
+    few, many = (price(product("p", 1, m, 2560, 1024, kind=Kind.NARROW), H200).us for m in (64, 65))
+    assert many == pytest.approx(2 * few, rel=0.02)
+
+
+def test_a_product_is_corrected_near_shapes_that_were_measured_and_nowhere_else() -> None:
+    op = product("p", 1, 500, 4096, 4096)
+    twice = 2 * price(op, BARE).us
+    taught = replace(BARE, gemm=(Shape(500, 4096, 4096, "bf16", twice),))
+    assert price(op, taught).us == pytest.approx(twice)
+    near, far = product("p", 1, 600, 4096, 4096), product("p", 1, 5000, 4096, 4096)
+    assert 1.0 < correction(near, taught) < 2.0
+    assert correction(far, taught) == 1.0
+    assert correction(product("p", 1, 500, 4096, 4096, "fp8"), taught) == 1.0
+
+
+def test_what_is_uncertain_of_numbers_is_uncertain_of_times() -> None:
+    op = product("p", 5, 544, 4096, 4096)
+    sure = replace(BARE, numbers={n: replace(v, within=0.0) for n, v in BARE.numbers.items()})
+    exact, time = price(op, sure), price(op, BARE)
+    assert exact.low_us == exact.us == exact.high_us
+    assert time.low_us < time.us < time.high_us
+    assert total([op, op], BARE).us == pytest.approx(2 * time.us)
+
+
+def test_a_dtype_that_a_device_does_not_multiply_is_refused() -> None:
+    with pytest.raises(ValueError, match="NVIDIA A100 SXM 80 GB has no fp8_tflops"):
+        price(product("p", 1, 64, 64, 64, "fp8"), load("a100"))
+
+
+@pytest.mark.parametrize("slower", ["orin-nx-16", "orin-agx-64:30w", "l4"])
+def test_slower_devices_take_longer(slower: str) -> None:
+    ops = [product("p", 1, 544, 4096, 2048), one_pass("n", 1, 544, 2048, 2048)]
+    device: Device = load(slower)
+    assert total(ops, device).us > 3 * total(ops, H200).us

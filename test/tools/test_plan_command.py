@@ -1,0 +1,57 @@
+"""`vla plan`: what it prints, its status, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from vla_accel_ros.planning.device import load
+from vla_accel_ros.tools.cli import main
+from vla_accel_ros.tools.plan.command import fleet_line
+
+CONTRACT = Path(__file__).resolve().parents[2] / "config" / "contracts"
+
+
+def test_a_plan_says_stages_memory_and_rates(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "pi05", "--device", "h200", "--numbers"]) == 0
+    out = capsys.readouterr().out
+    for word in ("encode", "prefill", "denoise", "memory", "power", "promised", "the plan keeps the rates"):
+        assert word in out
+    assert "bandwidth_gb_s 4280 +- 3%, measured" in out
+
+
+def test_what_is_late_is_said_and_is_the_status(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "pi0", "--device", "orin-agx-64:30w", "--vision-hz", "30"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1].startswith("late by the plan: 30 frames")
+
+
+def test_everything_is_there_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "smolvla", "--json", "--robots", "3", "--action-hz", "1"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["model"] == "smolvla" and found["fleet"]["robots"] >= 3
+    assert found["numbers"].keys() == load("h200").numbers.keys()
+
+
+def test_a_fleet_that_is_too_large_is_given_engines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "pi05", "--robots", "500", "--action-hz", "3"]) == 1
+    assert "robots, of which it promises" in capsys.readouterr().out
+    assert fleet_line(40, 41).endswith("give 2 engines")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["pi9"], "pi9 is no model"),
+        (["pi0", "--device", "gtx"], "no device 'gtx'"),
+        (["pi0", "--device", "a100", "--precision", "fp8"], "has no fp8_tflops"),
+        (["pi0", "--views", "0"], "views is 0"),
+    ],
+)
+def test_what_there_is_not_is_refused_in_one_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1

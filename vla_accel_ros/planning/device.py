@@ -1,0 +1,197 @@
+"""A GPU in numbers, each with its source and how wrong it may be; from a YAML file of devices/ or a path.
+
+A file has `name`, `kind` of memory, whole numbers, and `numbers`: each {value, source, from, within}. source
+is measured (here), published (by somebody else, who is named), datasheet, or derived (from another number,
+with the reason); `within` is the share by which it may be wrong. `modes` of a Jetson scale clock, memory and
+multiprocessors. `vla plan --measure` writes such a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FOLDER = Path(__file__).parent / "devices"
+SOURCES = ("measured", "published", "datasheet", "derived")
+NUMBERS = {
+    "bandwidth_gb_s": "read or copied from memory, GB/s, as a kernel gets it",
+    "bf16_tflops": "rate of resident tiles in bfloat16, TFLOP/s, without their start",
+    "fp8_tflops": "in float8",
+    "int8_tflops": "in int8",
+    "fp4_tflops": "in 4 bits",
+    "fp32_tflops": "in exact float32",
+    "sustained_share": "of the rate of tiles that large products keep up",
+    "start_us": "a product in a graph, besides its tiles and bytes",
+    "narrow_start_us": "a product for few rows, besides its weights",
+    "narrow_share": "of the bandwidth that it reads weights at",
+    "attention_share": "of the bfloat16 rate, where its blocks fill the device",
+    "pass_start_us": "a pass over rows in a graph, besides its bytes",
+    "overlap_share": "of the sum of launches for few rows that a chain of them takes",
+    "widen_int8_g_s": "int8 or fp8 weights that few-row products widen, 10^9 a second",
+    "widen_int4_g_s": "int4 weights",
+    "frame_us": "host time around a frame's and a chunk's launches",
+    "context_gb": "memory of the CUDA context and its libraries",
+}
+OPTIONAL = ("fp8_tflops", "int8_tflops", "fp4_tflops")
+"""What not every device multiplies."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A value, where it is from, in words, and the share that it may be wrong by."""
+
+    value: float
+    source: str
+    words: str
+    within: float
+
+    def scaled(self, factor: float) -> Number:
+        """Times a factor."""
+        return replace(self, value=self.value * factor)
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A power mode: watts of the module, and shares of clock, memory clock and multiprocessors."""
+
+    watts: float
+    clock: float = 1.0
+    memory: float = 1.0
+    sms: float = 1.0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A product [m, k] x [k, n] that was measured: microseconds in a graph, weights not in cache."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    us: float
+
+
+@dataclass(frozen=True)
+class Device:
+    """numbers: by the names of NUMBERS. unified: memory is the host's. fast_memory: stacked memory, see
+    engine.stages.precision. gemm: products that were measured, which correct the model near their shapes."""
+
+    name: str
+    title: str
+    sms: int
+    memory_gb: float
+    unified: bool
+    fast_memory: bool
+    capability: int
+    watts: float
+    numbers: Mapping[str, Number]
+    modes: Mapping[str, Mode] = field(default_factory=dict)
+    mode: str = ""
+    gemm: tuple[Shape, ...] = ()
+
+    def value(self, name: str) -> float:
+        """Of a number. Raises ValueError where the device has none."""
+        if name not in self.numbers:
+            raise ValueError(f"{self.title} has no {name}: {NUMBERS[name]}.")
+        return self.numbers[name].value
+
+    def rate(self, dtype: str) -> float:
+        """FLOP/s of resident tiles. Raises ValueError for a dtype that the device does not multiply."""
+        return 1e12 * self.value(f"{dtype}_tflops")
+
+    def in_mode(self, mode: str) -> Device:
+        """With the clocks of a power mode. Raises ValueError, naming them, for one that it does not have."""
+        if mode not in self.modes:
+            raise ValueError(
+                f"{self.title} has no power mode {mode!r}; it has {', '.join(self.modes) or 'none'}."
+            )
+        chosen, made = self.modes[mode], {}
+        for name, number in self.numbers.items():
+            factor = 1.0
+            if name.endswith("_tflops"):
+                factor = chosen.clock * chosen.sms
+            elif name == "bandwidth_gb_s":
+                factor = chosen.memory
+            elif name.endswith("start_us") and chosen.clock > 0:
+                factor = 1.0 / chosen.clock
+            made[name] = number.scaled(factor)
+        sms = max(1, round(self.sms * chosen.sms))
+        return replace(self, numbers=made, sms=sms, watts=chosen.watts, mode=mode, gemm=())
+
+
+def names() -> list[str]:
+    """Of the devices that there are files of."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def load(name: str) -> Device:
+    """A device by name, `NAME:MODE` for a power mode, or the path of a file.
+
+    Raises ValueError, in one sentence, for a name that there is not and for a file that is not one.
+    """
+    base, _, mode = name.partition(":") if not Path(name).is_file() else (name, "", "")
+    path = Path(base) if Path(base).is_file() else FOLDER / f"{base}.yaml"
+    if not path.is_file():
+        raise ValueError(f"no device {base!r}; there are {', '.join(names())}, or give a file.")
+    device = read(yaml.safe_load(path.read_text()), str(path))
+    return device.in_mode(mode) if mode else device
+
+
+def read(data: Any, where: str) -> Device:
+    """From what a file holds. Raises ValueError naming the file and what is wrong."""
+    if not isinstance(data, dict):
+        raise ValueError(f"{where} is no device file: it must be a mapping.")
+    try:
+        numbers = {name: _number(name, given, where) for name, given in data["numbers"].items()}
+        missing = NUMBERS.keys() - numbers.keys() - set(OPTIONAL)
+        if missing:
+            raise ValueError(f"{where} lacks {', '.join(sorted(missing))}.")
+        return Device(
+            name=str(data["name"]),
+            title=str(data["title"]),
+            sms=int(data["sms"]),
+            memory_gb=float(data["memory_gb"]),
+            unified=bool(data["unified"]),
+            fast_memory=bool(data["fast_memory"]),
+            capability=int(data["capability"]),
+            watts=float(data["watts"]),
+            numbers=numbers,
+            modes={str(name): Mode(**given) for name, given in (data.get("modes") or {}).items()},
+            gemm=tuple(Shape(*given) for given in data.get("gemm") or ()),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{where} is no device file: {error!r}.") from error
+
+
+def _number(name: str, given: Any, where: str) -> Number:
+    if name not in NUMBERS:
+        raise ValueError(f"{where} has the number {name}, which is not known; use {', '.join(NUMBERS)}.")
+    number = Number(float(given["value"]), str(given["source"]), str(given["from"]), float(given["within"]))
+    if number.source not in SOURCES or number.value <= 0 or not 0 <= number.within < 1:
+        raise ValueError(
+            f"{where}: {name} is {number.value} from {number.source!r} within {number.within}; give a "
+            f"positive number, one of {', '.join(SOURCES)}, and a share below 1."
+        )
+    return number
+
+
+def named_like(gpu: str) -> str | None:
+    """The device file of a GPU by the name that CUDA gives it; None if there is none.
+
+    Of Jetsons, whose name does not say which, none: their power mode is not in it, either.
+    """
+    words = set(gpu.replace("-", " ").split())
+    for name in names():
+        word = name.split("-")[-1].upper()
+        if (
+            not name.startswith(("orin", "thor"))
+            and word in words
+            and "Laptop" not in words
+            and "D" not in words
+        ):
+            return name
+    return None

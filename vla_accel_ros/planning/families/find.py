@@ -1,0 +1,33 @@
+"""Which family a model's sizes are of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.openvla.config import OpenVLAConfig
+from vla_accel_ros.models.smolvla.config import SmolVLAConfig
+from vla_accel_ros.planning.families import openvla, pi, smolvla
+from vla_accel_ros.planning.families.work import Stages, Work
+
+Sizes = PiConfig | OpenVLAConfig | SmolVLAConfig
+FAMILIES: dict[type, Any] = {PiConfig: pi, OpenVLAConfig: openvla, SmolVLAConfig: smolvla}
+
+
+def operations(sizes: Sizes, work: Work) -> Stages:
+    """Of every stage. Raises ValueError for a family that is not described."""
+    found: Stages = _family(sizes).stages(sizes, work)
+    return found
+
+
+def weight_bytes(sizes: Sizes) -> int:
+    """Of the parameters, as they are loaded in bfloat16. Raises ValueError as operations."""
+    return int(_family(sizes).weight_bytes(sizes))
+
+
+def _family(sizes: Sizes) -> Any:
+    if type(sizes) not in FAMILIES:
+        raise ValueError(
+            f"nothing is known of the stages of a {getattr(sizes, 'kind', type(sizes).__name__)}."
+        )
+    return FAMILIES[type(sizes)]

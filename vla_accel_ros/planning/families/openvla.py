@@ -1,0 +1,69 @@
+"""OpenVLA: two image towers in plain torch, captured; a Llama stack that acts and speaks by tokens.
+
+`prefill` is one packed forward of a frame (engine.stages.packed_forward); `decode` one of the tokens after
+it. With the drafts of the last frame all tokens of an action are verified in the prefill; one after another
+there are seven decodes.
+"""
+
+from __future__ import annotations
+
+from vla_accel_ros.models.config import VisionConfig
+from vla_accel_ros.models.openvla.config import OpenVLAConfig
+from vla_accel_ros.planning.families.stacks import decoder_layers, decoder_parameters, patches, tower_layers
+from vla_accel_ros.planning.families.work import Stages, Work
+from vla_accel_ros.planning.operations import Op, one_pass, product
+
+ACTION_TOKENS = 7
+ROUND = 16
+"""Rows of a segment are padded to a multiple of this."""
+
+
+def stages(config: OpenVLAConfig, work: Work) -> Stages:
+    """Of one frame of each of work.batch robots; work.views and work.steps are not used."""
+    g, d = config.prefix, work.dtypes("prefill")
+    images, everywhere = work.batch, work.precision.startswith("all-")
+    rows = -(-(config.dino.tokens + work.prompt + ACTION_TOKENS - 1) // ROUND) * ROUND
+    features = config.features
+    encode: list[Op] = []
+    for tower, extra, passes in ((config.dino, 1 + config.registers, 8), (config.siglip, 0, 6)):
+        tokens = tower.tokens + extra
+        encode += patches(tower, images, "bf16")
+        encode += tower_layers(tower, tower.depth - 1, images, tokens, work.dtypes("encode"), passes, 1)
+        encode.append(one_pass("gelu", tower.depth - 1, images * tokens, tower.mlp, tower.mlp))
+    seen = images * config.dino.tokens
+    encode += [
+        product("projector", 1, seen, 4 * features, features),
+        one_pass("gelu", 2, seen, 4 * features, 4 * features),
+        product("projector", 1, seen, g.width, 4 * features),
+        product("projector", 1, seen, g.width, g.width),
+    ]
+    after = d if everywhere else work.dtypes("decode")
+    return {
+        "encode": tuple(encode),
+        "prefill": (
+            *decoder_layers(g, g.depth, rows, rows, d, work.batch, everywhere),
+            product("head", 1, work.batch * ACTION_TOKENS, config.vocab, g.width),
+        ),
+        "denoise": (),
+        "decode": (
+            *decoder_layers(g, g.depth, 1, rows, after, work.batch, everywhere=True),
+            product("head", 1, work.batch, config.vocab, g.width),
+        ),
+    }
+
+
+def weight_bytes(config: OpenVLAConfig) -> int:
+    """Of the parameters, all of them in bfloat16."""
+    g, features = config.prefix, config.features
+    numbers = _tower(config.dino, config.registers) + _tower(config.siglip, None)
+    numbers += 4 * features * (features + 1) + g.width * (4 * features + 1) + g.width * (g.width + 1)
+    numbers += g.depth * (decoder_parameters(g) + 2 * g.width) + g.width + 2 * config.vocab * g.width
+    return 2 * numbers
+
+
+def _tower(v: VisionConfig, registers: int | None) -> int:
+    layer = 4 * (v.width**2 + v.width) + 2 * v.width * v.mlp + v.mlp + v.width + 4 * v.width
+    extra = 0 if registers is None else 1 + registers
+    scales = 0 if registers is None else 2 * v.width
+    embeddings = 3 * v.patch**2 * v.width + v.width + (v.tokens + extra) * v.width
+    return (v.depth - 1) * (layer + scales) + embeddings

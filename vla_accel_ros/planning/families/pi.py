@@ -1,0 +1,108 @@
+"""pi0 and pi0.5: SigLIP, a prefix stack, an action expert for every step; text by the prefix stack.
+
+As engine.stages has them captured: encode and prefill are products with one pass between two, whose last
+layer has keys and values alone; a few dozen rows of denoising go by five launches a layer, more of them by
+products with passes.
+"""
+
+from __future__ import annotations
+
+from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.planning.families.stacks import (
+    decoder_layers,
+    decoder_parameters,
+    narrow_layers,
+    patches,
+    tower_layers,
+    vision_parameters,
+)
+from vla_accel_ros.planning.families.work import Stages, Work
+from vla_accel_ros.planning.operations import Kind, Op, one_pass, product
+
+MOST_NARROW = 128
+"""Rows from which on denoising goes by products with passes (engine.stages.denoise.wide)."""
+
+
+def stages(config: PiConfig, work: Work) -> Stages:
+    """Of one frame and one chunk of each of work.batch robots; decode: of one token each."""
+    return {
+        "encode": tuple(_encode(config, work)),
+        "prefill": tuple(_prefill(config, work)),
+        "denoise": tuple(_denoise(config, work)),
+        "decode": tuple(_decode(config, work)),
+    }
+
+
+def _encode(config: PiConfig, work: Work) -> list[Op]:
+    v, images = config.vision, work.views * work.batch
+    return [
+        *patches(v, images),
+        *tower_layers(v, v.depth, images, v.tokens, work.dtypes("encode"), passes=2, joined=1),
+        one_pass("norm", 1, images * v.tokens, v.width, v.width),
+        product("projector", 1, images * v.tokens, config.prefix.width, v.width),
+    ]
+
+
+def _prefill(config: PiConfig, work: Work) -> list[Op]:
+    g, d = config.prefix, work.dtypes("prefill")
+    rows = work.views * config.vision.tokens + min(work.bucket, config.max_prompt)
+    kv = 2 * g.kv_heads * g.head_dim
+    everywhere = work.precision.startswith("all-")
+    many = work.batch * rows
+    return [
+        one_pass("embed", 2, many, g.width, g.width),
+        *decoder_layers(g, g.depth - 1, rows, rows, d, work.batch, everywhere),
+        one_pass("norm", 1, many, g.width, g.width),
+        product("last k, v", 1, many, kv, g.width, d.weights, d.compute),
+        one_pass("place", 1, many, kv, kv),
+    ]
+
+
+def _denoise(config: PiConfig, work: Work) -> list[Op]:
+    g, pi0, d = config.expert, config.kind == "pi0", work.dtypes("denoise")
+    tokens = (work.chunk or config.horizon) + pi0
+    keys = work.views * config.vision.tokens + work.prompt + tokens
+    many = work.batch * tokens
+    if many <= MOST_NARROW:
+        layers = narrow_layers(g, g.depth, tokens, keys, d, work.batch)
+        ends_kind = Kind.NARROW
+    else:
+        layers, ends_kind = (
+            decoder_layers(g, g.depth, tokens, keys, work.dtypes("wide"), work.batch),
+            Kind.DENSE,
+        )
+        layers = [op for op in layers if op.name != "place"]
+    ends = [
+        product("action in", 1, many, g.width, config.action_dim, "fp32", kind=ends_kind),
+        product("action out", 1, many, config.action_dim, g.width, "fp32", kind=ends_kind),
+    ]
+    if pi0:
+        ends.append(product("time", 1, many, g.width, g.width, kind=ends_kind))
+    return [op.times(work.steps) for op in (*layers, *ends)]
+
+
+def _decode(config: PiConfig, work: Work) -> list[Op]:
+    g, d = config.prefix, work.dtypes("decode")
+    keys = work.views * config.vision.tokens + work.prompt + 1
+    return [
+        *decoder_layers(g, g.depth, 1, keys, d, work.batch, everywhere=True),
+        one_pass("norm", 1, work.batch, g.width, g.width),
+        product("head", 1, work.batch, config.vocab, g.width),
+    ]
+
+
+def weight_bytes(config: PiConfig) -> int:
+    """Of the parameters as they are loaded in bfloat16: what openpi leaves in float32 is in float32."""
+    p, e, v = config.prefix, config.expert, config.vision
+    embeddings, vision = vision_parameters(v)
+    half = vision + (v.width + 1) * p.width + config.vocab * p.width
+    half += p.depth * decoder_parameters(p) + e.depth * decoder_parameters(e)
+    norms = (2 * p.depth + 1) * p.width
+    ends = (config.action_dim + 1) * e.width + (e.width + 1) * config.action_dim
+    if config.kind == "pi05":
+        norms += (2 * e.depth + 1) * 3 * e.width * (e.width + 1)
+        ends += 2 * e.width * (e.width + 1)
+    else:
+        norms += (2 * e.depth + 1) * e.width
+        ends += (config.state_dim + 1) * e.width + (2 * e.width + 1) * e.width + (e.width + 1) * e.width
+    return 2 * half + 4 * (embeddings + norms + ends)

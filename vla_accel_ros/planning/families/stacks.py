@@ -1,0 +1,101 @@
+"""Layers that families share, as launches: decoder stacks between passes, image towers in plain torch.
+
+A captured stack has one matrix for query, key and value and one for gate and up; attention's output product
+stays bfloat16 in fewer bits, because the blocks that make its rows do not know a row's largest value.
+"""
+
+from __future__ import annotations
+
+from vla_accel_ros.models.config import GemmaConfig, VisionConfig
+from vla_accel_ros.planning.families.work import EXACT, Dtypes
+from vla_accel_ros.planning.operations import Kind, Op, attention, one_pass, product
+
+
+def decoder_layers(
+    g: GemmaConfig,
+    layers: int,
+    rows: int,
+    keys: int,
+    d: Dtypes = EXACT,
+    batch: int = 1,
+    everywhere: bool = False,
+) -> list[Op]:
+    """`layers` fused layers of batch * rows tokens, each of which looks at `keys` keys.
+
+    everywhere: attention's output product has fewer bits, too.
+    """
+    many, heads = batch * rows, g.heads * g.head_dim
+    qkv = heads + 2 * g.kv_heads * g.head_dim
+    o = d if everywhere else EXACT
+    return [
+        one_pass("norm", 2 * layers, many, g.width, g.width),
+        product("qkv", layers, many, qkv, g.width, d.weights, d.compute),
+        one_pass("place", layers, many, qkv, qkv),
+        attention("attention", layers, rows, keys, g.heads, g.kv_heads, g.head_dim, batch),
+        product("o", layers, many, g.width, heads, o.weights, o.compute),
+        product("gate and up", layers, many, 2 * g.mlp, g.width, d.weights, d.compute),
+        one_pass("activation", layers, many, 2 * g.mlp, g.mlp),
+        product("down", layers, many, g.width, g.mlp, d.weights, d.compute),
+    ]
+
+
+def narrow_layers(
+    g: GemmaConfig, layers: int, rows: int, keys: int, d: Dtypes = EXACT, batch: int = 1
+) -> list[Op]:
+    """Five launches a layer, made for a few dozen rows; norms and activations are within them."""
+    many, heads = batch * rows, g.heads * g.head_dim
+    qkv = heads + 2 * g.kv_heads * g.head_dim
+
+    def narrow(name: str, columns: int, inner: int) -> Op:
+        return product(name, layers, many, columns, inner, d.weights, d.compute, Kind.NARROW)
+
+    return [
+        narrow("qkv", qkv, g.width),
+        attention("attention", layers, rows, keys, g.heads, g.kv_heads, g.head_dim, batch),
+        narrow("o", g.width, heads),
+        narrow("gate and up", 2 * g.mlp, g.width),
+        narrow("down", g.width, g.mlp),
+    ]
+
+
+def tower_layers(
+    v: VisionConfig, layers: int, images: int, tokens: int, d: Dtypes, passes: int, joined: int
+) -> list[Op]:
+    """Layers of an image encoder of `images` x `tokens` rows.
+
+    passes: over the rows in a layer, of the tower's width. joined: matrices that query, key and value are: 1
+    or 3.
+    """
+    rows = images * tokens
+    return [
+        one_pass("norms and sums", passes * layers, rows, v.width, v.width),
+        product("qkv", joined * layers, rows, 3 * v.width // joined, v.width, d.weights, d.compute),
+        attention("attention", layers, tokens, tokens, v.heads, v.heads, v.width // v.heads, images),
+        product("o", layers, rows, v.width, v.width),
+        product("fc1", layers, rows, v.mlp, v.width, d.weights, d.compute),
+        product("fc2", layers, rows, v.width, v.mlp, d.weights, d.compute),
+    ]
+
+
+def patches(v: VisionConfig, images: int, compute: str = "fp32") -> list[Op]:
+    """From pixels to rows: cut, multiplied, positions added."""
+    rows, cut = images * v.tokens, 3 * v.patch**2
+    return [
+        one_pass("cut", 1, rows, cut, cut, itemsize=2.5),
+        product("patches", 1, rows, v.width, cut, compute),
+        one_pass("positions", 1, rows, 2 * v.width, v.width, itemsize=3.0),
+    ]
+
+
+def vision_parameters(v: VisionConfig, layers: int | None = None) -> tuple[int, int]:
+    """Numbers of a SigLIP encoder, of its embeddings and of all else, the last norm with it."""
+    depth = v.depth if layers is None else layers
+    layer = 4 * (v.width**2 + v.width) + 2 * v.width * v.mlp + v.mlp + v.width + 4 * v.width
+    embeddings = 3 * v.patch**2 * v.width + v.width + v.tokens * v.width
+    return embeddings, depth * layer + 2 * v.width
+
+
+def decoder_parameters(g: GemmaConfig) -> int:
+    """Numbers in the matrices of a decoder stack's layer."""
+    heads, kv = g.heads * g.head_dim, g.kv_heads * g.head_dim
+    return g.width * (2 * heads + 2 * kv) + 3 * g.width * g.mlp

@@ -1,0 +1,54 @@
+"""Robots on one engine, by the curves of batches: how many chunks a second it can make, and for whom.
+
+Frames are computed one by one as they are due, because arithmetic hardly batches; chunks share denoising
+steps. A queue that is filled to the last place is late: BUSY is the share of the device at which the 99th
+percentile was still in time on an H200 (bench/results/fleet.json).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from vla_accel_ros.planning.device import Device
+from vla_accel_ros.planning.families.find import Sizes
+from vla_accel_ros.planning.families.work import Work
+from vla_accel_ros.planning.plan import Plan, make_plan
+
+BATCHES = (1, 2, 4, 8, 16)
+BUSY = 0.75
+
+
+@dataclass(frozen=True)
+class FleetPlan:
+    """curve: seconds of frames, and of chunks, by how many are computed together. chunks_hz: that the engine
+    makes, when it does nothing else, with `together` chunks in a step. robots: whose rate it can promise."""
+
+    curve: dict[int, tuple[float, float]]
+    together: int
+    chunks_hz: float
+    robots: int
+    load: float
+    memory_gb: float
+
+
+def plan_fleet(sizes: Sizes, device: Device, work: Work, robots: int, rate_hz: float) -> FleetPlan:
+    """Robots that want rate_hz chunks a second each, every one from a frame of its own.
+
+    Raises ValueError for no robots or no rate.
+    """
+    if robots < 1 or rate_hz <= 0:
+        raise ValueError(f"{robots} robots at {rate_hz} Hz: give at least one, and a rate above 0.")
+    plans = {batch: make_plan(sizes, device, replace(work, batch=batch)) for batch in BATCHES}
+    frame = plans[1].frame[0]
+    seconds = {batch: frame + plan.action[0] / batch for batch, plan in plans.items()}
+    together = min((batch for batch in BATCHES if batch <= robots), key=lambda batch: seconds[batch])
+    chunks_hz = 1.0 / seconds[together]
+    seated: Plan = make_plan(sizes, device, replace(work, batch=1), slots=5 + robots, seats=together)
+    return FleetPlan(
+        curve={batch: (plan.frame[0], plan.action[0]) for batch, plan in plans.items()},
+        together=together,
+        chunks_hz=chunks_hz,
+        robots=int(BUSY * chunks_hz / rate_hz),
+        load=robots * rate_hz / chunks_hz,
+        memory_gb=seated.memory.total / 1e9,
+    )

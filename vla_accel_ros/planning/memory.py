@@ -1,0 +1,148 @@
+"""What a model holds on a device: weights, copies, keys and values, buffers, frames, context.
+
+Weights are the parameters' bytes, exactly; copies are what folding and fewer bits add to them
+(models.pi.folding, models.layers.quantized), exactly; keys and values are the pool. Buffers are those of the
+captured stages, sized as the stages size them; what libraries take for themselves is estimated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
+from vla_accel_ros.models.openvla.config import OpenVLAConfig
+from vla_accel_ros.models.smolvla.config import SmolVLAConfig
+from vla_accel_ros.planning.device import Device
+from vla_accel_ros.planning.families.find import Sizes, weight_bytes
+from vla_accel_ros.planning.families.work import Work
+
+GROUP = 64
+"""Columns that share a scale in int4."""
+FRAME = (480, 640)
+"""Height and width of a camera's image where nobody says."""
+WORKSPACE = {True: 96 << 20, False: 32 << 20}
+"""Work spaces of cuBLAS for the streams that have graphs, on Hopper and later and before: its defaults, for
+three streams."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes. weights and copies and kv are exact, buffers and frames follow the stages, workspace and context
+    are estimates."""
+
+    weights: int
+    copies: int
+    kv: int
+    buffers: int
+    frames: int
+    workspace: int
+    context: int
+
+    @property
+    def allocated(self) -> int:
+        """What the framework's allocator holds: all but the context."""
+        return self.total - self.context
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(vars(self).values())
+
+
+def memory(
+    sizes: Sizes, work: Work, device: Device, slots: int = 5, frame: tuple[int, int] = FRAME, seats: int = 0
+) -> Memory:
+    """With a pool of so many slots. frame: height and width of images. seats: of staggered chunks."""
+    pixels = 0 if device.unified else work.views * work.batch * 3 * frame[0] * frame[1]
+    return Memory(
+        weights=weight_bytes(sizes),
+        copies=copies(sizes, work),
+        kv=kv_bytes(sizes, slots),
+        buffers=_buffers(sizes, work, slots, seats),
+        frames=pixels,
+        workspace=WORKSPACE[device.capability >= 90],
+        context=round(1e9 * device.value("context_gb")),
+    )
+
+
+def kv_bytes(sizes: Sizes, slots: int) -> int:
+    """Of a pool."""
+    g = sizes.prefix
+    return slots * 2 * g.depth * g.kv_heads * sizes.max_tokens * g.head_dim * 2
+
+
+def copies(sizes: Sizes, work: Work) -> int:
+    """Of pi0 and pi0.5: folded matrices of pi0's expert, and what has fewer bits beside the exact."""
+    if not isinstance(sizes, PiConfig) or work.precision.startswith("all-"):
+        return 0
+    e, p, v = sizes.expert, sizes.prefix, sizes.vision
+    made = 0
+    if sizes.kind == "pi0":
+        made += 2 * e.depth * e.width * (_qkv(e) + 2 * e.mlp)
+    if work.precision == "fp8":
+        made += p.depth * sum(_small(*m, "fp8") for m in _matrices(p, with_o=False))
+    if work.dtypes("encode").weights == "fp8":
+        layer = ((3 * v.width, v.width), (v.mlp, v.width), (v.width, v.mlp))
+        made += v.depth * sum(_small(*m, "fp8") for m in layer)
+    denoise = work.dtypes("denoise").weights
+    if denoise != "bf16":
+        made += e.depth * sum(_small(*m, denoise) for m in _matrices(e, with_o=True))
+    return made
+
+
+def _qkv(g: GemmaConfig) -> int:
+    return (g.heads + 2 * g.kv_heads) * g.head_dim
+
+
+def _matrices(g: GemmaConfig, with_o: bool) -> list[tuple[int, int]]:
+    made = [(_qkv(g), g.width), (2 * g.mlp, g.width), (g.width, g.mlp)]
+    return [*made, (g.width, g.heads * g.head_dim)] if with_o else made
+
+
+def _small(rows: int, columns: int, kind: str) -> int:
+    if kind == "int4":
+        groups = -(-columns // GROUP)
+        return rows * groups * (GROUP // 2 + 4)
+    return rows * (columns + 4)
+
+
+def _buffers(sizes: Sizes, work: Work, slots: int, seats: int) -> int:
+    if isinstance(sizes, PiConfig):
+        return _pi_buffers(sizes, work, slots, seats)
+    if isinstance(sizes, OpenVLAConfig):
+        rows, g = sizes.max_tokens + 16, sizes.prefix
+        stack = 2 * rows * (3 * g.width + 2 * _qkv(g) + 3 * g.mlp)
+        towers = sum(_plain_tower(v, 1) for v in (sizes.dino, sizes.siglip))
+        return stack + max(towers, 0) + 2 * slots * sizes.max_tokens * g.width
+    return _smolvla_buffers(sizes, work)
+
+
+def _pi_buffers(sizes: PiConfig, work: Work, slots: int, seats: int) -> int:
+    g, e, v = sizes.prefix, sizes.expert, sizes.vision
+    attended, kv = g.heads * g.head_dim, 2 * g.kv_heads * g.head_dim
+    rows = work.batch * sizes.max_tokens
+    chain = 2 * rows * (2 * g.width + 3 * attended + 2 * kv + 3 * g.mlp + 2 * g.width)
+    patches = work.views * work.batch * v.tokens
+    encode = patches * (4 * 3 * v.patch**2 + 4 * v.width + 2 * (g.width + 6 * v.width + v.mlp))
+    kept = 2 * slots * (len(sizes.image_names) * v.tokens + 1) * g.width
+    chunks = work.batch + seats
+    tokens = chunks * ((work.chunk or sizes.horizon) + 1)
+    denoise = tokens * (2 * (3 * e.width + e.mlp + 2 * _qkv(e)) + 4 * 6 * sizes.action_dim)
+    if seats or work.batch > 2:
+        denoise += 2 * tokens * (2 * e.mlp + 4 * e.width)
+    tables = 4 * work.steps * e.depth * (8 * e.width + _qkv(e) + 2 * e.mlp) if sizes.kind == "pi05" else 0
+    return chain + encode + kept + denoise + tables
+
+
+def _plain_tower(v: VisionConfig, images: int) -> int:
+    """Temporaries of a layer in plain torch, which a graph keeps."""
+    rows = images * v.tokens
+    return rows * (2 * (8 * v.width + 2 * v.mlp) + 4 * 3 * v.patch**2)
+
+
+def _smolvla_buffers(sizes: SmolVLAConfig, work: Work) -> int:
+    g, rows = sizes.prefix, sizes.max_tokens
+    stack = rows * (2 * (6 * g.width + 3 * g.mlp) + 4 * 4 * g.width) + 4 * 4 * g.heads * rows * rows
+    pixels = 4 * 3 * len(sizes.image_names) * sizes.vision.image_size**2
+    step = 4 * 4 * sizes.expert.heads * sizes.horizon * (rows + sizes.horizon)
+    return _plain_tower(sizes.vision, work.views) + stack + 2 * pixels + step + kv_bytes(sizes, 1)

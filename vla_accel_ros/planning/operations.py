@@ -1,0 +1,104 @@
+"""What one launch computes and moves: the unit in which stages are described and priced.
+
+Bytes are those that cross the device's memory if nothing stays in a cache: weights, what is read, what is
+written. Rows are tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+BYTES = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 4 / 64, "fp4": 0.5 + 1 / 16}
+"""Of a number, with its share of a group's scale."""
+
+
+class Kind(str, Enum):
+    """Which launch computes it, for they do not cost the same.
+
+    DENSE: a product in tiles, cuBLAS or like it. NARROW: a product for a few dozen rows, which reads weights
+    by all processors at once. ATTENTION. PASS: one pass over rows (a norm, an activation).
+    """
+
+    DENSE = "dense"
+    NARROW = "narrow"
+    ATTENTION = "attention"
+    PASS = "pass"
+
+
+@dataclass(frozen=True)
+class Op:
+    """`count` launches of one shape.
+
+    A product: rows x inner times inner x columns, weights of dtype `weights` [inner, columns], multiplied in
+    dtype `compute`. An attention: `rows` query rows of all heads together, `inner` keys for each, `columns`
+    numbers in a head; weight_bytes are keys and values. A pass: moved_bytes alone.
+    """
+
+    name: str
+    kind: Kind
+    count: int
+    rows: int = 0
+    columns: int = 0
+    inner: int = 0
+    weights: str = "bf16"
+    compute: str = "bf16"
+    weight_bytes: float = 0.0
+    moved_bytes: float = 0.0
+
+    @property
+    def flops(self) -> float:
+        """Of one launch: two for a multiplication and an addition."""
+        factor = {Kind.ATTENTION: 4.0, Kind.PASS: 0.0}.get(self.kind, 2.0)
+        return factor * self.rows * self.columns * self.inner
+
+    @property
+    def bytes(self) -> float:
+        """Of one launch."""
+        return self.weight_bytes + self.moved_bytes
+
+    def times(self, count: int) -> Op:
+        """So many times as often."""
+        return replace(self, count=self.count * count)
+
+
+def product(
+    name: str,
+    count: int,
+    rows: int,
+    columns: int,
+    inner: int,
+    weights: str = "bf16",
+    compute: str | None = None,
+    kind: Kind = Kind.DENSE,
+) -> Op:
+    """rows x inner times inner x columns. compute: None = in the dtype of the weights."""
+    used = compute or weights
+    moved = rows * inner * BYTES[used] + rows * columns * (4.0 if used == "fp32" else 2.0)
+    read = BYTES[weights] * columns * inner
+    return Op(name, kind, count, rows, columns, inner, weights, used, read, moved)
+
+
+def attention(
+    name: str, count: int, rows: int, keys: int, heads: int, kv_heads: int, head: int, batch: int = 1
+) -> Op:
+    """Each of batch * rows tokens has `heads` queries of `head` numbers that look at `keys` keys."""
+    kv = 2.0 * 2.0 * batch * keys * kv_heads * head
+    moved = 2.0 * 2.0 * batch * rows * heads * head
+    return Op(name, Kind.ATTENTION, count, batch * rows * heads, head, keys, "bf16", "bf16", kv, moved)
+
+
+def one_pass(name: str, count: int, rows: int, read: int, written: int, itemsize: float = 2.0) -> Op:
+    """read and written: numbers of a row."""
+    return Op(name, Kind.PASS, count, rows, moved_bytes=itemsize * rows * (read + written))
+
+
+def total_flops(ops: Iterable[Op]) -> float:
+    """Of all."""
+    return sum(op.count * op.flops for op in ops)
+
+
+def total_launches(ops: Iterable[Op]) -> int:
+    """Of all."""
+    return sum(op.count for op in ops)

@@ -1,0 +1,130 @@
+"""The answer: times of the stages, of a frame's whole way, memory, power, and the rates that follow.
+
+A frame is encode and prefill; an action is a chunk by denoising, or, of a policy that acts by tokens, the
+decodes after its prefill. Rates that are promised are those of the slow end of what is predicted, and leave
+SPARE of the device for what is not in the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from vla_accel_ros.planning.cost import Time, total
+from vla_accel_ros.planning.device import Device
+from vla_accel_ros.planning.families.find import Sizes, operations
+from vla_accel_ros.planning.families.openvla import ACTION_TOKENS
+from vla_accel_ros.planning.families.work import STAGES, Work
+from vla_accel_ros.planning.memory import Memory, memory
+from vla_accel_ros.planning.operations import total_flops, total_launches
+
+SPARE = 0.1
+
+
+@dataclass(frozen=True)
+class Stage:
+    """time: of all its launches, one after another. bytes: read and written, no cache."""
+
+    time: Time
+    launches: int
+    flops: float
+    bytes: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """stages: of STAGES, those that the model has. shared: seconds of the device that a chunk takes among
+    others in staggered seats, None = chunks are computed one by one. Seconds come as predicted, at least and
+    at most."""
+
+    sizes: Sizes
+    device: Device
+    work: Work
+    stages: Mapping[str, Stage]
+    memory: Memory
+    shared: tuple[float, float, float] | None = None
+
+    @property
+    def frame(self) -> tuple[float, float, float]:
+        """Seconds of encode and prefill: as predicted, at least, at most."""
+        return self._sum(("encode", "prefill"))
+
+    @property
+    def action(self) -> tuple[float, float, float]:
+        """Seconds from a prefix to a chunk."""
+        if "denoise" in self.stages:
+            return self._sum(("denoise",))
+        a, b, c = self._sum(("decode",))
+        return (ACTION_TOKENS - 1) * a, (ACTION_TOKENS - 1) * b, (ACTION_TOKENS - 1) * c
+
+    @property
+    def chunk(self) -> tuple[float, float, float]:
+        """Seconds of the device that a chunk takes, alone or among others."""
+        return self.shared or self.action
+
+    @property
+    def token(self) -> float | None:
+        """Seconds of one token of text."""
+        return self._sum(("decode",))[0] if "decode" in self.stages else None
+
+    @property
+    def latency(self) -> tuple[float, float, float]:
+        """Seconds from an image in host memory to its chunk there, one after another."""
+        host = self.device.value("frame_us") / 1e6
+        within = host * self.device.numbers["frame_us"].within
+        spread = (host, host - within, host + within)
+        a, b, c = (sum(parts) for parts in zip(self.frame, self.action, spread))
+        return a, b, c
+
+    @property
+    def fits(self) -> bool:
+        """Whether the memory is enough."""
+        return self.memory.total <= 1e9 * self.device.memory_gb * (0.85 if self.device.unified else 1.0)
+
+    @property
+    def watts(self) -> float:
+        """The device's power class: what it takes at most in this mode."""
+        return self.device.watts
+
+    def action_hz(self, vision_hz: float) -> float:
+        """Chunks a second that can be promised beside so many frames a second; 0 if none can."""
+        left = 1.0 - SPARE - vision_hz * self.frame[2]
+        return max(0.0, left / self.chunk[2])
+
+    @property
+    def vision_hz(self) -> float:
+        """Frames a second that can be promised if each is acted on once."""
+        return (1.0 - SPARE) / (self.frame[2] + self.chunk[2])
+
+    def _sum(self, names: tuple[str, ...]) -> tuple[float, float, float]:
+        times = [self.stages[name].time for name in names if name in self.stages]
+        a, b, c = (sum(getattr(t, of) for t in times) / 1e6 for of in ("us", "low_us", "high_us"))
+        return a, b, c
+
+
+def make_plan(sizes: Sizes, device: Device, work: Work, slots: int = 5, seats: int = 0) -> Plan:
+    """Of a model on a device. slots: prefixes of the pool; seats: of staggered chunks, 0 = none.
+
+    Raises ValueError for a precision that the device does not multiply.
+    """
+    work = replace(work, fast_memory=device.fast_memory)
+    ops = operations(sizes, work)
+    for op in (op for name in STAGES for op in ops[name]):
+        device.rate(op.compute)
+    stages = {
+        name: Stage(
+            total(ops[name], device),
+            total_launches(ops[name]),
+            total_flops(ops[name]),
+            sum(op.count * op.bytes for op in ops[name]),
+        )
+        for name in STAGES
+        if ops[name]
+    }
+    held = memory(sizes, work, device, slots, seats=seats)
+    plan = Plan(sizes, device, work, stages, held)
+    if seats < 2 or "denoise" not in stages:
+        return plan
+    together = total(operations(sizes, replace(work, batch=seats))["denoise"], device)
+    each = 1e6 * seats
+    return replace(plan, shared=(together.us / each, together.low_us / each, together.high_us / each))

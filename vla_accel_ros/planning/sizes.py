@@ -1,0 +1,44 @@
+"""The sizes of a model by a family's name, or by the folder of a checkpoint.
+
+A folder of ours says its sizes in config.json, which is read here without torch; any other is described by
+models.checkpoints, which needs torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vla_accel_ros.models.config import PI0, PI05, PiConfig
+from vla_accel_ros.models.openvla.config import OPENVLA_7B, OpenVLAConfig
+from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
+from vla_accel_ros.planning.families.find import Sizes
+
+MODELS: dict[str, Sizes] = {"pi0": PI0, "pi05": PI05, "openvla": OPENVLA_7B, "smolvla": SMOLVLA}
+"""The published sizes of each family."""
+_READ: dict[str, Callable[[Any], Sizes]] = {
+    "openvla": OpenVLAConfig.from_json,
+    "smolvla": SmolVLAConfig.from_json,
+}
+KEY = "vla_accel_ros"
+
+
+def sizes_of(model: str | Path) -> Sizes:
+    """Of a name of MODELS or a folder. Raises ValueError, in one sentence, for what is neither."""
+    if str(model) in MODELS:
+        return MODELS[str(model)]
+    file = Path(model) / "config.json"
+    if not file.is_file():
+        raise ValueError(
+            f"{model} is no model: give one of {', '.join(MODELS)}, or the folder of a checkpoint."
+        )
+    data = json.loads(file.read_text()).get(KEY)
+    if isinstance(data, dict):
+        sizes = data.get("config", data)
+        return _READ.get(str(sizes.get("kind")), PiConfig.from_json)(sizes)
+    from vla_accel_ros.models.checkpoints.checkpoint import describe
+
+    config: Any = describe(model).config
+    return config

@@ -1,0 +1,103 @@
+"""Rates that somebody wants against a plan: what will be late, by how much, and which option mends it.
+
+Late is what does not go with the times as predicted; doubtful is what does not go at the slow end of the
+prediction. Options are tried, not guessed: each is a plan of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.planning.plan import Plan, make_plan
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Frames and chunks a second, tokens of text a second, and the age that a chunk may have [s]; None = any
+    age."""
+
+    vision_hz: float
+    action_hz: float
+    tokens_hz: float = 0.0
+    max_age_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """late, doubtful: a sentence for each rate; mends: options with which nothing is late."""
+
+    late: tuple[str, ...]
+    doubtful: tuple[str, ...]
+    mends: tuple[str, ...]
+    load: float
+
+    @property
+    def line(self) -> str:
+        """All of it in one line."""
+        if not self.late and not self.doubtful:
+            return f"the plan keeps the rates: {self.load:.0%} of the device"
+        said = "; ".join(self.late or self.doubtful)
+        mend = f"; it would with {' or '.join(self.mends)}" if self.mends else "; no single option mends it"
+        return f"{'late' if self.late else 'may be late'} by the plan: {said}{mend}"
+
+
+def judge(plan: Plan, wanted: Wanted) -> Verdict:
+    """The rates against the plan, and options if they are not kept."""
+    late, doubtful = _late(plan, wanted, 0), _late(plan, wanted, 2)
+    mends = _mends(plan, wanted, 0 if late else 2) if late or doubtful else ()
+    return Verdict(late, doubtful, mends, _load(plan, wanted, 0))
+
+
+def _load(plan: Plan, wanted: Wanted, which: int) -> float:
+    """Share of the device's time. which: 0 as predicted, 2 at most."""
+    text = wanted.tokens_hz * (plan.token or 0.0)
+    return wanted.vision_hz * plan.frame[which] + wanted.action_hz * plan.chunk[which] + text
+
+
+def _late(plan: Plan, wanted: Wanted, which: int) -> tuple[str, ...]:
+    said = []
+    load = _load(plan, wanted, which)
+    if load > 1.0:
+        frame, action = 1e3 * plan.frame[which], 1e3 * plan.chunk[which]
+        said.append(
+            f"{wanted.vision_hz:g} frames of {frame:.3g} ms and {wanted.action_hz:g} chunks of "
+            f"{action:.3g} ms a second are {load:.0%} of {plan.device.title}"
+        )
+    age = plan.latency[which]
+    if wanted.max_age_s is not None and age > wanted.max_age_s:
+        said.append(
+            f"a chunk is {1e3 * age:.3g} ms old when it comes, and may be {1e3 * wanted.max_age_s:.3g}"
+        )
+    if not plan.fits:
+        said.append(f"{plan.memory.total / 1e9:.1f} GB do not fit into {plan.device.memory_gb:g}")
+    return tuple(said)
+
+
+def _mends(plan: Plan, wanted: Wanted, which: int) -> tuple[str, ...]:
+    work, found = plan.work, []
+    tried = {}
+    if isinstance(plan.sizes, PiConfig):
+        for precision in ("fp8", "int8", "int4"):
+            if precision != work.precision:
+                tried[f"precision: {precision}"] = replace(work, precision=precision)
+    if "denoise" in plan.stages and work.steps > 5:
+        tried[f"denoise_steps: {work.steps // 2}"] = replace(work, steps=work.steps // 2)
+    if isinstance(plan.sizes, PiConfig) and plan.shared is None:
+        seated = make_plan(plan.sizes, plan.device, work, seats=work.steps)
+        if not _late(seated, wanted, which):
+            found.append(f"staggered: {work.steps}")
+    if work.views > 1:
+        tried[f"{work.views - 1} instead of {work.views} views"] = replace(work, views=work.views - 1)
+    for name, other in tried.items():
+        try:
+            better = make_plan(plan.sizes, plan.device, other)
+        except ValueError:
+            continue
+        if not _late(better, wanted, which):
+            found.append(name)
+    rate = min(plan.vision_hz, wanted.vision_hz, wanted.action_hz)
+    aged = wanted.max_age_s is not None and plan.latency[which] > wanted.max_age_s
+    if not aged and plan.fits and rate < max(wanted.vision_hz, wanted.action_hz):
+        found.append(f"vision and action at {rate:.1f} Hz")
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""`vla plan`: command and the text of a plan."""

@@ -1,0 +1,113 @@
+"""`vla plan`: what a model will take on a device that need not be there: times, memory, rates, mends.
+
+Everything follows from the model's sizes and the device's numbers (planning/), which --numbers prints with
+their sources. --robots answers for a fleet on one engine. --measure replaces the device's numbers by
+micro-benchmarks on the GPU of this machine and writes the file of it, to be kept or contributed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from vla_accel_ros.planning.device import Device, load, names
+from vla_accel_ros.planning.families.work import PRECISIONS, Work
+from vla_accel_ros.planning.fleet import plan_fleet
+from vla_accel_ros.planning.plan import make_plan
+from vla_accel_ros.planning.sizes import MODELS, sizes_of
+from vla_accel_ros.planning.verdict import Wanted, judge
+from vla_accel_ros.tools.options import subcommand
+from vla_accel_ros.tools.plan.text import as_json, fleet_text, numbers_text, plan_text
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand."""
+    parser = subcommand(subparsers, "plan", "predict times, memory and rates of a model on a device", run)
+    add = parser.add_argument
+    add("model", help=f"{', '.join(MODELS)}, or the folder of a checkpoint")
+    add("--device", default="h200", help=f"{', '.join(names())}, NAME:MODE for a power mode, or a file")
+    add("--views", type=int, default=2, help="cameras (default: %(default)s)")
+    add("--prompt", type=int, default=20, help="tokens of the prompt (default: %(default)s)")
+    add("--chunk", type=int, help="actions of a chunk (default: the model's)")
+    add("--steps", type=int, default=10, help="of the flow (default: %(default)s)")
+    add("--precision", choices=tuple(PRECISIONS), default="exact", help="all-*: as other engines have it")
+    add("--slots", type=int, default=5, help="prefixes that the pool holds (default: %(default)s)")
+    add("--vision-hz", type=float, default=10.0, help="frames a second (default: %(default)s)")
+    add("--action-hz", type=float, default=10.0, help="chunks a second (default: %(default)s)")
+    add("--max-age", type=float, metavar="S", help="age that a chunk may have")
+    add("--contract", type=Path, help="take cameras and the age of chunks from a contract")
+    add("--robots", type=int, metavar="N", help="a fleet of N robots on one engine, at --action-hz each")
+    add("--numbers", action="store_true", help="print the device's numbers with their sources, too")
+    add("--json", action="store_true", help="print everything as JSON")
+    add(
+        "--measure",
+        type=Path,
+        metavar="FILE",
+        help="measure this GPU for a minute, write FILE and plan with it",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print; status 0 if the rates are kept, 1 if something is late. Raises ValueError for a model, device or
+    option that there is not, RuntimeError for --measure without a CUDA device."""
+    sizes, device = sizes_of(arguments.model), load(arguments.device)
+    views, age = arguments.views, arguments.max_age
+    if arguments.contract is not None:
+        from vla_accel_ros.contract.contract import Contract
+
+        contract = Contract.load(arguments.contract)
+        views, age = len(contract.cameras), age or contract.chunk.max_age_s
+    if arguments.measure is not None:
+        device = measured(device, arguments.measure)
+    work = Work(views, arguments.prompt, arguments.steps, arguments.chunk, precision=arguments.precision)
+    plan = make_plan(sizes, device, work, arguments.slots)
+    wanted = Wanted(arguments.vision_hz, arguments.action_hz, max_age_s=age)
+    verdict = judge(plan, wanted)
+    fleet = None
+    if arguments.robots is not None:
+        fleet = plan_fleet(sizes, device, work, arguments.robots, arguments.action_hz)
+    if arguments.json:
+        print(json.dumps(as_json(plan, verdict, fleet), indent=1))
+    else:
+        print(plan_text(plan, wanted))
+        if fleet is not None:
+            print(fleet_text(fleet, arguments.robots, arguments.action_hz))
+        if arguments.numbers:
+            print(numbers_text(device))
+        print(verdict.line if fleet is None else fleet_line(fleet.robots, arguments.robots))
+    kept = not verdict.late if fleet is None else fleet.robots >= arguments.robots
+    return 0 if kept else 1
+
+
+def fleet_line(promised: int, wanted: int) -> str:
+    """Whether the robots are served."""
+    if promised >= wanted:
+        return f"the plan keeps the rates of {wanted} robots, and of {promised} at most"
+    engines = -(-wanted // max(promised, 1))
+    return f"late by the plan: {wanted} robots, of which it promises {promised}; give {engines} engines"
+
+
+def measured(base: Device, out: Path) -> Device:
+    """The GPU of this machine, and its file written. Raises RuntimeError without one."""
+    import torch
+
+    from vla_accel_ros.planning.measure import measure, shapes, to_yaml
+
+    if not torch.cuda.is_available():
+        raise RuntimeError("--measure needs a GPU, and torch sees no CUDA device here.")
+    name, where = torch.cuda.get_device_name(), torch.device("cuda")
+    major, minor = torch.cuda.get_device_capability()
+    dtypes = ["bf16", "int8", *(["fp8"] if (major, minor) >= (8, 9) else [])]
+    found = measure(base, where, shapes(MODELS.values(), (1, 2, 3), dtypes), say=print)
+    memory_gb = torch.cuda.get_device_properties(0).total_memory / 1e9
+    device = replace(
+        found, name=out.stem, title=name, memory_gb=round(memory_gb, 1), capability=10 * major + minor
+    )
+    note = (
+        f"Measured by vla plan --measure, torch {torch.__version__}; what is not is as in {base.name}.yaml."
+    )
+    out.write_text(to_yaml(device, name, note))
+    print(f"written: {out}")
+    return device

@@ -1,0 +1,79 @@
+"""A plan as a page of text, and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from vla_accel_ros.planning.device import NUMBERS, Device
+from vla_accel_ros.planning.fleet import FleetPlan
+from vla_accel_ros.planning.plan import Plan
+from vla_accel_ros.planning.verdict import Verdict, Wanted
+
+
+def plan_text(plan: Plan, wanted: Wanted) -> str:
+    """Stages, memory and rates."""
+    device, work = plan.device, plan.work
+    mode = f" in mode {device.mode}" if device.mode else ""
+    lines = [
+        f"{plan.sizes.kind} on {device.title}{mode}, {work.precision}: {work.views} views, "
+        f"{work.prompt} words, {work.steps} steps (predicted)",
+        f"{'':10}{'ms':>9}{'at least':>10}{'at most':>9}{'launches':>10}{'GFLOP':>9}{'GB':>8}  bound by",
+    ]
+    for name, stage in plan.stages.items():
+        t = stage.time
+        shown = "a token" if name == "decode" else name
+        lines.append(
+            f"{shown:10}{t.ms:9.2f}{t.low_us / 1e3:10.2f}{t.high_us / 1e3:9.2f}{stage.launches:10d}"
+            f"{stage.flops / 1e9:9.1f}{stage.bytes / 1e9:8.2f}  {t.bound}"
+        )
+    a, low, high = (1e3 * s for s in plan.latency)
+    lines.append(f"{'whole':10}{a:9.2f}{low:10.2f}{high:9.2f}  from images to actions, with the host's part")
+    m = plan.memory
+    parts = ", ".join(f"{name} {value / 1e9:.2f}" for name, value in asdict(m).items())
+    lines.append(f"memory    {m.total / 1e9:.2f} GB of {device.memory_gb:g}: {parts}")
+    lines.append(f"power     {plan.watts:g} W at most")
+    lines.append(
+        f"promised  {plan.vision_hz:.1f} Hz of frames and chunks; beside {wanted.vision_hz:g} Hz of frames "
+        f"{plan.action_hz(wanted.vision_hz):.1f} chunks a second"
+    )
+    return "\n".join(lines)
+
+
+def fleet_text(fleet: FleetPlan, robots: int, rate_hz: float) -> str:
+    """Batches and what an engine can serve."""
+    lines = ["together  " + "".join(f"{batch:9d}" for batch in fleet.curve)]
+    for index, name in enumerate(("frames ms", "chunks ms")):
+        lines.append(f"{name:10}" + "".join(f"{1e3 * times[index]:9.2f}" for times in fleet.curve.values()))
+    lines.append(
+        f"fleet     {fleet.chunks_hz:.0f} chunks a second with {fleet.together} in a step; {robots} robots "
+        f"at {rate_hz:g} Hz are {fleet.load:.0%} of it; {fleet.robots} robots can be promised; "
+        f"{fleet.memory_gb:.1f} GB"
+    )
+    return "\n".join(lines)
+
+
+def numbers_text(device: Device) -> str:
+    """The numbers behind it."""
+    lines = ["numbers"]
+    for name, n in device.numbers.items():
+        lines.append(f"  {name} {n.value:g} +- {n.within:.0%}, {n.source}: {n.words} ({NUMBERS[name]})")
+    return "\n".join(lines)
+
+
+def as_json(plan: Plan, verdict: Verdict, fleet: FleetPlan | None) -> dict[str, Any]:
+    """Everything, in seconds, bytes and watts."""
+    return {
+        "model": plan.sizes.kind,
+        "device": {"name": plan.device.name, "mode": plan.device.mode, "watts": plan.watts},
+        "work": asdict(plan.work),
+        "stages": {name: asdict(stage) for name, stage in plan.stages.items()},
+        "frame_s": plan.frame,
+        "action_s": plan.action,
+        "latency_s": plan.latency,
+        "memory_bytes": asdict(plan.memory),
+        "promised_hz": plan.vision_hz,
+        "verdict": {**asdict(verdict), "line": verdict.line},
+        "fleet": None if fleet is None else asdict(fleet),
+        "numbers": {name: asdict(number) for name, number in plan.device.numbers.items()},
+    }
