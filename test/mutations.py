@@ -75,6 +75,16 @@ MUTATIONS = (
         "sign of the Euler step", "        x = x + update", "        x = x - update", ("test_sampling.py",)
     ),
     Mutation(
+        "order of the multistep solver", "else Rate(0.5, 0.5)", "else Rate(0.5, 0.4)", ("test_sampling.py",)
+    ),
+    Mutation(
+        "a step extrapolates what guides it",
+        "            self._before[seat] = velocity\n",
+        "            self._before[seat] = found\n",
+        ("test_guided_stages.py",),
+        "staggered and plain",
+    ),
+    Mutation(
         "time of committed actions, captured",
         "times = time.expand(len(held)).masked_fill(held, 0.0)[None]",
         "times = time.expand(len(held))[None]",

@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README, PERFORMANCE, STAGGERED = "README.md", "docs/performance.md", "docs/staggered.md"
 FLEET_SIM, FLEET_DEMO = "docs/fleet_sim.md", "docs/fleet_demo.md"
 HIGH_RATE, TRACE, OFFLOAD = "docs/high_rate.md", "docs/trace.md", "docs/offload.md"
+SOLVERS = "docs/solvers.md"
 PLAN = "docs/plan.md"
 STREAMING, HORIZON, SCHEDULER = "docs/streaming.md", "docs/horizon.md", "docs/fleet_scheduler.md"
 OFFLOADED = {"pi0": ((27, 3), (14, 3), (4, 1), (2, 1)), "cogagent": ((63, 3), (53, 3), (32, 3))}
@@ -410,6 +411,28 @@ def horizons() -> Iterator[Claim]:
         yield HORIZON, f"| {row['condition']}, `{row['horizon']}` |", figures
 
 
+def solvers() -> Iterator[Claim]:
+    found = result("solvers")
+    errors, drafts = found["errors"], found["drafts"]
+    for row in errors["ways"]:
+        error, default = row["error"], row["to_default"]
+        figures = [None, error["median"], error["p95"], error["most"], default["median"], default["p95"]]
+        yield SOLVERS, f"| {row['way']} |", figures + ([row["ms"]["p50"]] if row["ms"] else [])
+    known, samples = errors["reference_to_half"], errors["two_samples"]
+    figures = [known["median"], None, known["p95"], samples["median"], None, samples["p95"]]
+    yield SOLVERS, "The reference is", figures
+    for row in found["success"]["rows"]:
+        each = row["conditions"].values()
+        figures = [number for one in each for number in (one["won"], one["n"])]
+        figures += [100 * bound for bound in row["interval_95"]]
+        for name in ("time_s", "jerk"):
+            figures += [row[name]["median"], *row[name]["interval_95"]]
+        yield SOLVERS, f"| episodes by {row['way']} |", figures
+    for row in drafts["rows"]:
+        figures = [row["accepted_steps"], 100 * row["accepted_whole"], row["forwards"]]
+        yield SOLVERS, f"| {row['tolerance']:g} |", [*figures, row["error"]["median"], row["error"]["p95"]]
+
+
 def fleet() -> Iterator[Claim]:
     found = result("fleet_sim")
     tops = [(row["workload"], row["load"]) for row in found["table_2"] if row["against"] == "fifo"]
@@ -497,6 +520,7 @@ PARTS = (
     chunks_together,
     timeline,
     horizons,
+    solvers,
 )
 CLAIMS = [claim for part in PARTS for claim in part()]
 

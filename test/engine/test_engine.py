@@ -272,6 +272,8 @@ def test_arguments_are_checked(engine: Engine, policy: Policy) -> None:
         Engine(policy, steps=0)
     with pytest.raises(ValueError, match="time_rule is 'exact'"):
         Engine(policy, time_rule="exact")
+    with pytest.raises(ValueError, match=r"solver is 'heun'; use one of \('euler', 'ab2'\)"):
+        Engine(policy, solver="heun")
     with pytest.raises(ValueError, match="step_dt_s is 0"):
         Engine(policy, step_dt_s=0)
     with engine.observe(make_observation()) as prefix:

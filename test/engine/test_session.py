@@ -28,7 +28,7 @@ def test_a_session_says_what_was_found_for_what_was_left_open():
     settings = json.loads(session.settings)
     assert len(settings.pop("statistics_sha256")) == 64 and settings.pop("step_dt_s") == 1 / 30
     found = {"time_rule": "openpi", "device": "cpu", "denoise_steps": 3, "dtype": "float32", "fast": False}
-    assert settings == {"seed": 11, **found}
+    assert settings == {"seed": 11, "solver": "euler", **found}
     assert session.contract == demo_contract().read_text() and session.urdf == ""
     assert (session.cameras, session.topics) == (("front",), ("/arm/front",))
     assert any(version.startswith("torch ") for version in session.versions)

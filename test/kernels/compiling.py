@@ -29,7 +29,7 @@ from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from vla_accel_ros.kernels.ops import TritonOps
-from vla_accel_ros.kernels.reference.flow import Guide, Magnitudes
+from vla_accel_ros.kernels.reference.flow import Guide, History, Magnitudes
 from vla_accel_ros.kernels.reference.image import Views
 from vla_accel_ros.kernels.reference.linear import Norm
 from vla_accel_ros.kernels.triton import (
@@ -153,6 +153,8 @@ def guided(config: PiConfig, table: Table, pdl: bool) -> None:
             magnitudes = Magnitudes(torch.empty(1, 10, config.horizon), counts)
             guide = Guide(torch.empty_like(x), weights, gains, torch.empty(10), counts)
             ops.read_out(*given, counts, magnitudes, guide)
+            history = History(torch.empty_like(x), torch.empty(10, 2))
+            ops.read_out(*given, counts, magnitudes, guide, history)
 
 
 def between(table: Table) -> None:

@@ -26,7 +26,7 @@ def test_kernels_compile_and_fit(capability: str) -> None:
     needs = [json.loads(line) for line in done.stdout.splitlines()]
     # Where few processors are, keys are in one part, which nothing combines.
     parted = ARCHITECTURES[capability].processors > 16
-    assert len(needs) == 8 + 9 + 4 + 11 + 3 - (0 if parted else 2)
+    assert len(needs) == 8 + 9 + 5 + 11 + 3 - (0 if parted else 2)
     assert any(need["kernel"] == "_combine" for need in needs) == parted
     assert not [need for need in needs if need["fused"]]
     for need in needs:

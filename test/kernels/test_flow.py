@@ -15,6 +15,7 @@ from vla_accel_ros.kernels.triton import flow as kernels
 from vla_accel_ros.kernels.triton import norm as norm_kernels
 from vla_accel_ros.kernels.triton.launch import Scratch
 from vla_accel_ros.kernels.tuning import Config
+from vla_accel_ros.models.flow.solver import AB2, rates
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 rows = pytest.mark.parametrize("tables", [1, 3], ids=["one time", "a time each"])
@@ -93,6 +94,42 @@ def test_read_out_of_a_guided_step(dtype: torch.dtype, tables: int, guided: bool
         assert not torch.equal(moved, free)
     else:
         assert torch.equal(moved, free)
+
+
+@dtypes
+@pytest.mark.parametrize("guided", [False, True])
+def test_read_out_of_a_step_that_knows_the_one_before(dtype: torch.dtype, guided: bool) -> None:
+    """What the first step finds there is of no account, and a free action is the same beside guided ones."""
+    draw, batch, horizon, size, width, steps = Drawing(8), 3, 5, 6, 40, 3
+    hidden, weight, bias = draw(batch, horizon, width, dtype=dtype), draw(size, width), draw(1, size)
+    x, at = draw(batch, horizon, size), ints(2, 0, 1)
+    weights = draw(batch, horizon).abs() * (draw(batch, horizon) > 0)
+    guide = flow.Guide(draw(*x.shape), weights, draw(batch, steps).abs(), draw(steps), ints(0, 2, 0))
+    table = torch.tensor(rates(AB2, steps), device=DEVICE)
+    before, made = draw(*x.shape), []
+    before[1] = float("nan")
+    guides = guide if guided else None
+    free = [x.clone(), before.clone()]
+    for run in (flow.read_out, partial(kernels.read_out, config=SMALL)):
+        moving, update, last = x.clone(), poison(*x.shape), before.clone()
+        run(hidden, weight, bias, moving, update, None, at, None, guides, flow.History(last, table))
+        made.append((moving, update, last))
+    for ours, expected in zip(made[1], made[0], strict=True):
+        assert_near(ours, expected, torch.float32)
+    history = flow.History(free[1], table)
+    kernels.read_out(
+        hidden, weight, bias, free[0], poison(*x.shape), None, at, None, None, history, config=SMALL
+    )
+    assert torch.equal(free[1], made[1][2]), "guidance is not carried on"
+    unheld = weights == 0.0
+    unheld[1, :2] = False
+    assert torch.equal(free[0][unheld], made[1][0][unheld]) and unheld.any()
+    assert torch.equal(made[1][0][1, :2], x[1, :2]) == guided
+    euler, own = x.clone(), poison(*x.shape)
+    kernels.read_out(hidden, weight, bias, euler, own, None, at, config=SMALL)
+    assert torch.equal(free[0][1], euler[1]), "the first step is Euler's"
+    assert torch.equal(free[1], own)
+    torch.testing.assert_close(free[0][0], (x + 1.5 * own - 0.5 * before)[0])
 
 
 @dtypes

@@ -44,6 +44,8 @@ def again(path: Path, otherwise: Otherwise = AS_RECORDED) -> tuple[Result, Momen
         {"kind": "pi0", "rtc": RtcSettings(mask="linear", mask_horizon=3), "seed": 5},
         {"kind": "pi05", "noise": "coherent"},
         {"kind": "pi0", "noise": "coherent", "rtc": RtcSettings()},
+        {"kind": "pi05", "solver": "ab2", "denoise_steps": 4},
+        {"kind": "pi0", "solver": "ab2", "denoise_steps": 4, "rtc": RtcSettings()},
         {"kind": "pi05", "jpeg": lambda picture: cv2.imencode(".jpg", picture)[1].tobytes()},
     ],
     ids=[
@@ -53,6 +55,8 @@ def again(path: Path, otherwise: Otherwise = AS_RECORDED) -> tuple[Result, Momen
         "guided pi0 of another seed",
         "coherent",
         "guided coherent",
+        "ab2",
+        "guided ab2",
         "jpeg",
     ],
 )
@@ -119,6 +123,12 @@ def test_another_seed_is_another_noise_for_every_chunk(tmp_path):
 def test_another_kind_of_noise_is_other_chunks(tmp_path):
     result, _ = again(Run(tmp_path, noise="coherent").frames(3).tell(settings={"noise": "fresh"}).end())
     assert len(result.different_chunks) == 3 and not result.different_texts
+
+
+def test_another_solver_is_other_chunks_and_named_as_a_reason(tmp_path):
+    run = Run(tmp_path, solver="ab2", denoise_steps=3).frames(3).tell(settings={"solver": "euler"})
+    result, _ = again(run.end())
+    assert len(result.different_chunks) == result.chunks > 0
 
 
 def test_a_recording_from_before_there_were_kinds_of_noise_is_replayed_with_fresh_noise(

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from vla_accel_ros.models.flow.noise import FRESH, KINDS
+from vla_accel_ros.models.flow.solver import EULER, SOLVERS
 
 SEQUENTIAL, PIPELINED, SPECULATIVE, AUTO = "sequential", "pipelined", "speculative", "auto"
 TOKEN_MODES = (SEQUENTIAL, PIPELINED, SPECULATIVE, AUTO)
@@ -84,7 +85,8 @@ class EngineConfig:
         Staggered chunks need one each and 3 more. Frames that share forwards are given what they need. A
         robot that the engine is made with brings one; whoever adds robots later needs one for each.
     steps, time_rule: flow sampling, see models.flow.sampling; "auto" is the rule of whoever trained the
-        policy.
+        policy. solver: "euler", as policies are trained to be sampled, or "ab2", Adams-Bashforth of second
+        order, which comes as near with about half the steps, see models.flow.solver and docs/solvers.md.
     seed, noise: what chunks begin with, see models.flow.noise: "fresh", a function of (seed, request) alone,
         or "coherent", of (seed, time of each action): smaller seams, but no less jerk (docs/performance.md).
     step_dt_s: seconds between two actions of a chunk, of robots that have none of their own.
@@ -131,6 +133,7 @@ class EngineConfig:
     slots: int = 5
     steps: int = 10
     time_rule: str = "auto"
+    solver: str = EULER
     seed: int = 0
     noise: str = FRESH
     step_dt_s: float = 1 / 30
@@ -162,6 +165,8 @@ class EngineConfig:
         offload_share(self.offload)
         if self.noise not in KINDS:
             raise ValueError(f"noise is '{self.noise}'; use one of {KINDS}.")
+        if self.solver not in SOLVERS:
+            raise ValueError(f"solver is '{self.solver}'; use one of {SOLVERS}.")
         if self.lanes not in LANES:
             raise ValueError(f"lanes is '{self.lanes}'; use one of {LANES}.")
         if self.split is not None and self.lanes not in (ACTIONS_APART, ALL_APART):

@@ -12,6 +12,7 @@ from typing import cast
 from vla_accel_ros.engine.config import ONE, RESIDENT, SEQUENTIAL, EngineConfig, offload_share
 from vla_accel_ros.engine.stages.memory import offload
 from vla_accel_ros.engine.stages.precision import EXACT, check
+from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
@@ -75,6 +76,11 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
                 f"{SEQUENTIAL}."
             )
         return
+    if config.solver != EULER:
+        raise ValueError(
+            f"solver is '{config.solver}', but a {kind} policy acts by tokens, it denoises nothing: "
+            f"use {EULER}."
+        )
     if config.staggered:
         raise ValueError(
             f"staggered is {config.staggered}, but a {kind} policy acts by tokens, it denoises nothing: "

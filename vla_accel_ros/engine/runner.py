@@ -127,7 +127,7 @@ class ModelRunner:
             return PlainPrefill(policy, self.pool)
         if not kernels:
             plain = cast(CapturablePolicy, policy)
-            self.stages = PlainStages(plain, self.pool, self.time_rule)
+            self.stages = PlainStages(plain, self.pool, self.time_rule, config.solver)
             return CapturedPlainPrefill(plain, self.pool, self.stages)
         self.stages = stages = Stages(
             policy.model,
@@ -138,6 +138,7 @@ class ModelRunner:
             joints=policy.joints,
             offload=offload_share(config.offload),
             groups=config.prefill_groups,
+            solver=config.solver,
             **self.partitioned.ops(),
         )
         self.partitioned.serve(stages, self.packed_forward)

@@ -101,6 +101,7 @@ def session_of(
         "fast": engine.config.fast,
         "denoise_steps": engine.config.steps,
         "time_rule": engine.runner.time_rule,
+        "solver": engine.config.solver,
     }
     return Session(
         id=uuid.uuid4().hex,

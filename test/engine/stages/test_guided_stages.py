@@ -20,6 +20,7 @@ from vla_accel_ros.models.flow.committed import Committed
 from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.rtc import SCHEDULES, Guidance
 from vla_accel_ros.models.flow.sampling import Flow, sample
+from vla_accel_ros.models.flow.solver import EULER, SOLVERS
 from vla_accel_ros.models.layers.packed import Span
 
 KINDS = ("pi0", "pi05")
@@ -27,6 +28,11 @@ STEPS = 5
 LENGTHS = (7, 4, 9)
 NEAR = {"rtol": 1e-4, "atol": 2e-5 if not torch.cuda.is_available() else 1e-4}
 Given = Guidance | Committed | None
+
+
+@pytest.fixture(params=SOLVERS)
+def solver(request: pytest.FixtureRequest) -> str:
+    return request.param
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -37,11 +43,14 @@ def device(request: pytest.FixtureRequest) -> str:
 class Setting:
     """A model, its stages, three prefixes in the pool, and a start for a chunk on each."""
 
-    def __init__(self, kind: str, device: str = "cpu", time_rule: str = "openpi") -> None:
+    def __init__(
+        self, kind: str, device: str = "cpu", time_rule: str = "openpi", solver: str = EULER
+    ) -> None:
+        self.solver = solver
         self.config, self.rule, self.device = make_config(kind), time_rule, torch.device(device)
         self.model = make_model(self.config).to(device)
         self.pool = KVPool(self.config.prefix, 4, self.config.max_tokens, self.device, torch.float32)
-        self.stages = Stages(self.model, self.pool, time_rule)
+        self.stages = Stages(self.model, self.pool, time_rule, solver=solver)
         made = torch.Generator().manual_seed(5)
 
         def draw(*shape: int) -> Tensor:
@@ -67,9 +76,12 @@ class Setting:
 
         with torch.inference_mode():
             if isinstance(given, Committed):
-                return sample(given.hold(at), given.begin(noise), STEPS, self.rule)
-            field = velocity if given is None else given.guide(velocity, noise)
-            return sample(field, noise, STEPS, self.rule)
+                return sample(given.hold(at), given.begin(noise), STEPS, self.rule, self.solver)
+            if given is None:
+                return sample(velocity, noise, STEPS, self.rule, self.solver)
+            return sample(
+                velocity, noise, STEPS, self.rule, self.solver, lambda field: given.guide(field, noise)
+            )
 
     def of(self, given: Given) -> Inpainting | None:
         shape = self.config.horizon, self.config.action_dim
@@ -85,7 +97,8 @@ class Setting:
 
     def seats(self, which: str, count: int = 3) -> Seats:
         if which.startswith("plain"):
-            return PlainSeats(self.model, count, STEPS, self.rule, together=which == "plain together")
+            together = which == "plain together"
+            return PlainSeats(self.model, count, STEPS, self.rule, together, solver=self.solver)
         return CapturedSeats(self.stages, count, STEPS, wide=which == "many rows")
 
     def begin(self, batch: Seated, row: int, given: Given, key: int = 0) -> None:
@@ -108,8 +121,10 @@ class Setting:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("most", [float(STEPS), 10.0])
-def test_a_guided_chunk_is_the_plain_models(kind: str, schedule: str, most: float, device: str) -> None:
-    setting = Setting(kind, device, "openpi" if most == STEPS else "lerobot")
+def test_a_guided_chunk_is_the_plain_models(
+    kind: str, schedule: str, most: float, device: str, solver: str
+) -> None:
+    setting = Setting(kind, device, "openpi" if most == STEPS else "lerobot", solver)
     guidance = Guidance(setting.previous[:6], 2, 5, schedule, max_weight=most)
     ours, plain = setting.act([0], [guidance]), setting.plain(0, guidance)
     torch.testing.assert_close(ours.actions, plain.actions, **NEAR)
@@ -122,9 +137,9 @@ def test_a_guided_chunk_is_the_plain_models(kind: str, schedule: str, most: floa
 @pytest.mark.parametrize("count", [1, 3, 7])
 @pytest.mark.parametrize("rule", ["openpi", "lerobot"])
 def test_a_chunk_with_committed_actions_is_the_plain_models(
-    kind: str, count: int, rule: str, device: str
+    kind: str, count: int, rule: str, device: str, solver: str
 ) -> None:
-    setting = Setting(kind, device, rule)
+    setting = Setting(kind, device, rule, solver)
     committed = Committed(setting.previous[:count])
     ours, plain = setting.act([1], [committed]), setting.plain(1, committed)
     assert torch.equal(ours.actions[0, :count], setting.previous[:count])
@@ -136,8 +151,10 @@ def test_a_chunk_with_committed_actions_is_the_plain_models(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_guides_without_weight_or_actions_leave_a_chunk_free_to_the_bit(kind: str, device: str) -> None:
-    setting = Setting(kind, device)
+def test_guides_without_weight_or_actions_leave_a_chunk_free_to_the_bit(
+    kind: str, device: str, solver: str
+) -> None:
+    setting = Setting(kind, device, solver=solver)
     free = setting.act([0], None)
     for given in (Guidance(setting.previous, 0, 0), Committed(setting.previous[:0])):
         ours = setting.act([0], [given])
@@ -149,10 +166,10 @@ def test_guides_without_weight_or_actions_leave_a_chunk_free_to_the_bit(kind: st
 @pytest.mark.parametrize("host", [False, True], ids=["from the device", "from the host"])
 @pytest.mark.parametrize("most", [MOST_NARROW, 0], ids=["few rows", "many rows"])
 def test_a_batch_may_hold_chunks_of_every_kind(
-    kind: str, host: bool, most: int, device: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, host: bool, most: int, device: str, solver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vla_accel_ros.engine.stages.stages.MOST_NARROW", most)
-    setting = Setting(kind, device)
+    setting = Setting(kind, device, solver=solver)
     given = setting.several()
     free = setting.act([0, 1, 2], None, host)
     for _ in range(2):
@@ -171,9 +188,9 @@ def test_a_batch_may_hold_chunks_of_every_kind(
 @pytest.mark.parametrize("which", ["plain", "plain together", "few rows", "many rows"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_staggered_chunks_of_every_kind_are_to_the_bit_what_each_is_alone(
-    kind: str, which: str, device: str
+    kind: str, which: str, device: str, solver: str
 ) -> None:
-    setting = Setting(kind, device)
+    setting = Setting(kind, device, solver=solver)
     seats, kinds = setting.seats(which), setting.several()
     batch = Seated(seats)
     given = {number: (number % 3, kinds[(number + number // 3) % 3]) for number in range(7)}
@@ -203,9 +220,9 @@ def test_staggered_chunks_of_every_kind_are_to_the_bit_what_each_is_alone(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_fewer_seats_are_computed_where_fewer_are_taken(kind: str, device: str) -> None:
+def test_fewer_seats_are_computed_where_fewer_are_taken(kind: str, device: str, solver: str) -> None:
     """Chunks come and go, so that every size has its turn with every one of them."""
-    setting, kinds = Setting(kind, device), Setting(kind, device).several()
+    setting, kinds = Setting(kind, device, solver=solver), Setting(kind, device, solver=solver).several()
     assert powers_of_two(6) == [1, 2, 4] and powers_of_two(8) == [1, 2, 4] and powers_of_two(1) == []
     seats = CapturedSeats(setting.stages, 6, STEPS, by_load=True)
     sizes: set[int] = set()
@@ -232,8 +249,8 @@ def counted(run: Callable[[], None], sizes: set[int], size: int) -> None:
 
 
 @pytest.mark.gpu
-def test_a_stage_has_a_graph_for_each_form_and_partition() -> None:
-    setting = Setting("pi05", "cuda")
+def test_a_stage_has_a_graph_for_each_form_and_partition(solver: str) -> None:
+    setting = Setting("pi05", "cuda", solver=solver)
     setting.stages.partitions["fast"] = torch.cuda.Stream(priority=-1)
     wanted, made = setting.act([0], None).actions, []
     for stream in setting.stages.partitions.values():
@@ -250,8 +267,10 @@ def test_a_stage_has_a_graph_for_each_form_and_partition() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_chunks_by_themselves_come_to_the_host_as_they_are_on_the_device(kind: str, device: str) -> None:
-    setting = Setting(kind, device)
+def test_chunks_by_themselves_come_to_the_host_as_they_are_on_the_device(
+    kind: str, device: str, solver: str
+) -> None:
+    setting = Setting(kind, device, solver=solver)
     for which in ("few rows", "many rows", "stages"):
         for one in setting.several():
             noise, state = setting.noise[:1].cpu(), setting.state[:1].cpu()
@@ -273,9 +292,9 @@ def test_chunks_by_themselves_come_to_the_host_as_they_are_on_the_device(kind: s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_magnitudes_are_how_far_every_step_moved_the_joints(kind: str, device: str) -> None:
-    setting = Setting(kind, device)
-    stages, joints = Stages(setting.model, setting.pool, joints=6), 6
+def test_magnitudes_are_how_far_every_step_moved_the_joints(kind: str, device: str, solver: str) -> None:
+    setting = Setting(kind, device, solver=solver)
+    stages, joints = Stages(setting.model, setting.pool, joints=6, solver=solver), 6
     for row, one in enumerate(setting.several()):
         noise, state = setting.noise[row : row + 1], setting.state[row : row + 1]
         given = noise, state, [row], [LENGTHS[row]], STEPS, [setting.of(one)]
@@ -283,7 +302,7 @@ def test_magnitudes_are_how_far_every_step_moved_the_joints(kind: str, device: s
         assert magnitudes.shape == (STEPS, 1, setting.config.horizon)
         seats: list[Seats] = [
             CapturedSeats(stages, 1, STEPS, wide=False),
-            PlainSeats(setting.model, 1, STEPS, together=False, joints=joints),
+            PlainSeats(setting.model, 1, STEPS, together=False, joints=joints, solver=solver),
         ]
         for each in seats:
             batch = Seated(each)
@@ -298,8 +317,8 @@ def test_magnitudes_are_how_far_every_step_moved_the_joints(kind: str, device: s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_chunks_of_a_batch_count_as_many_joints_as_each_has(kind: str, device: str) -> None:
-    setting = Setting(kind, device)
+def test_chunks_of_a_batch_count_as_many_joints_as_each_has(kind: str, device: str, solver: str) -> None:
+    setting = Setting(kind, device, solver=solver)
     given = setting.noise, setting.state, [0, 1, 2], [*LENGTHS], STEPS
 
     def magnitudes(joints: list[int] | None) -> Tensor:

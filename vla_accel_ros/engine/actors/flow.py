@@ -32,7 +32,7 @@ from vla_accel_ros.models.flow.committed import Committed
 from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.noise import COHERENT, coherent, fresh
 from vla_accel_ros.models.flow.rtc import Guidance
-from vla_accel_ros.models.flow.sampling import flow_times, sample
+from vla_accel_ros.models.flow.sampling import Velocity, flow_times, sample
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.policies import AnyPolicy, FlowPolicy
 from vla_accel_ros.types import Chunk
@@ -94,7 +94,8 @@ class FlowActor:
             self._seats = CapturedPlainSeats(stages, count, config.steps)
         elif count:
             # Each by itself: else, in plain torch, a chunk's bits would depend on the others in its batch.
-            self._seats = PlainSeats(policy.model, count, config.steps, time_rule, together=False)
+            given = count, config.steps, time_rule
+            self._seats = PlainSeats(policy.model, *given, together=False, solver=config.solver)
         self._seated: dict[int, Request] = {}
 
     def first_stage(self, request: Request) -> str:
@@ -254,17 +255,17 @@ class FlowActor:
         def velocity(x: Tensor, t: float) -> Tensor:
             return at(x, torch.full((1,), t, device=x.device))
 
-        def measured(x: Tensor, t: float) -> Tensor:
-            found = guided(x, t)
-            update = (-1.0 / steps) * found[..., : policy.joints]
-            moved.append(update.square().mean(dim=-1).sqrt())
-            return found
+        def measure(update: Tensor) -> None:
+            moved.append(update[..., : policy.joints].square().mean(dim=-1).sqrt())
+
+        def guide(field: Velocity) -> Velocity:
+            return field if guidance is None else guidance.guide(field, start)
 
         with torch.no_grad() if doing.exact else torch.inference_mode():
-            guided = velocity if guidance is None else guidance.guide(velocity, start)
+            field: Velocity = velocity
             if held is not None:
-                start, guided = held.begin(start), held.hold(at)
-            flow = sample(measured, start, steps, self._time_rule)
+                start, field = held.begin(start), held.hold(at)
+            flow = sample(field, start, steps, self._time_rule, self._config.solver, guide, measure)
             parts = (*flow, torch.stack(moved))
             return Pending(Samples(*(part.detach().float().cpu().numpy() for part in parts)))
 

@@ -33,6 +33,7 @@ from vla_accel_ros.engine.stages.stage import InOrder, Memory, Stage
 from vla_accel_ros.kernels.ops import Ops, ops_for
 from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow
+from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.models.layers.gemma import rotary_tables
 from vla_accel_ros.models.pi.folded import Expert
 from vla_accel_ros.models.pi.folding import fold_expert, fold_prefix, with_clean_step
@@ -67,8 +68,8 @@ S = TypeVar("S", bound=Stage)
 class Stages:
     """encode, prefill, denoise and finish of a model over a pool of prefixes.
 
-    time_rule: of the flow, see models.flow.sampling. ops: makes the kernels of a stage; None = those of the
-    pool's device. prefix_ops: the same for encode and prefill; None = ops. precision: see
+    time_rule, solver: of the flow, see models.flow.sampling. ops: makes the kernels of a stage; None = those
+    of the pool's device. prefix_ops: the same for encode and prefill; None = ops. precision: see
     engine.stages.precision. rule: how pixels become the network's. joints: numbers of an action that the
     magnitudes of updates count where a call does not say; None = all. offload: share of the image encoder's
     layers whose weights are streamed, see engine.stages.memory.offload.
@@ -92,10 +93,11 @@ class Stages:
         groups: int = 1,
         prefix_ops: Callable[[], Ops] | None = None,
         offload: float = 0.0,
+        solver: str = EULER,
     ) -> None:
         device, dtype, sizes = pool.k.device, pool.k.dtype, model.config.prefix
         self.model, self.pool, self.time_rule, self.rule = model, pool, time_rule, rule
-        self.joints = joints
+        self.joints, self.solver = joints, solver
         stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.partitions: dict[Hashable, torch.cuda.Stream | None] = {None: stream}
         check(precision, True, device, dtype)
@@ -340,6 +342,7 @@ class Stages:
                 partial(self.clean, steps),
                 self.time_rule,
                 self.joints,
+                self.solver,
             )
 
         return self._stage(("denoise", batch, steps), make)

@@ -30,6 +30,18 @@ class Guide(NamedTuple):
     committed: Tensor
 
 
+class History(NamedTuple):
+    """What a solver of several steps adds (models/flow/solver.py): more * update - carry * before, with the
+    update as the network alone makes it.
+
+    before float32 [B, H, A]: that of the step before, in place; rates float32 [S, 2]: more and carry in each
+    step; where carry is 0 before is of no account.
+    """
+
+    before: Tensor
+    rates: Tensor
+
+
 class Magnitudes(NamedTuple):
     """How far each step moved each action: values float32 [B, S, H], the RMS of its first numbers, of as many
     as dims int32 [B] says for its chunk."""
@@ -77,13 +89,14 @@ def read_out(
     step: Tensor | None = None,
     magnitudes: Magnitudes | None = None,
     guide: Guide | None = None,
+    history: History | None = None,
 ) -> None:
-    """One Euler step: update = normed hidden @ weight.T + bias of the last H tokens, x += update.
+    """One step: update = normed hidden @ weight.T + bias of the last H tokens, x += update.
 
     hidden [B, T, W]; weight float32 [A, W]; bias float32 [1 or B, A]; x float32 [B, H, A], in place;
     update float32 [B, H, A], written; scale float32 [1 or B, W]; step int32 [B]: which of its steps each
     chunk takes; magnitudes: written for that step; guide: an action of weight 0 is to the bit what it is
-    without one. Both need `step`.
+    without one; history: None is a step of Euler. All three need `step`.
     """
     rows = hidden[:, -x.shape[1] :].float()
     factor = torch.rsqrt(rows.square().mean(-1, keepdim=True) + NORM_EPS)
@@ -94,12 +107,18 @@ def read_out(
         return
     at = step.long()
     each = torch.arange(len(x), device=x.device)
+    own = update if history is None else update.clone()
     if guide is not None:
         clean = x + guide.reach[at][:, None, None] * update
         pull = (guide.gains[each, at][:, None] * guide.weights)[..., None]
-        pulled = torch.where(pull != 0.0, update + pull * (guide.target - clean), update)
+        update.copy_(torch.where(pull != 0.0, update + pull * (guide.target - clean), update))
+    if history is not None:
+        more, carry = history.rates[at, :, None, None].unbind(1)
+        update.add_(more * own - torch.where(carry != 0.0, carry * history.before, 0.0))
+        history.before.copy_(own)
+    if guide is not None:
         held = torch.arange(x.shape[1], device=x.device) < guide.committed[:, None]
-        update.copy_(pulled.masked_fill(held[..., None], 0.0))
+        update.masked_fill_(held[..., None], 0.0)
     x.add_(update)
     if magnitudes is not None:
         values, dims = magnitudes

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vla_accel_ros.kernels.reference.flow import Guide, Magnitudes
+from vla_accel_ros.kernels.reference.flow import Guide, History, Magnitudes
 from vla_accel_ros.kernels.reference.linear import GROUP, NORM_EPS, Norm
 from vla_accel_ros.kernels.triton.launch import (
     Scratch,
@@ -114,7 +114,7 @@ def _mix(
 @triton.jit
 def _read_out(
     hidden, weight, bias, x, update, scale, step, magnitudes, dims, target, weights, gains, reach, committed,
-    tokens, horizon, A, width, steps, PER_SEQUENCE: tl.constexpr, BLOCK_A: tl.constexpr,
+    last, rates, tokens, horizon, A, width, steps, PER_SEQUENCE: tl.constexpr, BLOCK_A: tl.constexpr,
     BLOCK_K: tl.constexpr, EPS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
@@ -142,11 +142,18 @@ def _read_out(
     at = action * A + a
     before = tl.load(x + at, mask=a_ok, other=0.0)
     now = tl.load(step + sequence) if step is not None else 0
+    own = moved
     if target is not None:
         clean = before + tl.load(reach + now) * moved
         pull = tl.load(gains + sequence * steps + now) * tl.load(weights + action)
         pulled = moved + pull * (tl.load(target + at, mask=a_ok, other=0.0) - clean)
         moved = tl.where(pull != 0.0, pulled, moved)
+    if last is not None:
+        carry = tl.load(rates + now * 2 + 1)
+        carried = tl.where(carry != 0.0, carry * tl.load(last + at, mask=a_ok, other=0.0), 0.0)
+        moved += rounded(tl.load(rates + now * 2) * own, a_ok) - carried
+        tl.store(last + at, own, mask=a_ok)
+    if target is not None:
         moved = tl.where(action % horizon < tl.load(committed + sequence), 0.0, moved)
     tl.store(update + at, moved, mask=a_ok)
     tl.store(x + at, before + moved, mask=a_ok)
@@ -208,6 +215,7 @@ def read_out(
     step: Tensor | None = None,
     magnitudes: Magnitudes | None = None,
     guide: Guide | None = None,
+    history: History | None = None,
     *,
     config: Config,
     pdl: bool = False,
@@ -217,8 +225,9 @@ def read_out(
     values, dims = magnitudes or (None, None)
     tables = [table for table in (values, None if guide is None else guide.gains) if table is not None]
     _read_out[(batch * horizon,)](
-        hidden, weight, bias, x, update, scale, step, values, dims, *(guide or (None,) * 5), tokens, horizon,
-        size, width, tables[0].shape[1] if tables else 1, PER_SEQUENCE=per_sequence(bias, scale),
+        hidden, weight, bias, x, update, scale, step, values, dims, *(guide or (None,) * 5),
+        *(history or (None,) * 2), tokens, horizon, size, width, tables[0].shape[1] if tables else 1,
+        PER_SEQUENCE=per_sequence(bias, scale),
         BLOCK_A=triton.next_power_of_2(size), BLOCK_K=config.block_k, EPS=NORM_EPS,
         **options(config.warps, config.stages, pdl),
     )  # fmt: skip

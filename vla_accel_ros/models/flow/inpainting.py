@@ -66,12 +66,18 @@ class Inpainting:
         """Of the correction at each flow time."""
         return [guidance_weight(t, self.max_weight) for t in times]
 
+    def held(self, velocity: Tensor) -> Tensor:
+        """The velocity float32 [1, H, A] with 0 for committed actions."""
+        if not self.committed:
+            return velocity
+        held = velocity[:, : self.committed]
+        return torch.cat((torch.zeros_like(held), velocity[:, self.committed :]), dim=1)
+
     def guided(self, velocity: Tensor, x: Tensor, t: float) -> Tensor:
         """The velocity of x, both float32 [1, H, A], at flow time t, as it is for this chunk: what
         models.flow.rtc or models.flow.committed makes of it. target and weights must be on its device."""
         if self.committed:
-            held = velocity[:, : self.committed]
-            return torch.cat((torch.zeros_like(held), velocity[:, self.committed :]), dim=1)
+            return self.held(velocity)
         strength = guidance_weight(t, self.max_weight)
         pulled = velocity - strength * (self.target - (x - t * velocity)) * self.weights[:, None]
         return torch.where(self.weights[:, None] != 0.0, pulled, velocity)

@@ -1,4 +1,4 @@
-"""Euler integration of the flow, from noise at t = 1 to actions at t = 0.
+"""Integration of the flow, from noise at t = 1 to actions at t = 0.
 
 The state x stays float32 whatever the network's dtype, because the last updates are small against it. Two
 published rules for the time of a step differ by up to 5e-5 in the action: openpi adds dt in float32, lerobot
@@ -15,10 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vla_accel_ros.models.flow.solver import EULER, extrapolated, rates
+
 TIME_RULES = ("openpi", "lerobot")
 
 Velocity = Callable[[Tensor, float], Tensor]
 """(x float32 [B, H, A], flow time t) -> velocity float32 [B, H, A]."""
+
+Guide = Callable[[Velocity], Velocity]
+"""What makes another velocity of the network's, as models.flow.rtc.Guidance.guide does."""
 
 
 class Flow(NamedTuple):
@@ -43,12 +48,37 @@ def flow_times(steps: int, rule: str = "openpi") -> list[float]:
     return times
 
 
-def sample(velocity: Velocity, noise: Tensor, steps: int = 10, time_rule: str = "openpi") -> Flow:
-    """Integrate from noise float32 [B, H, A] in `steps` equal steps. Raises ValueError for unknown rules."""
+def sample(
+    velocity: Velocity,
+    noise: Tensor,
+    steps: int = 10,
+    time_rule: str = "openpi",
+    solver: str = EULER,
+    guide: Guide = lambda velocity: velocity,
+    told: Callable[[Tensor], object] = lambda update: None,
+) -> Flow:
+    """Integrate from noise float32 [B, H, A] in `steps` equal steps.
+
+    solver: see models.flow.solver. guide: of the velocity, which the solver does not extrapolate; with Euler
+    it makes no difference whether the velocity is guided already. told: of the update of each step.
+    Raises ValueError for unknown rules and solvers.
+    """
+    times = flow_times(steps, time_rule)
     x = noise.to(torch.promote_types(noise.dtype, torch.float32))
     dt = -1.0 / steps
-    update = torch.zeros_like(x)
-    for time in flow_times(steps, time_rule):
-        update = dt * velocity(x, time)
+    update = own = torch.zeros_like(x)
+
+    def network(x: Tensor, t: float) -> Tensor:
+        nonlocal own
+        v = velocity(x, t)
+        own = v.detach()
+        return v
+
+    guided = guide(network)
+    for time, rate in zip(times, rates(solver, steps), strict=True):
+        before = own
+        found = guided(x, time)
+        update = dt * (found if solver == EULER else extrapolated(found, own, before, *rate))
         x = x + update
+        told(update)
     return Flow(x, update)

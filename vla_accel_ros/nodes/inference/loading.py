@@ -46,6 +46,7 @@ class Load:
     kv_slots: int = EngineConfig.slots
     denoise_steps: int = EngineConfig.steps
     time_rule: str = EngineConfig.time_rule
+    solver: str = EngineConfig.solver
     seed: int = EngineConfig.seed
     noise: str = EngineConfig.noise
     answers: int = EngineConfig.answers

@@ -22,6 +22,7 @@ OF_THE_MODEL = (
     "frames_together",
     "partition",
     "denoise_steps",
+    "solver",
     "staggered",
     "seats_by_load",
     "time_rule",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vla_accel_ros.engine.config import LANES, STAGGERING, EngineConfig
 from vla_accel_ros.fleet.horizon import ALL
+from vla_accel_ros.models.flow.solver import SOLVERS
 from vla_accel_ros.nodes.params.fleet import OF_A_FLEET
 from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter
 
@@ -201,7 +202,15 @@ INFERENCE = (
         maximum=32,
     ),
     Parameter(
-        "denoise_steps", EngineConfig.steps, "Euler steps of flow matching per chunk.", minimum=1, maximum=64
+        "denoise_steps", EngineConfig.steps, "Steps of flow matching per chunk.", minimum=1, maximum=64
+    ),
+    Parameter(
+        "solver",
+        EngineConfig.solver,
+        "How a step of flow matching goes on: euler, as policies are trained to be sampled, or ab2, "
+        "Adams-Bashforth of second order, which comes as near with about half the denoise_steps "
+        "(docs/solvers.md). For models that act by flow.",
+        choices=SOLVERS,
     ),
     Parameter(
         "staggered",

@@ -25,6 +25,7 @@ from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.session import Session, device_name, session_of
 from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.models.flow.noise import FRESH
+from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.tools.replay.moments import Moment, Moments, RecordedChunk, contract_file
@@ -235,7 +236,8 @@ def difference(chunk: RecordedChunk, actions: np.ndarray, magnitudes: np.ndarray
 def _load(session: Session, model: Path, otherwise: Otherwise) -> Load:
     """How the session's engine was made, as far as this version knows of it, and what is wanted otherwise.
 
-    Sessions that name no noise are from before there was a choice: theirs was fresh. A partition changes bits
+    Sessions that name no noise or solver are from before there was a choice: theirs were fresh and euler. A
+    partition changes bits
     only by a launch table for its numbers, on the device that it is for: elsewhere there is none.
     """
     known = {field.name for field in fields(Load)}
@@ -243,7 +245,15 @@ def _load(session: Session, model: Path, otherwise: Otherwise) -> Load:
     if "partition" in settings and (settings["partition"] == AUTO or session.device != _gpu()):
         settings["partition"] = NO_PARTITION
     wanted = {"device": otherwise.device, "dtype": otherwise.dtype}
-    return Load(**{"noise": FRESH, **settings, **{n: w for n, w in wanted.items() if w}, "model": model})
+    return Load(
+        **{
+            "noise": FRESH,
+            "solver": EULER,
+            **settings,
+            **{n: w for n, w in wanted.items() if w},
+            "model": model,
+        }
+    )
 
 
 def _gpu() -> str:

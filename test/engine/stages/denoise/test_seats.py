@@ -14,6 +14,7 @@ from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats
 from vla_accel_ros.engine.stages.denoise.seats import PlainSeats
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.flow.sampling import TIME_RULES, Flow, sample
+from vla_accel_ros.models.flow.solver import EULER, SOLVERS
 from vla_accel_ros.models.layers.packed import FlowStep, Span
 from vla_accel_ros.models.pi.model import Pi
 
@@ -35,11 +36,11 @@ def make_chunk(model: Pi, seed: int) -> FlowStep:
 
 
 @torch.inference_mode()
-def alone(model: Pi, chunk: FlowStep, steps: int, rule: str = "openpi") -> Flow:
+def alone(model: Pi, chunk: FlowStep, steps: int, rule: str = "openpi", solver: str = EULER) -> Flow:
     def velocity(x: torch.Tensor, t: float) -> torch.Tensor:
         return model.velocity(x, torch.full((1,), t), chunk.state, chunk.kv)
 
-    return sample(velocity, chunk.x, steps, rule)
+    return sample(velocity, chunk.x, steps, rule, solver)
 
 
 def test_once_full_every_step_finishes_a_chunk(model: Pi) -> None:
@@ -60,12 +61,13 @@ def test_once_full_every_step_finishes_a_chunk(model: Pi) -> None:
     count=st.integers(1, 5),
     rule=st.sampled_from(TIME_RULES),
     together=st.booleans(),
+    solver=st.sampled_from(SOLVERS),
 )
 def test_any_schedule_gives_each_chunk_its_own_flow(
-    model: Pi, data: st.DataObject, steps: int, count: int, rule: str, together: bool
+    model: Pi, data: st.DataObject, steps: int, count: int, rule: str, together: bool, solver: str
 ) -> None:
     """Chunks begin and advance when they like, and may be dropped; by themselves they are bit-equal."""
-    batch = Seated(PlainSeats(model, count, steps, rule, together))
+    batch = Seated(PlainSeats(model, count, steps, rule, together, solver=solver))
     chunks: dict[int, FlowStep] = {}
     for number in range(data.draw(st.integers(1, 8), label="ticks")):
         event = data.draw(st.sampled_from(["begin", "begin", "wait", "some", "drop"]), label="event")
@@ -84,7 +86,7 @@ def test_any_schedule_gives_each_chunk_its_own_flow(
 
     assert sorted(batch.flows) == sorted(chunks)
     for number, flow in batch.flows.items():
-        want = alone(model, chunks[number], steps, rule)
+        want = alone(model, chunks[number], steps, rule, solver)
         if together:
             torch.testing.assert_close(flow.actions, want.actions, atol=1e-5, rtol=1e-5)
         else:
@@ -104,12 +106,13 @@ def place(pool: KVPool, chunk: FlowStep, slot: int) -> Span:
     return pool.span(slot, 0, tokens)
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("wide", [False, True], ids=["few rows", "many rows"])
 @torch.inference_mode()
-def test_captured_steps_give_each_chunk_its_own_flow(model: Pi, wide: bool) -> None:
+def test_captured_steps_give_each_chunk_its_own_flow(model: Pi, wide: bool, solver: str) -> None:
     """Frames of different lengths, begun one step apart, on prefixes in a pool; one is dropped."""
     pool = make_pool(model)
-    batch = Seated(CapturedSeats(Stages(model, pool), 4, 4, wide))
+    batch = Seated(CapturedSeats(Stages(model, pool, solver=solver), 4, 4, wide))
     chunks = [make_chunk(model, number) for number in range(9)]
     for number, chunk in enumerate(chunks):
         batch.begin(number, chunk.x, chunk.state, place(pool, chunk, number % pool.slots))
@@ -119,7 +122,7 @@ def test_captured_steps_give_each_chunk_its_own_flow(model: Pi, wide: bool) -> N
     batch.run()
     assert sorted(batch.flows) == [number for number in range(9) if number != 3]
     for number, flow in batch.flows.items():
-        torch.testing.assert_close(flow, alone(model, chunks[number], 4), atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(flow, alone(model, chunks[number], 4, solver=solver), atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["few rows", "many rows"])
@@ -144,12 +147,15 @@ def test_a_captured_chunk_is_the_same_to_the_bit_in_any_company(model: Pi, wide:
 
 
 @settings(max_examples=6)
-@given(data=st.data(), wide=st.booleans())
+@given(data=st.data(), wide=st.booleans(), solver=st.sampled_from(SOLVERS))
 @torch.inference_mode()
-def test_captured_chunks_advance_when_they_like(model: Pi, data: st.DataObject, wide: bool) -> None:
+def test_captured_chunks_advance_when_they_like(
+    model: Pi, data: st.DataObject, wide: bool, solver: str
+) -> None:
     """Seats that a step leaves out are where they were, to the bit."""
     pool = make_pool(model)
-    seats, chunks = CapturedSeats(Stages(model, pool), 3, 3, wide), [make_chunk(model, n) for n in range(6)]
+    seats = CapturedSeats(Stages(model, pool, solver=solver), 3, 3, wide)
+    chunks = [make_chunk(model, n) for n in range(6)]
     batch, numbers = Seated(seats), iter(range(6))
 
     def begin(number: int) -> None:
@@ -172,7 +178,9 @@ def test_captured_chunks_advance_when_they_like(model: Pi, data: st.DataObject, 
         by_itself.begin(number, chunk.x, chunk.state, pool.span(number, 0, chunk.kv.k.shape[3]))
         by_itself.run()
         assert torch.equal(by_itself.flows[number].actions, batch.flows[number].actions)
-        torch.testing.assert_close(batch.flows[number], alone(model, chunk, 3), atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            batch.flows[number], alone(model, chunk, 3, solver=solver), atol=2e-5, rtol=1e-4
+        )
 
 
 def test_captured_steps_take_prefixes_of_their_pool_only(model: Pi) -> None:

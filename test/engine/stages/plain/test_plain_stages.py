@@ -26,6 +26,7 @@ from vla_accel_ros.models.flow.committed import Committed
 from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.rtc import SCHEDULES, Guidance
 from vla_accel_ros.models.flow.sampling import TIME_RULES, sample
+from vla_accel_ros.models.flow.solver import SOLVERS
 from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy
 from vla_accel_ros.types import Chunk, Torn
 
@@ -49,11 +50,11 @@ def policy(request: pytest.FixtureRequest, folder: Path) -> SmolVLAPolicy:
     return load(folder, *request.param)
 
 
-@pytest.fixture(scope="module")
-def engines(policy: SmolVLAPolicy) -> tuple[Engine, Engine]:
+@pytest.fixture(scope="module", params=SOLVERS)
+def engines(request: pytest.FixtureRequest, policy: SmolVLAPolicy) -> tuple[Engine, Engine]:
     """The plain one, and that with captured stages."""
-    plain, fast = (Engine(policy, steps=STEPS, slots=8, fast=fast) for fast in (False, True))
-    return plain, fast
+    given = {"steps": STEPS, "slots": 8, "solver": request.param}
+    return Engine(policy, **given), Engine(policy, **given, fast=True)
 
 
 def test_prefixes_and_chunks_are_the_plain_ones_in_any_slot(engines: tuple[Engine, Engine]) -> None:
@@ -118,10 +119,11 @@ def test_chunks_with_committed_actions(engines: tuple[Engine, Engine], count: in
     assert np.array_equal(made[2].actions, made[3].actions) == (count == 0)
 
 
-def test_staggered_chunks_are_those_of_act(policy: SmolVLAPolicy) -> None:
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_staggered_chunks_are_those_of_act(policy: SmolVLAPolicy, solver: str) -> None:
     """Each on its own frame, of its own length, at its own step."""
     pool = KVPool(policy.config.prefix, 3, policy.config.max_tokens, policy.device, policy.kv_dtype)
-    stages = PlainStages(policy, pool)
+    stages = PlainStages(policy, pool, solver=solver)
     prefill = CapturedPlainPrefill(policy, pool, stages)
     lengths = [prefill.observe(frame(slot, *FRAMES[slot]), policy, slot).n_tokens for slot in range(3)]
     shape = policy.config.horizon, policy.config.action_dim
@@ -131,7 +133,14 @@ def test_staggered_chunks_are_those_of_act(policy: SmolVLAPolicy) -> None:
     guides = [None, *(Inpainting.of(given, *shape) for given in (guidance, committed))]
     kinds: list[Seats] = [
         CapturedPlainSeats(stages, 3, STEPS),
-        PlainSeats(policy.model, 3, STEPS, together=False, joints=policy.joints),  # type: ignore[arg-type]
+        PlainSeats(
+            policy.model,  # type: ignore[arg-type]
+            3,
+            STEPS,
+            together=False,
+            joints=policy.joints,
+            solver=solver,
+        ),
     ]
     flows = []
     for seats in kinds:

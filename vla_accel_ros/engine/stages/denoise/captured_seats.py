@@ -58,6 +58,8 @@ class StaggeredStep(Denoise):
         self.x, self.update, self.state = larger.x[:seats], larger.update[:seats], larger.state[:seats]
         self.magnitudes = larger.magnitudes._replace(values=larger.magnitudes.values[:seats])
         target, weights, gains, reach, committed = larger.guide
+        if self.history is not None and larger.history is not None:
+            self.history = self.history._replace(before=larger.history.before[:seats])
         self.guide = Guide(target[:seats], weights[:seats], gains[:seats], reach, committed[:seats])
         self._look_at(larger.where)
 
@@ -70,10 +72,16 @@ class StaggeredStep(Denoise):
         """See Stage. Chunks in seats are afterwards as they were, though x is read and written."""
         if self.device.type != "cuda" or self.captured:
             return
-        kept = [part.clone() for part in (self.x, self.update, self.magnitudes.values)]
+        parts = [*self.moving, self.update, self.magnitudes.values]
+        kept = [part.clone() for part in parts]
         super().capture(stream)
-        for part, values in zip((self.x, self.update, self.magnitudes.values), kept, strict=True):
+        for part, values in zip(parts, kept, strict=True):
             part.copy_(values)
+
+    @property
+    def moving(self) -> list[Tensor]:
+        """What a step reads and writes of each seat, [B, ...]."""
+        return [self.x] if self.history is None else [self.x, self.history.before]
 
     def body(self) -> None:
         self._step(self.steps, self.steps, self._state_token())
@@ -112,7 +120,7 @@ class CapturedSeats:
         expert, device = stages.denoise(1, steps).expert, pool.k.device
         small, ops = stages.small.expert(expert.layers), ops or stages.make_ops()
         self._pool, self._stages = pool, stages
-        more = partial(stages.clean, steps), stages.time_rule, stages.joints
+        more = partial(stages.clean, steps), stages.time_rule, stages.joints, stages.solver
 
         def made(seats: int) -> StaggeredStep:
             given = config, expert, pool, stages.tables, ops, seats
@@ -224,14 +232,14 @@ class CapturedSeats:
     def step(self, taken: Sequence[int]) -> None:
         """See Seats. Seats that are not among these are computed too, and put back."""
         self._enter()
-        x = self.stage.x
-        kept = [(seat, x[seat].clone()) for seat in sorted(self._begun.difference(taken))]
+        waiting = sorted(self._begun.difference(taken))
+        kept = [(part[seat], part[seat].clone()) for part in self.stage.moving for seat in waiting]
         stage = next(step for step in self._sizes if len(step.x) > max(taken))
         stage.use(max(Form.of(self._guides[seat]) for seat in taken))
         self.stage.place(self._where)
         stage.run()
-        for seat, waiting in kept:
-            x[seat] = waiting
+        for part, values in kept:
+            part.copy_(values)
         self._where[2, list(taken)] += 1
         self._where[2] %= self.steps
         self._begun.difference_update(seat for seat in taken if not self._where[2, seat])

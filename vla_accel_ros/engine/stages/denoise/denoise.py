@@ -25,11 +25,12 @@ from vla_accel_ros.engine.stages.memory.host_buffers import Inputs, Pending, Rea
 from vla_accel_ros.engine.stages.precision import SmallLayer
 from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.kernels.ops import Ops
-from vla_accel_ros.kernels.reference.flow import Guide, Magnitudes
+from vla_accel_ros.kernels.reference.flow import Guide, History, Magnitudes
 from vla_accel_ros.kernels.reference.linear import Norm
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.sampling import flow_times
+from vla_accel_ros.models.flow.solver import EULER, rates
 from vla_accel_ros.models.pi.folded import Expert, FoldedLayer, LayerTables
 
 
@@ -78,8 +79,8 @@ class Denoise(Stage):
     small: quantised layers to compute with instead of the expert's own. clean: makes the expert with a row
     for flow time 0 (models.pi.folding.with_clean_step), which committed actions need; None = they are
     refused.
-    time_rule: of the flow, see models.flow.sampling. joints: numbers of an action that magnitudes count where
-    a chunk does not say; None = all.
+    time_rule, solver: of the flow, see models.flow.sampling. joints: numbers of an action that magnitudes
+    count where a chunk does not say; None = all.
     """
 
     variant: Form = Form.FREE
@@ -96,6 +97,7 @@ class Denoise(Stage):
         clean: Callable[[], Expert] | None = None,
         time_rule: str = "openpi",
         joints: int | None = None,
+        solver: str = EULER,
     ) -> None:
         device, dtype = pool.k.device, pool.k.dtype
         super().__init__(device)
@@ -124,6 +126,8 @@ class Denoise(Stage):
         self.x, self.update = self.readback.x, self.readback.update
         self.magnitudes = Magnitudes(self.readback.magnitudes, counted_joints)
         self._times = flow_times(steps, time_rule)
+        table = torch.tensor(rates(solver, steps), device=device)
+        self.history = None if solver == EULER else History(torch.zeros_like(self.x), table)
         self._guides = Inputs(
             device,
             {
@@ -281,7 +285,7 @@ class Denoise(Stage):
         self.ops.read_out(
             self._hidden, expert.out_weight, expert.out_bias[now], self.x, self.update,
             None if table is None else table.final[now], at, self.magnitudes,
-            self.guide if self.variant else None,
+            self.guide if self.variant else None, self.history,
         )  # fmt: skip
 
 

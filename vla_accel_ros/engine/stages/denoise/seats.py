@@ -19,6 +19,7 @@ from torch import Tensor
 from vla_accel_ros.engine.stages.memory.host_buffers import Pending, Samples
 from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow, flow_times
+from vla_accel_ros.models.flow.solver import EULER, extrapolated, rates
 from vla_accel_ros.models.layers.packed import FlowStep, Part, velocities
 from vla_accel_ros.models.pi.model import Pi
 
@@ -59,7 +60,7 @@ class Seats(Protocol):
         ...
 
     def step(self, taken: Sequence[int]) -> None:
-        """The next Euler step of the chunks in these seats."""
+        """The next step of the chunks in these seats."""
         ...
 
     def flow(self, seat: int) -> Flow:
@@ -73,9 +74,9 @@ class Seats(Protocol):
 
 class PlainSeats:
     """In plain torch. together: False computes every chunk's step by itself, to the bit what it is alone
-    (models.layers.packed), and chunks with committed actions are always computed so. steps, time_rule: see
-    models.flow.sampling. joints: numbers of an action that magnitudes count where a chunk does not say, None
-    = all."""
+    (models.layers.packed), and chunks with committed actions are always computed so. steps, time_rule,
+    solver: see models.flow.sampling. joints: numbers of an action that magnitudes count where a chunk does
+    not say, None = all."""
 
     def __init__(
         self,
@@ -85,8 +86,11 @@ class PlainSeats:
         time_rule: str = "openpi",
         together: bool = True,
         joints: int | None = None,
+        solver: str = EULER,
     ) -> None:
         self.count, self.steps = count, steps
+        self._rates = None if solver == EULER else rates(solver, steps)
+        self._before: dict[int, Tensor] = {}
         self._model, self._together, self._dt = model, together, -1.0 / steps
         self._times, self._joints = flow_times(steps, time_rule), joints
         self._on: dict[torch.device, list[Tensor]] = {}
@@ -117,13 +121,14 @@ class PlainSeats:
             x = torch.cat((target[:, : guide.committed], x[:, guide.committed :]), dim=1)
         self._guides[seat], self._moved[seat], self._counted[seat] = guide, [], joints or self._joints
         self._due[seat] = FlowStep(x, self._time(0, device, guide), state, kv)
+        self._before[seat] = torch.zeros_like(x)
 
     def restate(self, states: Mapping[int, Tensor]) -> None:
         for seat, state in states.items():
             self._due[seat] = self._due[seat]._replace(state=state)
 
     def leave(self, seat: int) -> None:
-        for held in (self._due, self._flows, self._guides, self._moved, self._counted):
+        for held in (self._due, self._flows, self._guides, self._moved, self._counted, self._before):
             held.pop(seat, None)
 
     def _time(self, step: int, device: torch.device, guide: Inpainting | None) -> Tensor:
@@ -142,10 +147,14 @@ class PlainSeats:
                 self._move(seat, velocity)
 
     def _move(self, seat: int, velocity: Tensor) -> None:
-        due, guide = self._due.pop(seat), self._guides[seat]
+        due, guide, found = self._due.pop(seat), self._guides[seat], velocity
         if guide is not None:
-            velocity = guide.guided(velocity, due.x, self._times[due.step])
-        update = self._dt * velocity
+            velocity = guide.held(velocity)
+            found = guide.guided(velocity, due.x, self._times[due.step])
+        if self._rates is not None:
+            found = extrapolated(found, velocity, self._before[seat], *self._rates[due.step])
+            self._before[seat] = velocity
+        update = self._dt * found
         self._flows[seat] = Flow(due.x + update, update)
         self._moved[seat].append(update[..., : self._counted[seat]].square().mean(-1).sqrt())
         after = due.step + 1

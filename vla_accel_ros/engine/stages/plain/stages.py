@@ -24,6 +24,7 @@ from vla_accel_ros.engine.stages.plain.step import PlainChunk, PlainStep
 from vla_accel_ros.engine.stages.stage import Recent, Stage
 from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow
+from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.models.layers.packed import Part
 from vla_accel_ros.models.policies import CapturablePolicy
 from vla_accel_ros.models.policy import HostInputs
@@ -41,18 +42,20 @@ GROUP = 16
 class PlainStages:
     """encode and prefill, and denoise, of a policy over a pool of prefixes.
 
-    time_rule: of the flow, see models.flow.sampling. Raises, when something is captured, RuntimeError in one
-    sentence for a policy that cannot be.
+    time_rule, solver: of the flow, see models.flow.sampling. Raises, when something is captured, RuntimeError
+    in one sentence for a policy that cannot be.
     """
 
-    def __init__(self, policy: CapturablePolicy, pool: KVPool, time_rule: str = "openpi") -> None:
-        self.policy, self.pool, self._time_rule = policy, pool, time_rule
+    def __init__(
+        self, policy: CapturablePolicy, pool: KVPool, time_rule: str = "openpi", solver: str = EULER
+    ) -> None:
+        self.policy, self.pool, self._time_rule, self._solver = policy, pool, time_rule, solver
         cuda = policy.device.type == "cuda"
         # Graphs share memory only if they were recorded on one stream.
         self._seeing, self._moving = (torch.cuda.Stream(policy.device) if cuda else None for _ in range(2))
         memories = [torch.cuda.graph_pool_handle() if cuda else None for _ in range(2)]
         self.prefix = PlainPrefix(policy, pool, LENGTHS, memories[0])
-        self.step = PlainStep(policy, pool, len(Form) * LENGTHS, memories[1])
+        self.step = PlainStep(policy, pool, len(Form) * LENGTHS, memories[1], solver)
         self._memory = memories[0]
         self._resizes = Recent[tuple[tuple[int, ...], ...], Resize](SIZES)
         self._chunks: dict[int, PlainChunk] = {}
@@ -167,7 +170,7 @@ class PlainStages:
 
     def chunk(self, steps: int) -> PlainChunk:
         """A new one."""
-        return PlainChunk(self.policy, steps, self._time_rule)
+        return PlainChunk(self.policy, steps, self._time_rule, self._solver)
 
     def advance(self, chunk: PlainChunk, steps: int) -> None:
         """The next steps of a chunk. The caller holds `denoising`."""

@@ -1,9 +1,9 @@
-"""One Euler step of a chunk, as a policy's plain functions compute it, captured.
+"""One step of a chunk, as a policy's plain functions compute it, captured.
 
 Launch by launch a chunk of SmolVLA is thousands of kernels of a few microseconds. There is a graph for each
 length of a prefix, as nothing is padded. It serves chunks of any number of steps, whole or staggered: flow
-time, step size and the strength of guidance are numbers on the device. Keys and values go through a buffer of
-the stage, so that one graph serves every slot of the pool.
+time, step size, the strength of guidance and what the solver adds are numbers on the device. Keys and values
+go through a buffer of the stage, so that one graph serves every slot of the pool.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from vla_accel_ros.engine.stages.plain.prefix import first_tokens, like_slot
 from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.sampling import flow_times
+from vla_accel_ros.models.flow.solver import EULER, extrapolated, rates
 from vla_accel_ros.models.layers.packed import Part
 from vla_accel_ros.models.policies import CapturablePolicy
 
 
 class PlainChunk:
-    """One chunk between its steps, on the device. numbers float32 [steps, 3]: flow time, step size and
-    strength of the guidance in each step; at: the step that is next."""
+    """One chunk between its steps, on the device. numbers float32 [steps, 5]: flow time, step size, strength
+    of the guidance and models.flow.solver.Rate in each step; before float32 [1, H, A]: the network's velocity
+    in the last one; at: the step that is next."""
 
-    def __init__(self, policy: CapturablePolicy, steps: int, time_rule: str) -> None:
+    def __init__(self, policy: CapturablePolicy, steps: int, time_rule: str, solver: str = EULER) -> None:
         config = policy.config
         self._shape = config.horizon, config.action_dim
         chunk = torch.float32, (1, *self._shape)
@@ -37,14 +39,15 @@ class PlainChunk:
             "target": chunk,
             "weights": (torch.float32, (config.horizon,)),
             "committed": (torch.int32, (1,)),
-            "numbers": (torch.float32, (steps, 3)),
+            "numbers": (torch.float32, (steps, 5)),
         }
         if policy.takes_state:
             fields["state"] = torch.float32, (1, config.state_dim)
         self._inputs = Inputs(policy.device, fields)
         self.given = self._inputs.fields
         self.readback = Readback(policy.device, 1, *self._shape, steps)
-        self._times = flow_times(steps, time_rule)
+        self._times, self._rates = flow_times(steps, time_rule), rates(solver, steps)
+        self.before = torch.zeros_like(self.readback.x)
         self.kv: Part | None = None
         self.form, self.tokens, self.at, self.joints = Form.FREE, 0, 0, policy.joints
 
@@ -59,13 +62,17 @@ class PlainChunk:
         strengths = [0.0] * steps if guide is None else guide.strengths(self._times)
         given: dict[str, Any] = {
             "noise": noise,
-            "numbers": [[t, -1.0 / steps, s] for t, s in zip(self._times, strengths, strict=True)],
+            "numbers": [
+                [t, -1.0 / steps, strength, *rate]
+                for t, strength, rate in zip(self._times, strengths, self._rates, strict=True)
+            ],
         }
         if "state" in self.given:
             given["state"] = state
         if guide is not None:
             given |= {"target": guide.target, "weights": guide.weights, "committed": [guide.committed]}
         self._inputs.put(**given)
+        self.before.zero_()
         self.readback.x.copy_(self.given["noise"])
         if guide is not None:
             held = slice(0, guide.committed)
@@ -83,7 +90,7 @@ NEEDED = {Form.FREE: (), Form.GUIDED: ("target", "weights"), Form.COMMITTED: ("c
 
 
 class PlainStep(Stage):
-    """The next Euler step of one chunk.
+    """The next step of one chunk. solver: see models.flow.solver.
 
     variant: tokens of its prefix, its form, and the robot's joints. It is captured before a chunk is loaded,
     as its body moves x.
@@ -91,7 +98,9 @@ class PlainStep(Stage):
 
     variant: tuple[int, Form, int]
 
-    def __init__(self, policy: CapturablePolicy, pool: KVPool, most: int, memory: Any) -> None:
+    def __init__(
+        self, policy: CapturablePolicy, pool: KVPool, most: int, memory: Any, solver: str = EULER
+    ) -> None:
         super().__init__(policy.device, most, memory)
         config = policy.config
         self._policy, self._kv = policy, like_slot(pool)
@@ -100,7 +109,8 @@ class PlainStep(Stage):
             return torch.zeros(shape, device=self.device)
 
         self._x, self._update, target = (place(1, config.horizon, config.action_dim) for _ in range(3))
-        self._moved, self._numbers = place(config.horizon), place(3)
+        self._moved, self._numbers = place(config.horizon), place(5)
+        self._before = None if solver == EULER else torch.zeros_like(self._x)
         self._given = {
             "target": target,
             "weights": place(config.horizon),
@@ -113,6 +123,8 @@ class PlainStep(Stage):
         """Take over a chunk of the variant."""
         assert chunk.kv is not None
         self._x.copy_(chunk.readback.x)
+        if self._before is not None:
+            self._before.copy_(chunk.before)
         for name in NEEDED[chunk.form]:
             self._given[name].copy_(chunk.given[name])
         if self._state is not None:
@@ -130,24 +142,32 @@ class PlainStep(Stage):
     def store(self, chunk: PlainChunk) -> None:
         """Give it back."""
         chunk.readback.x.copy_(self._x)
+        if self._before is not None:
+            chunk.before.copy_(self._before)
         chunk.readback.update.copy_(self._update)
 
     def body(self) -> None:
-        dt, (_, _, joints) = self._numbers[1], self.variant
-        found = self._field()
+        (_, dt, _, more, carry), (_, _, joints) = self._numbers, self.variant
+        found, own = self._field()
+        if self._before is not None:
+            found = extrapolated(found, own, self._before, more, carry)
+            self._before.copy_(own)
         self._moved.copy_((dt * found[..., :joints]).square().mean(dim=-1).sqrt()[0])
         self._update.copy_(dt * found)
         self._x.add_(self._update)
 
-    def _field(self) -> Tensor:
-        """The velocity, operation by operation as models.flow.rtc and models.flow.committed have it."""
-        (tokens, form, _), x, (t, _, strength) = self.variant, self._x, self._numbers
+    def _field(self) -> tuple[Tensor, Tensor]:
+        """The velocity with guidance and without, operation by operation as models.flow.rtc and
+        models.flow.committed have it."""
+        (tokens, form, _), x, (t, _, strength) = self.variant, self._x, self._numbers[:3]
         kv, time = first_tokens(self._kv, tokens), self._numbers[:1]
         if form is Form.COMMITTED:
             held = self._order < self._given["committed"]
             times = time.expand(len(held)).masked_fill(held, 0.0)[None]
-            return self._policy.model.velocity(x, times, self._state, kv).masked_fill(held[:, None], 0.0)
+            v = self._policy.model.velocity(x, times, self._state, kv).masked_fill(held[:, None], 0.0)
+            return v, v
         v = self._policy.model.velocity(x, time, self._state, kv)
         if form is Form.FREE:
-            return v
-        return v - strength * (self._given["target"] - (x - t * v)) * self._given["weights"][:, None]
+            return v, v
+        error = self._given["target"] - (x - t * v)
+        return v - strength * error * self._given["weights"][:, None], v

@@ -1,0 +1,98 @@
+"""`vla bench`: measurements of a checkpoint, on observations of a bag or of the simulated arm."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from vla_accel_ros.models.flow.solver import SOLVERS
+from vla_accel_ros.tools.options import (
+    chosen_contract,
+    chosen_model,
+    contract_option,
+    model_option,
+    subcommand,
+)
+from vla_accel_ros.tools.provenance import provenance
+
+STEPS = (3, 4, 5, 6, 8, 10)
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand."""
+    bench = subparsers.add_parser("bench", help="measure a checkpoint", description=__doc__)
+    whats = bench.add_subparsers(title="what", required=True, metavar="WHAT", dest="what")
+    parser = subcommand(
+        whats, "solvers", "error and time of each solver and number of denoising steps (docs/solvers.md)", run
+    )
+    model_option(parser)
+    contract_option(parser)
+    add = parser.add_argument
+    add("--bag", type=Path, help="whose observations, and checkpoint (default: the simulated arm's)")
+    add("--frames", type=int, default=60, help="observations (default: %(default)s)")
+    add("--solvers", nargs="+", choices=SOLVERS, default=list(SOLVERS), help="(default: all)")
+    add("--steps", nargs="+", type=int, default=list(STEPS), help="(default: 3 4 5 6 8 10)")
+    add("--runs", type=int, default=20, help="chunks timed of each way, 0 = none (default: %(default)s)")
+    add("--device", choices=("cpu", "cuda"), help="(default: cuda where there is one)")
+    add("--dtype", choices=("float32", "bfloat16"), help="(default: bfloat16 on cuda, else float32)")
+    add("--out", type=Path, metavar="FILE", help="JSON to write (default: none)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, print, write. Raises ValueError for what cannot be measured so."""
+    from vla_accel_ros.tools.bench.solvers import lines
+
+    document = measure(arguments)
+    print("\n".join(lines(document)))
+    if arguments.out is not None:
+        arguments.out.write_text(json.dumps({**document, **provenance()}, indent=1) + "\n")
+    return 0
+
+
+def measure(arguments: argparse.Namespace, further: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What is written, but for where and when. further: ways of one's own, see tools.bench.solvers."""
+    import torch
+
+    from vla_accel_ros.contract.contract import Contract
+    from vla_accel_ros.engine.config import EngineConfig
+    from vla_accel_ros.engine.engine import Engine
+    from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+    from vla_accel_ros.tools.bench import solvers
+    from vla_accel_ros.tools.bench.observations import recorded, simulated
+    from vla_accel_ros.types import Observation
+
+    if arguments.frames < 1 or arguments.runs < 0:
+        raise ValueError(
+            f"--frames is {arguments.frames} and --runs {arguments.runs}; give at least 1 and 0."
+        )
+    torch.set_num_threads(1)  # as engines have it
+    device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    dtype = arguments.dtype or ("bfloat16" if device.type == "cuda" else "float32")
+    if arguments.bag is None:
+        observations, model = list[Observation](), chosen_model(arguments)
+        contract = Contract.load(chosen_contract(arguments))
+    else:
+        observations, model, contract = recorded(arguments.bag, arguments.frames)
+        model = arguments.model or model
+    policy = load_policy(model, device, getattr(torch, dtype), contract.delta_mask)
+    rule = policy.time_rule if policy.acts == "flow" else ""
+    integrators = solvers.ways(arguments.solvers, arguments.steps, rule) if rule else {}
+    if not observations and rule:
+        engine = Engine(policy, step_dt_s=contract.chunk.step_dt_s)
+        observations = simulated(engine, contract, arguments.frames)
+    found = solvers.errors(policy, observations, {**integrators, **(further or {})}, _say)
+    if not arguments.runs:
+        return {"model": Path(model).name, "dtype": dtype, **found}
+    pairs = [(solver, steps) for solver in arguments.solvers for steps in arguments.steps]
+    default = EngineConfig.solver, EngineConfig.steps
+    taken = solvers.times_ms(policy, observations[0], dict.fromkeys((default, *pairs)), arguments.runs)
+    for row in found["ways"]:
+        row["ms"] = taken.get(row["way"])
+    return {"model": Path(model).name, "dtype": dtype, **found}
+
+
+def _say(sentence: str) -> None:
+    print(f"\r{sentence}", end="", file=sys.stderr, flush=True)

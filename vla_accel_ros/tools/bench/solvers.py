@@ -1,0 +1,165 @@
+"""How near solvers come to the network's flow, and how long they take.
+
+Of every observation one noise is integrated in every way, in plain torch. What is nearest to the flow is
+taken to be FINE steps of Adams-Bashforth; half as many say how well that is known. A distance of two chunks
+is the RMS over actions and joints as the network sees them: 1 is about the spread of a joint in what it was
+trained on. Two chunks of the same observation from different noise are a distance apart, too: an error that
+is small against it is one that no robot shows. Times are of `Engine.act`, from the noise to the chunk.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.config import EngineConfig
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.options import has_stages
+from vla_accel_ros.models.flow.noise import fresh
+from vla_accel_ros.models.flow.sampling import Velocity, sample
+from vla_accel_ros.models.flow.solver import AB2
+from vla_accel_ros.models.policies import FLOW, AnyPolicy, FlowPolicy
+from vla_accel_ros.types import Observation
+
+FINE = 100
+REFERENCE, KNOWN = "reference", "half of it"
+OTHER = 1_000_000
+"""Noise of second samples is numbered from here."""
+ACTS = 5
+"""Chunks that are made before times are taken."""
+
+Integrate = Callable[[Velocity, Tensor], Tensor]
+"""(velocity, noise [1, H, A]) -> actions [1, H, A]."""
+
+
+def name_of(solver: str, steps: int) -> str:
+    """Of a way in the table."""
+    return f"{solver} {steps}"
+
+
+DEFAULT = name_of(EngineConfig.solver, EngineConfig.steps)
+
+
+def ways(solvers: Iterable[str], steps: Iterable[int], time_rule: str) -> dict[str, Integrate]:
+    """Every solver with every number of steps, and the default. Raises ValueError for unknown ones."""
+    pairs = [(EngineConfig.solver, EngineConfig.steps)]
+    pairs += [(solver, number) for solver in solvers for number in steps]
+    return {name_of(*pair): _integrate(*pair, time_rule) for pair in pairs}
+
+
+def _integrate(solver: str, steps: int, time_rule: str) -> Integrate:
+    sample(lambda x, t: x, torch.zeros(1, 1, 1), steps, time_rule, solver)  # refuses what there is not
+    return lambda velocity, noise: sample(velocity, noise, steps, time_rule, solver).actions
+
+
+def errors(
+    policy: AnyPolicy,
+    observations: Sequence[Observation],
+    integrators: Mapping[str, Integrate],
+    say: Callable[[str], object] = lambda _: None,
+) -> dict[str, Any]:
+    """Distances to the reference, to the default, and of two samples. integrators: DEFAULT is one of them.
+
+    Raises ValueError for a policy that acts by tokens.
+    """
+    if policy.acts != FLOW:
+        raise ValueError(f"a {policy.config.kind} policy acts by tokens: it has no flow to integrate.")
+    flowing, engine = cast(FlowPolicy, policy), Engine(policy)
+    rule = engine.runner.time_rule
+    further: dict[str, Integrate] = {
+        REFERENCE: _integrate(AB2, FINE, rule),
+        KNOWN: _integrate(AB2, FINE // 2, rule),
+    }
+    shape = policy.config.horizon, policy.config.action_dim
+    to_fine: dict[str, list[float]] = {name: [] for name in (*integrators, KNOWN)}
+    to_default: dict[str, list[float]] = {name: [] for name in integrators}
+    samples = []
+
+    def apart(a: Tensor, b: Tensor) -> float:
+        return float((a - b)[..., : flowing.joints].square().mean().sqrt())
+
+    for number, observation in enumerate(observations):
+        noise, other = (
+            torch.from_numpy(fresh(0, which, shape))[None].to(policy.device)
+            for which in (number, OTHER + number)
+        )
+        with engine.observe(observation) as prefix, torch.inference_mode():
+            velocity = partial(
+                _velocity, flowing, observation, engine.runner.pool.view(prefix.slot, prefix.n_tokens)
+            )
+            made = {name: way(velocity, noise) for name, way in {**integrators, **further}.items()}
+            samples.append(apart(further[KNOWN](velocity, other), made[KNOWN]))
+        for name, found in to_fine.items():
+            found.append(apart(made[name], made[REFERENCE]))
+        for name, found in to_default.items():
+            found.append(apart(made[name], made[DEFAULT]))
+        say(f"{number + 1} of {len(observations)} observations")
+    return {
+        "observations": len(observations),
+        "reference": name_of(AB2, FINE),
+        "reference_to_half": figures(to_fine[KNOWN]),
+        "two_samples": figures(samples),
+        "ways": [
+            {"way": name, "error": figures(to_fine[name]), "to_default": figures(to_default[name])}
+            for name in integrators
+        ],
+    }
+
+
+def _velocity(policy: FlowPolicy, observation: Observation, kv: Any, x: Tensor, t: float) -> Tensor:
+    state = policy.normalized_state(observation.state)[None].to(x.device) if policy.takes_state else None
+    return policy.model.velocity(x, torch.full((1,), t, device=x.device), state, kv)
+
+
+def figures(values: Sequence[float]) -> dict[str, float]:
+    """Median, 95th percentile and greatest."""
+    found = np.quantile(values, (0.5, 0.95, 1.0))
+    return dict(zip(("median", "p95", "most"), (float(f"{value:.4g}") for value in found), strict=True))
+
+
+def times_ms(
+    policy: AnyPolicy, observation: Observation, pairs: Iterable[tuple[str, int]], runs: int
+) -> dict[str, dict[str, float]]:
+    """Of so many chunks of each solver and number of steps, one way after the other in every round."""
+    fast = has_stages(policy)
+    engines = {
+        name_of(solver, steps): Engine(policy, solver=solver, steps=steps, fast=fast)
+        for solver, steps in pairs
+    }
+    taken: dict[str, list[float]] = {name: [] for name in engines}
+    for run in range(ACTS + runs):
+        for name, engine in engines.items():
+            with engine.observe(observation) as prefix:
+                started = time.perf_counter()
+                engine.act(prefix)
+                if run >= ACTS:
+                    taken[name].append(1e3 * (time.perf_counter() - started))
+    return {
+        name: {"p50": round(float(np.median(ms)), 3), "p99": round(float(np.quantile(ms, 0.99)), 3)}
+        for name, ms in taken.items()
+    }
+
+
+def lines(measured: Mapping[str, Any]) -> Iterator[str]:
+    """The table in Markdown."""
+    yield "| solver, steps | error: median | 95 % | greatest | to the default: median | 95 % | ms a chunk |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in measured["ways"]:
+        error, default, taken = row["error"], row["to_default"], row.get("ms")
+        shown = "-" if taken is None else f"{taken['p50']:.2f}"
+        yield (
+            f"| {row['way']} | {error['median']:.4f} | {error['p95']:.4f} | {error['most']:.4f} | "
+            f"{default['median']:.4f} | {default['p95']:.4f} | {shown} |"
+        )
+    known, samples = measured["reference_to_half"], measured["two_samples"]
+    yield (
+        f"{measured['observations']} observations; the reference, {measured['reference']}, is "
+        f"{known['median']:.4f} (95 %: {known['p95']:.4f}) from half as many steps; two samples of an "
+        f"observation are {samples['median']:.3f} (95 %: {samples['p95']:.3f}) apart"
+    )
