@@ -4,7 +4,7 @@
 
 Full-size pi0.5 of random weights, two 640x480 views, ten steps, bfloat16; robots of two kinds, with numbers of joints,
 statistics and words of their own. What is measured is the product's path without ROS: fleet/replicas/local.py,
-from pixels in host memory to a chunk in host memory, and in the parts `fleet` and `admission` fleet/scheduler.py before it.
+from pixels in host memory to a chunk in host memory, and in the parts `fleet` and `admission` fleet/serving/scheduler.py before it.
 
 throughput: as many requests as a replica takes are always there, for each setting of the engine: chunks a second and
   how long one request takes.
@@ -13,7 +13,7 @@ peers: beside it, one request at a time by captured stages; batches of 16 in loc
 fleet: robots ask --hz times a second by a trace (a random phase, intervals that vary by a tenth), each when --buffer
   seconds of its motion are left, whatever became of its last request. From image to chunk; the share of requests that
   came later than the motion lasted, and of the time that arms stood.
-admission: how many robots fleet/admission.py expects to fit, from what the replica measures at its start, and the
+admission: how many robots fleet/admission/verdict.py expects to fit, from what the replica measures at its start, and the
   largest number that keeps p99 within --within and stall within --stall, by bisection with windows of --window s.
 replicas2: two processes with an engine each: on two GPUs, if there are two, else both on one, for function only.
 
@@ -43,7 +43,7 @@ from full_size.figures import write
 from full_size.gpu import alone, gpu_id
 from full_size.policies import random_policy
 from grids.sizes import config_of
-from vla_accel_ros.fleet.admission import capacity_hz, robots_in_time
+from vla_accel_ros.fleet.admission.verdict import capacity_hz, robots_in_time
 from vla_accel_ros.interpreter import SWITCH_S
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.tools.cli import finish

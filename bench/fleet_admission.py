@@ -4,7 +4,7 @@
 
 simulated: the node's FleetScheduler and policies in simulated time, with a replica that computes a frame and then a
 step of all chunks that it has begun, as fleet/replicas/local.py does; other times of frames and steps than
-fleet/forecast.py derives, which sees only what such a replica measures at its start. The largest number of robots with
+fleet/admission/forecast.py derives, which sees only what such a replica measures at its start. The largest number of robots with
 99 of 100 chunks in time, over fresh draws of their phases, against the prediction.
 measured: the windows of the part `admission` of bench/fleet.py on an H200, and the same robots, with the same phases,
 by the forecast's model of what was measured at the start. The prediction knows no phases: how far single draws of them
@@ -33,8 +33,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from fleets.loads import make_trace, most_robots
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.extensions import FLEET_POLICIES, find
-from vla_accel_ros.fleet import forecast
-from vla_accel_ros.fleet.admission import Rules, capacity_hz, robots_in_time
+from vla_accel_ros.fleet.admission import forecast
+from vla_accel_ros.fleet.admission.verdict import Rules, capacity_hz, robots_in_time
 from vla_accel_ros.fleet.protocol import (
     ChunkAnswer,
     ChunkRequest,
@@ -43,8 +43,8 @@ from vla_accel_ros.fleet.protocol import (
     Round,
 )
 from vla_accel_ros.fleet.replicas.replica import SERVE, Served
-from vla_accel_ros.fleet.scheduler import FleetScheduler
-from vla_accel_ros.fleet.settings import Ports, Settings
+from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
+from vla_accel_ros.fleet.serving.settings import Ports, Settings
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.types import Chunk
 

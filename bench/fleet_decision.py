@@ -26,7 +26,7 @@ import numpy as np
 
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.extensions import FLEET_POLICIES, find, names
-from vla_accel_ros.fleet.admission import Rules
+from vla_accel_ros.fleet.admission.verdict import Rules
 from vla_accel_ros.fleet.protocol import (
     ChunkAnswer,
     ChunkRequest,
@@ -35,8 +35,8 @@ from vla_accel_ros.fleet.protocol import (
     Round,
 )
 from vla_accel_ros.fleet.replicas.replica import SERVE, Served
-from vla_accel_ros.fleet.scheduler import FleetScheduler
-from vla_accel_ros.fleet.settings import Ports, Settings
+from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
+from vla_accel_ros.fleet.serving.settings import Ports, Settings
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.types import Chunk
 

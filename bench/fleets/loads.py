@@ -16,11 +16,11 @@ import numpy as np
 from fleets.serving import Robots, round_of
 from full_size.figures import summary
 from vla_accel_ros.extensions import FLEET_POLICIES, find
-from vla_accel_ros.fleet.admission import Rules
+from vla_accel_ros.fleet.admission.verdict import Rules
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, ChunkRequest, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.replica import Replica, Served
-from vla_accel_ros.fleet.scheduler import FleetScheduler
-from vla_accel_ros.fleet.settings import Ports, Settings
+from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
+from vla_accel_ros.fleet.serving.settings import Ports, Settings
 
 STEP_S = 0.02
 """How often a scheduler looks at what only time brings about, as the node does."""

@@ -21,8 +21,8 @@ from vla_accel_ros.fleet.protocol import (
     Round,
 )
 from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost, Served
-from vla_accel_ros.fleet.scheduler import FleetScheduler
-from vla_accel_ros.fleet.settings import Ports, Settings
+from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
+from vla_accel_ros.fleet.serving.settings import Ports, Settings
 from vla_accel_ros.types import Chunk
 
 STEP_S, ACTIONS = 0.05, 8

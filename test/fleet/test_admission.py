@@ -7,7 +7,7 @@ import math
 import pytest
 
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.fleet.admission import (
+from vla_accel_ros.fleet.admission.verdict import (
     Rules,
     Verdict,
     admit,

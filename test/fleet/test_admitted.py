@@ -6,10 +6,10 @@ import pytest
 from fleet_stand_ins import Fleet, TimedReplica
 
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.fleet.admission import Rules, Verdict, admit, robots_in_time
+from vla_accel_ros.fleet.admission.punctuality import ENOUGH, PATIENT, SLOWER, Punctuality
+from vla_accel_ros.fleet.admission.verdict import Rules, Verdict, admit, robots_in_time
 from vla_accel_ros.fleet.protocol import Admission
-from vla_accel_ros.fleet.punctuality import ENOUGH, PATIENT, SLOWER, Punctuality
-from vla_accel_ros.fleet.settings import Settings
+from vla_accel_ros.fleet.serving.settings import Settings
 
 H200 = {1: 0.01096, 2: 0.019147, 4: 0.031063, 8: 0.053562, 16: 0.109558, 20: 0.135303}
 HZ, WITHIN_S = 3.0, 0.09

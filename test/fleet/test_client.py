@@ -7,8 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vla_accel_ros.fleet.client import ANNOUNCE_S, LONGEST_RETRY_S, Ask, ClientSettings, FleetClient, Step
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer
+from vla_accel_ros.fleet.robot.client import (
+    ANNOUNCE_S,
+    LONGEST_RETRY_S,
+    Ask,
+    ClientSettings,
+    FleetClient,
+    Step,
+)
 from vla_accel_ros.types import Chunk
 
 S = 1_000_000_000

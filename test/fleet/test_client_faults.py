@@ -16,8 +16,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from vla_accel_ros.fleet.client import Ask, ClientSettings, FleetClient
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, Round
+from vla_accel_ros.fleet.robot.client import Ask, ClientSettings, FleetClient
 from vla_accel_ros.types import Chunk
 
 S, MS = 1_000_000_000, 1_000_000

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.fleet.admission import robots_in_time
-from vla_accel_ros.fleet.forecast import (
+from vla_accel_ros.fleet.admission.forecast import (
     STEPS,
     Gpu,
     chunks_hz,
@@ -20,6 +19,7 @@ from vla_accel_ros.fleet.forecast import (
     trace,
     waits_s,
 )
+from vla_accel_ros.fleet.admission.verdict import robots_in_time
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 SERIAL = ((1, 0.01), (4, 0.04))

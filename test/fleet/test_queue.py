@@ -10,14 +10,14 @@ from fleet_stand_ins import Fleet
 from test_scheduler_random import Storm
 
 from vla_accel_ros.extensions import FLEET_POLICIES, find
-from vla_accel_ros.fleet.members import Members
 from vla_accel_ros.fleet.protocol import EMERGENCY
-from vla_accel_ros.fleet.queue import Pair, Place
-from vla_accel_ros.fleet.records import PendingRequest, Robot
+from vla_accel_ros.fleet.serving.members import Members
+from vla_accel_ros.fleet.serving.queue import Pair, Place
+from vla_accel_ros.fleet.serving.records import PendingRequest, Robot
 
 
 class PlainQueue:
-    """fleet.queue.Queue as it is meant: sorted anew from all robots whenever it is read."""
+    """fleet.serving.queue.Queue as it is meant: sorted anew from all robots whenever it is read."""
 
     def __init__(self, members: Members) -> None:
         self._members, self._numbers = members, iter(range(10**9))

@@ -10,10 +10,10 @@ import pytest
 from fleet_stand_ins import Fleet, TimedReplica
 
 from vla_accel_ros.extensions import FLEET_POLICIES, find
-from vla_accel_ros.fleet.hedging import ENOUGH, Hedging
 from vla_accel_ros.fleet.protocol import EMERGENCY
 from vla_accel_ros.fleet.replicas.replica import ReplicaLost
-from vla_accel_ros.fleet.settings import Settings
+from vla_accel_ros.fleet.serving.hedging import ENOUGH, Hedging
+from vla_accel_ros.fleet.serving.settings import Settings
 
 PATIENT = Settings(stale_s=99.0, gone_s=99.0, serve_s=9.0)
 

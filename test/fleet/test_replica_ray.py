@@ -22,8 +22,8 @@ from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, ChunkRequest, R
 from vla_accel_ros.fleet.replicas.ray import Deadlines, RayReplica, Where
 from vla_accel_ros.fleet.replicas.ray_cluster import Cluster
 from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost
-from vla_accel_ros.fleet.scheduler import FleetScheduler
-from vla_accel_ros.fleet.settings import Ports, Settings
+from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
+from vla_accel_ros.fleet.serving.settings import Ports, Settings
 
 ROBOTS = ("/left", "/right")
 SERVE_S = 6.0

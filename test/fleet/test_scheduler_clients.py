@@ -12,8 +12,7 @@ import pytest
 from fleet_stand_ins import ACTIONS, STEP_S, TimedReplica
 
 from vla_accel_ros.extensions import FLEET_POLICIES, find
-from vla_accel_ros.fleet.admission import Rules
-from vla_accel_ros.fleet.client import ClientSettings, FleetClient
+from vla_accel_ros.fleet.admission.verdict import Rules
 from vla_accel_ros.fleet.protocol import (
     Admission,
     ChunkAnswer,
@@ -22,8 +21,9 @@ from vla_accel_ros.fleet.protocol import (
     RobotDescription,
     Round,
 )
-from vla_accel_ros.fleet.scheduler import FleetScheduler
-from vla_accel_ros.fleet.settings import Ports, Settings
+from vla_accel_ros.fleet.robot.client import ClientSettings, FleetClient
+from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
+from vla_accel_ros.fleet.serving.settings import Ports, Settings
 
 NETWORK_S, TICK_S = 0.004, 0.01
 SETTINGS = ClientSettings(max_age_s=1.5, step_dt_s=STEP_S, ask_at_s=0.25)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from fleet_stand_ins import Fifo, Fleet, TimedReplica, make_request
 
-from vla_accel_ros.fleet.admission import Rules
+from vla_accel_ros.fleet.admission.verdict import Rules
 from vla_accel_ros.fleet.protocol import EMERGENCY, ChunkAnswer, ChunkRequest, Round
-from vla_accel_ros.fleet.settings import Settings
+from vla_accel_ros.fleet.serving.settings import Settings
 
 EVENTS = 10_000
 NAMES = tuple(f"/r{number}" for number in range(7))

@@ -10,11 +10,11 @@ import pytest
 from fleet_stand_ins import ACTIONS, STEP_S, Fifo, Fleet, TimedReplica, make_description, make_request
 
 from vla_accel_ros.extensions import FLEET_POLICIES, find, names
-from vla_accel_ros.fleet.admission import Rules
+from vla_accel_ros.fleet.admission.verdict import Rules
 from vla_accel_ros.fleet.protocol import EMERGENCY, Round
-from vla_accel_ros.fleet.records import fairness
 from vla_accel_ros.fleet.replicas.replica import ReplicaLost
-from vla_accel_ros.fleet.settings import Settings
+from vla_accel_ros.fleet.serving.records import fairness
+from vla_accel_ros.fleet.serving.settings import Settings
 from vla_accel_ros.fleet.task import Task
 from vla_accel_ros.types import Chunk
 

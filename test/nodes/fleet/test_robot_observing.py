@@ -11,7 +11,7 @@ from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.fleet.observing import EncodedIngest
+from vla_accel_ros.fleet.robot.observing import EncodedIngest
 from vla_accel_ros.sensing.cameras.image import image_message
 
 S, MS = 1_000_000_000, 1_000_000

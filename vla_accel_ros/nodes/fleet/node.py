@@ -1,10 +1,10 @@
 """The lifecycle node that serves many robots with one model: requests of robots in, their chunks out.
 
 Robots are found in the graph: whoever publishes fleet/robot in a namespace is one, and its topics are opened
-there (nodes/fleet/topics.py) until it has gone. Whose turn it is decides fleet/scheduler.py, which is called
-by this node's thread alone: for each message, when a replica has computed something, and at STEP_HZ for what
-only time brings about. The model is loaded as the node inference loads it, with the contract of one robot;
-the others need no more than statistics of their own. It is loaded in this process, or in Ray actors
+there (nodes/fleet/topics.py) until it has gone. Whose turn it is decides fleet/serving/scheduler.py, which is
+called by this node's thread alone: for each message, when a replica has computed something, and at STEP_HZ
+for what only time brings about. The model is loaded as the node inference loads it, with the contract of one
+robot; the others need no more than statistics of their own. It is loaded in this process, or in Ray actors
 (nodes/fleet/engines.py). How many robots fit is measured while configuring.
 """
 
@@ -22,13 +22,13 @@ from rclpy.guard_condition import GuardCondition
 from vla_accel_msgs.msg import FleetRequest, FleetRobot
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.extensions import FLEET_POLICIES, find
-from vla_accel_ros.fleet.admission import Rules, robots_that_fit
-from vla_accel_ros.fleet.client import USEFUL
+from vla_accel_ros.fleet.admission.verdict import Rules, robots_that_fit
 from vla_accel_ros.fleet.horizon import ALL, Horizons, limited
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.ray import Deadlines
-from vla_accel_ros.fleet.scheduler import FleetScheduler
-from vla_accel_ros.fleet.settings import Cut, Ports, Settings
+from vla_accel_ros.fleet.robot.client import USEFUL
+from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
+from vla_accel_ros.fleet.serving.settings import Cut, Ports, Settings
 from vla_accel_ros.models.checkpoints.options import device_fault
 from vla_accel_ros.models.checkpoints.progress import Meter
 from vla_accel_ros.nodes import convert, fleet_convert

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.fleet.records import Report
 from vla_accel_ros.fleet.replicas.replica import SERVE, Replica
-from vla_accel_ros.fleet.scheduler import FleetScheduler
+from vla_accel_ros.fleet.serving.records import Report
+from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from vla_accel_msgs.msg import FleetAdmission, FleetAnswer, FleetCall, FleetRequest, FleetRobot
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.fleet.client import Ask, FleetClient
 from vla_accel_ros.fleet.protocol import ChunkRequest, EncodedObservation, RobotDescription
+from vla_accel_ros.fleet.robot.client import Ask, FleetClient
 from vla_accel_ros.nodes import fleet_convert as convert
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.lifecycle import ManagedNode

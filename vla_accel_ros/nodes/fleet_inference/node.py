@@ -2,10 +2,10 @@
 
 To all other nodes it is the inference node: it hears the cameras, the joints, `instruction` and `motion`, and
 tells `inputs`, `action_chunk` and the chunk slot, as that does and by the same modules. When it asks for a
-chunk and which answer it takes decides fleet/client.py. Chunks bear the robot's own stamps, so the trajectory
-node ages them as ever, and an arm whose scheduler is gone comes to rest by the end of its last chunk. They
-are numbered here, because replicas of a fleet number theirs each for itself. Questions are refused: nobody
-answers them.
+chunk and which answer it takes decides fleet/robot/client.py. Chunks bear the robot's own stamps, so the
+trajectory node ages them as ever, and an arm whose scheduler is gone comes to rest by the end of its last
+chunk. They are numbered here, because replicas of a fleet number theirs each for itself. Questions are
+refused: nobody answers them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from vla_accel_msgs.msg import LanguageOutput, Motion
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.graph_check import chunks, inputs, words
 from vla_accel_ros.control.chunking.pace import ChunkPace
-from vla_accel_ros.fleet.client import ClientSettings, FleetClient
-from vla_accel_ros.fleet.observing import EncodedIngest
 from vla_accel_ros.fleet.protocol import RobotDescription
+from vla_accel_ros.fleet.robot.client import ClientSettings, FleetClient
+from vla_accel_ros.fleet.robot.observing import EncodedIngest
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diagnostic_msgs.msg import DiagnosticStatus
 
-from vla_accel_ros.fleet.client import FleetClient
+from vla_accel_ros.fleet.robot.client import FleetClient
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.fleet_inference.link import FleetLink
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from vla_accel_ros.engine.request import MicroBatch, Request
-from vla_accel_ros.fleet.admission import Verdict
+from vla_accel_ros.fleet.admission.verdict import Verdict
 from vla_accel_ros.fleet.protocol import ChunkRequest, RobotDescription
 from vla_accel_ros.fleet.replicas.replica import Replica, Served
 from vla_accel_ros.fleet.task import Task

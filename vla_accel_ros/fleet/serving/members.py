@@ -1,11 +1,11 @@
 """The robots of a fleet: who is described and served, which replicas are ready for it, who has gone.
 
-A robot is judged when it tells who it is, before anything is computed for it (fleet.admission), and is told
-that it is served once a replica is ready for it. Those that were refused or slowed are judged again when a
-robot goes and from time to time; those that were admitted, where chunks come late or replicas got slower
-(fleet.punctuality): the last that came are slowed or refused first, and told why. One that says nothing for
-`gone_s` is forgotten. Only what has not settled is looked at in a step: replicas that get ready, and who was
-silent for longest.
+A robot is judged when it tells who it is, before anything is computed for it (fleet.admission.verdict), and
+is told that it is served once a replica is ready for it. Those that were refused or slowed are judged again
+when a robot goes and from time to time; those that were admitted, where chunks come late or replicas got
+slower (fleet.admission.punctuality): the last that came are slowed or refused first, and told why. One that
+says nothing for `gone_s` is forgotten. Only what has not settled is looked at in a step: replicas that get
+ready, and who was silent for longest.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from typing import Any
 
-from vla_accel_ros.fleet.admission import InTime, Verdict, admit, capacity_hz, in_time_of, taken_share
+from vla_accel_ros.fleet.admission.punctuality import Punctuality
+from vla_accel_ros.fleet.admission.verdict import InTime, Verdict, admit, capacity_hz, in_time_of, taken_share
 from vla_accel_ros.fleet.protocol import Admission, RobotDescription
-from vla_accel_ros.fleet.punctuality import Punctuality
-from vla_accel_ros.fleet.records import Robot
 from vla_accel_ros.fleet.replicas.replica import Replica, ReplicaLost
-from vla_accel_ros.fleet.settings import ASK_AGAIN_S, Cut, Ports, Settings, whole
+from vla_accel_ros.fleet.serving.records import Robot
+from vla_accel_ros.fleet.serving.settings import ASK_AGAIN_S, Cut, Ports, Settings, whole
 
 JUDGE_AGAIN_S = 2.0
 """How often is looked whether there is room now for robots that were refused or slowed."""

@@ -12,13 +12,13 @@ import logging
 import math
 from concurrent.futures import CancelledError
 
-from vla_accel_ros.fleet.dispatch import Dispatcher
-from vla_accel_ros.fleet.members import Members, error_of
 from vla_accel_ros.fleet.protocol import ChunkAnswer, ChunkRequest
-from vla_accel_ros.fleet.queue import Queue
-from vla_accel_ros.fleet.records import PendingRequest, Robot, Work
 from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost
-from vla_accel_ros.fleet.settings import Ports, Settings
+from vla_accel_ros.fleet.serving.dispatch import Dispatcher
+from vla_accel_ros.fleet.serving.members import Members, error_of
+from vla_accel_ros.fleet.serving.queue import Queue
+from vla_accel_ros.fleet.serving.records import PendingRequest, Robot, Work
+from vla_accel_ros.fleet.serving.settings import Ports, Settings
 from vla_accel_ros.types import Chunk
 
 _LOG = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from vla_accel_ros.engine.request import Request
 from vla_accel_ros.fleet.protocol import EMERGENCY
-from vla_accel_ros.fleet.records import PendingRequest, Robot
+from vla_accel_ros.fleet.serving.records import PendingRequest, Robot
 
 Pair = tuple[Robot, PendingRequest]
 Place = dict[Request, Pair]

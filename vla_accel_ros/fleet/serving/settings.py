@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from vla_accel_ros.fleet.admission import Rules
+from vla_accel_ros.fleet.admission.verdict import Rules
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, RobotDescription, Round
 from vla_accel_ros.types import Chunk
 

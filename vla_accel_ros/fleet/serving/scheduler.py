@@ -1,10 +1,10 @@
 """Which robot's chunk is computed next, and by which replica: describe, ask, step.
 
-Each robot has at most one pending request, its newest round; a policy orders them, as in the engine.
-A step takes what replicas have computed, drops what nobody can use, and dispatches what there is room for
-(fleet.dispatch). An answer is made from the request that was dispatched and goes to that robot, process, task
-and round alone. Whatever belongs to a robot is in its record (fleet.records), so a robot that is forgotten
-leaves nothing.
+Each robot has at most one pending request, its newest round; a policy orders them, as in the engine. A step
+takes what replicas have computed, drops what nobody can use, and dispatches what there is room for
+(fleet.serving.dispatch). An answer is made from the request that was dispatched and goes to that robot,
+process, task and round alone. Whatever belongs to a robot is in its record (fleet.serving.records), so a
+robot that is forgotten leaves nothing.
 
 Times are given, by one monotonic clock. Everything is called by one thread; futures are read in `step`.
 """
@@ -19,15 +19,15 @@ from typing import Any
 
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import ACT, Request
-from vla_accel_ros.fleet.completion import Completion
-from vla_accel_ros.fleet.dispatch import Dispatcher
-from vla_accel_ros.fleet.members import Members
 from vla_accel_ros.fleet.policies.policy import FleetSetup
 from vla_accel_ros.fleet.protocol import ChunkRequest, RobotDescription
-from vla_accel_ros.fleet.queue import Queue
-from vla_accel_ros.fleet.records import PendingRequest, Report, Robot, fairness, order_of, report_of
 from vla_accel_ros.fleet.replicas.replica import Replica
-from vla_accel_ros.fleet.settings import ASK_AGAIN_S, USUAL, Cut, Ports, Settings, whole
+from vla_accel_ros.fleet.serving.completion import Completion
+from vla_accel_ros.fleet.serving.dispatch import Dispatcher
+from vla_accel_ros.fleet.serving.members import Members
+from vla_accel_ros.fleet.serving.queue import Queue
+from vla_accel_ros.fleet.serving.records import PendingRequest, Report, Robot, fairness, order_of, report_of
+from vla_accel_ros.fleet.serving.settings import ASK_AGAIN_S, USUAL, Cut, Ports, Settings, whole
 from vla_accel_ros.fleet.task import Task
 
 _LOG = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class FleetScheduler:
         return tuple(report_of(robot, now_s) for robot in self._members.robots.values())
 
     def fairness(self, now_s: float) -> float:
-        """Of the tasks; see fleet.records.fairness."""
+        """Of the tasks; see fleet.serving.records.fairness."""
         return fairness(robot.task.wait_ratio(now_s) for robot in self._members.robots.values() if robot.task)
 
     def waiting(self) -> int:

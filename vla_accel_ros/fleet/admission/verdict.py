@@ -2,10 +2,10 @@
 
 A GPU that serves one robot too many serves none of them well: all chunks come late. So a robot is taken at
 the rate it asks for if that leaves the replicas some idle time and 99 of 100 chunks are expected in time
-(fleet.forecast), at a lower rate if that is still enough for it, and refused otherwise, with a sentence that
-says how much there is. Of what can be made in time a robot takes what its own rate takes: one of n that
-would fit alone with their like takes an n-th. One robot alone is never refused for being late: replicas may
-have been measured while their machine was busy, and learn from what they serve.
+(fleet.admission.forecast), at a lower rate if that is still enough for it, and refused otherwise, with a
+sentence that says how much there is. Of what can be made in time a robot takes what its own rate takes: one
+of n that would fit alone with their like takes an n-th. One robot alone is never refused for being late:
+replicas may have been measured while their machine was busy, and learn from what they serve.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.fleet.forecast import curve_of, fleet_hz
+from vla_accel_ros.fleet.admission.forecast import curve_of, fleet_hz
 
 UNTOLD_HZ = 1.0
 """Counted for a robot that does not tell how many chunks a second it needs."""
@@ -63,7 +63,7 @@ def in_time_of(profiles: Sequence[Profile], rules: Rules, slower: float = 1.0) -
 
 def robots_in_time(profile: Profile, chunks_per_s: float, within_s: float) -> int:
     """How many robots that all ask for so many chunks a second get 99 of 100 in time, of one replica, if it
-    may have no time left; see fleet.forecast."""
+    may have no time left; see fleet.admission.forecast."""
     return math.floor(fleet_hz([profile], chunks_per_s, within_s) / chunks_per_s * ROUNDING)
 
 

@@ -7,7 +7,7 @@ as there is room for, and one when the oldest work is expected to end while it i
 Where several replicas compute, each is asked in their order, nearest first, and the policy leaves to the
 others whom they answer sooner: it is told what each was measured to take, how far it is, and how long it is
 busy. So a distant replica takes who would wait longer for a near one. One that is lost is none. A request
-that takes unusually long is begun on another one as well, if that is wanted (fleet.hedging).
+that takes unusually long is begun on another one as well, if that is wanted (fleet.serving.hedging).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from concurrent.futures import Future
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import MicroBatch, Request
-from vla_accel_ros.fleet.hedging import Hedging
-from vla_accel_ros.fleet.members import Members
 from vla_accel_ros.fleet.policies.policy import FleetSetup, ReplicaProfile
 from vla_accel_ros.fleet.protocol import EMERGENCY, Round
-from vla_accel_ros.fleet.queue import Pair, Place, Queue
-from vla_accel_ros.fleet.records import PendingRequest, Robot, Work
 from vla_accel_ros.fleet.replicas.replica import SERVE, Replica, Served
-from vla_accel_ros.fleet.settings import Settings
+from vla_accel_ros.fleet.serving.hedging import Hedging
+from vla_accel_ros.fleet.serving.members import Members
+from vla_accel_ros.fleet.serving.queue import Pair, Place, Queue
+from vla_accel_ros.fleet.serving.records import PendingRequest, Robot, Work
+from vla_accel_ros.fleet.serving.settings import Settings
 from vla_accel_ros.fleet.task import Task
 
 
