@@ -23,9 +23,12 @@ from trajectory_msgs.msg import JointTrajectory
 from chaos.model import CAMERA_HZ, JOINTS_HZ, MARK, MARK_TOLERANCE, MIDDLE, SIDE, mark_of
 from vla_accel_msgs.msg import ActionChunk, Motion
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.control.chunking.chunk_record import ChunkReader
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import MotionState
 from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes.chunk_topic import slot_name
+from vla_accel_ros.sensing.slot import SlotReader
 from vla_accel_ros.sim.executed import TrajectoryController, judge_path
 
 S = 1_000_000_000
@@ -38,9 +41,11 @@ STOPS_WITHIN_S = 0.5
 class Robot:
     """Of a number. offset_s: by how much its clock is ahead of this process's. Times are steady nanoseconds.
 
-    Attributes: `chunks`, (heard, stamp); `sent`, when the arm was commanded; `told`, (heard, state, reasons);
-    `wrong`, sentences of chunks and commands that were another robot's; `refused`, why a controller took a
-    command not.
+    Attributes: `chunks`, (heard, stamp), as messages; `followed`, the same in the slot of shared memory,
+    which is what a trajectory node on the same machine follows: it has them before they are heard, and may
+    have one that came before the topic was matched; `sent`, when the arm was commanded; `told`, (heard,
+    state, reasons); `wrong`, sentences of chunks and commands that were another robot's; `refused`, why a
+    controller took a command not.
     """
 
     def __init__(self, node: Node, number: int, contract: Contract, offset_s: float) -> None:
@@ -49,6 +54,7 @@ class Robot:
         self._wall_ns = min(time.time_ns() - time.monotonic_ns() for _ in range(1000))
         self._ahead_ns = self._wall_ns + round(offset_s * S)  # of the robot's clock, over steady time
         self.chunks: list[tuple[int, int]] = []
+        self.followed: list[tuple[int, int]] = []
         self.sent: list[int] = []
         self.told: list[tuple[int, int, tuple[str, ...]]] = []
         self.wrong: list[str] = []
@@ -65,6 +71,8 @@ class Robot:
             node.create_subscription(
                 JointTrajectory, controller.topic, lambda m, info, heard=heard: heard(m, info), qos.REPORT
             )
+        self._slot, self._read = SlotReader(slot_name(node)), 0
+        self._reader = ChunkReader(contract.action_names)
         node.create_subscription(ActionChunk, "action_chunk", self._on_chunk, qos.REPORT)
         node.create_subscription(Motion, "motion", self._on_motion, qos.ALL_LATCHED)
         self._joints = node.create_publisher(JointState, contract.joint_states.topic, qos.SENSOR)
@@ -111,7 +119,8 @@ class Robot:
 
     def moves_after_s(self, since_ns: int) -> float:
         """How long it moved on after then without a chunk of an observation after then; after `judge`."""
-        fresh = [at for at, stamp in self.chunks_after(since_ns) if stamp >= since_ns]
+        came = (*self.chunks_after(since_ns), *(one for one in self.followed if one[0] >= since_ns))
+        fresh = [at for at, stamp in came if stamp >= since_ns]
         until_ns = min(fresh, default=time.monotonic_ns())
         first, last = np.searchsorted(self._moving_ns, (since_ns, until_ns))
         return float(self._moving_ns[last - 1] - since_ns) * 1e-9 if last > first else 0.0
@@ -154,12 +163,13 @@ class Robot:
             "rejected": [*rejected, *self.refused.elements()],
             "moved_s": moved_s,
             "chunks": len(self.chunks),
+            "followed": len(self.followed),
             "resumed_by_person": dict(self.resumed),
         }
 
     def _moves_too_long(self, moving_ns: np.ndarray) -> list[str]:
         """Motion for which there is no chunk of a young enough observation."""
-        stamps = np.array(sorted(stamp for _, stamp in self.chunks))
+        stamps = np.array(sorted(stamp for _, stamp in (*self.chunks, *self.followed)))
         if not len(stamps) or not len(moving_ns):
             return []
         last = stamps[np.maximum(np.searchsorted(stamps, moving_ns) - 1, 0)]
@@ -181,6 +191,7 @@ class Robot:
         joints = JointState(name=names, position=array("d", [positions[name] for name in names]))
         convert.set_stamp(joints.header.stamp, now_ns + self._ahead_ns)
         self._joints.publish(joints)
+        self._look_into_slot(now_ns)
         if self._ticks % (JOINTS_HZ // CAMERA_HZ) == 0:
             pixels = self._pixels[self._ticks % len(self._pixels)]
             image = Image(height=SIDE, width=SIDE, encoding="rgb8", step=3 * SIDE, data=pixels)
@@ -208,13 +219,25 @@ class Robot:
     def _on_chunk(self, message: ActionChunk) -> None:
         now_ns, stamp_ns = time.monotonic_ns(), convert.stamp_ns(message.header.stamp) - self._ahead_ns
         actions = np.array(message.actions).reshape(message.horizon, message.action_dim)
-        mark = actions[:, message.joint_names.index(self.contract.joint_names[MARK])]
+        self._look_at(
+            actions[:, message.joint_names.index(self.contract.joint_names[MARK])], now_ns, stamp_ns
+        )
+        self.chunks.append((now_ns, stamp_ns))
+
+    def _look_into_slot(self, now_ns: int) -> None:
+        """Chunks that the trajectory node is given without a message."""
+        for entry in self._slot.since(self._read):
+            self._read, stamp_ns = entry.number, entry.stamp_ns - self._ahead_ns
+            self._look_at(self._reader.chunk(entry.data).actions[:, MARK], now_ns, stamp_ns)
+            self.followed.append((now_ns, stamp_ns))
+
+    def _look_at(self, mark: np.ndarray, now_ns: int, stamp_ns: int) -> None:
+        """Whether a chunk is this robot's, and young. mark: where its gripper goes."""
         if abs(mark - self.mark).max() > MARK_TOLERANCE:
             self.wrong.append(f"a chunk has its gripper at {mark[0]:.3f}, not {self.mark:.3f}")
         age_s = (now_ns - stamp_ns) * 1e-9
         if not -0.05 < age_s < self.contract.chunk.max_age_s + STOPS_WITHIN_S:
             self.wrong.append(f"a chunk is {age_s:.2f} s old")
-        self.chunks.append((now_ns, stamp_ns))
 
     def _on_motion(self, message: Motion) -> None:
         self.told.append((time.monotonic_ns(), message.state, tuple(message.reasons)))
