@@ -15,7 +15,7 @@ from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.adapters.joint_trajectory import TrajectoryMessage
 from vla_accel_ros.sensing.arrivals import Inputs
-from vla_accel_ros.tools.replay.moments import agreement_from_message
+from vla_accel_ros.tools.replay.moments import agreement_from_message, step_states_from_message
 from vla_accel_ros.types import Agreement, Chunk
 
 STAMP = 12_345_678_901
@@ -71,6 +71,18 @@ def test_what_a_chunk_agreed_with_survives_to_the_bit_in_the_policys_units(contr
     message.agreed_actions = [0.0] * 17
     with pytest.raises(ValueError, match="agrees with 17 numbers, which are no rows of 6"):
         agreement_from_message(message)
+
+
+def test_the_joints_of_each_step_survive_to_the_bit(contract):
+    states = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    chunk = replace(make_chunk(), state=states[0], step_states=states)
+    message = convert.chunk_to_message(chunk, contract, 0.0)
+    np.testing.assert_array_equal(step_states_from_message(message), states)
+    assert step_states_from_message(make_message(contract)) is None
+    for state in ([0.0] * 5, []):
+        message.state = state
+        with pytest.raises(ValueError, match=f"has 24 numbers for .* no rows of {len(state)}"):
+            step_states_from_message(message)
 
 
 def test_messages_are_in_ros_units_whatever_the_policy_counts_in(contract):

@@ -74,6 +74,7 @@ def test_a_file_of_somebodys_own_is_taken(tmp_path: Path) -> None:
         (lambda d: d["numbers"].update(speed=d["numbers"]["start_us"]), "speed"),
         (lambda d: d["numbers"]["start_us"].update(source="heard"), "'heard'"),
         (lambda d: d["numbers"]["start_us"].update(value=-1), "positive"),
+        (lambda d: d["numbers"]["start_us"].update(value=float("nan")), "positive"),
         (lambda d: d["numbers"]["start_us"].pop("within"), "no device file"),
         (lambda d: d.pop("sms"), "no device file"),
         (lambda d: d.update(gemm=[[1, 2]]), "no device file"),
@@ -84,6 +85,21 @@ def test_a_file_that_is_none_is_refused_in_one_sentence(change: Any, said: str) 
     change(data)
     with pytest.raises(ValueError, match=said):
         read(data, "FILE")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: [1", "no device file: while parsing"),
+        ("a" * 3_000_000, "at most"),
+        ("[" * 9000, "no device file"),
+    ],
+)
+def test_a_file_that_is_no_yaml_is_refused_in_one_sentence(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(ValueError, match=said) as refusal:
+        load(str(tmp_path / "mine.yaml"))
+    assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from vla_accel_ros.contract import bounded_yaml
 
 FOLDER = Path(__file__).parent / "devices"
 SOURCES = ("measured", "published", "datasheet", "derived")
@@ -137,7 +140,11 @@ def load(name: str) -> Device:
     path = Path(base) if Path(base).is_file() else FOLDER / f"{base}.yaml"
     if not path.is_file():
         raise ValueError(f"no device {base!r}; there are {', '.join(names())}, or give a file.")
-    device = read(yaml.safe_load(path.read_text()), str(path))
+    try:
+        data = bounded_yaml.load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is no device file: {' '.join(str(error).split())}.") from error
+    device = read(data, str(path))
     return device.in_mode(mode) if mode else device
 
 
@@ -163,15 +170,17 @@ def read(data: Any, where: str) -> Device:
             modes={str(name): Mode(**given) for name, given in (data.get("modes") or {}).items()},
             gemm=tuple(Shape(*given) for given in data.get("gemm") or ()),
         )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{where} is no device file: {error!r}.") from error
+    except KeyError as error:
+        raise ValueError(f"{where} is no device file: it lacks {error.args[0]!r}.") from error
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"{where} is no device file: {error}.") from error
 
 
 def _number(name: str, given: Any, where: str) -> Number:
     if name not in NUMBERS:
         raise ValueError(f"{where} has the number {name}, which is not known; use {', '.join(NUMBERS)}.")
     number = Number(float(given["value"]), str(given["source"]), str(given["from"]), float(given["within"]))
-    if number.source not in SOURCES or number.value <= 0 or not 0 <= number.within < 1:
+    if number.source not in SOURCES or not 0 < number.value < inf or not 0 <= number.within < 1:
         raise ValueError(
             f"{where}: {name} is {number.value} from {number.source!r} within {number.within}; give a "
             f"positive number, one of {', '.join(SOURCES)}, and a share below 1."

@@ -7,6 +7,7 @@ prediction. Options are tried, not guessed: each is a plan of its own.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.planning.plan import Plan, make_plan
@@ -21,6 +22,11 @@ class Wanted:
     action_hz: float
     tokens_hz: float = 0.0
     max_age_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not 0 <= value < inf:
+                raise ValueError(f"{name} is {value}; give a number of 0 or more.")
 
 
 @dataclass(frozen=True)

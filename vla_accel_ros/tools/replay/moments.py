@@ -209,7 +209,6 @@ def session_of(message: Any) -> Session:
 
 def _chunk(message: Any) -> RecordedChunk:
     actions = np.array(message.actions, np.float32).reshape(message.horizon, message.action_dim)
-    of_steps = np.array(getattr(message, "step_states", ()), np.float32)  # not in older bags
     return RecordedChunk(
         request_id=message.request_id,
         stamp_ns=stamp_ns(message.header.stamp),
@@ -218,8 +217,25 @@ def _chunk(message: Any) -> RecordedChunk:
         magnitudes=np.array(message.update_magnitudes, np.float32),
         state=np.array(message.state, np.float32) if len(message.state) else None,
         agreement=agreement_from_message(message),
-        step_states=of_steps.reshape(-1, len(message.state)) if of_steps.size else None,
+        step_states=step_states_from_message(message),
     )
+
+
+def step_states_from_message(message: Any) -> np.ndarray | None:
+    """The joints that each denoising step was given, float32 [S, D]; None where all had `state`, as in bags
+    from before there was a choice. message: as for agreement_from_message.
+
+    Raises ValueError, in one sentence, when its numbers are no whole rows.
+    """
+    given, width = np.array(getattr(message, "step_states", ()), np.float32), len(message.state)
+    if not given.size:
+        return None
+    if not width or given.size % width:
+        raise ValueError(
+            f"action_chunk {message.request_id} has {given.size} numbers for the joints of its steps, which "
+            f"are no rows of {width}"
+        )
+    return given.reshape(-1, width)
 
 
 def agreement_from_message(message: Any) -> Agreement | None:
