@@ -31,6 +31,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 
 from fleets.loads import make_trace, most_robots
+from fleets.replicas import Undescribed
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.extensions import FLEET_POLICIES, find
 from vla_accel_ros.fleet.admission import forecast
@@ -103,7 +104,7 @@ CASES = (
 )
 
 
-class SimulatedReplica:
+class SimulatedReplica(Undescribed):
     """An engine in simulated time. It computes while `due_s` is finite; whoever has the clock calls `advance`
     then."""
 
@@ -116,14 +117,6 @@ class SimulatedReplica:
 
     def room(self) -> int:
         return self.most - len(self.waiting) - len(self.begun)
-
-    def describe(self, robot: RobotDescription) -> Future[None]:
-        future: Future[None] = Future()
-        future.set_result(None)
-        return future
-
-    def forget(self, robot: str) -> None:
-        pass
 
     def serve(self, round: Round, observation: EncodedObservation) -> Future[Served]:
         future: Future[Served] = Future()

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from fleets.replicas import Undescribed
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.extensions import FLEET_POLICIES, find, names
 from vla_accel_ros.fleet.admission.verdict import Rules
@@ -51,7 +52,7 @@ PAUSES: dict[str, Callable[[int], float]] = {
 """Of each fleet, seconds from an answer to the next request."""
 
 
-class Pipeline:
+class Pipeline(Undescribed):
     """A replica that gives back CHUNKS_HZ chunks a second; the owner of the clock ends them."""
 
     def __init__(self) -> None:
@@ -62,14 +63,6 @@ class Pipeline:
 
     def room(self) -> int:
         return self.most - self.jobs
-
-    def describe(self, robot: RobotDescription) -> Future[None]:
-        future: Future[None] = Future()
-        future.set_result(None)
-        return future
-
-    def forget(self, robot: str) -> None:
-        pass
 
     def serve(self, round: Round, observation: EncodedObservation) -> Future[Served]:
         future: Future[Served] = Future()

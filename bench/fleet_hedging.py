@@ -26,6 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 
 from fleets.loads import make_trace
+from fleets.replicas import Undescribed
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.extensions import FLEET_POLICIES, find
 from vla_accel_ros.fleet.admission.verdict import Rules
@@ -49,7 +50,7 @@ FAULTS = ("none", "slow", "stalling")
 CHUNK = np.zeros((50, 7), np.float32)
 
 
-class FaultyReplica:
+class FaultyReplica(Undescribed):
     """Computes each chunk in its own time, several at once. fault: of FAULTS. spent_s, wasted_s: computed in
     all, and for chunks that were cancelled."""
 
@@ -68,14 +69,6 @@ class FaultyReplica:
 
     def room(self) -> int:
         return self.most - len(self.jobs)
-
-    def describe(self, robot: RobotDescription) -> Future[None]:
-        future: Future[None] = Future()
-        future.set_result(None)
-        return future
-
-    def forget(self, robot: str) -> None:
-        pass
 
     def serve(self, round: Round, observation: EncodedObservation) -> Future[Served]:
         future: Future[Served] = Future()
