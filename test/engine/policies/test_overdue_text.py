@@ -1,0 +1,32 @@
+"""A token that was waited for too long, in groups of layers, on plain requests."""
+
+from __future__ import annotations
+
+import pytest
+from planned import make_act, make_ask
+
+from vla_accel_ros.engine.policies.chunks import StaggeredChunks
+from vla_accel_ros.engine.policies.text import PATIENCE_S, SHARE, TextInSlack
+from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.engine.request import DECODE, MicroBatch
+
+
+def test_its_groups_alternate_with_steps_until_it_is_there() -> None:
+    policy = TextInSlack(StaggeredChunks(2), Profile({("ask.decode", 1): 1.0}))
+    step, answer = make_act(begun=True), make_ask(begun=True)
+    step.fresh, answer.stage = False, DECODE
+    now_s, ran = PATIENCE_S, list[str]()
+    for group in range(4):
+        answer.partial = group > 0
+        batch = policy.next("main", (step, answer), now_s)
+        while batch is not None and batch.requests == (step,):
+            ran.append("step")
+            batch = policy.next("main", (step, answer), now_s)
+        ran.append("text")
+        assert batch == MicroBatch(DECODE, (answer,))
+        answer.partial = group < 3
+        policy.ran(batch, 0.01)
+    assert ran == ["text", "step", "text", "step", "text", "step", "text"]
+    batch = policy.next("main", (step, answer), now_s + PATIENCE_S / 2)
+    assert batch is not None and batch.requests == (step,)
+    assert policy._patience_s == pytest.approx(max(PATIENCE_S, 0.04 / SHARE)), "of all groups together"
