@@ -95,7 +95,8 @@ class Lane:
         try:
             if alive:
                 with self.timing(batch):
-                    launched.wait = run(replace(batch, requests=alive))
+                    all_alive = len(alive) == len(batch.requests)
+                    launched.wait = run(batch if all_alive else replace(batch, requests=alive))
         except Exception as error:
             _fail(alive, error)
         return launched
