@@ -17,7 +17,7 @@ from vla_accel_ros.engine.request import ASK
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.text.decoding import decode
-from vla_accel_ros.models.text.detokenizer import TextStream
+from vla_accel_ros.models.text.tokenizer import TextStream
 
 POLICY = make_policy("pi05")
 NOISE = np.random.default_rng(7).standard_normal((8, 8), dtype=np.float32)

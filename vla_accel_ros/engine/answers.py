@@ -4,7 +4,7 @@ Every forward advances all open answers by one token, whatever their prompts, le
 read once for all of them. When to do so, and how often per frame, is not decided here: `advance` is one
 token's work, or a group of its layers, so that the scheduler can stop between any two. Each answer's tokens
 are those that it would have alone. `TextDecoder` answers requests: they are given text, not tokens
-(models.text.detokenizer), whose pieces wait in the request until they are read.
+(models.text.tokenizer), whose pieces wait in the request until they are read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.text.decoding import GREEDY, Sampling
-from vla_accel_ros.models.text.detokenizer import TextStream
+from vla_accel_ros.models.text.tokenizer import TextStream
 
 PAGES = 3
 """Of one answer at most: with its prefix they are parts that packed forwards have room for (PARTS there)."""

@@ -28,7 +28,7 @@ from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.flow import Guide, History, Magnitudes
 from vla_accel_ros.kernels.reference.linear import Norm
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.models.flow.inpainting import Inpainting
+from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.flow.solver import EULER, rates
 from vla_accel_ros.models.pi.folded import Expert, FoldedLayer, LayerTables
