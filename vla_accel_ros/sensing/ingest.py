@@ -193,7 +193,7 @@ class Ingest:
         policy's units.
         """
         with self._lock:
-            observation = self._newest(now_ns)
+            observation = self._newest(self.instruction, now_ns)
         if isinstance(observation, NotReady):
             silent_s = (now_ns - self._observed_ns) * 1e-9
             if observation is not _NOTHING_NEW or silent_s > self._max_age_s:
@@ -222,8 +222,8 @@ class Ingest:
             self._release()
             self.rings.close()
 
-    def _newest(self, now_ns: int) -> Observation | NotReady:
-        if not self.instruction.strip():
+    def _newest(self, instruction: str, now_ns: int) -> Observation | NotReady:
+        if not instruction.strip():
             return NotReady(self._no_instruction)
         cameras = self._contract.cameras
         lease = self._frames.newest_set([camera.name for camera in cameras], self._contract.max_skew_s)
@@ -239,7 +239,7 @@ class Ingest:
         state = self._contract.to_policy(self._joints.at(min(stamps))).astype("float32")
         images = {camera.image: lease.frames[camera.name].image for camera in cameras}
         stamps_ns = {camera.image: stamp_ns for camera, stamp_ns in zip(cameras, stamps)}
-        return Observation(images, state, self.instruction, min(stamps), lease.intact, stamps_ns)
+        return Observation(images, state, instruction, min(stamps), lease.intact, stamps_ns)
 
     def _release(self) -> None:
         """Give the last observation's slots back."""
