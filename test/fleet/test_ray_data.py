@@ -118,11 +118,18 @@ def test_an_answer_that_is_none_is_a_loss(answer: Any) -> None:
 
 
 def test_what_a_replica_says_of_itself_is_checked_too() -> None:
-    good = (4711, 2, 10, [(SERVE, 1, 0.1), (SERVE, 2, 0.15)], 600_000)
+    good = (4711, 2, 10, 4, [(SERVE, 1, 0.1), (SERVE, 2, 0.15)], 600_000)
     started = data.started((OK, good))
-    assert (started.pid, started.most, started.updates) == (4711, 2, 10)
+    assert (started.pid, started.most, started.updates, started.answers) == (4711, 2, 10, 4)
     assert started.profile.known() == {(SERVE, 1): 0.1, (SERVE, 2): 0.15}
-    for place, wrong in ((1, 0), (1, 10**9), (3, [("denoise", 1, 0.1)]), (3, [(SERVE, 1, 0.0)]), (4, -1)):
+    for place, wrong in (
+        (1, 0),
+        (1, 10**9),
+        (3, -1),
+        (4, [("denoise", 1, 0.1)]),
+        (4, [(SERVE, 1, 0.0)]),
+        (5, -1),
+    ):
         with pytest.raises(ReplicaLost):
             data.started((OK, (*good[:place], wrong, *good[place + 1 :])))
 

@@ -23,6 +23,7 @@ from vla_accel_msgs.msg import (
     FleetCall,
     FleetRequest,
     FleetRobot,
+    LanguageOutput,
 )
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.parts import Camera
@@ -33,6 +34,7 @@ from vla_accel_ros.fleet.protocol import (
     EncodedObservation,
     RobotDescription,
     Round,
+    TextAnswer,
 )
 from vla_accel_ros.nodes.convert import chunk_from_message, chunk_to_message, set_stamp, stamp_ns
 from vla_accel_ros.sensing.cameras.compressed import check_picture
@@ -238,6 +240,36 @@ def answer_from_message(message: FleetAnswer, contract: Contract) -> ChunkAnswer
         queued_s=_seconds(who, "queued_s", message.queued_s),
         served_s=_seconds(who, "served_s", message.served_s),
         replica=message.replica[:MOST_LETTERS],
+    )
+
+
+def text_to_message(answer: TextAnswer, scheduler: str) -> LanguageOutput:
+    """The answer to a question, or why there is none. On fleet/text, header.frame_id says who wrote it, as
+    "SCHEDULER/REPLICA"; request_id is the number of the question."""
+    message = LanguageOutput(
+        request_id=answer.round.number,
+        prompt=answer.prompt,
+        text=answer.text,
+        finished=True,
+        refused=answer.refused,
+    )
+    message.header.frame_id = f"{scheduler}/{answer.replica}"
+    set_stamp(message.header.stamp, answer.stamp_ns)
+    return message
+
+
+def text_from_message(message: LanguageOutput, engine: str, robot: str) -> TextAnswer:
+    """The TextAnswer of a message on fleet/text, for the process that heard it; replica has the scheduler's
+    name before it. Raises ValueError for one that is not whole."""
+    if not message.finished:
+        raise ValueError(f"fleet/text {message.request_id} is not finished: a fleet tells whole answers")
+    return TextAnswer(
+        Round(engine, robot, 0, message.request_id),
+        message.prompt,
+        stamp_ns(message.header.stamp),
+        message.text,
+        message.refused,
+        message.header.frame_id[: 2 * MOST_LETTERS],
     )
 
 

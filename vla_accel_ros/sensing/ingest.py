@@ -179,10 +179,12 @@ class Ingest:
         slow = self.monitors[name].warning(now_ns) or ""
         return slow if silent and slow else joints or slow
 
-    def observe(self, now_ns: int) -> Observation | None:
-        """The newest observation; None when there is none that is new, and `waiting_for` says why."""
+    def observe(self, now_ns: int, words: str | None = None) -> Observation | None:
+        """The newest observation; None when there is none that is new, and `waiting_for` says why. words:
+        instead of the instruction."""
+        words = self.instruction if words is None else words
         with self._lock:
-            observation = self._synchroniser.observe(self.instruction, now_ns)
+            observation = self._synchroniser.observe(words, now_ns)
         if isinstance(observation, NotReady):
             silent_s = (now_ns - self._observed_ns) * 1e-9
             if observation is not NOTHING_NEW or silent_s > self._max_age_s:

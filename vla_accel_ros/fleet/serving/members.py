@@ -132,7 +132,7 @@ class Members:
             if robot.name not in self._unsettled:
                 continue
             settled = True
-            for one in self.replicas:
+            for one in self.replicas:  # what is ready now is told before its first chunk
                 future = robot.ready.get(one.name)
                 if future is not None and future.done() and isinstance(error_of(future), ReplicaLost):
                     robot.ready.pop(one.name)
@@ -143,6 +143,10 @@ class Members:
                     future.add_done_callback(self._wake)
                 if future is None or not future.done() or isinstance(error_of(future), ReplicaLost):
                     settled = False
+                elif robot.is_ready(one.name) and robot.introduced.get(one.name) is not future:
+                    robot.introduced[one.name] = future
+                    if (session := future.result()) is not None:
+                        self._ports.session(robot.name, one.name, session)
             self._tell_ready(robot)
             if settled and robot.told == robot.verdict:
                 self._unsettled.pop(robot.name, None)

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from vla_accel_ros.engine.request import MicroBatch, Request
+from vla_accel_ros.engine.session import Session
 from vla_accel_ros.fleet.admission.verdict import Verdict
 from vla_accel_ros.fleet.protocol import ChunkRequest, RobotDescription
 from vla_accel_ros.fleet.replicas.replica import Replica, Served
@@ -89,7 +90,8 @@ class Counts:
 
 @dataclass(eq=False)
 class Robot:
-    """One robot. ready: what its replicas' descriptions came to, by replica. heard_s: its last sign. since_s:
+    """One robot. ready: what its replicas' descriptions came to, by replica; introduced: those whose session
+    was told. heard_s: its last sign. since_s:
     when it was described. next_s: when its next chunk may begin, where its rate was lowered."""
 
     description: RobotDescription
@@ -97,7 +99,8 @@ class Robot:
     cut: Callable[[Chunk, str], Chunk]
     since_s: float
     heard_s: float
-    ready: dict[str, Future[None]] = field(default_factory=dict)
+    ready: dict[str, Future[Session | None]] = field(default_factory=dict)
+    introduced: dict[str, Future[Session | None]] = field(default_factory=dict)
     told: Verdict | None = None
     task: Task | None = None
     pending: PendingRequest | None = None

@@ -15,6 +15,7 @@ from typing import Protocol
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.robots import Embodiment
+from vla_accel_ros.engine.session import Session, session_of
 from vla_accel_ros.fleet.protocol import RobotDescription
 from vla_accel_ros.fleet.replicas.local import LocalReplica
 from vla_accel_ros.fleet.replicas.ray import Deadlines, RayReplica, Where
@@ -44,12 +45,26 @@ class Making:
     def around(self, engine: Engine, warn: Warn) -> LocalReplica:
         """A replica whose engine is loaded."""
 
+        def own(description: RobotDescription) -> Load:
+            return replace(self.load, statistics=description.statistics or self.load.statistics)
+
         def embody(description: RobotDescription) -> tuple[Contract, Embodiment]:
             contract = contract_of(description)
-            load = replace(self.load, statistics=description.statistics or self.load.statistics)
-            return contract, load.embodiment(engine.policy, contract, warn)
+            return contract, own(description).embodiment(engine.policy, contract, warn)
 
-        return LocalReplica(engine, embody)
+        def session(description: RobotDescription, contract: Contract) -> Session:
+            settings = {name: choice for name, choice in vars(own(description)).items() if name != "model"}
+            return session_of(
+                engine,
+                settings,
+                model=self.load.model,
+                contract=description.contract,
+                urdf=description.urdf,
+                topics={camera.name: camera.topic for camera in contract.cameras},
+                robot=description.robot,
+            )
+
+        return LocalReplica(engine, embody, session=session)
 
 
 class Engines(Protocol):

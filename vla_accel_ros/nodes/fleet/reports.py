@@ -31,6 +31,7 @@ def of_queue(
     values = {
         "policy": policy,
         "waiting": scheduler.waiting(),
+        "questions waiting": scheduler.questions(),
         "robots served": len(served),
         "robots refused": len(robots) - len(served),
         "fairness (Jain's index)": scheduler.fairness(now_s),

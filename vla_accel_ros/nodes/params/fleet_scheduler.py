@@ -28,6 +28,8 @@ OF_THE_MODEL = (
     "time_rule",
     "seed",
     "noise",
+    "language_answers",
+    "language_max_tokens",
 )
 """As the node inference has them."""
 

@@ -12,17 +12,21 @@ import json
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+import cv2
 import numpy as np
 import torch
 
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.contract.parts import Camera
 from vla_accel_ros.engine.config import AUTO, FRESH_FIRST, NO_PARTITION
 from vla_accel_ros.engine.kv.prefixes import Prefix
-from vla_accel_ros.engine.session import Session, device_name, session_of
+from vla_accel_ros.engine.session import JPEG, JPEG_BY, Session, device_name, session_of
+from vla_accel_ros.fleet.replicas.local import pixels_of
+from vla_accel_ros.fleet.robot.observing import jpeg_of
 from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.models.flow.noise import FRESH
 from vla_accel_ros.models.flow.solver import EULER
@@ -114,7 +118,8 @@ class _Stage:
         say: Callable[[str], object],
         beside: _Stage | None = None,
     ) -> None:
-        self.session = session
+        self.session, settings = session, json.loads(session.settings)
+        self._jpeg_quality: int | None = settings.get(JPEG)
         model = otherwise.model or Path(session.model)
         if not model.is_dir():
             raise ValueError(
@@ -140,15 +145,18 @@ class _Stage:
                 self._engine = beside._engine
             here = session_of(
                 self._engine,
-                {name: choice for name, choice in vars(load).items() if name != "model"},
+                {
+                    **{name: choice for name, choice in vars(load).items() if name != "model"},
+                    **({JPEG_BY: cv2.__version__} if self._jpeg_quality else {}),
+                },
                 model=model,
-                contract=file,
-                urdf=None,
+                contract=session.contract,
+                urdf=session.urdf,
                 topics={},
                 checksum=found,
                 robot=self._robot,
             )
-        self.notes = session.differences(here)
+        self.notes = [*company(settings), *session.differences(here)]
         self._answer_tokens = load.answer_tokens
         say(f"on {here.device}, {load.dtype}")
 
@@ -162,7 +170,7 @@ class _Stage:
 
     def play(self, moment: Moment, result: Result) -> None:
         """Run one moment, and note what differs."""
-        images = {camera.image: moment.images[camera.name] for camera in self._seen(moment)}
+        images = {camera.image: self._picture(camera, moment) for camera in self._seen(moment)}
         observation = Observation(
             images, moment.state, moment.instruction, moment.stamp_ns, robot=self._robot
         )
@@ -206,8 +214,26 @@ class _Stage:
         with self._engine.ask(prefix, prompt, max_tokens=self._answer_tokens) as answer:
             return "".join(answer)
 
-    def _seen(self, moment: Moment) -> list:
+    def _picture(self, camera: Camera, moment: Moment) -> np.ndarray:
+        """As the engine was given it: a robot may have sent a fleet what is recorded as pixels as JPEG."""
+        pixels = moment.images[camera.name]
+        if self._jpeg_quality is None or camera.transport == "compressed":
+            return pixels
+        return pixels_of(camera.name, jpeg_of(pixels, self._jpeg_quality), camera.max_pixels)
+
+    def _seen(self, moment: Moment) -> list[Camera]:
         return [camera for camera in self.contract.cameras if camera.name in moment.images]
+
+
+def company(settings: Mapping[str, object]) -> list[str]:
+    """What an engine may have computed a chunk together with, which is not recorded, a phrase each: then its
+    numbers differ by rounding from those of one that is alone. Empty where company changes no bit."""
+    found = []
+    if int(str(settings.get("frames_together", 1))) > 1:
+        found.append(f"frames_together {settings['frames_together']}: frames were computed with others'")
+    if settings.get("seats_by_load"):
+        found.append("seats_by_load: a step was computed with as many seats as were taken")
+    return found
 
 
 def difference(chunk: RecordedChunk, actions: np.ndarray, magnitudes: np.ndarray) -> Difference | None:
