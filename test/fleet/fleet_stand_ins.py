@@ -61,7 +61,7 @@ class TimedReplica:
         self.served: list[Round] = []
         self.cancelled: list[Round] = []
         self.dead, self.refuses = False, ""
-        self.answers, self.session = 0, None
+        self.answers, self.session, self.step_s = 0, None, STEP_S
         self.questions: dict[Future[str], Round] = {}
 
     def room(self) -> int:
@@ -122,7 +122,7 @@ class TimedReplica:
             future.set_exception(error)
             return
         actions = np.tile(seen.state, (ACTIONS, 1))
-        chunk = Chunk(actions, seen.stamp_ns, STEP_S, 0, len(self.served), np.zeros(ACTIONS, np.float32))
+        chunk = Chunk(actions, seen.stamp_ns, self.step_s, 0, len(self.served), np.zeros(ACTIONS, np.float32))
         future.set_result(Served(round_, chunk, self.takes_s))
 
     def die(self) -> None:

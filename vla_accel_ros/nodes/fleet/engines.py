@@ -146,16 +146,21 @@ def where(wanted: str) -> list[tuple[Where, bool]]:
     places = []
     for word in wanted.split():
         tier, _, rest = word.partition(":")
-        count, _, gpus = rest.partition(":")
+        count, _, rest = rest.partition(":")
+        gpus, _, network = rest.partition(":")
         try:
             number, share = int(count or 1), float(gpus or 0.0)
+            network_s = float(network) if network else None
             if not tier.isidentifier() or not 1 <= number <= 64 or not 0.0 <= share <= 64.0:
+                raise ValueError
+            if not 0.0 <= (network_s or 0.0) <= 60.0:
                 raise ValueError
         except ValueError:
             raise ValueError(
-                f"ray_replicas has {word!r}; give TIER:COUNT or TIER:COUNT:GPUS, such as edge:1 cloud:2:0.5"
+                f"ray_replicas has {word!r}; give TIER:COUNT, TIER:COUNT:GPUS or TIER:COUNT:GPUS:NETWORK_S, "
+                "such as edge:1 cloud:2:0.5:0.04"
             ) from None
-        places += [(Where(tier, share), bool(gpus))] * number
+        places += [(Where(tier, share, network_s=network_s), bool(gpus))] * number
     if not places:
         raise ValueError("ray_replicas names no replica; give one, such as edge:1")
     return places
