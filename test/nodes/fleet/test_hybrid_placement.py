@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ sys.path.append(str(Path(__file__).parents[2] / "fleet"))
 from fleet_stand_ins import TimedReplica
 
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.fleet.admission.forecast import Curve, chunks_hz
 from vla_accel_ros.fleet.replicas.replica import Replica
 from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.fleet.clock import SchedulerClock
@@ -53,12 +55,26 @@ class Tiers:
         pass
 
 
+class SlowForecast:
+    """Blocks until it may go on, from the second rate on."""
+
+    def __init__(self) -> None:
+        self.entered, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, curve: Curve, rate_hz: float, within_s: float) -> float:
+        if rate_hz > 0.1:
+            self.entered.set()
+            assert self.go_on.wait(10.0)
+        return chunks_hz(curve, rate_hz, within_s)
+
+
 class HybridNode(FleetSchedulerNode):
     """The node, without a model. now_s: its time."""
 
     def __init__(self, tiers: Tiers) -> None:
         super().__init__()
         self.now_s, self._tiers = 0.0, tiers
+        self.forecast = SlowForecast()
         self._time = SchedulerClock(lambda: None, lambda: self.now_s)
 
     def _start(self, making: Making) -> Engines:
@@ -185,3 +201,19 @@ def test_a_random_trace_goes_where_the_arithmetic_says(hybrid: Hybrid) -> None:
             assert hybrid.placed() == expected, now_s
     assert len(expected["cloud"]) > 10 < len(expected["edge"])
     assert np.mean([answer.replica == "cloud" for r in hybrid.robots for answer in r.answers]) < 0.5
+
+
+def test_the_node_answers_chunks_while_it_computes_how_many_robots_fit(hybrid: Hybrid) -> None:
+    assert isinstance(hybrid.node.forecast, SlowForecast)
+    slow, edge, robot = hybrid.node.forecast, hybrid.tiers.edge, hybrid.robots[1]
+    robot.description = replace(robot.description, chunks_per_s=1.0)
+    before = len(robot.admissions)
+    robot.describe()  # another description, which is judged anew
+    hybrid.until(slow.entered.is_set, "forecast")
+    for number in range(3):
+        hybrid.ask(0, at_s=float(number))
+        hybrid.finish(edge, at_s=number + EDGE_S)
+    assert len(hybrid.robots[0].answers) == 3 and len(robot.admissions) == before
+    slow.go_on.set()
+    hybrid.until(lambda: len(robot.admissions) > before, "word of what was found")
+    assert robot.admissions[-1].admitted

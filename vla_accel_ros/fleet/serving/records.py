@@ -18,6 +18,8 @@ from vla_accel_ros.fleet.replicas.replica import Replica, Served
 from vla_accel_ros.fleet.task import Task
 from vla_accel_ros.types import Chunk
 
+NOT_JUDGED = Verdict(False, reason="whether this robot fits is being computed")
+
 
 @dataclass(eq=False)
 class Work:
@@ -112,6 +114,11 @@ class Robot:
     counts: Counts = field(default_factory=Counts)
 
     @property
+    def judged(self) -> bool:
+        """Whether it is known if it fits."""
+        return self.verdict is not NOT_JUDGED
+
+    @property
     def name(self) -> str:
         """Its name in the fleet."""
         return self.description.robot
@@ -125,9 +132,9 @@ class Robot:
 
     @property
     def state(self) -> str:
-        """refused, preparing, idle, waiting, observing anew, or computed."""
+        """being judged, refused, preparing, idle, waiting, observing anew, or computed."""
         if not self.verdict.admitted:
-            return "refused"
+            return "refused" if self.judged else "being judged"
         if not any(map(self.is_ready, self.ready)):
             return "preparing"
         if self.pending is None:

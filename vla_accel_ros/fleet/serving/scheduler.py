@@ -19,6 +19,7 @@ from typing import Any
 
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import ACT, Request
+from vla_accel_ros.fleet.admission.forecast import Forecast, chunks_hz
 from vla_accel_ros.fleet.policies.policy import FleetSetup
 from vla_accel_ros.fleet.protocol import ChunkRequest, RobotDescription
 from vla_accel_ros.fleet.replicas.replica import Replica
@@ -37,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 class FleetScheduler:
     """The robots of a fleet and their requests. name: of this process. policy: makes it of what is known of
     the replicas. horizon: makes of a description what cuts its robot's chunks; raises ValueError for one that
-    it does not understand."""
+    it does not understand. forecast: how many chunks come in time, as fleet.admission.forecast has it."""
 
     def __init__(
         self,
@@ -47,10 +48,12 @@ class FleetScheduler:
         ports: Ports,
         settings: Settings = USUAL,
         horizon: Callable[[RobotDescription], Cut] = whole,
+        forecast: Forecast = chunks_hz,
     ) -> None:
         self.name, self.settings, self._ports = name, settings, ports
         self._queue = Queue()
-        self._members = Members(name, replicas, ports, settings, horizon, self._left, self._failed)
+        told = self._left, self._failed
+        self._members = Members(name, replicas, ports, settings, horizon, *told, forecast)
         self._dispatcher = Dispatcher(self._members, self._queue, policy, settings, ports.call, self._wake)
         self._completion = Completion(name, self._members, self._queue, self._dispatcher, ports, settings)
         self._questions = Questions(self._members, settings.lost, ports.text, self._wake)
@@ -117,7 +120,8 @@ class FleetScheduler:
         self._members.heard(robot, now_s)
         if not robot.verdict.admitted:
             robot.counts.refused += 1
-            self._completion.refuse(request, robot.verdict.reason, self.settings.gone_s)
+            again_s = self.settings.gone_s if robot.judged else ASK_AGAIN_S
+            self._completion.refuse(request, robot.verdict.reason, again_s)
             return
         if self._is_old(robot, request):
             robot.counts.repeated += 1

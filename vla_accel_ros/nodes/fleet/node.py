@@ -22,6 +22,8 @@ from rclpy.guard_condition import GuardCondition
 from vla_accel_msgs.msg import FleetRequest, FleetRobot, Session
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.extensions import FLEET_POLICIES, find
+from vla_accel_ros.fleet.admission.background import Background
+from vla_accel_ros.fleet.admission.forecast import Forecast, chunks_hz
 from vla_accel_ros.fleet.admission.verdict import Rules, robots_that_fit
 from vla_accel_ros.fleet.horizon import ALL, Horizons, limited
 from vla_accel_ros.fleet.protocol import (
@@ -62,12 +64,16 @@ ASK_AGAIN_S = 1.0
 class FleetSchedulerNode(ManagedNode):
     """fleet_scheduler; see the module docstring and nodes/params/fleet_scheduler.py."""
 
+    forecast: Forecast = staticmethod(chunks_hz)
+    """Takes long, so a thread computes it."""
+
     def __init__(self) -> None:
         super().__init__("fleet_scheduler", FLEET_SCHEDULER)
         self._scheduler: FleetScheduler | None = None
         self._engines: Engines | None = None
         self._guard: GuardCondition | None = None
         self._sessions: Sessions | None = None
+        self._forecasts: Background | None = None
         self._topics: dict[str, RobotTopics] = {}
         self._unreadable = 0
         self._time = SchedulerClock(lambda: self.now_ns() if self.get_clock().ros_time_is_active else None)
@@ -89,7 +95,10 @@ class FleetSchedulerNode(ManagedNode):
         self._sessions = sessions = Sessions(name, making.load.model, self.now_ns, self._tell_session, warn)
         ports = Ports(self._admit, self._call, self._answer, self._wake, self._text, sessions.told)
         settings = Settings(**seconds, hedge=value(self, "hedge"), rules=rules)
-        self._scheduler = FleetScheduler(name, engines.replicas, make, ports, settings, self._horizon)
+        self._forecasts = forecasts = Background(self._wake, self.forecast)
+        self._scheduler = FleetScheduler(
+            name, engines.replicas, make, ports, settings, self._horizon, forecasts
+        )
         fit = robots_that_fit([one.profile for one in engines.replicas], 1.0, rules)
         self.get_logger().info(
             f"{self._scheduler.capacity_hz:.3g} chunks a second: {fit} robots that need one a second fit, "
@@ -106,9 +115,10 @@ class FleetSchedulerNode(ManagedNode):
 
     def release(self) -> None:
         self._scheduler = None
-        if self._sessions is not None:
-            self._sessions.close()
-        self._sessions = None
+        for beside in (self._sessions, self._forecasts):
+            if beside is not None:
+                beside.close()
+        self._sessions = self._forecasts = None
         engines, self._engines = self._engines, None
         if engines is not None:
             engines.close()
