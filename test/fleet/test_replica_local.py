@@ -21,7 +21,8 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
-from vla_accel_ros.fleet.replicas.local import LocalReplica, decoded
+from vla_accel_ros.fleet.replicas.decoding import decoded
+from vla_accel_ros.fleet.replicas.local import LocalReplica
 from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost, Served
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.types import Chunk, Observation

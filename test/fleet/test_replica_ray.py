@@ -20,8 +20,9 @@ from ray_engines import make, refused, seen
 pytest.importorskip("ray")
 
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, ChunkRequest, RobotDescription, Round
-from vla_accel_ros.fleet.replicas.ray import Deadlines, RayReplica, Where
+from vla_accel_ros.fleet.replicas.ray import RayReplica
 from vla_accel_ros.fleet.replicas.ray_cluster import Cluster
+from vla_accel_ros.fleet.replicas.ray_options import Deadlines, Where
 from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost
 from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
 from vla_accel_ros.fleet.serving.settings import Ports, Settings

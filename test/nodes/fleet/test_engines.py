@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from vla_accel_ros.fleet.replicas.ray import Where
+from vla_accel_ros.fleet.replicas.ray_options import Where
 from vla_accel_ros.nodes.fleet.engines import where
 from vla_accel_ros.tools.fleet.up import node_arguments, register
 

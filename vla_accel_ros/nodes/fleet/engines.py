@@ -18,15 +18,15 @@ from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.session import Session, session_of
 from vla_accel_ros.fleet.protocol import RobotDescription
 from vla_accel_ros.fleet.replicas.local import LocalReplica
-from vla_accel_ros.fleet.replicas.ray import Deadlines, RayReplica, Where
+from vla_accel_ros.fleet.replicas.ray import RayReplica
 from vla_accel_ros.fleet.replicas.ray_cluster import OWN, Cluster
+from vla_accel_ros.fleet.replicas.ray_options import USUAL, Deadlines, Where
 from vla_accel_ros.fleet.replicas.replica import Replica
 from vla_accel_ros.nodes.fleet.contracts import contract_of
 from vla_accel_ros.nodes.inference.loading import Load, black_frame
 from vla_accel_ros.types import Observation
 
 Warn = Callable[[str], object]
-USUAL = Deadlines()
 _LOG = logging.getLogger(__name__)
 
 

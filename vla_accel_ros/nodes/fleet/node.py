@@ -34,7 +34,7 @@ from vla_accel_ros.fleet.protocol import (
     Round,
     TextAnswer,
 )
-from vla_accel_ros.fleet.replicas.ray import Deadlines
+from vla_accel_ros.fleet.replicas.ray_options import Deadlines
 from vla_accel_ros.fleet.robot.client import USEFUL
 from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
 from vla_accel_ros.fleet.serving.settings import Cut, Ports, Settings
