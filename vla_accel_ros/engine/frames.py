@@ -137,16 +137,8 @@ class CapturedPrefill:
         self._stages = stages
 
     def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
-        images = cast(WordedPolicy, policy).host_images(observation)
-        tokens: list[int] = []
-
-        def words() -> list[Tensor]:
-            tokens.extend(policy.prompt(observation.instruction, observation.state))
-            return [torch.tensor(tokens)]
-
-        whole = partial(check_whole, observation)
-        (n_tokens,) = self._stages.observe([images], words, [slot], whole)
-        return Extent(n_tokens, n_tokens - len(tokens))
+        (extent,) = self.observe_together([observation], [policy], [slot])
+        return extent
 
     def observe_together(
         self, observations: Sequence[Observation], policies: Sequence[AnyPolicy], slots: Sequence[int]
@@ -264,7 +256,7 @@ class Frames:
         """Compute and publish a frame, or its next group. Raises as Prefill.observe.
 
         Returns what waits for the group, None for the last or a whole frame: what is launched next waits for
-        those on the device, but behind a group nothing should be launched that is not chosen after it.
+        those on the device.
 
         Apart, a frame is published by what is returned, once it is computed: an action that began on it
         earlier would hold up all actions in its stream until then.
@@ -364,7 +356,7 @@ class Frames:
         frame, robot = doing
         if frame.groups:
             request.stage = ENCODE if frame.encodes else PREFILL
-            return prefill.groups.wait
+            return prefill.groups.launched()
         request.progress = None
         self._publish(request, frame.slot, observation, robot, Extent(frame.length, frame.images))
         return None

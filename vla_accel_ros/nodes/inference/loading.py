@@ -27,7 +27,8 @@ from vla_accel_ros.engine.options import has_stages
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.stages.stages import Progress as Preparing
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy, with_statistics
-from vla_accel_ros.models.checkpoints.options import Progress, find_device
+from vla_accel_ros.models.checkpoints.streaming import Progress
+from vla_accel_ros.models.device import find_device
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.types import Observation
 
@@ -59,6 +60,7 @@ class Load:
     scheduling: str = EngineConfig.scheduling
     lanes: str = EngineConfig.lanes
     prefill_groups: int = EngineConfig.prefill_groups
+    text_groups: int = EngineConfig.text_groups
     frames_together: int = EngineConfig.frames_together
     partition: str = EngineConfig.partition
     token_mode: str = EngineConfig.token_mode

@@ -37,8 +37,8 @@ from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.session import session_of
 from vla_accel_ros.engine.streaming import Pace, Ports, Streaming, Text
 from vla_accel_ros.fleet.horizon import Horizons
-from vla_accel_ros.models.checkpoints.options import device_fault
 from vla_accel_ros.models.checkpoints.progress import Meter
+from vla_accel_ros.models.device import device_fault
 from vla_accel_ros.models.policies import FLOW
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.declare import value
@@ -130,7 +130,7 @@ class InferenceNode(ManagedNode):
         self._texts = self.output(LanguageOutput, "language_output", qos.REPORT)
         self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
         self._inputs = InputsTopic(self, contract, self._ingest, self._pace)
-        self._streams = Streams(self, contract, self._ingest)
+        self._streams = Streams(self, contract, self._ingest, self._stream.joints_came)
         self.listen(String, "instruction", self._on_instruction, qos.LATCHED)
         self.listen(String, "question", self._on_question, qos.REPORT)
         self.serve(Trigger, "~/cancel_answers", self._on_cancel)
