@@ -185,15 +185,15 @@ class Ingest:
         slow = self.monitors[name].warning(now_ns) or ""
         return slow if silent and slow else joints or slow
 
-    def observe(self, now_ns: int) -> Observation | None:
+    def observe(self, now_ns: int, words: str | None = None) -> Observation | None:
         """The newest observation; None when there is none that is new, and `waiting_for` says why.
 
         The images are views of leased slots, good until the next observation or `observed`, and as long as
         the observation is `intact`. The state is the joints at the oldest image's stamp, float32 [D] in the
-        policy's units.
+        policy's units. words: instead of the instruction.
         """
         with self._lock:
-            observation = self._newest(self.instruction, now_ns)
+            observation = self._newest(now_ns, self.instruction if words is None else words)
         if isinstance(observation, NotReady):
             silent_s = (now_ns - self._observed_ns) * 1e-9
             if observation is not _NOTHING_NEW or silent_s > self._max_age_s:
@@ -222,8 +222,8 @@ class Ingest:
             self._release()
             self.rings.close()
 
-    def _newest(self, instruction: str, now_ns: int) -> Observation | NotReady:
-        if not instruction.strip():
+    def _newest(self, now_ns: int, words: str) -> Observation | NotReady:
+        if not words.strip():
             return NotReady(self._no_instruction)
         cameras = self._contract.cameras
         lease = self._frames.newest_set([camera.name for camera in cameras], self._contract.max_skew_s)
@@ -239,7 +239,7 @@ class Ingest:
         state = self._contract.to_policy(self._joints.at(min(stamps))).astype("float32")
         images = {camera.image: lease.frames[camera.name].image for camera in cameras}
         stamps_ns = {camera.image: stamp_ns for camera, stamp_ns in zip(cameras, stamps)}
-        return Observation(images, state, instruction, min(stamps), lease.intact, stamps_ns)
+        return Observation(images, state, words, min(stamps), lease.intact, stamps_ns)
 
     def _release(self) -> None:
         """Give the last observation's slots back."""

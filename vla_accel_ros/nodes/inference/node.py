@@ -207,8 +207,8 @@ class InferenceNode(ManagedNode):
             engine,
             {name: choice for name, choice in vars(load).items() if name != "model"},
             model=load.model,
-            contract=value(self, "contract") or demo_contract(),
-            urdf=contract.urdf,
+            contract=Path(value(self, "contract") or demo_contract()).read_text(),
+            urdf="" if contract.urdf is None else Path(contract.urdf).read_text(),
             topics=topics,
         )
         self._session = SessionTopic(self, session)
