@@ -93,7 +93,7 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
         )
     if config.precision == FP8:
         raise ValueError(f"precision is {FP8}, but {kind} has no stages in it; use {INT8} or {INT4}.")
-    if config.precision != EXACT and config.token_mode != SEQUENTIAL:
+    if config.precision in (INT8, INT4) and config.token_mode != SEQUENTIAL:
         raise ValueError(
             f"precision is {config.precision} and token_mode '{config.token_mode}', but only forwards of few "
             f"rows have small weights, so actions would depend on the mode; use {SEQUENTIAL} or {EXACT}."

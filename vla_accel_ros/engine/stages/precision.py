@@ -6,6 +6,9 @@ memory is fast, of prefill alone. int8 and int4 are for devices that read memory
 what has few rows, denoise and text. Encode and prefill are bound by arithmetic there, and stay exact. So do
 staggered steps, attention, norms, embeddings, both ends of the flow, and the products of what attention has
 read in encode and prefill, whose rows are made by many blocks that do not know a row's largest value.
+w8a8 multiplies int8 by int8 in all products of layers of encode, prefill, denoise and text
+(engine.stages.int8), for devices that have more of such arithmetic; staggered steps and the last layer of the
+token that text begins with stay exact.
 `python bench/precision.py` measures what each choice costs and gives.
 """
 
@@ -20,13 +23,22 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.models.layers.fused import fuse
-from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, Quantized, Weight, quantized, total_bytes
+from vla_accel_ros.models.layers.quantized import (
+    FP8,
+    INT4,
+    INT8,
+    W8A8,
+    Quantized,
+    Weight,
+    quantized,
+    total_bytes,
+)
 from vla_accel_ros.models.layers.vision import Layer
 from vla_accel_ros.models.pi.folded import FoldedLayer, Prefix
 from vla_accel_ros.models.pi.model import Pi
 
 EXACT = "exact"
-PRECISIONS = (EXACT, FP8, INT8, INT4)
+PRECISIONS = (EXACT, FP8, INT8, INT4, W8A8)
 
 ADA = (8, 9)
 """The first compute capability that multiplies fp8."""
@@ -76,7 +88,8 @@ class SmallVision:
 
 
 class Small:
-    """The quantised weights of one model's stages, each made when it is first asked for; None where exact.
+    """The quantised weights of one model's stages, each made when it is first asked for; None where exact,
+    and of w8a8, whose are in engine.stages.int8.
 
     precision: one of PRECISIONS that `check` has let pass. prefill_only: whether fp8 is for prefill alone;
     None = as it is faster on the model's device. Raises ValueError for sizes that have no fp8 products there.
@@ -94,7 +107,7 @@ class Small:
 
     @property
     def in_vision(self) -> bool:
-        """Whether encode has some."""
+        """Whether encode has some in fp8."""
         return self.precision == FP8 and not self._prefill_only
 
     @cached_property
@@ -114,7 +127,7 @@ class Small:
 
     def expert(self, layers: Sequence[FoldedLayer]) -> tuple[SmallLayer, ...] | None:
         """For denoise, of the folded layers, which are the same for any number of steps."""
-        if self.precision == EXACT or self._prefill_only:
+        if self.precision in (EXACT, W8A8) or self._prefill_only:
             return None
         if self._expert is None:
             self._expert = tuple(SmallLayer.of(layer, self.precision) for layer in layers)

@@ -196,8 +196,9 @@ def multiply(
 ) -> None:
     """See kernels.reference.int8.multiply. config: None = a safe one."""
     if isinstance(a, Rows):
-        _launch(a, weight, out, bias, finish, False, config)
-    elif finish == "add":
+        return _launch(a, weight, out, bias, finish, False, config)
+    assert isinstance(weight, Tensor), "exact activations are of exact weights"
+    if finish == "add":
         out.addmm_(a, weight.t())
         if bias is not None:
             out.add_(bias)
@@ -208,6 +209,7 @@ def multiply(
         torch.mm(a, weight.t(), out=out)
     else:
         torch.addmm(bias, a, weight.t(), out=out)
+    return None
 
 
 def gated(
@@ -215,9 +217,10 @@ def gated(
 ) -> None:
     """See kernels.reference.int8.gated. config: None = a safe one."""
     if isinstance(a, Rows):
-        _launch(a, weight, out, None, activation, True, config)
-    else:
-        rows.gated(torch.mm(a, weight.t()), out, activation)
+        return _launch(a, weight, out, None, activation, True, config)
+    assert isinstance(weight, Tensor), "exact activations are of exact weights"
+    rows.gated(torch.mm(a, weight.t()), out, activation)
+    return None
 
 
 def product_shape(a: Activations, weight: Weight, kernel: str = INT8_PRODUCT) -> Shape:
