@@ -125,7 +125,7 @@ def read(path: Path, model: nn.Module) -> Calibration:
         raise ValueError(f"the calibration {path} is damaged ({error}); {again}.") from error
     if said.get("format") != FORMAT:
         raise ValueError(f"{path} is no calibration, its format is {said.get('format')!r}; {again}.")
-    if said["model"] != fingerprint(model):
+    if said.get("model") != fingerprint(model):
         raise ValueError(f"the calibration {path} is of another network than this checkpoint's; {again}.")
     largest = dict[str, Tensor]()
     errors = dict[str, float]()
@@ -140,8 +140,20 @@ def read(path: Path, model: nn.Module) -> Calibration:
                 f"{width}, or some that are no magnitudes; {again}."
             )
         largest[name], errors[name] = found.float(), float(off)
-    numbers = int(said["observations"]), float(said["alpha"]), float(said["most_error"])
-    return Calibration(said["model"], numbers[0], largest, errors, *numbers[1:])
+    alpha, most = (_number(path, said, name) for name in ("alpha", "most_error"))
+    return Calibration(said["model"], int(_number(path, said, "observations")), largest, errors, alpha, most)
+
+
+def _number(path: Path, said: Mapping[str, str], name: str) -> float:
+    try:
+        value = float(said.get(name, ""))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf") or (name == "observations" and value % 1):
+        raise ValueError(
+            f"the calibration {path} says {name} {said.get(name, '')!r}; make it with `vla calibrate`."
+        )
+    return value
 
 
 def int8_weight(
