@@ -53,7 +53,9 @@ class Run:
         self.tokens = self.stages.encode(2).tokens.clone()
         self.kv = self.pool.view(1, self.length)
         self.hidden = self.stages.last_hidden(1, self.length)
-        self.actions = self.stages.act(noise, state, [1], [self.length], 4, guide and [guide]).actions
+        self.actions = self.stages.act(
+            noise, state, [1], [self.length], 4, None if guide is None else [guide]
+        ).actions
 
 
 def apart(a: Tensor, b: Tensor) -> float:
