@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
+import torch
 from torch import Tensor
 
+from vla_accel_ros.engine.stages.precision import feeds_fast
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.int8 import Activations, place_rows
 from vla_accel_ros.kernels.reference.quantized import Rows
@@ -45,11 +47,12 @@ class Int8Vision:
 
 
 class Int8:
-    """Copies for the stages of one model. calibration: None = columns are not smoothed, and all products are
-    in 8 bits."""
+    """Copies for the stages of one model. calibration: None = columns are not smoothed, all products are in 8
+    bits. denoise: whether denoising has int8 rows; None = unless the device has fast memory
+    (engine.stages.precision), where launches bound it, of which it would need nine a layer instead of five."""
 
-    def __init__(self, calibration: Calibration | None = None) -> None:
-        self.calibration = calibration
+    def __init__(self, calibration: Calibration | None = None, denoise: bool | None = None) -> None:
+        self.calibration, self._denoise = calibration, denoise
         self._made: dict[str, tuple[Any, ...]] = {}
 
     def vision(self, model: Pi) -> tuple[Int8Vision, ...]:
@@ -71,6 +74,10 @@ class Int8:
     def prefix(self, layers: Sequence[FoldedLayer]) -> tuple[Int8Layer, ...]:
         """Of the prefix stack, whose layers these are."""
         return self._once("prefix", layers, lambda index, layer: self._layer(f"prefix.{index}", layer))
+
+    def in_denoise(self, device: torch.device) -> bool:
+        """Whether denoising has int8 rows there."""
+        return not feeds_fast(device) if self._denoise is None else self._denoise
 
     def expert(self, model: Pi, layers: Sequence[FoldedLayer]) -> tuple[Int8Layer, ...]:
         """Of the action expert, whose folded layers these are: pi0's have the factors of its norms."""

@@ -7,8 +7,8 @@ what has few rows, denoise and text. Encode and prefill are bound by arithmetic 
 staggered steps, attention, norms, embeddings, both ends of the flow, and the products of what attention has
 read in encode and prefill, whose rows are made by many blocks that do not know a row's largest value.
 w8a8 multiplies int8 by int8 in all products of layers of encode, prefill, denoise and text
-(engine.stages.int8), for devices that have more of such arithmetic; staggered steps and the last layer of the
-token that text begins with stay exact.
+(engine.stages.int8), for devices that have more of such arithmetic; staggered steps, the last layer of the
+token that text begins with and, where memory is fast, denoising stay exact.
 `python bench/precision.py` measures what each choice costs and gives.
 """
 
@@ -101,7 +101,7 @@ class Small:
         if precision == FP8 and device.type == "cuda":
             _check_sizes(model)
         if prefill_only is None:
-            prefill_only = _feeds_fast(device)
+            prefill_only = feeds_fast(device)
         self._prefill_only = prefill_only and precision == FP8
         self._expert: tuple[SmallLayer, ...] | None = None
 
@@ -168,7 +168,7 @@ def check(precision: str, fast: bool, device: torch.device, dtype: torch.dtype) 
         )
 
 
-def _feeds_fast(device: torch.device) -> bool:
+def feeds_fast(device: torch.device) -> bool:
     """Whether a GPU's memory feeds few rows faster than its processors widen weights."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) in FAST_MEMORY
 

@@ -344,7 +344,7 @@ class Stages:
             rows = batch * (config.horizon + (config.kind == "pi0"))
             given = config, expert, self.pool, self.tables, self.make_ops(), batch, small
             further = partial(self.clean, steps), self.time_rule, self.joints, self.solver
-            if self.int8 is not None:
+            if self.int8 is not None and self.int8.in_denoise(self.pool.k.device):
                 return DenoiseInt8(*given, *further, small=self.int8.expert(self.model, expert.layers))
             kind = Wide if rows > MOST_NARROW and small is None else Denoise
             return kind(*given, *further)
