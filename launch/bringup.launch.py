@@ -42,7 +42,7 @@ def generate_launch_description() -> LaunchDescription:
         (
             "precision",
             "",
-            "exact, or lossy: fp8, int8, int4 or w8a8, of fast stages. Empty: as in params_file.",
+            "exact, or lossy: fp8, int8, int4, w8a8 or w8a8-int4, of fast stages. Empty: as in params_file.",
         ),
         ("staggered", "", "Chunks denoised at once, 0 for one at a time. Empty: as in params_file."),
         ("mode", "", "block, async, blend or rtc. Empty: as in params_file. Inference guides if it is rtc."),

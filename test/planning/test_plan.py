@@ -60,6 +60,11 @@ def test_int8_copies_are_those_that_the_stages_make(kind: str) -> None:
     made.expert(model, fold_expert(model, 3).layers)
     exact, ours = (copies(config, Work(precision=precision)) for precision in ("exact", "w8a8"))
     assert ours - exact == made.nbytes
+    mixed, int4 = (copies(config, Work(precision=precision)) for precision in ("w8a8-int4", "int4"))
+    fewer, fast = Int8(), copies(config, Work(precision="w8a8", fast_memory=True))
+    fewer.vision(model)
+    fewer.prefix(fold_prefix(model.language_model).layers)
+    assert mixed - int4 == fewer.nbytes == fast - exact
 
 
 def test_int8_products_are_planned_where_stages_have_them() -> None:
@@ -130,7 +135,7 @@ def test_rates_that_go_are_kept_and_others_are_late_with_what_mends_them() -> No
 def test_the_options_that_are_named_mend_it_and_the_others_do_not() -> None:
     plan, wanted = make_plan(PI05, ORIN, Work()), Wanted(7.2, 7.2)
     verdict = judge(plan, wanted)
-    tried = {f"precision: {name}": Work(precision=name) for name in ("int8", "int4", "w8a8")}
+    tried = {f"precision: {name}": Work(precision=name) for name in ("int8", "int4", "w8a8", "w8a8-int4")}
     tried |= {"denoise_steps: 5": Work(steps=5), "1 instead of 2 views": Work(views=1)}
     mended = {name for name, work in tried.items() if not judge(make_plan(PI05, ORIN, work), wanted).late}
     assert verdict.late and mended and mended == tried.keys() & set(verdict.mends)

@@ -93,7 +93,8 @@ class EngineConfig:
     answers, answer_tokens: most answers written at once, and most tokens in one.
     fast: compute by captured stages and, where the family has them, fused kernels.
     precision: of the captured stages, see engine.stages.precision; all but "exact" change the actions.
-    calibration: file of `vla calibrate` for precision "w8a8"; "" = none: columns are not smoothed.
+    calibration: file of `vla calibrate` for precision "w8a8" or "w8a8-int4"; "" = none: columns are not
+        smoothed.
     offload: "none", "vision" or "vision:SHARE": layers of the vision towers, all or a share, whose weights
         are in page-locked host memory and copied to the GPU in every frame while others compute, to the same
         bits; see docs/offload.md.
@@ -165,7 +166,7 @@ class EngineConfig:
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; give {least} or more.")
         offload_share(self.offload)
-        if self.calibration and self.precision != W8A8:
+        if self.calibration and not self.precision.startswith(W8A8):
             raise ValueError(
                 f"calibration is '{self.calibration}', but precision is {self.precision}, which has no use "
                 f"for it; give precision {W8A8}, or no calibration."

@@ -65,6 +65,7 @@ from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.engine.stages.memory.offload_report import OffloadReport
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.plain.stages import PlainStages
+from vla_accel_ros.engine.stages.precision import INT8_ROWS, W8A8_INT4
 from vla_accel_ros.engine.stages.prefill.towers import Towers
 from vla_accel_ros.engine.stages.stages import Progress, Stages
 from vla_accel_ros.extensions import POLICIES, find
@@ -320,12 +321,14 @@ class ModelRunner:
 
 def _forward(policy: AnyPolicy, config: EngineConfig, tokens: int, int8: Int8 | None) -> PackedForward:
     positions = policy.config.max_tokens + max(config.answer_tokens, tokens)
-    weights = config.precision if config.precision in (INT8, INT4) else None
-    return PackedForward(policy.model.stack, policy.config.prefix, positions, weights=weights, int8=int8)
+    weights = {INT8: INT8, INT4: INT4, W8A8_INT4: INT4}.get(config.precision)
+    rows = int8 if config.precision == W8A8 else None
+    return PackedForward(policy.model.stack, policy.config.prefix, positions, weights=weights, int8=rows)
 
 
 def _int8(policy: AnyPolicy, config: EngineConfig) -> Int8 | None:
-    """What stages of precision w8a8 have. Raises ValueError for a calibration that does not fit."""
-    if config.precision != W8A8:
+    """What stages of int8 rows have. Raises ValueError for a calibration that does not fit."""
+    if config.precision not in INT8_ROWS:
         return None
-    return Int8(read(Path(config.calibration), policy.model) if config.calibration else None)
+    calibration = read(Path(config.calibration), policy.model) if config.calibration else None
+    return Int8(calibration, None if config.precision == W8A8 else False)

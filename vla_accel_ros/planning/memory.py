@@ -79,12 +79,10 @@ def copies(sizes: Sizes, work: Work) -> int:
     made = 0
     if sizes.kind == "pi0":
         made += 2 * e.depth * e.width * (_qkv(e) + 2 * e.mlp)
-    if work.precision == "w8a8":
+    if work.int8_rows:
         own = ((3 * v.width, v.width), (v.width, v.width), (v.mlp, v.width), (v.width, v.mlp))
         made += v.depth * sum(_small(*m, "int8") for m in own)
-        for g in (p,) if work.fast_memory else (p, e):
-            made += g.depth * sum(_small(*m, "int8") for m in _matrices(g, with_o=True))
-        return made
+        made += p.depth * sum(_small(*m, "int8") for m in _matrices(p, with_o=True))
     if work.precision == "fp8":
         made += p.depth * sum(_small(*m, "fp8") for m in _matrices(p, with_o=False))
     if work.dtypes("encode").weights == "fp8":

@@ -157,6 +157,23 @@ def test_openvla_has_it_in_every_mode(tmp_path: Path, mode: str) -> None:
 
 
 @kinds
+def test_int4_weights_may_go_with_int8_rows(kind: str) -> None:
+    policy = make_policy(kind)
+    engines = {name: Engine(policy, fast=True, precision=name) for name in ("w8a8", "w8a8-int4", "int4")}
+    made, held = {}, {}
+    for name, engine in engines.items():
+        with engine.observe(make_observation()) as prefix:
+            view = engine.runner.pool.view(prefix.slot, prefix.n_tokens)
+            made[name] = view.k.clone(), torch.from_numpy(engine.act(prefix).actions)
+            assert list(engine.ask(prefix, max_tokens=4))
+        held[name] = engine.runner.copied_bytes
+    assert torch.equal(made["w8a8-int4"][0], made["w8a8"][0])
+    assert not torch.equal(made["w8a8-int4"][0], made["int4"][0])
+    assert 0 < apart(made["w8a8-int4"][1], made["int4"][1]) < 0.05
+    assert held["int4"] < held["w8a8-int4"]
+
+
+@kinds
 def test_the_plain_model_does_not_notice(kind: str) -> None:
     model = make_model(make_config(kind), varied=False)
     before = {name: value.clone() for name, value in model.state_dict().items()}

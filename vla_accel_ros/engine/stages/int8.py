@@ -47,9 +47,12 @@ class Int8Vision:
 
 
 class Int8:
-    """Copies for the stages of one model. calibration: None = columns are not smoothed, all products are in 8
-    bits. denoise: whether denoising has int8 rows; None = unless the device has fast memory
-    (engine.stages.precision), where launches bound it, of which it would need nine a layer instead of five."""
+    """Copies for the stages of one model.
+
+    calibration: None = columns are not smoothed, all products are in 8 bits. denoise: whether denoising has
+    int8 rows; None = unless the device has fast memory (engine.stages.precision), where launches bound it, of
+    which it would need nine a layer instead of five.
+    """
 
     def __init__(self, calibration: Calibration | None = None, denoise: bool | None = None) -> None:
         self.calibration, self._denoise = calibration, denoise

@@ -8,7 +8,8 @@ staggered steps, attention, norms, embeddings, both ends of the flow, and the pr
 read in encode and prefill, whose rows are made by many blocks that do not know a row's largest value.
 w8a8 multiplies int8 by int8 in all products of layers of encode, prefill, denoise and text
 (engine.stages.int8), for devices that have more of such arithmetic; staggered steps, the last layer of the
-token that text begins with and, where memory is fast, denoising stay exact.
+token that text begins with and, where memory is fast, denoising stay exact. w8a8-int4 has them in encode and
+prefill, and int4 weights as int4 has them: what the plan of an Orin has as its fastest.
 `python bench/precision.py` measures what each choice costs and gives.
 """
 
@@ -38,7 +39,10 @@ from vla_accel_ros.models.pi.folded import FoldedLayer, Prefix
 from vla_accel_ros.models.pi.model import Pi
 
 EXACT = "exact"
-PRECISIONS = (EXACT, FP8, INT8, INT4, W8A8)
+W8A8_INT4 = "w8a8-int4"
+PRECISIONS = (EXACT, FP8, INT8, INT4, W8A8, W8A8_INT4)
+INT8_ROWS = (W8A8, W8A8_INT4)
+"""Those with int8 rows, and a calibration."""
 
 ADA = (8, 9)
 """The first compute capability that multiplies fp8."""
@@ -89,7 +93,7 @@ class SmallVision:
 
 class Small:
     """The quantised weights of one model's stages, each made when it is first asked for; None where exact,
-    and of w8a8, whose are in engine.stages.int8.
+    and of int8 rows, whose are in engine.stages.int8.
 
     precision: one of PRECISIONS that `check` has let pass. prefill_only: whether fp8 is for prefill alone;
     None = as it is faster on the model's device. Raises ValueError for sizes that have no fp8 products there.
@@ -130,7 +134,8 @@ class Small:
         if self.precision in (EXACT, W8A8) or self._prefill_only:
             return None
         if self._expert is None:
-            self._expert = tuple(SmallLayer.of(layer, self.precision) for layer in layers)
+            kind = INT4 if self.precision == W8A8_INT4 else self.precision
+            self._expert = tuple(SmallLayer.of(layer, kind) for layer in layers)
         return self._expert
 
     @property

@@ -26,7 +26,7 @@ from vla_accel_ros.engine.stages.denoise.wide import MOST_NARROW, Wide
 from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.engine.stages.memory.host_buffers import Pending
 from vla_accel_ros.engine.stages.memory.offload_report import OffloadReport, measure
-from vla_accel_ros.engine.stages.precision import EXACT, Small, check
+from vla_accel_ros.engine.stages.precision import EXACT, INT8_ROWS, Small, check
 from vla_accel_ros.engine.stages.prefill.encode import Encode, EncodeFp8, tower_of
 from vla_accel_ros.engine.stages.prefill.finish import Finish
 from vla_accel_ros.engine.stages.prefill.groups import Frame, Groups
@@ -110,7 +110,9 @@ class Stages:
         self.make_ops = ops or (lambda: ops_for(device))
         self.prefix = fold_prefix(model.language_model)
         self.small = Small(precision, model, self.prefix)
-        self.int8 = (int8 or Int8()) if precision == W8A8 else None
+        self.int8 = (
+            (int8 or Int8(denoise=None if precision == W8A8 else False)) if precision in INT8_ROWS else None
+        )
         if offload and (self.small.in_vision or self.int8 is not None):
             raise ValueError(
                 f"offload is vision and precision {precision}, whose image encoder has copies of its weights "

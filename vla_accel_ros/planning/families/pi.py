@@ -35,7 +35,7 @@ def stages(config: PiConfig, work: Work) -> Stages:
 
 
 def _encode(config: PiConfig, work: Work) -> list[Op]:
-    v, images, int8 = config.vision, work.views * work.batch, work.precision == "w8a8"
+    v, images, int8 = config.vision, work.views * work.batch, work.int8_rows
     rounding = one_pass("round", 2 * v.depth, images * v.tokens, v.width, v.width, itemsize=1.5)
     return [
         *patches(v, images),
@@ -52,7 +52,7 @@ def _prefill(config: PiConfig, work: Work) -> list[Op]:
     kv = 2 * g.kv_heads * g.head_dim
     everywhere = work.precision.startswith("all-")
     many = work.batch * rows
-    if work.precision == "w8a8":
+    if work.int8_rows:
         layers = int8_layers(g, g.depth - 1, rows, rows, placed=True, batch=work.batch)
     else:
         layers = decoder_layers(g, g.depth - 1, rows, rows, d, work.batch, everywhere)

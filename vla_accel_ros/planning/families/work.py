@@ -30,6 +30,10 @@ PRECISIONS: dict[str, dict[str, Dtypes]] = {
     "int8": {"denoise": Dtypes("int8"), "decode": Dtypes("int8")},
     "int4": {"denoise": Dtypes("int4"), "decode": Dtypes("int4")},
     "w8a8": {name: Dtypes("int8", "int8") for name in STAGES},
+    "w8a8-int4": {
+        **{name: Dtypes("int8", "int8") for name in ("encode", "prefill")},
+        **{name: Dtypes("int4") for name in ("denoise", "decode")},
+    },
     "all-int8": {name: Dtypes("int8", "int8") for name in STAGES},
     "all-fp8": {name: Dtypes("fp8", "fp8") for name in STAGES},
     "all-fp4": {name: Dtypes("fp4", "fp4") for name in STAGES},
@@ -37,7 +41,7 @@ PRECISIONS: dict[str, dict[str, Dtypes]] = {
 """By the engine's name of it (engine.stages.precision). Those that begin with all- no engine here has:
 weights and activations of every stage, as other engines have them, for comparison."""
 
-ENGINE_PRECISIONS = ("exact", "fp8", "int8", "int4", "w8a8")
+ENGINE_PRECISIONS = ("exact", "fp8", "int8", "int4", "w8a8", "w8a8-int4")
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,11 @@ class Work:
         if self.precision == "w8a8" and self.fast_memory and stage == "denoise":
             return EXACT
         return PRECISIONS[self.precision].get(stage, EXACT)
+
+    @property
+    def int8_rows(self) -> bool:
+        """Whether encode and prefill are as the engine has them in int8."""
+        return self.precision in ("w8a8", "w8a8-int4")
 
     @property
     def bucket(self) -> int:
