@@ -1,13 +1,14 @@
 """What int8 x int8 products (precision w8a8) do to actions, without a calibration and with one.
 
-    python bench/w8a8.py [--parts errors outliers success] [--seeds N] [--processes N] [--small]
+    python bench/w8a8.py [--parts errors outliers predicted success] [--seeds N] [--processes N] [--small]
 
 The bundled policy's calibration is made on demonstrations whose scenes nothing else here has. `errors`: its
 actions on frames of the simulation against the plain network's. `outliers`: stages of random weights with
-columns of outliers (eight_bits/outliers.py) against the same in float32; on a CPU of a part of pi0.5's size,
-on a GPU of the whole (--full). `success`: in closed loop, see solving/closed.py; each episode is kept as it
-comes in out/, and goes on from there. On a CPU all is computed by the kernels' references, whose sums are as
-exact as the kernels'. Prints tables and writes each part to bench/results/w8a8.json, with where and when.
+columns of outliers (eight_bits/outliers.py) against the same in float32; on a CPU of a part of the
+published size, on a GPU of the whole (--full). `success`: in closed loop, see solving/closed.py; each episode is kept as
+it comes in out/, and goes on from there. `predicted`: times by `vla plan`, nothing is measured. On a CPU all
+is computed by the kernels' references, whose sums are as exact as the kernels'. Prints tables and writes each
+part to bench/results/w8a8.json, with where and when.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from eight_bits import errors, outliers
+from eight_bits import errors, outliers, predicted
 from solvers import write
 from solving import closed
 from solving.closed import DEFAULT, Way
@@ -74,6 +75,13 @@ def of_outliers(arguments: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def of_predicted(arguments: argparse.Namespace) -> dict[str, Any]:
+    """By `vla plan`."""
+    found = predicted.measure()
+    print("\n".join(predicted.lines(found)), flush=True)
+    return found
+
+
 def of_success(arguments: argparse.Namespace) -> dict[str, Any]:
     """Of the bundled policy in closed loop."""
     _calibrated(arguments)
@@ -94,7 +102,7 @@ def _calibrated(arguments: argparse.Namespace) -> Path:
     return path
 
 
-PARTS = {"errors": of_errors, "outliers": of_outliers, "success": of_success}
+PARTS = {"errors": of_errors, "outliers": of_outliers, "predicted": of_predicted, "success": of_success}
 
 if __name__ == "__main__":
     main()

@@ -27,7 +27,9 @@ from vla_accel_ros.tools.calibrate.seen import of_runs
 
 SHARE, LEAST, MOST = 0.005, 20.0, 100.0
 LAYERS = 4
-"""Of each stack on a CPU; widths are the published ones."""
+"""Of each stack on a CPU, of half the published widths."""
+HALF = {"vision": (576, 2152), "prefix": (1024, 8192), "expert": (512, 2048)}
+SMALL = {"vision": (64, 128), "prefix": (64, 256), "expert": (48, 96)}
 SEEN, VIEWS, PROMPT = 2, 2, 20
 
 
@@ -41,8 +43,8 @@ def measure(draws: int, full: bool, small: bool) -> dict[str, Any]:
                 {"kind": kind, "draw": draw, **row}
                 for row in _drawn(sized(config, full, small), device, draw)
             ]
-    layers = {"vision": "all", "prefix": "all", "expert": "all"} if full else LAYERS
-    return {"layers": layers, "small": small, "share": SHARE, "factors": [LEAST, MOST], "rows": rows}
+    size = "published" if full else "a toy's" if small else f"half the widths, {LAYERS} layers of each stack"
+    return {"size": size, "share": SHARE, "factors": [LEAST, MOST], "rows": rows}
 
 
 def sized(config: PiConfig, full: bool, small: bool) -> PiConfig:
@@ -50,11 +52,11 @@ def sized(config: PiConfig, full: bool, small: bool) -> PiConfig:
     if full:
         return config
     parts: dict[str, Any] = {name: getattr(config, name) for name in ("vision", "prefix", "expert")}
+    sizes = SMALL if small else HALF
+    for name, (width, mlp) in sizes.items():
+        heads = {} if name == "vision" else {"head_dim": 16 if small else 256}
+        parts[name] = replace(parts[name], width=width, mlp=mlp, heads=4, **heads)
     if small:
-        sizes = {"vision": (64, 128), "prefix": (64, 256), "expert": (48, 96)}
-        for name, (width, mlp) in sizes.items():
-            heads = {} if name == "vision" else {"head_dim": 16}
-            parts[name] = replace(parts[name], width=width, mlp=mlp, heads=4, **heads)
         parts["vision"] = replace(parts["vision"], image_size=28)
     parts = {name: replace(part, depth=2 if small else LAYERS) for name, part in parts.items()}
     return replace(config, vocab=1024, **parts)
