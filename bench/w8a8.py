@@ -5,10 +5,10 @@
 The bundled policy's calibration is made on demonstrations whose scenes nothing else here has. `errors`: its
 actions on frames of the simulation against the plain network's. `outliers`: stages of random weights with
 columns of outliers (eight_bits/outliers.py) against the same in float32; on a CPU of a part of the
-published size, on a GPU of the whole (--full). `success`: in closed loop, see solving/closed.py; each episode is kept as
-it comes in out/, and goes on from there. `predicted`: times by `vla plan`, nothing is measured. On a CPU all
-is computed by the kernels' references, whose sums are as exact as the kernels'. Prints tables and writes each
-part to bench/results/w8a8.json, with where and when.
+published size, on a GPU of the whole (--full). `success`: in closed loop, see solving/closed.py; each episode
+is kept as it comes in out/, and goes on from there. `predicted`: times by `vla plan`, nothing is measured. On
+a CPU all is computed by the kernels' references, whose sums are as exact as the kernels'. Prints tables and
+writes each part to bench/results/w8a8.json, with where and when.
 """
 
 from __future__ import annotations
