@@ -13,6 +13,7 @@ OF_THE_MODEL = (
     "dtype",
     "fast",
     "precision",
+    "calibration",
     "offload",
     "torch_threads",
     "kv_slots",
