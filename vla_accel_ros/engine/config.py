@@ -93,6 +93,8 @@ class EngineConfig:
     answers, answer_tokens: most answers written at once, and most tokens in one.
     fast: compute by captured stages and, where the family has them, fused kernels.
     precision: of the captured stages, see engine.stages.precision; all but "exact" change the actions.
+    keep_exact: False gives up the exact weights of what the stages have in fewer bits, to save their memory; the
+        policy can then be computed by such stages alone, see engine.stages.dropping and docs/plan.md.
     offload: "none", "vision" or "vision:SHARE": layers of the vision towers, all or a share, whose weights
         are in page-locked host memory and copied to the GPU in every frame while others compute, to the same
         bits; see docs/offload.md.
@@ -141,6 +143,7 @@ class EngineConfig:
     answer_tokens: int = 16
     fast: bool = False
     precision: str = EXACT
+    keep_exact: bool = True
     offload: str = RESIDENT
     staggered: int = 0
     staggering: str = STREAM
@@ -163,6 +166,12 @@ class EngineConfig:
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; give {least} or more.")
         offload_share(self.offload)
+        if not self.keep_exact and (self.precision == EXACT or self.staggered):
+            why = f"precision is {EXACT}" if self.precision == EXACT else f"staggered is {self.staggered}"
+            raise ValueError(
+                f"keep_exact is false, but {why}, which computes with the exact weights; leave it true, or "
+                "choose another precision and no staggered chunks."
+            )
         if self.noise not in KINDS:
             raise ValueError(f"noise is '{self.noise}'; use one of {KINDS}.")
         if self.solver not in SOLVERS:

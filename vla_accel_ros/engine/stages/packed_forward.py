@@ -22,6 +22,7 @@ from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.kernels.reference import packed_attention, quantized, rows
 from vla_accel_ros.kernels.work import NOWHERE, Rows, Shape, Where, Work, aligned, where
 from vla_accel_ros.models.config import GemmaConfig
+from vla_accel_ros.models.layers.few_bits import given
 from vla_accel_ros.models.layers.fused import fuse
 from vla_accel_ros.models.layers.gemma import NORM_EPS, Gemma, rotary_tables
 from vla_accel_ros.models.layers.llama import Llama
@@ -144,7 +145,8 @@ class PackedForward:
     """A `models.layers.packed.Forward` of one stack. Not for several threads at once.
 
     positions: most that a row may have. capture: False computes without graphs, launch by launch.
-    weights: a kind of models.layers.quantized that forwards of few rows have, None = all have exact ones.
+    weights: a kind of models.layers.quantized that forwards of few rows have, None = all have exact ones; of a
+    stack that has no exact ones (models.layers.few_bits) all forwards have it.
     A stage is made and captured when a shape comes for the first time: call once with each before it counts.
     last: the stage of the last call. partition: tells at each call for which partition and on which stream
     its stage is captured, see Stage; any unless set.
@@ -163,8 +165,13 @@ class PackedForward:
         self.stack = self.few = fuse_stack(stack, sizes)
         if weights is not None:
             exact = cast("tuple[FoldedLayer, ...]", self.stack.layers)
-            small = tuple(SmallLayer.of(layer, weights) for layer in exact)
+            made = list(map(given, stack.layers))
+            small = tuple(
+                SmallLayer.of(layer, weights, made=own) for layer, own in zip(exact, made, strict=True)
+            )
             self.few = replace(self.stack, layers=small)
+            if all(made):  # there are no others, so forwards of any number of rows have them
+                self.stack = self.few
         device = self.stack.factors.device
         places = torch.arange(positions + ROUND, device=device)[None]  # rows that are padding have one, too
         cos, sin = rotary_tables(places, sizes.head_dim, torch.float32)

@@ -11,7 +11,7 @@ read in encode and prefill, whose rows are made by many blocks that do not know 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
@@ -19,6 +19,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from vla_accel_ros.models.layers.few_bits import given
 from vla_accel_ros.models.layers.fused import fuse
 from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, Quantized, Weight, quantized, total_bytes
 from vla_accel_ros.models.layers.vision import Layer
@@ -49,8 +50,13 @@ class SmallLayer:
     down: Quantized
 
     @classmethod
-    def of(cls, layer: FoldedLayer, kind: str, o: bool = True) -> SmallLayer:
-        """A quantised copy; o: whether of that matrix, too."""
+    def of(
+        cls, layer: FoldedLayer, kind: str, o: bool = True, made: Mapping[str, Quantized] | None = None
+    ) -> SmallLayer:
+        """A quantised copy; o: whether of that matrix, too. made: what is there already, instead of the exact
+        (models.layers.few_bits)."""
+        if made:
+            return cls(made["qkv"], made.get("o", layer.o), made["gate_up"], made["down"])
         qkv, gate_up, down = (quantized(weight, kind) for weight in (layer.qkv, layer.gate_up, layer.down))
         return cls(qkv, quantized(layer.o, kind) if o else layer.o, gate_up, down)
 
@@ -88,7 +94,7 @@ class Small:
         if precision == FP8 and device.type == "cuda":
             _check_sizes(model)
         if prefill_only is None:
-            prefill_only = _feeds_fast(device)
+            prefill_only = feeds_fast(device)
         self._prefill_only = prefill_only and precision == FP8
         self._expert: tuple[SmallLayer, ...] | None = None
 
@@ -110,14 +116,22 @@ class Small:
         """For prefill."""
         if self.precision != FP8:
             return None
-        return tuple(SmallLayer.of(layer, FP8, o=False) for layer in self._prefix.layers)
+        made = map(given, self._model.language_model.layers)
+        return tuple(
+            SmallLayer.of(layer, FP8, o=False, made=small)
+            for layer, small in zip(self._prefix.layers, made, strict=True)
+        )
 
     def expert(self, layers: Sequence[FoldedLayer]) -> tuple[SmallLayer, ...] | None:
         """For denoise, of the folded layers, which are the same for any number of steps."""
         if self.precision == EXACT or self._prefill_only:
             return None
         if self._expert is None:
-            self._expert = tuple(SmallLayer.of(layer, self.precision) for layer in layers)
+            made = map(given, self._model.expert.layers)
+            self._expert = tuple(
+                SmallLayer.of(layer, self.precision, made=small)
+                for layer, small in zip(layers, made, strict=True)
+            )
         return self._expert
 
     @property
@@ -155,7 +169,7 @@ def check(precision: str, fast: bool, device: torch.device, dtype: torch.dtype) 
         )
 
 
-def _feeds_fast(device: torch.device) -> bool:
+def feeds_fast(device: torch.device) -> bool:
     """Whether a GPU's memory feeds few rows faster than its processors widen weights."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) in FAST_MEMORY
 
@@ -183,5 +197,7 @@ def _failure(device: torch.device) -> str | None:
 
 def _vision(layer: Layer) -> SmallVision:
     attention, mlp = layer.self_attn, layer.mlp
+    if made := given(layer):
+        return SmallVision(made["qkv"], made["fc1"], made["fc2"])
     qkv: Tensor = fuse((attention.q_proj, attention.k_proj, attention.v_proj))[0]
     return SmallVision(quantized(qkv, FP8), quantized(mlp.fc1.weight, FP8), quantized(mlp.fc2.weight, FP8))

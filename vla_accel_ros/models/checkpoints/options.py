@@ -8,11 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 DTYPES = (torch.float32, torch.bfloat16)
 
 Progress = Callable[[int, int], None]
 """(bytes read so far, bytes in all), told after every tensor."""
+
+LayerLoaded = Callable[[str, nn.Module], object]
+"""(path of a layer in its model, the layer), told as soon as all its parameters are there."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class Options:
     prompt_state: str = "auto"
     progress: Progress | None = None
     model: Any = None
+    layer_loaded: LayerLoaded | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:

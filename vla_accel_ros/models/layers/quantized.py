@@ -24,6 +24,9 @@ GROUP = 64
 
 E4M3_MAX = 448.0
 
+BLOCK = 1 << 20
+"""Numbers of a matrix that are quantised at once: what is computed of them in float32 is beside the weights."""
+
 SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
 """Parts of the range that an int4 group may keep: cutting off its largest values makes all others finer."""
 
@@ -74,8 +77,17 @@ Weight = Tensor | Quantized
 
 
 def quantized(weight: Tensor, kind: str) -> Quantized:
-    """A copy of a matrix [N, K] of finite numbers in a kind. Raises ValueError for a kind there is not."""
-    wide = weight.detach().float()
+    """A copy of a matrix [N, K] of finite numbers in a kind, made of a block of rows at a time. Raises
+    ValueError for a kind there is not."""
+    rows = max(1, BLOCK // max(1, weight.shape[1]))
+    made = [_rows(block.float(), kind) for block in weight.detach().split(rows)]
+    if len(made) == 1:
+        return made[0]
+    values, scale = (torch.cat([getattr(part, name) for part in made]) for name in ("values", "scale"))
+    return Quantized(kind, values, scale, weight.shape[1])
+
+
+def _rows(wide: Tensor, kind: str) -> Quantized:
     if kind == FP8:
         values, scale = rows_in_fp8(wide)
         return Quantized(kind, values, scale, wide.shape[1])

@@ -27,6 +27,7 @@ from vla_accel_ros.engine.options import has_stages
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.stages.stages import Progress as Preparing
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy, with_statistics
+from vla_accel_ros.engine.stages.dropping import dropping
 from vla_accel_ros.models.checkpoints.options import Progress, find_device
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.types import Observation
@@ -55,6 +56,7 @@ class Load:
     prompt_state: str = AUTO
     fast: bool | str = AUTO
     precision: str = EngineConfig.precision
+    keep_exact: bool = EngineConfig.keep_exact
     offload: str = EngineConfig.offload
     scheduling: str = EngineConfig.scheduling
     lanes: str = EngineConfig.lanes
@@ -146,6 +148,7 @@ class Load:
             statistics=self.statistics,
             prompt_state=self.prompt_state,
             progress=progress,
+            layer_loaded=None if self.keep_exact else dropping(self.precision, target),
         )
 
     def _config(self, contract: Contract, fast: bool, can_answer: bool) -> EngineConfig:
@@ -173,7 +176,7 @@ def warm_up(engine: Engine, contract: Contract) -> float:
     nothing = black_frame(engine, contract)
     with engine.observe(nothing) as prefix:
         engine.act(prefix)
-        if engine.policy.answers:
+        if engine.policy.answers and (engine.config.keep_exact or engine.runner.text is not None):
             with engine.ask(prefix, max_tokens=2) as answer:
                 for _ in answer:
                     pass
