@@ -93,8 +93,8 @@ class EngineConfig:
     answers, answer_tokens: most answers written at once, and most tokens in one.
     fast: compute by captured stages and, where the family has them, fused kernels.
     precision: of the captured stages, see engine.stages.precision; all but "exact" change the actions.
-    keep_exact: False gives up the exact weights of what the stages have in fewer bits, to save their memory; the
-        policy can then be computed by such stages alone, see engine.stages.dropping and docs/plan.md.
+    keep_exact: False gives up the exact weights of what the stages have in fewer bits, to save their memory;
+        the policy can then be computed by such stages alone, see engine.stages.dropping and docs/plan.md.
     offload: "none", "vision" or "vision:SHARE": layers of the vision towers, all or a share, whose weights
         are in page-locked host memory and copied to the GPU in every frame while others compute, to the same
         bits; see docs/offload.md.

@@ -46,9 +46,9 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
     kinds = kinds_given(policy.model)
     if kinds and (config.keep_exact or config.precision not in kinds):
         raise ValueError(
-            f"keep_exact is {str(config.keep_exact).lower()} and precision {config.precision}, but this policy "
-            f"has some weights in {' and '.join(sorted(kinds))} alone, since it was loaded so or for another "
-            "engine; take keep_exact false and that precision, or load it again."
+            f"keep_exact is {str(config.keep_exact).lower()} and precision {config.precision}, but this "
+            f"policy has some weights in {' and '.join(sorted(kinds))} alone, since it was loaded so or for "
+            "another engine; take keep_exact false and that precision, or load it again."
         )
     offload.check(offload_share(config.offload), config.fast, device)
     if config.prefill_groups > 1:

@@ -183,8 +183,8 @@ class ModelRunner:
             packs = isinstance(self.actor, PackedTokenActor)
             if self.policy.decodes and not packs:
                 raise ValueError(
-                    f"keep_exact is false and precision {self.config.precision}, so the language model has no "
-                    "exact weights to answer with or to take other words; set keep_exact to true."
+                    f"keep_exact is false and precision {self.config.precision}, so the language model has "
+                    "no exact weights to answer with or to take other words; set keep_exact to true."
                 )
             raise ValueError(
                 ENCODED_ONLY if packs else f"a {kind} policy has no language head; ask it nothing."

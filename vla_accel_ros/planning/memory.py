@@ -29,8 +29,8 @@ SCRATCH = 16 << 20
 """Partial sums of the kernels of one chain of launches (kernels.triton.launch.Scratch)."""
 CHAINS = 2
 """Of encode and prefill together, and of denoise."""
-QUANTISING = 12 << 20
-"""A block of a matrix in float32, three times (models.layers.quantized.BLOCK)."""
+QUANTISING = {"bf16": 0, "fp8": 12 << 20, "int8": 12 << 20, "int4": 24 << 20}
+"""A block of a matrix in float32 (models.layers.quantized.BLOCK), three times; six times where int4 is made."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def kv_bytes(sizes: Sizes, slots: int) -> int:
 
 
 def copies(sizes: Sizes, work: Work, text: bool = False, keep_exact: bool = True) -> int:
-    """Folded matrices of pi0's expert, and what has fewer bits, of which the exact is there, too, or given up."""
+    """Folded matrices of pi0's expert, and what there is in fewer bits, beside the exact or instead of it."""
     if work.precision.startswith("all-") or isinstance(sizes, SmolVLAConfig):
         return 0
     if isinstance(sizes, OpenVLAConfig):
@@ -133,9 +133,11 @@ def _given_up(sizes: Sizes, work: Work) -> int:
 
 
 def _building(sizes: Sizes, work: Work) -> int:
-    """The largest matrix that is fused, if nothing larger is made afterwards; what is quantised last."""
-    exact = all(work.dtypes(name).weights == "bf16" for name in ("encode", "prefill", "denoise", "decode"))
-    return 0 if exact or isinstance(sizes, SmolVLAConfig) else QUANTISING
+    """What quantising takes; fusing takes a matrix, too, but before the pool and the buffers are there."""
+    if isinstance(sizes, SmolVLAConfig):
+        return 0
+    kinds = (work.dtypes(name).weights for name in ("encode", "prefill", "denoise", "decode"))
+    return max(QUANTISING.get(kind, 0) for kind in kinds)
 
 
 def _stack_in(kind: str, g: GemmaConfig, with_o: bool = True) -> int:

@@ -71,7 +71,14 @@ def _drop(layer: Any, kind: str, o: bool = True, scaled: bool = False) -> None:
     attention, mlp = layer.self_attn, layer.mlp
     folded = fold_layer(layer, scaled)
     names = ("qkv", "o", "gate_up", "down") if o else ("qkv", "gate_up", "down")
-    linears = [attention.q_proj, attention.k_proj, attention.v_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj]
+    linears = [
+        attention.q_proj,
+        attention.k_proj,
+        attention.v_proj,
+        mlp.gate_proj,
+        mlp.up_proj,
+        mlp.down_proj,
+    ]
     if o:
         linears.append(attention.o_proj)
     give(layer, {name: quantized(getattr(folded, name), kind) for name in names}, linears)

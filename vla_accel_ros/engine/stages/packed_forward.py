@@ -145,8 +145,8 @@ class PackedForward:
     """A `models.layers.packed.Forward` of one stack. Not for several threads at once.
 
     positions: most that a row may have. capture: False computes without graphs, launch by launch.
-    weights: a kind of models.layers.quantized that forwards of few rows have, None = all have exact ones; of a
-    stack that has no exact ones (models.layers.few_bits) all forwards have it.
+    weights: a kind of models.layers.quantized that forwards of few rows have, None = all have exact ones; of
+    a stack that has no exact ones (models.layers.few_bits) all forwards have it.
     A stage is made and captured when a shape comes for the first time: call once with each before it counts.
     last: the stage of the last call. partition: tells at each call for which partition and on which stream
     its stage is captured, see Stage; any unless set.

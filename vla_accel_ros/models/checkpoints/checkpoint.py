@@ -43,8 +43,8 @@ def load_policy(
     normalize: False for a policy without statistics, whose numbers are in the units of its training.
     prompt_state: see Policy; "auto" is what the folder was trained with, as far as it says.
     progress: told after every tensor.
-    layer_loaded: told of every layer of pi0, pi0.5 and OpenVLA as soon as it is there, so that it can be given
-        in fewer bits before the next one comes (engine.stages.dropping).
+    layer_loaded: told of every layer of pi0, pi0.5 and OpenVLA as soon as it is there, so that it can be had
+        in fewer bits before the next one comes (engine.stages.dropping); not of an Orbax folder.
     Raises ValueError, one sentence, for everything that is missing, malformed or does not fit.
     """
     options = Options(

@@ -72,8 +72,8 @@ def fill(
     """Give parameters of a model their values: each in the dtype that the parameter has, on the device.
 
     values: (the parameter's name, its value). total: their bytes. where: the file or folder errors name.
-    fused: names of parameters that become rows of one tensor, see fused_parts. layer_loaded: told of a layer of
-    a stack or tower when all its parameters are there.
+    fused: names of parameters that become rows of one tensor, see fused_parts. layer_loaded: told of a layer
+    of a stack or tower when all its parameters are there.
     Raises ValueError naming every parameter that holds a number that is not finite.
     """
     broken: list[str] = []
@@ -99,8 +99,8 @@ def fill(
 
 
 def _put(place: Tensor, value: Tensor) -> Tensor:
-    """The place, with a tensor of the host's in it. It goes to a device as it is stored, some rows at a time, and
-    becomes the place's dtype there."""
+    """The place, with a tensor of the host's in it. It goes to a device as it is stored, some rows at a time,
+    and becomes the place's dtype there."""
     if not place.ndim or place.device == value.device or place.dtype == value.dtype:
         return place.copy_(value)
     rows = max(1, BLOCK * len(place) // max(1, place.numel()))
@@ -140,7 +140,9 @@ class _Layers:
         self._layer_of: dict[str, str] = {}
         if told is None:
             return
-        lists = [(path, module) for path, module in model.named_modules() if isinstance(module, nn.ModuleList)]
+        lists = [
+            (path, module) for path, module in model.named_modules() if isinstance(module, nn.ModuleList)
+        ]
         for path, layers in lists:
             for index, layer in enumerate(layers):
                 names = [name for name, _ in layer.named_parameters()]

@@ -25,7 +25,7 @@ GROUP = 64
 E4M3_MAX = 448.0
 
 BLOCK = 1 << 20
-"""Numbers of a matrix that are quantised at once: what is computed of them in float32 is beside the weights."""
+"""Numbers of a matrix that are quantised at once; what is computed of them in float32 is for a moment."""
 
 SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
 """Parts of the range that an int4 group may keep: cutting off its largest values makes all others finer."""

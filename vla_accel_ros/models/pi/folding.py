@@ -65,7 +65,7 @@ def fold_expert(model: Pi, steps: int, time_rule: str = "openpi", like: Expert |
 
 
 def fold_layer(layer: Layer, scaled: bool) -> FoldedLayer:
-    """A layer's matrices, fused in place. scaled: with the norms' factors in them, as pi0's expert has them."""
+    """A layer's matrices, fused in place. scaled: with the norms' factors in them, as pi0's expert has."""
     return _scaled(_fused(layer), layer) if scaled else _fused(layer)
 
 

@@ -25,9 +25,9 @@ from vla_accel_ros.engine.config import EXACT, RESIDENT, EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.options import has_stages
 from vla_accel_ros.engine.robots import Embodiment
+from vla_accel_ros.engine.stages.dropping import dropping
 from vla_accel_ros.engine.stages.stages import Progress as Preparing
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy, with_statistics
-from vla_accel_ros.engine.stages.dropping import dropping
 from vla_accel_ros.models.checkpoints.options import Progress, find_device
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.types import Observation

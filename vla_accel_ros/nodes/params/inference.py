@@ -68,9 +68,9 @@ INFERENCE = (
     Parameter(
         "keep_exact",
         EngineConfig.keep_exact,
-        "Keep the exact weights of what precision has in fewer bits. False gives them up while the checkpoint "
-        "is loaded, a layer at a time, to save memory; staggered chunks, guidance by the exact Jacobian and, "
-        "in fp8, questions are refused then (docs/plan.md).",
+        "Keep the exact weights of what precision has in fewer bits. False gives them up while the "
+        "checkpoint is loaded, a layer at a time, to save memory; staggered chunks, guidance by the exact "
+        "Jacobian and, in fp8, questions are refused then (docs/plan.md).",
     ),
     Parameter(
         "offload",

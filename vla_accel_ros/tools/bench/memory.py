@@ -31,7 +31,7 @@ class Held:
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the storages of the host's tensors that operations made within and that still live, in `held`."""
+    """Counts in `held` the storages of the host's tensors that operations within made and that live still."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -42,7 +42,8 @@ class Inputs(NamedTuple):
 def random_model(
     config: PiConfig, device: torch.device, seed: int = 0, dtype: torch.dtype = torch.float32
 ) -> Pi:
-    """In evaluation mode; every parameter drawn, so that none is a trivial zero. dtype: see Pi.set_precision."""
+    """In evaluation mode; every parameter drawn, so that none is a trivial zero. dtype: as set_precision has
+    it."""
     with torch.device("meta"):
         model = Pi(config).set_precision(dtype)
     model = model.to_empty(device=device)
