@@ -30,7 +30,7 @@ SCRATCH = 16 << 20
 CHAINS = 2
 """Of encode and prefill together, and of denoise."""
 QUANTISING = {"bf16": 0, "fp8": 12 << 20, "int8": 12 << 20, "int4": 24 << 20}
-"""A block of a matrix in float32 (models.layers.quantized.BLOCK), three times; six times where int4 is made."""
+"""A block of a matrix in float32 (models.layers.quantized.BLOCK), three times; six where int4 is made."""
 
 
 @dataclass(frozen=True)

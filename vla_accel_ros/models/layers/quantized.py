@@ -79,11 +79,15 @@ Weight = Tensor | Quantized
 def quantized(weight: Tensor, kind: str) -> Quantized:
     """A copy of a matrix [N, K] of finite numbers in a kind, made of a block of rows at a time. Raises
     ValueError for a kind there is not."""
-    rows = max(1, BLOCK // max(1, weight.shape[1]))
-    made = [_rows(block.float(), kind) for block in weight.detach().split(rows)]
-    if len(made) == 1:
-        return made[0]
-    values, scale = (torch.cat([getattr(part, name) for part in made]) for name in ("values", "scale"))
+    at_once = max(1, BLOCK // max(1, weight.shape[1]))
+    rows, first = len(weight), _rows(weight[:at_once].detach().float(), kind)
+    if rows <= at_once:
+        return first
+    values, scale = (part.new_empty(rows, *part.shape[1:]) for part in (first.values, first.scale))
+    for start in range(0, rows, at_once):
+        some = slice(start, start + at_once)
+        made = _rows(weight[some].detach().float(), kind) if start else first
+        values[some], scale[some] = made.values, made.scale
     return Quantized(kind, values, scale, weight.shape[1])
 
 
