@@ -28,7 +28,7 @@ from full_size.figures import write
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.dropping import dropping
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
-from vla_accel_ros.engine.stages.precision import EXACT, PRECISIONS
+from vla_accel_ros.engine.stages.precision import PRECISIONS
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.checkpoints.streaming import fill
 from vla_accel_ros.models.config import PiConfig
@@ -89,6 +89,7 @@ def counted(sizes: Any, precision: str, keep_exact: bool) -> dict[str, Any]:
     model: Any = (empty_pi if pi else empty_openvla)(sizes, BF16)
     parameters = dict(model.named_parameters())
     told = None if keep_exact else dropping(precision, CPU)
+    gc.collect()  # the case before
     with LiveBytes() as live:
         zeros = ((name, torch.zeros((), dtype=BF16).expand(p.shape)) for name, p in parameters.items())
         fill(model, zeros, CPU, 1, "zeros", None, fused_parts(model), told)
@@ -130,10 +131,11 @@ def counted(sizes: Any, precision: str, keep_exact: bool) -> dict[str, Any]:
 
 def line(row: dict[str, Any]) -> str:
     """Of the table."""
-    kept = "kept" if row["keep_exact"] or row["precision"] == EXACT else "given up"
+    kept = "kept" if row["keep_exact"] else "given up"
+    model = {"pi05": "pi0.5", "openvla": "OpenVLA"}.get(row["model"], row["model"])
     gb = (f"{row[name] / 1e9:.2f}" for name in ("final_bytes", "peak_bytes", "planned_bytes"))
     return (
-        f"| {row['model']}, {row['precision']} | {kept} | {' | '.join(gb)} | {row['off_percent']:+.1f} % | "
+        f"| memory: {model}, {row['precision']}, {kept} | {' | '.join(gb)} | {row['off_percent']:+.2f} % | "
         f"{row['beyond_in_layers']:.2f} | {row['total_computed_bytes'] / 1e9:.2f} |"
     )
 
