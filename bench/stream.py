@@ -1,18 +1,18 @@
 """A stream at several rates over one engine: what each rate comes to, for every setting of lanes.
 
     python bench/stream.py [--kinds pi0 pi05] [--ways fresh stream] [--settings one text two three ...]
-        [--seconds S] [--staggered N] [--views V] [--size H W] [--pageable]
+        [--seconds S] [--joints HZ] [--staggered N] [--views V] [--size H W] [--pageable]
 
 A setting is a word for lanes, and other options of the engine behind it: "text,prefill_groups=6",
 "two,partition=32:100". The first is what the others are compared with.
 
-Full-size random weights. A camera gives a frame 30 times a second, joints change 500 times a second, further
-chunks are wanted as often, and the model continues its own prompt for 72 tokens a second. The ways: `stream`:
-chunks are staggered, each in a seat; `fresh`: the first chunk of a frame is whole and before them
-(docs/staggered.md). The interpreter is set as in a node.
-Of each case, by the host's clock after a warm-up: frames a second and those dropped, finished chunks a second
-and the time from one to the next, from an image in host memory to the first finished chunk of it, tokens a
-second, and what was given up for overload.
+Full-size random weights. A camera gives a frame 30 times a second, joints change 500 times a second
+(--joints), further chunks are wanted as often, and the model continues its own prompt for 72 tokens a second.
+The ways: `stream`: chunks are staggered, each in a seat; `fresh`: the first chunk of a frame is whole and
+before them (docs/staggered.md). The interpreter is set as in a node. Of each case, by the host's clock after
+a warm-up: frames a second and those dropped, finished chunks a second and the time from one to the next, from
+an image in host memory to the first finished chunk of it, tokens a second, and what was given up for
+overload.
 
 Then everything is wanted at once without a deadline. The work done in a second is the sum over frames, chunks
 and tokens of how long each takes when nothing else runs in the first setting of the same way, which is meant
@@ -50,7 +50,7 @@ from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.types import Observation
 
 STEPS = 10
-VISION_HZ, JOINTS_HZ, LANGUAGE_HZ = 30.0, 500.0, 4.5
+VISION_HZ, LANGUAGE_HZ = 30.0, 4.5
 ENDLESS_S = 1e3
 OBSERVATIONS = 3
 
@@ -65,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--seconds", type=float, default=60.0, help="of each case (default: %(default)s)")
     add("--warm-up", type=float, default=3.0, help="seconds before (default: %(default)s)")
     add("--saturated", type=float, default=5.0, help="seconds at the limit (default: %(default)s)")
+    add("--joints", type=float, default=500.0, help="how often they change, in Hz (default: %(default)s)")
     add("--staggered", type=int, default=STEPS, help="chunks at once (default: %(default)s)")
     add("--views", type=int, choices=(1, 2, 3), default=2, help="number of cameras (default: %(default)s)")
     add("--prompt", type=int, default=20, help="tokens of the prompt (default: %(default)s)")
@@ -84,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         "seconds": arguments.seconds,
         "saturated_seconds": arguments.saturated,
         "vision_hz": VISION_HZ,
-        "joints_hz": JOINTS_HZ,
+        "joints_hz": arguments.joints,
         "size": list(arguments.size),
         "dtype": str(dtype).removeprefix("torch."),
         "seeds": f"weights 0, observations 0 to {OBSERVATIONS - 1}, noise 0",
@@ -148,17 +149,17 @@ def measure(
         staggering=way,
         slots=count + 6,
         camera_hz=VISION_HZ,
-        action_hz=JOINTS_HZ,
+        action_hz=arguments.joints,
         **options_of(setting),
     )
     engine.prepare([arguments.views], [arguments.prompt])
     costs = costs_alone(engine, frames[0], 2 if arguments.small else 40)
-    rates = {"vision": VISION_HZ, "action": JOINTS_HZ, "language": LANGUAGE_HZ}
-    with Streamed(engine, Camera(frames, VISION_HZ), JOINTS_HZ, rates) as streamed:
+    rates = {"vision": VISION_HZ, "action": arguments.joints, "language": LANGUAGE_HZ}
+    with Streamed(engine, Camera(frames, VISION_HZ), arguments.joints, rates) as streamed:
         time.sleep(arguments.warm_up)
         found = figures(streamed, arguments.seconds)
     endless = {"vision": 1e3, "action": 1e3, "language": 1e3}
-    with Streamed(engine, Camera(frames, 1e3), 1e4, endless, deadline_s=ENDLESS_S) as streamed:
+    with Streamed(engine, Camera(frames, 1e3), 1e3, endless, deadline_s=ENDLESS_S) as streamed:
         time.sleep(min(arguments.warm_up, 1.0))
         streamed.begin()
         time.sleep(arguments.saturated)

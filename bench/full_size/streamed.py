@@ -90,11 +90,15 @@ class Streamed:
         deadline_s: float = 0.0,
     ) -> None:
         self._engine, self._camera, self._joints_hz = engine, camera, joints_hz
-        self._state = np.zeros(engine.policy.joints, np.float32)
+        self._joints = np.zeros(engine.policy.joints, np.float32), 0
+        self._sensing, self._stopping = (
+            threading.Thread(target=self._sense, name="joints", daemon=True),
+            False,
+        )
         ports = Ports(
             camera.take,
             lambda: None,
-            self._sense,
+            lambda: self._joints,
             self._on_chunk,
             lambda text: None,
             self._on_error,
@@ -118,11 +122,14 @@ class Streamed:
         self._engine.runner.run = self._counted  # type: ignore[method-assign]
         self._camera.start()
         self.stream.start()
+        self._sensing.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._stopping = True
+        self._sensing.join()
         self.stream.stop()
         self._camera.stop()
         self._engine.runner.run = self._run  # type: ignore[method-assign]
@@ -169,8 +176,13 @@ class Streamed:
             elif batch.stage == DECODE:
                 self._done["tokens"] += len(batch.requests)
 
-    def _sense(self) -> tuple[np.ndarray, int]:
-        return self._state, int(time.monotonic() * self._joints_hz)
+    def _sense(self) -> None:
+        due_s, period_s = time.monotonic(), 1.0 / self._joints_hz
+        while not self._stopping:
+            self._joints = self._joints[0], self._joints[1] + 1
+            self.stream.joints_came()
+            due_s = max(due_s + period_s, time.monotonic() - period_s)
+            time.sleep(max(0.0, due_s - time.monotonic()))
 
     def _on_chunk(self, chunk: Chunk, took_s: float) -> None:
         now_s = time.monotonic()

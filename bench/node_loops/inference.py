@@ -110,6 +110,7 @@ class _Inference:
                         self._ingest.handle(camera, handle, time.time_ns())
                     for stamp_ns, position in self._joints.read():
                         self._ingest.joints(names, position, stamp_ns, time.time_ns())
+                        self._stream.joints_came()
             finally:
                 self._stream.stop()
             for error in self._errors:

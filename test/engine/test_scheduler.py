@@ -67,12 +67,13 @@ class FakeRunner:
     it is waited for what was launched. fails: those
     that cannot begin. held: those that have begun and were not dropped.
     seats: whole chunks are of a kind of their own. ahead: what a step of chunks in seats comes to is known
-    later, as with a GPU. groups: micro-batches of a frame, which holds its slot.
+    later, as with a GPU. groups: micro-batches of a frame, which holds its slot; text_groups: of a token.
     """
 
     def __init__(self, steps: int = 1, first: str = DENOISE) -> None:
         self.seats = self.ahead = False
-        self.groups = 1
+        self.groups = self.text_groups = 1
+        self._text = 0  # groups of a token that are computed
         self.pool = KVPool(make_config().prefix, SLOTS, 2, torch.device("cpu"), torch.float32)
         self.prefixes = Prefixes(self.pool)
         self.steps, self.first = steps, first
@@ -118,6 +119,12 @@ class FakeRunner:
             self.during(batch)
             if self.ahead and batch.stage == DENOISE and batch.steps == 1:
                 return self.launch(batch)
+            if batch.stage == DECODE and batch.requests[0].want == ASK:
+                self._text = (self._text + 1) % self.text_groups
+                for request in batch.requests:
+                    request.partial = self._text > 0
+                if self._text:
+                    return None
             for request in batch.requests:
                 self.advance(request, batch)
             return None

@@ -2,14 +2,14 @@
 
 Every forward advances all open answers by one token, whatever their prompts, lengths and ages; weights are
 read once for all of them. When to do so, and how often per frame, is not decided here: `advance` is one
-token's work, so that the scheduler can stop between any two. Each answer's tokens are those that it would
-have alone. `TextDecoder` answers requests: they are given text, not tokens (models.text.detokenizer), whose
-pieces wait in the request until they are read.
+token's work, or a group of its layers, so that the scheduler can stop between any two. Each answer's tokens
+are those that it would have alone. `TextDecoder` answers requests: they are given text, not tokens
+(models.text.detokenizer), whose pieces wait in the request until they are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -22,6 +22,8 @@ from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
 from vla_accel_ros.engine.kv.store import KVStore, PagePool, State
 from vla_accel_ros.engine.request import Request
+from vla_accel_ros.engine.stages.packed_forward import PackedForward
+from vla_accel_ros.engine.stages.prefill.layered import sizes
 from vla_accel_ros.models.layers import packed
 from vla_accel_ros.models.layers.packed import Forward, Segment
 from vla_accel_ros.models.openvla.model import OpenVLA
@@ -35,6 +37,10 @@ PAGES = 3
 
 PAGE_TOKENS = 16
 """Of one page at least."""
+
+
+InGroups = Callable[[Sequence[Segment]], Iterator["list[Tensor] | None"]]
+"""See Answers."""
 
 
 class Said(NamedTuple):
@@ -62,6 +68,8 @@ class Answers:
     together: False computes every answer's token by itself, to the bit what it is alone
         (models.layers.packed).
     forward: how segments are computed, None = in plain torch.
+    in_groups: the same in groups of layers, one for each value that is taken, the last of which is the
+        results; None = at once.
     """
 
     def __init__(
@@ -71,11 +79,19 @@ class Answers:
         stop: int | None,
         together: bool = True,
         forward: Forward | None = None,
+        in_groups: InGroups | None = None,
     ) -> None:
         self._model, self._store, self._stop, self._together = model, store, stop, together
         torch_forward = partial(packed.forward, model.stack, together=together)
         self._forward: Forward = torch_forward if forward is None else forward
+        self._in_groups: InGroups = in_groups or (lambda segments: iter([self._forward(segments)]))
+        self._reading: Generator[None] | None = None  # the token in progress
         self._answers: dict[int, _Answer] = {}
+
+    @property
+    def in_progress(self) -> bool:
+        """Whether some groups of layers of the next token are computed, and others are not."""
+        return self._reading is not None
 
     @property
     def unfinished(self) -> tuple[int, ...]:
@@ -108,12 +124,16 @@ class Answers:
 
     @torch.inference_mode()
     def advance(self) -> list[Said]:
-        """One more token for every open answer, oldest first.
+        """One more token for every open answer, oldest first; in groups of layers the next group of it, and
+        no token before the last.
 
         A forward that fails adds no token, and the next call tries again. Every on_token is called; then the
         first exception that one of them raised is raised.
         """
-        self._read()
+        reading, self._reading = self._reading or self._read(), None
+        for _ in reading:
+            self._reading = reading
+            return []
         answers = list(self._answers.values())
         said = [self._say(answer, token) for answer, token in zip(answers, self._chosen(answers))]
         for one in said:
@@ -135,11 +155,15 @@ class Answers:
         """Break an answer off and give back what it holds. Raises KeyError if it is not open."""
         if request not in self._answers:
             raise KeyError(f"answer {request} is not open: {list(self._answers)} are")
+        if self._reading is not None:  # it would write to what is given back: all begin it again
+            self._reading.close()
+            self._reading = None
         del self._answers[request]
         self._store.remove(request)
 
-    def _read(self) -> None:
-        """Compute the last token of each answer, in one forward, unless that was done."""
+    def _read(self) -> Generator[None]:
+        """Compute the last token of each answer, in one forward, unless that was done. Stops behind each
+        group of layers but the last."""
         states = [(answer, answer.state) for answer in self._answers.values()]
         speaking = [answer for answer, state in states if state.tail.length < len(state.tokens)]
         if not speaking:
@@ -153,11 +177,14 @@ class Answers:
                 Segment(x, self._store.past(answer.state), out=answer.state.tail.grow())
                 for answer, x in zip(speaking, words, strict=True)
             ]
-            read = self._forward(segments)
+            for read in self._in_groups(segments):
+                if read is None:
+                    yield
         except BaseException:
             for answer in speaking:
                 answer.state.tail.cut(len(answer.state.tokens) - 1)
             raise
+        assert read is not None
         for answer, rows in zip(speaking, read, strict=True):
             answer.hidden = rows[0, -1]
 
@@ -185,18 +212,24 @@ class Answers:
 
 
 class TextDecoder:
-    """The open answers. pool: of the prefixes. forward: computes tokens, None = plain torch."""
+    """The open answers. pool: of the prefixes. forward: computes tokens, in EngineConfig.text_groups groups
+    of layers; None = plain torch, at once."""
 
     def __init__(
-        self, policy: AnyPolicy, config: EngineConfig, pool: KVPool, forward: Forward | None = None
+        self, policy: AnyPolicy, config: EngineConfig, pool: KVPool, forward: PackedForward | None = None
     ) -> None:
         page_tokens = max(PAGE_TOKENS, -(-config.answer_tokens // PAGES))
         pages = config.answers * -(-config.answer_tokens // page_tokens)
         memory = PagePool(policy.config.prefix, pages, page_tokens, pool.k.device, pool.k.dtype)
         plain: Forward = partial(packed.forward, policy.model.stack)
         self._store = KVStore(pool, memory)
-        self._answers = Answers(policy.model, self._store, policy.tokenizer.eos, forward=forward or plain)
-        self._tokenizer, self._config = policy.tokenizer, config
+        in_groups: InGroups | None = None
+        if forward is not None and config.text_groups > 1:
+            in_groups = partial(forward.in_groups, layers=layers_of_groups(policy, config.text_groups))
+        self._answers = Answers(
+            policy.model, self._store, policy.tokenizer.eos, forward=forward or plain, in_groups=in_groups
+        )
+        self._tokenizer, self._config, self._device = policy.tokenizer, config, pool.k.device
         self._open: dict[int, Request] = {}
 
     @property
@@ -231,10 +264,16 @@ class TextDecoder:
         request.tokens = text.tokens
         self._open[request.progress] = request
 
-    def advance(self) -> None:
-        """One more token for every open answer, in one forward."""
+    def advance(self) -> Callable[[], None] | None:
+        """One more token for every open answer, in one forward, or the next group of it; returns what waits
+        for one that is not the last."""
         with torch.inference_mode():
             self._answers.advance()
+        for request in self._open.values():
+            request.partial = self._answers.in_progress
+        if not self._answers.in_progress or self._device.type != "cuda":
+            return None
+        return torch.cuda.current_stream(self._device).record_event().synchronize
 
     def drop(self, request: Request) -> None:
         """Give back what an answer holds."""
@@ -260,6 +299,15 @@ class TextDecoder:
                     self._answers.advance()
                 for number in begun:
                     self._store.remove(number)
+
+
+def layers_of_groups(policy: AnyPolicy, count: int) -> list[int]:
+    """How many layers are in each of `count` groups of about the same weights; the language head comes behind
+    the last. Raises ValueError where there are fewer layers."""
+    prefix, words = policy.config.prefix, policy.config.vocab
+    attention = 2 * (prefix.heads + prefix.kv_heads) * prefix.head_dim
+    layer = float(prefix.width * (attention + 3 * prefix.mlp))
+    return sizes([*[layer] * (prefix.depth - 1), layer + words * prefix.width], count)
 
 
 def _hear(request: Request, text: TextStream, said: Said) -> None:

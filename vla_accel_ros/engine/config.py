@@ -29,6 +29,7 @@ LEAST = {
     "answers": 1,
     "answer_tokens": 1,
     "prefill_groups": 1,
+    "text_groups": 1,
     "frames_together": 1,
 }
 """The least of whole numbers."""
@@ -117,6 +118,8 @@ class EngineConfig:
     prefill_groups: how many groups of layers a frame is computed in, with a step of staggered chunks between
         two of them, so that a step waits for one group and not for a frame; 1 = none. The bits are the same.
         For fast stages of kernels alone, see docs/streaming.md.
+    text_groups: how many groups of layers a token of text is computed in, each of which is fitted between
+        actions by itself; 1 = none. The bits are the same. For fast stages of kernels alone, as those.
     frames_together: most frames, of the same number of images, that are computed in one forward where
         several wait, as those of many robots do; 1 = each alone. A chunk then differs by rounding with what
         its frame was computed with, and is not computed again to the bit. For fast stages of kernels, and the
@@ -152,6 +155,7 @@ class EngineConfig:
     scheduling: str = AUTO
     lanes: str = ONE
     prefill_groups: int = 1
+    text_groups: int = 1
     frames_together: int = 1
     partition: str = NO_PARTITION
     token_mode: str = SEQUENTIAL

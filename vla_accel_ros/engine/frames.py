@@ -264,7 +264,7 @@ class Frames:
         """Compute and publish a frame, or its next group. Raises as Prefill.observe.
 
         Returns what waits for the group, None for the last or a whole frame: what is launched next waits for
-        those on the device, but behind a group nothing should be launched that is not chosen after it.
+        those on the device.
 
         Apart, a frame is published by what is returned, once it is computed: an action that began on it
         earlier would hold up all actions in its stream until then.
@@ -364,7 +364,7 @@ class Frames:
         frame, robot = doing
         if frame.groups:
             request.stage = ENCODE if frame.encodes else PREFILL
-            return prefill.groups.wait
+            return prefill.groups.launched()
         request.progress = None
         self._publish(request, frame.slot, observation, robot, Extent(frame.length, frame.images))
         return None

@@ -53,6 +53,8 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
     offload.check(offload_share(config.offload), config.fast, device)
     if config.prefill_groups > 1:
         _check_groups(policy, config)
+    if config.text_groups > 1:
+        _check_text_groups(policy, config)
     if config.frames_together > 1 and not (config.fast and isinstance(policy.model, Pi)):
         raise ValueError(
             f"frames_together is {config.frames_together}, but only fast stages of pi0 and pi0.5 compute "
@@ -120,3 +122,14 @@ def _check_groups(policy: AnyPolicy, config: EngineConfig) -> None:
     layers = model.config.vision.depth + model.config.prefix.depth
     if config.prefill_groups > layers:
         raise ValueError(f"{given} the model has {layers} layers; give at most as many.")
+
+
+def _check_text_groups(policy: AnyPolicy, config: EngineConfig) -> None:
+    """Raise ValueError where tokens of text cannot be computed in so many groups of layers."""
+    given, layers = f"text_groups is {config.text_groups}, but", policy.config.prefix.depth
+    if policy.acts != FLOW or not (policy.decodes and has_kernels(policy)):
+        raise ValueError(f"{given} a {policy.config.kind} policy computes its text at once; use 1.")
+    if not config.fast:
+        raise ValueError(f"{given} plain torch computes tokens at once; set fast to true, or use 1.")
+    if config.text_groups > layers:
+        raise ValueError(f"{given} the model has {layers} layers of text; give at most as many.")

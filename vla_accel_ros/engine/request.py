@@ -75,9 +75,9 @@ class Request:
     instruction: that of the frame. fresh: the frame was not acted on before. awaited: all of it was
     launched, its result is on its way. finished: nothing more is computed of it. cancelled: before it was
     finished, its result is None. released: nothing is held for it any longer, but its result. done:
-    micro-batches so far. lane: where it ran last.
-    tokens: ids so far. pieces: text that nobody has read. result: Prefix, Chunk, or the whole text.
-    """
+    micro-batches so far. lane: where it ran last. partial: of its next token some groups of layers are
+    computed, and others are not. tokens: ids so far. pieces: text that nobody has read. result: Prefix,
+    Chunk, or the whole text."""
 
     want: str
     robot: str = ""
@@ -128,6 +128,7 @@ class Request:
     pieces: deque[str] = field(default_factory=deque, init=False)
     result: Prefix | Chunk | str | None = field(default=None, init=False)
     error: Exception | None = field(default=None, init=False)
+    partial: bool = field(default=False, init=False)
     progress: Any = field(default=None, init=False)  # of who computes it
 
     def __post_init__(self) -> None:

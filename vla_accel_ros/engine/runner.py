@@ -216,8 +216,7 @@ class ModelRunner:
             return self.actor.run(batch)
         if batch.stage == DECODE:
             assert self.text is not None
-            self.text.advance()
-            return None
+            return self.text.advance()
         if len(batch.requests) > 1 and all(request.want == OBSERVE for request in batch.requests):
             with torch.inference_mode():
                 return self.frames.run_together(batch.requests)

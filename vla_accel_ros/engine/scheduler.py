@@ -307,6 +307,8 @@ class Scheduler:
                 self._begin(request)
         # One that begins drops those of another instruction.
         left = tuple(request for request in batch.requests if not request.released)
+        if len(left) == len(batch.requests):
+            return batch
         return replace(batch, requests=left) if left else None
 
     def _begin(self, request: Request) -> None:

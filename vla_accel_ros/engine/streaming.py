@@ -173,6 +173,11 @@ class Streaming:
         """Finish no chunk that has begun: the robot was moved otherwise meanwhile."""
         self._scheduler.forget(self._robot)
 
+    def joints_came(self) -> None:
+        """There are newer joints: what waits for them begins now, and not when it is looked for them."""
+        if self._running and self._engine.policy.takes_state:
+            self._scheduler.wake()
+
     def stats(self) -> list[LoopStats]:
         """How often each is done, and how long it takes; of language, forwards. What was given up is counted
         since the engine was made."""

@@ -86,7 +86,7 @@ class Streams(Overlapping):
     def _took(self, lane: str) -> None:
         batch, began_s = self.running[lane]
         kind = batch.requests[-1].kind
-        if kind == ASK:
+        if kind == ASK and not batch.requests[0].partial:
             self.tokens.append(began_s)
         self.steps_run += kind == ACT
         takes_s = self.takes_s.get(kind, self.takes_s[ACT])

@@ -73,6 +73,27 @@ def test_any_segments(model: Pi | OpenVLA, data: st.DataObject) -> None:
             torch.testing.assert_close(KV(segment.out.k, segment.out.v), want, atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("layers", [(1, 1), (2,)])
+def test_groups_of_layers_make_the_bits_of_a_forward_at_once(layers: tuple[int, ...]) -> None:
+    model = make_model(make_config("pi05"))
+    sizes = model.config.prefix
+    pool, made = KVPool(sizes, 3, 8, CPU, torch.float32), torch.Generator().manual_seed(5)
+    pool.k.normal_(generator=made)
+    pool.v.normal_(generator=made)
+    x = [drawn(made, 1, 1, sizes.width) for _ in range(2)]
+    given = [Segment(one, (pool.span(slot, 0, 4),), out=pool.span(slot, 4, 5)) for slot, one in enumerate(x)]
+    forward = PackedForward(model.language_model, sizes)
+    whole = [rows.clone() for rows in forward(given)]
+    written = pool.k.clone(), pool.v.clone()
+    pool.k[:, :, :, 4:] = pool.v[:, :, :, 4:] = 0.0
+    found = list(forward.in_groups(given, layers))
+    assert found[:-1] == [None] * (len(layers) - 1) and sizes.depth == sum(layers)
+    for got, want in zip(found[-1], whole, strict=True):
+        assert torch.equal(got, want)
+    assert torch.equal(pool.k[:2, ..., :5, :], written[0][:2, ..., :5, :])
+    assert torch.equal(pool.v[:2, ..., :5, :], written[1][:2, ..., :5, :])
+
+
 def test_frames_in_a_pipeline_say_what_they_say_alone(tmp_path: Path) -> None:
     policy = load_policy(make_openvla_folder(tmp_path, seed=4))
     forward = assert_frames_say_what_they_say_alone(policy, count=9)

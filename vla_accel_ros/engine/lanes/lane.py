@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
-from vla_accel_ros.engine.request import DENOISE, MicroBatch, Request
+from vla_accel_ros.engine.request import DENOISE, OBSERVE, MicroBatch, Request
 
 _LONGEST_WAIT_S = 1.0
 
@@ -37,11 +37,12 @@ class Launched:
 
     @property
     def is_short(self) -> bool:
-        """Whether the next may be launched behind it: what comes meanwhile then waits for a step at most.
-
-        A group of a frame is not: two of them would be put before an action.
-        """
-        return self.wait is not None and self.batch.stage == DENOISE and self.batch.steps == 1
+        """Whether the next may be launched behind it: a step, or a group of a frame that is not the last.
+        What comes meanwhile then waits for two of them at most."""
+        if self.wait is None:
+            return False
+        group = self.batch.requests[-1].want == OBSERVE and not self.batch.requests[-1].finished
+        return group or (self.batch.stage == DENOISE and self.batch.steps == 1)
 
     def complete(self) -> None:
         """Return when its results are there. What is raised meanwhile is the error of all that have none."""
@@ -94,7 +95,8 @@ class Lane:
         try:
             if alive:
                 with self.timing(batch):
-                    launched.wait = run(replace(batch, requests=alive))
+                    all_alive = len(alive) == len(batch.requests)
+                    launched.wait = run(batch if all_alive else replace(batch, requests=alive))
         except Exception as error:
             _fail(alive, error)
         return launched

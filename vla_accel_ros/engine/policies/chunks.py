@@ -9,10 +9,10 @@ Steps keep time with the joints. A step that no chunk begins in finishes none la
 other; so where a stream is about to bring newer joints, the step waits for them if they are expected before
 it would itself be over. Chunks then leave as evenly as joints come, and the processor is free in between.
 
-A frame goes before steps, but where it is computed in groups of layers the two alternate: a step waits for
-one group at most, and a frame for the steps between its groups. Whole chunks and groups do not alternate: a
-whole chunk takes as long as several groups. What goes before a frame goes before its next group, too; the
-rest waits for all of it.
+A frame goes before steps, but where it is computed in groups of layers its groups fill the time in which a
+step waits, as many as fit. Where none fits, the two alternate: a step waits for one group at most, and a
+frame for the steps between its groups. Whole chunks and groups do not alternate: a whole chunk takes as long
+as several groups. What goes before a frame goes before its next group, too; the rest waits for all of it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vla_accel_ros.engine.policies.policy import Policy, Setup, by_priority, frame_first, see
+from vla_accel_ros.engine.policies.policy import Busy, Policy, Setup, by_priority, frame_first, see
 from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, REWORD, MicroBatch, Request
 
-LATE = 0.25
-"""Of the period of a stream's chunks, how long a step waits for one that is not there when it is expected."""
+LATE = 0.15
+"""Of the period of a stream's chunks, how long a step waits for one that is not there when it is expected,
+and how much later than expected it may begin for a group of a frame, or a token."""
 
 
 class WholeChunks(Policy):
@@ -41,8 +42,9 @@ class StaggeredChunks(WholeChunks):
 
     def __init__(self, seats: int, groups: int = 1, joins: int = 1) -> None:
         self._seats, self._groups, self._joins, self._after_group = seats, groups, joins, False
-        self._step_s = 0.0  # what the last step took
-        self._over_s = self._wait_s = -math.inf  # when it is over, and until when the next one waits
+        self._busy = Busy()
+        # When joints are expected that the next step waits for, and until when it waits.
+        self._expected_s = self._wait_s = -math.inf
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
@@ -51,19 +53,19 @@ class StaggeredChunks(WholeChunks):
         if batch is not None:
             frame = batch.requests[-1].want in (OBSERVE, REWORD)
             self._after_group = frame and self._groups > 1
-            if not frame:
-                self._over_s = max(now_s, self._over_s) + self._step_s
+            if self._after_group or not frame:
+                self._busy.chose(batch, now_s)
         return batch
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
-        """A step is expected to take as long as the last one."""
-        if batch.requests[-1].kind == ACT:
-            self._step_s = took_s
+        """Steps and groups are expected to take as long as they did lately."""
+        self._busy.ran(batch, took_s)
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
-        """When a step that waits is run without what it waits for."""
-        waits = now_s < self._wait_s and any(request.want == ACT for request in ready)
-        return self._wait_s if waits else math.inf
+        """When what a step waits for is expected; after that, when it is run without."""
+        if now_s >= self._wait_s or not any(request.want == ACT for request in ready):
+            return math.inf
+        return self._expected_s if now_s < self._expected_s else self._wait_s
 
     def _chosen(self, ready: Sequence[Request], now_s: float) -> MicroBatch | None:
         acts = [request for request in ready if request.want == ACT]
@@ -79,22 +81,28 @@ class StaggeredChunks(WholeChunks):
         joins = waiting[:joining]
         step = MicroBatch(DENOISE, (*begun, *joins)) if begun or joins else None
         if acts:
-            paced = joining and not joins and not self._after_group
-            self._wait_s = self._waits_until_s(begun, now_s) if paced else -math.inf
+            paced = joining and not joins
+            self._expected_s, self._wait_s = self._waits_s(begun, now_s) if paced else (-math.inf, -math.inf)
         if now_s < self._wait_s:
-            step = None
+            group = see(ready)
+            if group is None or not self._after_group:
+                return group
+            ends_s = self._busy.ends_s(group.requests[0].kind, group.stage, now_s)
+            return group if ends_s <= self._wait_s else None
         return step if step and self._after_group else see(ready) or step
 
-    def _waits_until_s(self, begun: Sequence[Request], now_s: float) -> float:
-        """Until when a step waits for the next chunk of a stream; -inf if none is expected soon enough."""
+    def _waits_s(self, begun: Sequence[Request], now_s: float) -> tuple[float, float]:
+        """When the next chunk of a stream is expected that a step waits for, and until when it does; -inf if
+        none is expected soon enough."""
         newest: dict[str, Request] = {}
         for request in begun:
             if request.stream and request.sense is not None:
                 newest[request.robot] = max(newest.get(request.robot, request), request, key=_begun_s)
-        would_end_s = max(now_s, self._over_s) + self._step_s
-        expected = [one for one in newest.values() if one.begun_s + one.period_s <= would_end_s]
-        waits_s = (one.begun_s + (1.0 + LATE) * one.period_s for one in expected)
-        return min((wait_s for wait_s in waits_s if wait_s > now_s), default=-math.inf)
+        would_end_s = self._busy.ends_s(ACT, DENOISE, now_s)
+        due_s = ((one.begun_s + one.period_s, LATE * one.period_s) for one in newest.values())
+        waits_s = ((at_s, at_s + late_s) for at_s, late_s in due_s if at_s <= would_end_s)
+        waiting = (one for one in waits_s if one[1] > now_s)
+        return min(waiting, default=(-math.inf, -math.inf), key=lambda one: one[1])
 
 
 def _begun_s(request: Request) -> float:

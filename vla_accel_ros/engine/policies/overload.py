@@ -100,6 +100,7 @@ class Degrading(Policy):
         self._held: dict[tuple[str, str], _Held] = {}
         self._let_go: dict[str, tuple[Request, float]] = {}
         self._wrote_s, self._pause_s = -math.inf, PATIENCE_S
+        self._token_s = 0.0  # what the groups of a token took
         self._paused_s: float | None = None  # until when text was seen to be held back
 
     @property
@@ -126,7 +127,9 @@ class Degrading(Policy):
         last = batch.requests[-1]
         ended_s = self._began_s.get(last.lane, 0.0) + took_s
         if last.want == ASK and batch.stage == DECODE:
-            self._pause_s = max(PATIENCE_S, took_s / SHARE)
+            self._token_s += took_s
+            if not last.partial:
+                self._pause_s, self._token_s = max(PATIENCE_S, self._token_s / SHARE), 0.0
         if last.want == ACT:
             self._took_s = took_s
         for request in batch.requests:
@@ -145,7 +148,7 @@ class Degrading(Policy):
         if rung.level == NONE:
             held = False
         elif request.want == ASK:
-            return now_s < self._until_s(request)
+            return not request.partial and now_s < self._until_s(request)
         elif request.want == ACT:
             again = request.stream and not request.begun and not request.fresh
             held = again and now_s < self._until_s(request)

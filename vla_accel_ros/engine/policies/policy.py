@@ -50,6 +50,32 @@ class Policy(Protocol):
         return math.inf
 
 
+class Busy:
+    """When what was chosen for a lane is expected to be over, if each stage of a kind of requests takes as
+    long as it did lately."""
+
+    def __init__(self) -> None:
+        self._takes_s: dict[tuple[str, str], float] = {}
+        self._over_s = -math.inf
+
+    def free_s(self, now_s: float) -> float:
+        """When the next can begin."""
+        return max(now_s, self._over_s)
+
+    def ends_s(self, kind: str, stage: str, now_s: float) -> float:
+        """When a micro-batch that is chosen now would be over; one that never ran takes no time."""
+        return self.free_s(now_s) + self._takes_s.get((kind, stage), 0.0)
+
+    def chose(self, batch: MicroBatch, now_s: float) -> None:
+        """It begins when the one before is over."""
+        self._over_s = self.ends_s(batch.requests[-1].kind, batch.stage, now_s)
+
+    def ran(self, batch: MicroBatch, took_s: float) -> None:
+        """A longer time counts at once, a shorter one by a half."""
+        what = batch.requests[-1].kind, batch.stage
+        self._takes_s[what] = max(took_s, (self._takes_s.get(what, took_s) + took_s) / 2.0)
+
+
 def frame_first(ready: Sequence[Request]) -> MicroBatch | None:
     """The order of frames on one lane: act on a frame before the next one is encoded.
 

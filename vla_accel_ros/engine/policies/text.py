@@ -2,9 +2,10 @@
 
 Frames and actions never wait for text. A token, which advances all open answers at once, begins only if it
 can be expected to end, with a margin, before the next frame is due, and before actions go on that wait for
-joints. The expectation rises at once with a token that took longer and falls slowly, because a token too many
-delays a robot and one too few a sentence. Where there is never any slack, a token now and then keeps answers
-going, and takes at most SHARE of the time. In a lane of its own text waits for nobody (`TextAlone`).
+joints; where it is computed in groups of layers, that is asked of each group. The expectation rises at once
+with a token that took longer and falls slowly, because a token too many delays a robot and one too few a
+sentence. Where there is never any slack, a token now and then keeps answers going, and takes at most SHARE of
+the time. In a lane of its own text waits for nobody (`TextAlone`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vla_accel_ros.engine.policies.policy import Policy, in_progress, see
+from vla_accel_ros.engine.policies.policy import Busy, Policy, in_progress, see
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ASK, DECODE, PREFILL, MicroBatch, Request
 
@@ -35,6 +36,9 @@ class TextInSlack(Policy):
         self._first, self._profile = first, profile
         self._wrote_s: float | None = None
         self._patience_s = PATIENCE_S
+        self._token_s = 0.0  # what the groups of a token took
+        self._busy = Busy()
+        self._hurries = self._after_text = False  # the token in progress was overdue; text ran last
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
@@ -43,34 +47,43 @@ class TextInSlack(Policy):
         if not asks:
             return self._first.next(lane, ready, now_s, due_s)
         text = _text(asks)
-        overdue = text is not None and now_s >= self._overdue_s(asks)
+        partial = text is not None and any(request.partial for request in text.requests)
+        overdue = text is not None and (now_s >= self._overdue_s(asks) or (partial and self._hurries))
         if text is not None and text.stage == PREFILL and in_progress(ready):
             overdue = False
-        if not overdue:
+        if not overdue or (partial and self._after_text):
             urgent = self._first.next(lane, [r for r in ready if r.want != ASK], now_s, due_s)
             if urgent is not None:
+                self._after_text = False
+                self._busy.chose(urgent, now_s)
                 return urgent
-        left_s = min(due_s, self._first.wake_s(ready, now_s)) - now_s
-        if text is None or not (overdue or text.stage == PREFILL or self._fits(text, left_s)):
+        until_s = min(due_s - MARGIN_S, self._first.wake_s(ready, now_s))
+        if text is None or not (overdue or text.stage == PREFILL or self._fits(text, until_s, now_s)):
             return None
+        self._after_text = True
         if text.stage == DECODE:
-            self._wrote_s = now_s
+            self._hurries = overdue
+            if not partial:
+                self._wrote_s = now_s
         return text
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
-        if batch.stage == DECODE and batch.requests[0].want == ASK:
-            self._patience_s = max(PATIENCE_S, took_s / SHARE)
-        else:
+        self._busy.ran(batch, took_s)
+        if batch.stage != DECODE or batch.requests[0].want != ASK:
             self._first.ran(batch, took_s)
+            return
+        self._token_s += took_s
+        if not any(request.partial for request in batch.requests):
+            self._patience_s, self._token_s = max(PATIENCE_S, self._token_s / SHARE), 0.0
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
         asks = [request for request in ready if request.want == ASK]
         text_s = min(self._overdue_s(asks), now_s + AGAIN_S) if asks else math.inf
         return min(text_s, self._first.wake_s(ready, now_s))
 
-    def _fits(self, batch: MicroBatch, left_s: float) -> bool:
+    def _fits(self, batch: MicroBatch, until_s: float, now_s: float) -> bool:
         expected_s = self._profile.expected_s(batch.kind, len(batch.requests), TOKEN_S)
-        return left_s - MARGIN_S >= expected_s
+        return until_s - self._busy.free_s(now_s) >= expected_s
 
     def _overdue_s(self, asks: list[Request]) -> float:
         """When text has waited long enough."""

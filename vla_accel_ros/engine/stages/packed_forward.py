@@ -5,20 +5,22 @@ what a graph is made for: long segments (a prompt, a draft behind it) padded to 
 causal one does not notice, and single rows (riders, answers) padded to a power of two with rows that look at
 nothing and write nowhere. Which memory is read and written is a table that is renewed before each replay.
 Products are cuBLAS, near its limit from a few dozen rows on; all else is two passes over the rows and two
-launches of attention a layer. Forwards of few rows may have quantised weights (engine.stages.precision).
+launches of attention a layer. Forwards of few rows may have quantised weights (engine.stages.precision). One
+may be computed in groups of layers, each a graph of its own, so that something else runs between two of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.stages.precision import SmallLayer
-from vla_accel_ros.engine.stages.stage import Stage
+from vla_accel_ros.engine.stages.prefill.layered import Layered
 from vla_accel_ros.kernels.reference import packed_attention, quantized, rows
 from vla_accel_ros.kernels.work import NOWHERE, Rows, Shape, Where, Work, aligned, where
 from vla_accel_ros.models.config import GemmaConfig
@@ -98,14 +100,14 @@ def kernels_for(device: torch.device) -> Kernels:
     return Kernels(gpu_attention, gpu_rows, small_weights)
 
 
-class PackedStage(Stage):
+class PackedStage(Layered):
     """A packed forward of one shape. x [rows, W]: what goes in; hidden [rows, W]: after the final norm."""
 
     def __init__(
         self, stack: FusedStack, tables: tuple[Tensor, Tensor], kernels: Kernels, work: Work
     ) -> None:
         device, sizes = stack.factors.device, stack.sizes
-        super().__init__(device)
+        super().__init__(device, [1.0] * len(stack.layers))
         self.stack, self.work, self._tables, self._kernels = stack, work, tables, kernels
 
         def place(width: int) -> Tensor:
@@ -116,21 +118,25 @@ class PackedStage(Stage):
         self._qkv, self._attended = place(heads * sizes.head_dim), place(sizes.heads * sizes.head_dim)
         self._gate_up, self._fed = place(2 * sizes.mlp), place(sizes.mlp)
 
-    def body(self) -> None:
+    def _enter(self) -> None:
+        self._residual.copy_(self.x)
+
+    def _layer(self, index: int, left: None) -> None:
         stack, sizes, x, normed = self.stack, self.stack.sizes, self._residual, self.hidden
-        attention, rows, _ = self._kernels
-        x.copy_(self.x)
-        for index, layer in enumerate(stack.layers):
-            rows.rms_norm(x, stack.factors[2 * index], stack.eps, normed)
-            self._multiply(normed, layer.qkv, self._qkv)
-            attention.rotary_write(self._qkv, *self._tables, self.work, index, sizes.heads)
-            attention.attend(self._qkv, self.work, index, sizes.heads, sizes.head_dim, self._attended)
-            self._multiply(self._attended, layer.o, x, add=True)
-            rows.rms_norm(x, stack.factors[2 * index + 1], stack.eps, normed)
-            self._multiply(normed, layer.gate_up, self._gate_up)
-            rows.gated(self._gate_up, self._fed, stack.activation)
-            self._multiply(self._fed, layer.down, x, add=True)
-        rows.rms_norm(x, stack.factors[-1], stack.eps, normed)
+        (attention, rows, _), layer = self._kernels, self.stack.layers[index]
+        rows.rms_norm(x, stack.factors[2 * index], stack.eps, normed)
+        self._multiply(normed, layer.qkv, self._qkv)
+        attention.rotary_write(self._qkv, *self._tables, self.work, index, sizes.heads)
+        attention.attend(self._qkv, self.work, index, sizes.heads, sizes.head_dim, self._attended)
+        self._multiply(self._attended, layer.o, x, add=True)
+        rows.rms_norm(x, stack.factors[2 * index + 1], stack.eps, normed)
+        self._multiply(normed, layer.gate_up, self._gate_up)
+        rows.gated(self._gate_up, self._fed, stack.activation)
+        self._multiply(self._fed, layer.down, x, add=True)
+
+    def _leave(self, left: None) -> None:
+        stack = self.stack
+        self._kernels.rows.rms_norm(self._residual, stack.factors[-1], stack.eps, self.hidden)
 
     def _multiply(self, a: Tensor, weight: Weight, out: Tensor, add: bool = False) -> None:
         if isinstance(weight, Quantized):
@@ -207,6 +213,43 @@ class PackedForward:
         """
         if not segments:
             return []
+        stage, results = self._begin(segments)
+        if self._capture:
+            stage.capture(self._stream(stage))
+        stage.run()
+        self.last = stage
+        return results
+
+    @torch.inference_mode()
+    def in_groups(self, segments: Sequence[Segment], layers: Sequence[int]) -> Iterator[list[Tensor] | None]:
+        """The same in groups of so many layers each, all of them together: computes one group for each value
+        that is taken, None for all but the last. Nothing else of this forward's shape may be computed in
+        between.
+
+        Raises as a call, before the first group.
+        """
+        stage, results = self._begin(segments)
+        ends = list(accumulate(layers))
+        groups = list(zip([0, *ends[:-1]], ends, strict=True))
+        stream = self._stream(stage) if self._capture else None
+        for group in groups if self._capture else ():  # all before one is computed, see Layered
+            with stage.only(group):
+                stage.capture(stream)
+        partition = stage.partition
+        for group in groups:
+            stage.partition = partition
+            with stage.only(group):
+                stage.run()
+            self.last = stage
+            yield results if group == groups[-1] else None
+
+    def _stream(self, stage: PackedStage) -> torch.cuda.Stream | None:
+        """On which its graphs are recorded for the partition of now, which it is given."""
+        stage.partition, stream = self.partition()
+        return stream or self._recording
+
+    def _begin(self, segments: Sequence[Segment]) -> tuple[PackedStage, list[Tensor]]:
+        """The stage of such segments, whose inputs are set, and where each one's results will be."""
         order = sorted(range(len(segments)), key=lambda index: segments[index].x.shape[1] == 1)
         long = [segment for segment in segments if segment.x.shape[1] > 1]
         single = [segment for segment in segments if segment.x.shape[1] == 1]
@@ -214,14 +257,9 @@ class PackedForward:
         stage = self._stage(long, len(single), sum(len(one.past) for one in now))
         self._fill(stage, long, single)
         stage.work.point(now)
-        if self._capture:
-            stage.partition, stream = self.partition()
-            stage.capture(stream or self._recording)
-        stage.run()
-        self.last = stage
         starts = dict(zip(order, stage.work.starts, strict=False))
         ends = [starts[index] + segment.x.shape[1] for index, segment in enumerate(segments)]
-        return [stage.hidden[None, starts[index] : end] for index, end in enumerate(ends)]
+        return stage, [stage.hidden[None, starts[index] : end] for index, end in enumerate(ends)]
 
     def _rows(self, segment: Segment) -> Rows:
         last = segment.first + segment.x.shape[1]

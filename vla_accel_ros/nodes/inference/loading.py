@@ -61,6 +61,7 @@ class Load:
     scheduling: str = EngineConfig.scheduling
     lanes: str = EngineConfig.lanes
     prefill_groups: int = EngineConfig.prefill_groups
+    text_groups: int = EngineConfig.text_groups
     frames_together: int = EngineConfig.frames_together
     partition: str = EngineConfig.partition
     token_mode: str = EngineConfig.token_mode

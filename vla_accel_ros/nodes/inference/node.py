@@ -130,7 +130,7 @@ class InferenceNode(ManagedNode):
         self._texts = self.output(LanguageOutput, "language_output", qos.REPORT)
         self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
         self._inputs = InputsTopic(self, contract, self._ingest, self._pace)
-        self._streams = Streams(self, contract, self._ingest)
+        self._streams = Streams(self, contract, self._ingest, self._stream.joints_came)
         self.listen(String, "instruction", self._on_instruction, qos.LATCHED)
         self.listen(String, "question", self._on_question, qos.REPORT)
         self.serve(Trigger, "~/cancel_answers", self._on_cancel)

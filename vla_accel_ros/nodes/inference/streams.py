@@ -23,10 +23,16 @@ from vla_accel_ros.sensing.ingest import Ingest
 
 class Streams:
     """Subscribes to every stream of the contract until the node's release; fills `ingest` while it is
-    active."""
+    active. joints_came: told after each message of joints."""
 
-    def __init__(self, node: ManagedNode, contract: Contract, ingest: Ingest) -> None:
-        self._node, self._ingest = node, ingest
+    def __init__(
+        self,
+        node: ManagedNode,
+        contract: Contract,
+        ingest: Ingest,
+        joints_came: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._node, self._ingest, self._joints_came = node, ingest, joints_came
         self._lost = dict.fromkeys((camera.name for camera in contract.cameras), 0)
         self._told: set[str] = set()
         self._refused_ns: dict[str, int] = {}
@@ -92,6 +98,7 @@ class Streams:
         stamp_ns = convert.stamp_ns(message.header.stamp)
         names, positions = message.name, message.position
         self._try("joint_states", lambda now_ns: self._ingest.joints(names, positions, stamp_ns, now_ns))
+        self._joints_came()
 
     def _on_info(self, camera: str, message: CameraInfo) -> None:
         self._ingest.info(camera, message.height, message.width)

@@ -71,8 +71,7 @@ class Groups:
         self.count, self._stages = count, stages
         self._frame: Frame | None = None
         self._made: dict[tuple[Encode, Prefill], list[list[Part]]] = {}
-        self._device = device = stages.pool.k.device
-        self._computed = torch.cuda.Event() if device.type == "cuda" else None
+        self._device = stages.pool.k.device
 
     @torch.inference_mode()
     def begin(
@@ -113,10 +112,11 @@ class Groups:
         if frame.error is not None:
             raise RuntimeError(f"a frame was broken off between two of its groups: {frame.error!r}")
 
-    def wait(self) -> None:
-        """Return when the last group that was launched is computed."""
-        if self._computed is not None:
-            self._computed.synchronize()
+    def launched(self) -> Callable[[], None]:
+        """Waits for the last group that was launched, also once another one was launched behind it."""
+        if self._device.type != "cuda":
+            return lambda: None
+        return torch.cuda.current_stream(self._device).record_event().synchronize
 
     def finish(self, wanted: Frame | None = None) -> None:
         """Compute what is left of the frame in progress, unless it is the wanted one. The caller has the
@@ -161,5 +161,3 @@ class Groups:
         finally:
             if not frame.groups and frame is self._frame:
                 self._frame = None
-        if self._computed is not None:
-            self._computed.record(torch.cuda.current_stream(self._device))

@@ -1,0 +1,160 @@
+"""Tokens of text in groups of layers: the same words, whatever comes between two groups of one."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from builders import make_config, make_observation, make_policy
+from frame_stream import held_slots
+
+from vla_accel_ros.engine.answers import layers_of_groups
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.request import ASK, Request
+from vla_accel_ros.models.config import PI05
+from vla_accel_ros.models.policies import AnyPolicy
+from vla_accel_ros.models.policy import Policy
+
+SIZES = make_config("pi05").prefix
+LAYERS = 4
+WORDS = 6
+
+
+@cache
+def policy_of(device: str) -> Policy:
+    prefix = replace(SIZES, depth=LAYERS)
+    expert = replace(make_config("pi05").expert, depth=LAYERS)
+    return make_policy("pi05", device=device, prefix=prefix, expert=expert)
+
+
+def make_engine(groups: int = LAYERS, device: str = "cpu", **options: Any) -> Engine:
+    given = {"slots": 8, "answers": 3, "answer_tokens": 32, "steps": 3, "fast": True, **options}
+    return Engine(policy_of(device), text_groups=groups, **given)
+
+
+def asking(engine: Engine, seed: int, tokens: int = WORDS) -> Request:
+    """A question that has begun."""
+    with engine.observe(make_observation(seed)) as prefix:
+        request = engine.scheduler.submit(Request(ASK, prefix=prefix, max_tokens=tokens))
+        return engine.scheduler.wait(request, lambda one: one.begun)
+
+
+@cache
+def alone(seed: int, device: str, tokens: int = WORDS) -> list[int]:
+    """By an engine that computes tokens at once, an answer by itself."""
+    engine = make_engine(1, device)
+    return engine.scheduler.wait(asking(engine, seed, tokens)).tokens
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("groups", range(2, LAYERS + 1))
+def test_tokens_are_those_of_a_forward_at_once(groups: int, device: str) -> None:
+    engine = make_engine(groups, device)
+    engine.prepare((2,), (20,))
+    request = asking(engine, 0)
+    partial = []
+    while not request.released:
+        assert engine.scheduler.step() == (request,)
+        partial.append(request.partial)
+    assert request.tokens == alone(0, device) and len(set(request.tokens)) > 1
+    token = [True] * (groups - 1) + [False]
+    # It says a token that the prefix gave it, and reads all but the last.
+    assert partial == [False, *token * (len(request.tokens) - 1)]
+    assert held_slots(engine) == 0 and engine.runner.text.places == 3
+
+
+def test_who_leaves_between_two_groups_changes_nobodys_words() -> None:
+    for after in range(1, LAYERS):
+        engine = make_engine()
+        first, second = asking(engine, 0), asking(engine, 1)
+        while not (first.tokens and first.partial):
+            engine.scheduler.step()
+        for _ in range(after - 1):
+            engine.scheduler.step()
+        engine.scheduler.cancel(first)
+        third = asking(engine, 2)  # is given the pages of the first
+        assert first.released and first.result is None
+        assert engine.scheduler.wait(second).tokens == alone(1, "cpu")
+        assert engine.scheduler.wait(third).tokens == alone(2, "cpu")
+        assert engine.runner.text.places == 3 and held_slots(engine) == 0
+
+
+def test_a_token_of_nobody_is_not_gone_on_with() -> None:
+    engine = make_engine()
+    first = asking(engine, 0)
+    while not first.partial:
+        engine.scheduler.step()
+    engine.scheduler.cancel(first)
+    second, partial = asking(engine, 1), list[bool]()
+    while len(partial) <= LAYERS:
+        engine.scheduler.step()
+        partial.append(second.partial)
+    assert partial == [False, *[True] * (LAYERS - 1), False]
+    assert engine.scheduler.wait(second).tokens == alone(1, "cpu")
+
+
+def test_what_fails_between_two_groups_is_the_error_of_all_and_the_next_is_as_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = make_engine()
+    first = asking(engine, 0)
+    while not first.partial:
+        engine.scheduler.step()
+    forward = engine.runner.packed_forward
+    assert forward is not None and forward.last is not None
+    with monkeypatch.context() as broken:
+        broken.setattr(forward.last, "run", lambda: 1 / 0)
+        engine.scheduler.step()
+    assert isinstance(first.error, ZeroDivisionError) and first.released
+    assert engine.scheduler.wait(asking(engine, 1)).tokens == alone(1, "cpu")
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_any_order_of_frames_actions_and_answers(device: str) -> None:
+    draw, engine = random.Random(4), make_engine(device=device)
+    open_answers: dict[Request, int] = {}
+    said = 0
+    for number in range(400):
+        what = draw.random()
+        for request in [one for one in open_answers if one.released]:
+            seed = open_answers.pop(request)
+            assert request.cancelled or request.tokens == alone(seed, device)
+            said += not request.cancelled
+        if what < 0.1 and len(open_answers) < 3:
+            open_answers[asking(engine, number % 5)] = number % 5
+        elif what < 0.13 and open_answers:
+            engine.scheduler.cancel(draw.choice(list(open_answers)))
+        elif what < 0.2:
+            with engine.observe(make_observation(number)) as prefix:
+                noise = np.zeros((engine.policy.config.horizon, engine.policy.config.action_dim), np.float32)
+                assert np.isfinite(engine.act(prefix, noise=noise).actions).all()
+        else:
+            engine.scheduler.step()
+    assert said > 5
+
+
+def test_groups_have_about_the_same_weights_and_the_head_belongs_to_the_last() -> None:
+    full = cast(AnyPolicy, SimpleNamespace(config=PI05))
+    assert layers_of_groups(full, 4) == [6, 6, 5, 1]
+    assert layers_of_groups(full, 18) == [1] * 18
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"text_groups": 0}, "text_groups is 0; give 1 or more"),
+        ({"text_groups": 2}, "text_groups is 2, but plain torch computes tokens at once; set fast to true"),
+        (
+            {"text_groups": LAYERS + 1, "fast": True},
+            f"text_groups is {LAYERS + 1}, but the model has {LAYERS} layers of text; give at most as many",
+        ),
+    ],
+)
+def test_settings_that_cannot_be(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Engine(policy_of("cpu"), **options)
