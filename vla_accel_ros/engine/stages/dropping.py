@@ -64,7 +64,8 @@ def drop(model: nn.Module, precision: str, device: torch.device) -> None:
 
 def few_bits_in_prefix(model: Any) -> bool:
     """Whether the stack that prefixes are computed by has given up exact weights."""
-    return bool(given(model.stack.layers[0]))
+    stack = getattr(model, "stack", None)
+    return stack is not None and bool(given(stack.layers[0]))
 
 
 def _drop(layer: Any, kind: str, o: bool = True, scaled: bool = False) -> None:
