@@ -11,8 +11,7 @@ from builders import make_embodiment, make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.session import session_of, statistics_checksum
-from vla_accel_ros.models.processing.conventions import LEROBOT
-from vla_accel_ros.models.processing.openpi import Normalizer
+from vla_accel_ros.models.processing.conventions import LEROBOT, Normalizer
 from vla_accel_ros.nodes.environment import demo_contract
 
 

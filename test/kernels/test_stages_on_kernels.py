@@ -19,12 +19,11 @@ from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.models.flow.committed import Committed
-from vla_accel_ros.models.flow.inpainting import Inpainting
-from vla_accel_ros.models.flow.rtc import Guidance
+from vla_accel_ros.models.flow.rtc import Guidance, Inpainting
 from vla_accel_ros.models.flow.sampling import sample
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.pi.model import Pi
-from vla_accel_ros.models.processing.openpi import to_unit
+from vla_accel_ros.models.processing.conventions import to_unit
 
 KINDS = ("pi0", "pi05")
 

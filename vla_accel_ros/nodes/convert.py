@@ -18,8 +18,8 @@ from vla_accel_msgs.msg import ActionChunk, FrameHandle, LanguageOutput, LoopSta
 from vla_accel_msgs.msg import Inputs as InputsMessage
 from vla_accel_msgs.msg import Session as SessionMessage
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.control.chunking.chunk_record import Received, checked
 from vla_accel_ros.control.chunking.guidance import Execution
+from vla_accel_ros.control.chunking.plausibility import Received, checked
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine import loop
 from vla_accel_ros.sensing.arrivals import Inputs

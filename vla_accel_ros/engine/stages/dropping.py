@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vla_accel_ros.engine.stages.precision import feeds_fast
-from vla_accel_ros.models.checkpoints.options import LayerLoaded
+from vla_accel_ros.models.checkpoints.streaming import LayerLoaded
 from vla_accel_ros.models.layers import gemma, llama, vision
 from vla_accel_ros.models.layers.few_bits import give, given
 from vla_accel_ros.models.layers.fused import fuse

@@ -28,7 +28,8 @@ from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.stages.dropping import dropping
 from vla_accel_ros.engine.stages.stages import Progress as Preparing
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy, with_statistics
-from vla_accel_ros.models.checkpoints.options import Progress, find_device
+from vla_accel_ros.models.checkpoints.streaming import Progress
+from vla_accel_ros.models.device import find_device
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.types import Observation
 

@@ -37,8 +37,8 @@ from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.session import session_of
 from vla_accel_ros.engine.streaming import Pace, Ports, Streaming, Text
 from vla_accel_ros.fleet.horizon import Horizons
-from vla_accel_ros.models.checkpoints.options import device_fault
 from vla_accel_ros.models.checkpoints.progress import Meter
+from vla_accel_ros.models.device import device_fault
 from vla_accel_ros.models.policies import FLOW
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.declare import value

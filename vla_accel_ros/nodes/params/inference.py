@@ -165,6 +165,14 @@ INFERENCE = (
         maximum=64,
     ),
     Parameter(
+        "text_groups",
+        EngineConfig.text_groups,
+        "Groups of layers that a token of text is computed in, each of which is fitted between actions by "
+        "itself (docs/streaming.md). Needs fast stages. 1: a token is computed at once.",
+        minimum=1,
+        maximum=64,
+    ),
+    Parameter(
         "frames_together",
         EngineConfig.frames_together,
         "Most frames that are computed in one forward where several wait, as those of many robots do, with "

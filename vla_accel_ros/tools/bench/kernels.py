@@ -28,7 +28,7 @@ from vla_accel_ros.kernels.ops import Ops, ops_for
 from vla_accel_ros.kernels.reference.linear import Norm
 from vla_accel_ros.kernels.reference.quantized import Rows
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.models.flow.inpainting import Inpainting
+from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.solver import AB2, EULER
 from vla_accel_ros.models.layers.packed import Segment
 from vla_accel_ros.models.layers.quantized import INT4, INT8, Quantized

@@ -21,7 +21,7 @@ from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
-from vla_accel_ros.models.processing.openpi import to_unit
+from vla_accel_ros.models.processing.conventions import to_unit
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import SmolVLA
 
