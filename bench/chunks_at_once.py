@@ -23,10 +23,10 @@ import torch
 from full_size.command import measuring, place
 from full_size.figures import summary, write
 from full_size.gpu import alone, gpu_id
-from full_size.policies import random_policy
 from grids.sizes import KINDS, config_of
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.tools.bench.policies import random_policy
 from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.tools.provenance import provenance
 

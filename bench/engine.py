@@ -175,7 +175,7 @@ def _cases(kind: str, arguments: argparse.Namespace, device: torch.device) -> It
 
     from full_size import compiled
     from full_size.figures import allocated_by, kernels_of, summary
-    from full_size.subjects import Ours, plain, random_inputs, random_model, relative
+    from vla_accel_ros.tools.bench.subjects import Ours, plain, random_inputs, random_model, relative
     from vla_accel_ros.tools.tune.pieces import Body, times_ms
 
     config = _config(kind)

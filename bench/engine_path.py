@@ -30,10 +30,9 @@ import torch
 from full_size.command import measuring, place
 from full_size.figures import Pinned, allocated_by, summary, write
 from full_size.gpu import alone, gpu_id
-from full_size.policies import random_observation, random_policy
 from grids.measure import synchronize
 from grids.sizes import KINDS as PI_KINDS
-from grids.sizes import config_of, small_smolvla
+from grids.sizes import config_of
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.stages.denoise.denoise import Form
 from vla_accel_ros.engine.stages.memory.host_memory import Registration
@@ -41,6 +40,8 @@ from vla_accel_ros.engine.stages.plain.stages import PlainStages
 from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
+from vla_accel_ros.tools.bench.policies import random_observation, random_policy
+from vla_accel_ros.tools.bench.tiny import TINY_SMOLVLA
 from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.types import Observation
@@ -252,7 +253,7 @@ def _figures(times_ms: np.ndarray) -> dict[str, float]:
 
 def _config(kind: str, tiny: bool) -> PiConfig | SmolVLAConfig:
     if kind == "smolvla":
-        return small_smolvla() if tiny else SMOLVLA
+        return TINY_SMOLVLA if tiny else SMOLVLA
     return config_of(kind, tiny)
 
 

@@ -41,11 +41,11 @@ from full_size import compiled
 from full_size.command import measuring, place
 from full_size.figures import write
 from full_size.gpu import alone, gpu_id
-from full_size.policies import random_policy
 from grids.sizes import config_of
 from vla_accel_ros.fleet.admission.verdict import capacity_hz, robots_in_time
 from vla_accel_ros.interpreter import SWITCH_S
 from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.tools.bench.policies import random_policy
 from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.tools.provenance import provenance
 

@@ -29,7 +29,6 @@ from torch import Tensor
 from full_size.command import measuring, place
 from full_size.figures import summary, write
 from full_size.gpu import alone, gpu_id
-from full_size.policies import random_observation, random_policy
 from grids.measure import synchronize
 from grids.sizes import KINDS, config_of
 from vla_accel_ros.engine.engine import Engine
@@ -38,6 +37,7 @@ from vla_accel_ros.engine.request import ACT, OBSERVE, Request
 from vla_accel_ros.engine.stages.prefill.layered import grouped
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.tools.bench.policies import random_observation, random_policy
 from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.types import Observation

@@ -213,11 +213,11 @@ def pi0(device: torch.device, small: bool) -> Tower:
     import numpy as np
     import torch
 
-    from full_size.subjects import random_model
     from vla_accel_ros.engine.stages.prefill.encode import Encode, tower_of
     from vla_accel_ros.kernels.ops import ops_for
     from vla_accel_ros.models.config import PI0
     from vla_accel_ros.models.processing.conventions import OPENPI
+    from vla_accel_ros.tools.bench.subjects import random_model
 
     vision = replace(PI0.vision, **(SMALL_VISION if small else {}))
     prefix, expert = (replace(stack, depth=1, mlp=64) for stack in (PI0.prefix, PI0.expert))

@@ -156,9 +156,9 @@ def random(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any
     import torch
 
     from full_size.figures import allocated_by, kernels_of, summary
-    from full_size.subjects import Ours, plain, random_inputs, random_model, relative
     from vla_accel_ros.engine.stages.precision import PRECISIONS
     from vla_accel_ros.models.config import PI0, PI05
+    from vla_accel_ros.tools.bench.subjects import Ours, plain, random_inputs, random_model, relative
     from vla_accel_ros.tools.tune.pieces import times_ms
 
     cases: list[dict[str, Any]] = []

@@ -38,13 +38,13 @@ from engine_path import page_locked
 from full_size.command import measuring, place
 from full_size.figures import summary, write
 from full_size.gpu import alone, gpu_id
-from full_size.policies import random_observation, random_policy
 from full_size.streamed import Camera, Streamed, costs_alone
 from grids.sizes import KINDS, config_of
 from vla_accel_ros.engine.config import LANES, STAGGERING, EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.interpreter import SWITCH_S
 from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.tools.bench.policies import random_observation, random_policy
 from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.types import Observation

@@ -469,6 +469,16 @@ def fleet_demo() -> Iterator[Claim]:
     yield FLEET_DEMO, "| three robots, two cores |", figures
 
 
+def counted_memory() -> Iterator[Claim]:
+    for row in result("memory")["rows"]:
+        model = {"pi0": "pi0", "pi05": "pi0.5", "openvla": "OpenVLA"}[row["model"]]
+        kept = "kept" if row["keep_exact"] else "given up"
+        names = ("final_bytes", "peak_bytes", "planned_bytes", "total_computed_bytes")
+        *held, total = (row[name] / 1e9 for name in names)
+        figures = [*held, abs(row["off_percent"]), row["beyond_in_layers"], total]
+        yield PLAN, f"| memory: {model}, {row['precision']}, {kept} |", figures
+
+
 def plans() -> Iterator[Claim]:
     """All rows of docs/plan.md, in the order of the file."""
     found, others = result("plan"), 0
@@ -534,6 +544,7 @@ def eight_bits() -> Iterator[Claim]:
 
 
 PARTS = (
+    counted_memory,
     plans,
     eight_bits,
     fleet,

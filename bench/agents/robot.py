@@ -18,11 +18,11 @@ import numpy as np
 import torch
 
 from full_size.figures import summary
-from full_size.policies import random_observation, random_policy
 from grids.sizes import small
 from vla_accel_ros.engine.config import ACTIONS_APART
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.config import PI0
+from vla_accel_ros.tools.bench.policies import random_observation, random_policy
 
 HZ, VIEWS, PROMPT = 30.0, 2, 20
 SIZE = 480, 640

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from full_size.subjects import Ours, plain, random_inputs, random_model
 from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
 from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.tools.bench.subjects import Ours, plain, random_inputs, random_model
 from vla_accel_ros.tools.calibrate.seen import of_runs
 
 SHARE, LEAST, MOST = 0.005, 20.0, 100.0

@@ -11,10 +11,10 @@ import torch
 
 from fleets.loads import times
 from fleets.serving import STEPS, Robots, as_observation, make_engine, mixed
-from full_size.subjects import plain, random_inputs
 from grids.measure import synchronize
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.tools.bench.subjects import plain, random_inputs
 
 WARM_UP = 3
 

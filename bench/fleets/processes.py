@@ -90,8 +90,8 @@ def _serve(end: Connection, work: Work) -> None:
     try:
         from fleets.loads import saturate
         from fleets.serving import make_robots, serving
-        from full_size.policies import random_policy
         from grids.sizes import config_of
+        from vla_accel_ros.tools.bench.policies import random_policy
 
         device, dtype = torch.device("cuda"), torch.bfloat16
         if work.small:

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from full_size.policies import WORD
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.robots import Embodiment
@@ -19,6 +18,7 @@ from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, R
 from vla_accel_ros.fleet.replicas.local import LocalReplica
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.conventions import Normalizer
+from vla_accel_ros.tools.bench.policies import WORD
 from vla_accel_ros.types import Observation
 
 STEPS = 10

@@ -30,8 +30,8 @@ from full_size.processes import environment_of_bench
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from full_size.subjects import Inputs
     from vla_accel_ros.models.pi.model import Pi
+    from vla_accel_ros.tools.bench.subjects import Inputs
 
 MODULES = ("encode", "prefix", "velocity")
 
@@ -118,7 +118,7 @@ def compile_parts(
     """Images to actions by compiled modules; says what compiling each has taken, in seconds."""
     import torch
 
-    from full_size.subjects import plain
+    from vla_accel_ros.tools.bench.subjects import plain
 
     for name in MODULES:
         whole = torch.compile(getattr(model, name), fullgraph=True, dynamic=False, backend=backend)
@@ -156,8 +156,8 @@ def main(case: Case) -> None:
 
     from full_size.figures import summary
     from full_size.gpu import alone, gpu_id
-    from full_size.subjects import Ours, plain, random_inputs, random_model, relative
     from vla_accel_ros.models.config import PI0, PI05
+    from vla_accel_ros.tools.bench.subjects import Ours, plain, random_inputs, random_model, relative
     from vla_accel_ros.tools.tune.pieces import Body, times_ms
 
     def say(found: dict[str, Any]) -> None:

@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from full_size.subjects import random_inputs, random_model
 from grids import sizes
 from grids.measure import Window
 from grids.oxygen import OBSERVATIONS
 from grids.sharing import Isolated, Shared
+from vla_accel_ros.tools.bench.subjects import random_inputs, random_model
 
 
 class Task:

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from full_size.subjects import random_inputs, random_model, relative
 from grids.arrivals import SHORT, arrivals
 from grids.measure import equal_part
 from grids.shares import Group
 from grids.sharing import Isolated, Plain, Ran, Shared
 from grids.slack import text_in_slack
 from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.tools.bench.subjects import random_inputs, random_model, relative
 
 OBSERVATIONS = 3
 SHARE = 0.1

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from full_size.gpu import gpu_id
-from full_size.subjects import random_llama
 from grids import actionflow, mps, oxygen, staggered
 from grids.runs import Part
 from grids.shares import Group
 from grids.sizes import Plan
+from vla_accel_ros.tools.bench.subjects import random_llama
 
 SET_UP_S = {"oxygen": 10.0, "actionflow": 6.0, "staggered": 8.0, "mps": 0.0}
 """About, of a part's model and what is captured once."""

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from full_size.subjects import Inputs
 from grids.measure import Window, median_ms
 from vla_accel_ros.engine.answers import Answer, Answers, Said
 from vla_accel_ros.engine.kv.pool import KVPool, PagePool
@@ -25,6 +24,7 @@ from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.flow.sampling import sample
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.text.decoding import decode
+from vla_accel_ros.tools.bench.subjects import Inputs
 
 PAGE_TOKENS = 16
 

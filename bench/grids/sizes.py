@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from grids import actionflow, mps, oxygen
 from grids.arrivals import ARRIVALS
-from vla_accel_ros.models.config import PI0, PI05, GemmaConfig, LlamaConfig, PiConfig, VisionConfig
+from vla_accel_ros.models.config import PI0, PI05, PiConfig
 from vla_accel_ros.models.openvla.config import OPENVLA_7B, OpenVLAConfig
-from vla_accel_ros.models.smolvla.config import NORM_EPS, SmolVLAConfig
+from vla_accel_ros.tools.bench.tiny import TINY_OPENVLA, tiny_pi
 
 KINDS = {"pi0": PI0, "pi05": PI05}
 OXYGEN_HORIZON = 10
@@ -60,31 +60,18 @@ def quick() -> Plan:
 
 def small() -> Plan:
     """Everything once, on a CPU."""
-    vision = VisionConfig(width=24, depth=2, mlp=48, heads=4, image_size=28, patch=14)
-    prefix = GemmaConfig(width=32, depth=2, mlp=64, heads=4, kv_heads=1, head_dim=8)
-    expert = GemmaConfig(width=24, depth=2, mlp=48, heads=4, kv_heads=1, head_dim=8)
-    pi05 = PiConfig("pi05", vision, prefix, expert, 300, 8, 8, 8, 32, ("left", "right"))
-    llama = LlamaConfig(width=32, depth=3, mlp=48, heads=4, kv_heads=2, head_dim=8)
-    openvla = OpenVLAConfig(vision, vision, 4, llama, 64, 56, 16, None, 32)
+    pi05 = tiny_pi("pi05")
     return Plan(
         "small",
         pi05,
         oxygen.Grid((2,), (4,), (1, 4), ARRIVALS, frames=6, plain_frames=3, least=6),
         mps.Grid(2, (4,), frames=3, seconds=0.1),
-        openvla,
+        TINY_OPENVLA,
         actionflow.Grid((3,), (17,), frames=6, peer_frames=3),
         pi05,
         (3,),
         6,
     )
-
-
-def small_smolvla() -> SmolVLAConfig:
-    """Of a CPU's size."""
-    vision = VisionConfig(width=24, depth=2, mlp=48, heads=4, image_size=56, patch=14)
-    prefix = LlamaConfig(width=32, depth=2, mlp=64, heads=4, kv_heads=2, head_dim=8, norm_eps=NORM_EPS)
-    expert = LlamaConfig(width=24, depth=2, mlp=48, heads=4, kv_heads=2, head_dim=8, norm_eps=NORM_EPS)
-    return SmolVLAConfig(vision, 2, prefix, expert, 2, 300, 8, 8, 8, 32, ("base", "left", "right"))
 
 
 PLANS = {"full": full, "quick": quick, "small": small}
@@ -97,5 +84,4 @@ def plan(name: str) -> Plan:
 
 def config_of(kind: str, tiny: bool) -> PiConfig:
     """Of KINDS, or a tiny one of that kind with three cameras."""
-    names = ("base", "left", "right")
-    return replace(small().staggered_model, kind=kind, image_names=names) if tiny else KINDS[kind]
+    return tiny_pi(kind, ("base", "left", "right")) if tiny else KINDS[kind]

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from full_size.gpu import alone, gpu_id
-from full_size.policies import random_observation, random_policy
 from full_size.streamed import ANSWER_TOKENS, DEADLINES_S
 from grids.sizes import small
 from node_loops.running import Port
@@ -32,6 +31,7 @@ from vla_accel_ros.models.config import PI0, PI05, PiConfig
 from vla_accel_ros.sensing.force_slot import ForceReader
 from vla_accel_ros.sensing.ingest import Ingest
 from vla_accel_ros.sensing.slot import SlotWriter
+from vla_accel_ros.tools.bench.policies import random_observation, random_policy
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.types import Chunk, Observation
 

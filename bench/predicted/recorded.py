@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vla_accel_ros.planning.device import Device, load
-from vla_accel_ros.planning.families.work import STAGES, Work
-from vla_accel_ros.planning.plan import Plan, make_plan
+from vla_accel_ros.planning.families.work import Work
+from vla_accel_ros.planning.plan import make_plan
 from vla_accel_ros.planning.sizes import MODELS
+from vla_accel_ros.tools.bench.planned import UNKNOWN, row
 
 RESULTS = Path(__file__).parents[1] / "results"
-AIM, PUBLISHED_AIM = 0.10, 0.15
+PUBLISHED_AIM = 0.15
 FP8 = "the rate of fp8 products is the datasheet's ratio, not measured; other stages were slower in that run"
 PAIR = "blocks of further chunks are planned as whole rounds after the first; some fit beside it"
 CACHE = "probably its 72 MB of L2, which keep what the plan has go through memory"
-UNKNOWN = "not looked into"
 FOUR = "the rate in 4 bits is the datasheet's ratio, and what is between products is planned in bfloat16"
 
 
@@ -61,35 +61,6 @@ PUBLISHED = (
         for views, ms in ((1, 18.4), (2, 21.2), (3, 24.5))
     ),
 )
-
-
-def row(
-    plan: Plan, stage: str, measured_ms: float, source: str, aim: float = AIM, reason: str = ""
-) -> dict[str, Any]:
-    """One comparison. stage: of STAGES or `whole`; its launches alone, without the host's part. reason: why a
-    row that misses its aim does so."""
-    names = [name for name in STAGES[:3] if name in plan.stages] if stage == "whole" else [stage]
-    times = [plan.stages[name].time for name in names]
-    middle, low, high = (sum(getattr(t, of) for t in times) / 1e3 for of in ("us", "low_us", "high_us"))
-    off = middle / measured_ms - 1.0
-    missed = abs(off) > aim
-    return {
-        "device": plan.device.name,
-        "model": plan.sizes.kind,
-        "views": plan.work.views,
-        "batch": plan.work.batch,
-        "precision": plan.work.precision,
-        "stage": stage,
-        "measured_ms": round(measured_ms, 3),
-        "predicted_ms": round(middle, 3),
-        "low_ms": round(low, 3),
-        "high_ms": round(high, 3),
-        "off_percent": round(100 * off, 1),
-        "aim_percent": round(100 * aim),
-        "met": not missed,
-        "reason": (reason or UNKNOWN) if missed else "",
-        "source": source,
-    }
 
 
 def rows() -> list[dict[str, Any]]:

@@ -14,8 +14,8 @@ from engine import main, put_compiled
 from full_size import compiled, roofline
 from full_size.report import chart, table
 from full_size.roofline import Ceilings, Op, product
-from full_size.subjects import Ours, plain, random_inputs, random_model, relative
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
+from vla_accel_ros.tools.bench.subjects import Ours, plain, random_inputs, random_model, relative
 
 CPU = torch.device("cpu")
 FIGURES = {"p50_ms": 20.0, "p99_ms": 20.2, "beside": {"ours": {"p50_ms": 9.0}}}

@@ -7,9 +7,9 @@ import pytest
 import torch
 from eight_bits import outliers, predicted
 
-from full_size.subjects import plain, random_inputs, random_model
 from vla_accel_ros.models.calibration import products
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
+from vla_accel_ros.tools.bench.subjects import plain, random_inputs, random_model
 
 CPU = torch.device("cpu")
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from full_size.figures import Pinned
-from full_size.policies import random_observation, random_policy
 from grids.sizes import small
+from vla_accel_ros.tools.bench.policies import random_observation, random_policy
 
 CPU = torch.device("cpu")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from full_size.subjects import random_llama
 from grids import sizes
 from grids.language import Finished, Language
 from vla_accel_ros.engine.config import FRESHNESS, PIPELINED, RATE, SEQUENTIAL, SPECULATIVE
+from vla_accel_ros.tools.bench.subjects import random_llama
 
 TOKENS = 3
 

@@ -28,4 +28,4 @@ def test_everything_runs_small_on_a_cpu(tmp_path: Path) -> None:
     seen = {(row["device"], row["model"], row["stage"]) for row in found["rows"]}
     for model, stage in (("pi0", "whole"), ("pi05", "denoise"), ("openvla", "prefill"), ("smolvla", "frame")):
         assert {("measured", model, stage), ("h200", model, stage)} <= seen
-    assert found["left_out"] == []
+    assert found["left_out"] == {}

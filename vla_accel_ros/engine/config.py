@@ -96,6 +96,8 @@ class EngineConfig:
     precision: of the captured stages, see engine.stages.precision; all but "exact" change the actions.
     calibration: file of `vla calibrate` for precision "w8a8" or "w8a8-int4"; "" = none: columns are not
         smoothed.
+    keep_exact: False gives up the exact weights of what the stages have in fewer bits, to save their memory;
+        the policy can then be computed by such stages alone, see engine.stages.dropping and docs/plan.md.
     offload: "none", "vision" or "vision:SHARE": layers of the vision towers, all or a share, whose weights
         are in page-locked host memory and copied to the GPU in every frame while others compute, to the same
         bits; see docs/offload.md.
@@ -147,6 +149,7 @@ class EngineConfig:
     fast: bool = False
     precision: str = EXACT
     calibration: str = ""
+    keep_exact: bool = True
     offload: str = RESIDENT
     staggered: int = 0
     staggering: str = STREAM
@@ -174,6 +177,13 @@ class EngineConfig:
             raise ValueError(
                 f"calibration is '{self.calibration}', but precision is {self.precision}, which has no use "
                 f"for it; give precision {W8A8}, or no calibration."
+            )
+        needs_exact = self.precision == EXACT or self.precision.startswith(W8A8)
+        if not self.keep_exact and (needs_exact or self.staggered):
+            why = f"precision is {self.precision}" if needs_exact else f"staggered is {self.staggered}"
+            raise ValueError(
+                f"keep_exact is false, but {why}, which computes with the exact weights; leave it true, or "
+                "choose another precision and no staggered chunks."
             )
         if self.noise not in KINDS:
             raise ValueError(f"noise is '{self.noise}'; use one of {KINDS}.")

@@ -61,6 +61,7 @@ from vla_accel_ros.engine.request import (
 )
 from vla_accel_ros.engine.robots import Embodiment, Robots
 from vla_accel_ros.engine.stages.denoise.denoise import Form
+from vla_accel_ros.engine.stages.dropping import drop, few_bits_in_prefix
 from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.engine.stages.memory.offload_report import OffloadReport
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
@@ -92,8 +93,11 @@ class ModelRunner:
         self.time_rule = policy.time_rule if config.time_rule == AUTO else config.time_rule
         check_options(policy, config)
         kernels = config.fast and has_kernels(policy)
+        if not config.keep_exact:
+            drop(policy.model, config.precision, policy.device)
         self.int8 = _int8(policy, config)
-        forward = _forward(policy, config, most, self.int8) if kernels and policy.decodes else None
+        speaks = policy.decodes and not (policy.acts == FLOW and few_bits_in_prefix(policy.model))
+        forward = _forward(policy, config, most, self.int8) if kernels and speaks else None
         self.partitioned = Partitioned(config, policy.device, kernels and policy.acts == FLOW)
         packs = policy.acts != FLOW and (config.fast or config.token_mode != SEQUENTIAL)
         slots = (slots_for(config, most) if packs else config.slots) + len(self.robots.names)
@@ -119,7 +123,7 @@ class ModelRunner:
                 self.actor = FlowActor(policy, config, self.pool, self.time_rule, self.stages)
             else:
                 self.actor = TokenActor(policy, self.pool, self.prefill.last_hidden, most)
-            if policy.decodes:
+            if speaks:
                 self.text = TextDecoder(policy, config, self.pool, forward)
         apart = policy.device.type == "cuda" and config.lanes in (ACTIONS_APART, ALL_APART)
         self.frames = Frames(self.prefill, self.pool, self.prefixes, self.robots, apart)
@@ -184,6 +188,11 @@ class ModelRunner:
         if request.want in (ASK, REWORD) and self.text is None:
             kind = self.policy.config.kind
             packs = isinstance(self.actor, PackedTokenActor)
+            if self.policy.decodes and not packs:
+                raise ValueError(
+                    f"keep_exact is false and precision {self.config.precision}, so the language model has "
+                    "no exact weights to answer with or to take other words; set keep_exact to true."
+                )
             raise ValueError(
                 ENCODED_ONLY if packs else f"a {kind} policy has no language head; ask it nothing."
             )

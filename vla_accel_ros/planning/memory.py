@@ -1,8 +1,10 @@
 """What a model holds on a device: weights, copies, keys and values, buffers, frames, context.
 
 Weights are the parameters' bytes, exactly; copies are what folding and fewer bits add to them
-(models.pi.folding, models.layers.quantized), exactly; keys and values are the pool. Buffers are those of the
-captured stages, sized as the stages size them; what libraries take for themselves is estimated.
+(models.pi.folding, models.layers.quantized), exactly, and given_up what `keep_exact: false` takes away
+(engine.stages.dropping); keys and values are the pool. Buffers are those of the captured stages, sized as the
+stages size them; what libraries take for themselves is estimated. While stages are built there is, beside
+what is there in the end, a matrix that is being fused or a block of one that is being quantised.
 """
 
 from __future__ import annotations
@@ -23,18 +25,26 @@ FRAME = (480, 640)
 WORKSPACE = {True: 96 << 20, False: 32 << 20}
 """Work spaces of cuBLAS for the streams that have graphs, on Hopper and later and before: its defaults, for
 three streams."""
+SCRATCH = 16 << 20
+"""Partial sums of the kernels of one chain of launches (kernels.triton.launch.Scratch)."""
+CHAINS = 2
+"""Of encode and prefill together, and of denoise."""
+QUANTISING = {"bf16": 0, "fp8": 12 << 20, "int8": 12 << 20, "int4": 24 << 20}
+"""A block of a matrix in float32 (models.layers.quantized.BLOCK), three times; six where int4 is made."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes. weights and copies and kv are exact, buffers and frames follow the stages, workspace and context
-    are estimates."""
+    """Bytes. weights, copies, given_up (negative) and kv are exact, buffers and frames follow the stages,
+    building, workspace and context are estimates. building: beyond the rest, for a moment."""
 
     weights: int
     copies: int
+    given_up: int
     kv: int
     buffers: int
     frames: int
+    building: int
     workspace: int
     context: int
 
@@ -50,17 +60,28 @@ class Memory:
 
 
 def memory(
-    sizes: Sizes, work: Work, device: Device, slots: int = 5, frame: tuple[int, int] = FRAME, seats: int = 0
+    sizes: Sizes,
+    work: Work,
+    device: Device,
+    slots: int = 5,
+    frame: tuple[int, int] = FRAME,
+    seats: int = 0,
+    keep_exact: bool = True,
+    text: bool = False,
 ) -> Memory:
-    """With a pool of so many slots. frame: height and width of images. seats: of staggered chunks."""
+    """With a pool of so many slots. frame: height and width of images. seats: of staggered chunks.
+    keep_exact: see engine.config. text: whether pi0 or pi0.5 answers questions, for which int8 and int4 have
+    copies of the prefix stack, too."""
     pixels = 0 if device.unified else work.views * work.batch * 3 * frame[0] * frame[1]
     return Memory(
         weights=weight_bytes(sizes),
-        copies=copies(sizes, work),
+        copies=copies(sizes, work, text, keep_exact),
+        given_up=0 if keep_exact else -_given_up(sizes, work),
         kv=kv_bytes(sizes, slots),
         buffers=_buffers(sizes, work, slots, seats),
         frames=pixels,
-        workspace=WORKSPACE[device.capability >= 90],
+        building=_building(sizes, work),
+        workspace=WORKSPACE[device.capability >= 90] + CHAINS * SCRATCH,
         context=round(1e9 * device.value("context_gb")),
     )
 
@@ -71,27 +92,64 @@ def kv_bytes(sizes: Sizes, slots: int) -> int:
     return slots * 2 * g.depth * g.kv_heads * sizes.max_tokens * g.head_dim * 2
 
 
-def copies(sizes: Sizes, work: Work) -> int:
-    """Of pi0 and pi0.5: folded matrices of pi0's expert, and what has fewer bits beside the exact."""
-    if not isinstance(sizes, PiConfig) or work.precision.startswith("all-"):
+def copies(sizes: Sizes, work: Work, text: bool = False, keep_exact: bool = True) -> int:
+    """Folded matrices of pi0's expert, and what there is in fewer bits, beside the exact or instead of it."""
+    if work.precision.startswith("all-") or isinstance(sizes, SmolVLAConfig):
         return 0
+    if isinstance(sizes, OpenVLAConfig):
+        kind = work.dtypes("decode").weights
+        return 0 if kind == "bf16" else _stack_in(kind, sizes.prefix)
     e, p, v = sizes.expert, sizes.prefix, sizes.vision
     made = 0
-    if sizes.kind == "pi0":
+    if sizes.kind == "pi0" and (keep_exact or work.dtypes("denoise").weights == "bf16"):
         made += 2 * e.depth * e.width * (_qkv(e) + 2 * e.mlp)
     if work.int8_rows:
         own = ((3 * v.width, v.width), (v.width, v.width), (v.mlp, v.width), (v.width, v.mlp))
         made += v.depth * sum(_small(*m, "int8") for m in own)
         made += p.depth * sum(_small(*m, "int8") for m in _matrices(p, with_o=True))
     if work.precision == "fp8":
-        made += p.depth * sum(_small(*m, "fp8") for m in _matrices(p, with_o=False))
+        made += _stack_in("fp8", p, with_o=False)
     if work.dtypes("encode").weights == "fp8":
-        layer = ((3 * v.width, v.width), (v.mlp, v.width), (v.width, v.mlp))
-        made += v.depth * sum(_small(*m, "fp8") for m in layer)
+        made += v.depth * sum(_small(*m, "fp8") for m in _encoder(v))
     denoise = work.dtypes("denoise").weights
     if denoise != "bf16":
-        made += e.depth * sum(_small(*m, denoise) for m in _matrices(e, with_o=True))
+        made += _stack_in(denoise, e)
+    decode = work.dtypes("decode").weights
+    if text and decode != "bf16":
+        made += _stack_in(decode, p)
     return made
+
+
+def _given_up(sizes: Sizes, work: Work) -> int:
+    """Exact weights of what the stages have in fewer bits."""
+    if isinstance(sizes, OpenVLAConfig):
+        return 0 if work.dtypes("decode").weights == "bf16" else _stack_in("bf16", sizes.prefix)
+    if not isinstance(sizes, PiConfig):
+        return 0
+    found = 0
+    if work.precision == "fp8":
+        found += _stack_in("bf16", sizes.prefix, with_o=False)
+    if work.dtypes("encode").weights == "fp8":
+        found += sizes.vision.depth * sum(_small(*m, "bf16") for m in _encoder(sizes.vision))
+    if work.dtypes("denoise").weights != "bf16":
+        found += _stack_in("bf16", sizes.expert)
+    return found
+
+
+def _building(sizes: Sizes, work: Work) -> int:
+    """What quantising takes; fusing takes a matrix, too, but before the pool and the buffers are there."""
+    if isinstance(sizes, SmolVLAConfig):
+        return 0
+    kinds = (work.dtypes(name).weights for name in ("encode", "prefill", "denoise", "decode"))
+    return max(QUANTISING.get(kind, 0) for kind in kinds)
+
+
+def _stack_in(kind: str, g: GemmaConfig, with_o: bool = True) -> int:
+    return g.depth * sum(_small(*m, kind) for m in _matrices(g, with_o))
+
+
+def _encoder(v: VisionConfig) -> tuple[tuple[int, int], ...]:
+    return (3 * v.width, v.width), (v.mlp, v.width), (v.width, v.mlp)
 
 
 def _qkv(g: GemmaConfig) -> int:
@@ -104,6 +162,8 @@ def _matrices(g: GemmaConfig, with_o: bool) -> list[tuple[int, int]]:
 
 
 def _small(rows: int, columns: int, kind: str) -> int:
+    if kind == "bf16":
+        return 2 * rows * columns
     if kind == "int4":
         groups = -(-columns // GROUP)
         return rows * groups * (GROUP // 2 + 4)

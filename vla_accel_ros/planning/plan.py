@@ -102,8 +102,17 @@ class Plan:
         return a, b, c
 
 
-def make_plan(sizes: Sizes, device: Device, work: Work, slots: int = 5, seats: int = 0) -> Plan:
-    """Of a model on a device. slots: prefixes of the pool; seats: of staggered chunks, 0 = none.
+def make_plan(
+    sizes: Sizes,
+    device: Device,
+    work: Work,
+    slots: int = 5,
+    seats: int = 0,
+    keep_exact: bool = True,
+    text: bool = False,
+) -> Plan:
+    """Of a model on a device. slots: prefixes of the pool; seats: of staggered chunks, 0 = none; keep_exact,
+    text: see planning.memory.
 
     Raises ValueError for a precision that the device does not multiply.
     """
@@ -121,7 +130,7 @@ def make_plan(sizes: Sizes, device: Device, work: Work, slots: int = 5, seats: i
         for name in STAGES
         if ops[name]
     }
-    held = memory(sizes, work, device, slots, seats=seats)
+    held = memory(sizes, work, device, slots, seats=seats, keep_exact=keep_exact, text=text)
     plan = Plan(sizes, device, work, stages, held)
     if seats < 2 or "denoise" not in stages:
         return plan

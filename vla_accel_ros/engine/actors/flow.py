@@ -131,6 +131,11 @@ class FlowActor:
         policy = cast(FlowPolicy, prefix.embodiment.policy)
         if request.committed is not None and request.guidance is not None:
             raise ValueError("act was given guidance and committed; they are two ways to agree, give one.")
+        if not self._config.keep_exact and request.guidance and request.guidance.jacobian != "identity":
+            raise ValueError(
+                "guidance by the exact Jacobian needs the plain network, whose exact weights were given up; "
+                "set keep_exact to true, or guide with jacobian 'identity'."
+            )
         check_states(request, policy.joints, self._seats.steps if self._seats and not request.whole else 0)
         if not policy.takes_state:
             request.state = None

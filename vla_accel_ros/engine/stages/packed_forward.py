@@ -31,6 +31,7 @@ from vla_accel_ros.engine.stages.packed_stage import (
 from vla_accel_ros.engine.stages.precision import SmallLayer
 from vla_accel_ros.kernels.work import NOWHERE, Rows, Shape, Where, Work, aligned, where
 from vla_accel_ros.models.config import GemmaConfig
+from vla_accel_ros.models.layers.few_bits import given
 from vla_accel_ros.models.layers.gemma import Gemma, rotary_tables
 from vla_accel_ros.models.layers.llama import Llama
 from vla_accel_ros.models.layers.packed import Part, Segment, Span, sees
@@ -55,7 +56,8 @@ class PackedForward:
     """A `models.layers.packed.Forward` of one stack. Not for several threads at once.
 
     positions: most that a row may have. capture: False computes without graphs, launch by launch.
-    weights: a kind of models.layers.quantized that forwards of few rows have, None = all have exact ones.
+    weights: a kind of models.layers.quantized that forwards of few rows have, None = all have exact ones; of
+    a stack that has no exact ones (models.layers.few_bits) all forwards have it.
     int8: whose weights of the stack all forwards have, with int8 rows; None = see weights.
     A stage is made and captured when a shape comes for the first time: call once with each before it counts.
     last: the stage of the last call. partition: tells at each call for which partition and on which stream
@@ -76,8 +78,13 @@ class PackedForward:
         self.stack = self.few = fuse_stack(stack, sizes)
         if weights is not None:
             exact = cast("tuple[FoldedLayer, ...]", self.stack.layers)
-            small = tuple(SmallLayer.of(layer, weights) for layer in exact)
+            made = list(map(given, stack.layers))
+            small = tuple(
+                SmallLayer.of(layer, weights, made=own) for layer, own in zip(exact, made, strict=True)
+            )
             self.few = replace(self.stack, layers=small)
+            if all(made):  # there are no others, so forwards of any number of rows have them
+                self.stack = self.few
         self._kind = PackedStage if int8 is None else PackedInt8
         if int8 is not None:
             exact = cast("tuple[FoldedLayer, ...]", self.stack.layers)

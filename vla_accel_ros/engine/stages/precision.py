@@ -15,7 +15,7 @@ prefill, and int4 weights as int4 has them: what the plan of an Orin has as its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
@@ -23,6 +23,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from vla_accel_ros.models.layers.few_bits import given
 from vla_accel_ros.models.layers.fused import fuse
 from vla_accel_ros.models.layers.quantized import (
     FP8,
@@ -65,8 +66,13 @@ class SmallLayer:
     down: Quantized
 
     @classmethod
-    def of(cls, layer: FoldedLayer, kind: str, o: bool = True) -> SmallLayer:
-        """A quantised copy; o: whether of that matrix, too."""
+    def of(
+        cls, layer: FoldedLayer, kind: str, o: bool = True, made: Mapping[str, Quantized] | None = None
+    ) -> SmallLayer:
+        """A quantised copy; o: whether of that matrix, too. made: what is there already, instead of the exact
+        (models.layers.few_bits)."""
+        if made:
+            return cls(made["qkv"], made.get("o", layer.o), made["gate_up"], made["down"])
         qkv, gate_up, down = (quantized(weight, kind) for weight in (layer.qkv, layer.gate_up, layer.down))
         return cls(qkv, quantized(layer.o, kind) if o else layer.o, gate_up, down)
 
@@ -127,7 +133,11 @@ class Small:
         """For prefill."""
         if self.precision != FP8:
             return None
-        return tuple(SmallLayer.of(layer, FP8, o=False) for layer in self._prefix.layers)
+        made = map(given, self._model.language_model.layers)
+        return tuple(
+            SmallLayer.of(layer, FP8, o=False, made=small)
+            for layer, small in zip(self._prefix.layers, made, strict=True)
+        )
 
     def expert(self, layers: Sequence[FoldedLayer]) -> tuple[SmallLayer, ...] | None:
         """For denoise, of the folded layers, which are the same for any number of steps."""
@@ -135,7 +145,10 @@ class Small:
             return None
         if self._expert is None:
             kind = INT4 if self.precision == W8A8_INT4 else self.precision
-            self._expert = tuple(SmallLayer.of(layer, kind) for layer in layers)
+            made = map(given, self._model.expert.layers)
+            self._expert = tuple(
+                SmallLayer.of(layer, kind, made=small) for layer, small in zip(layers, made, strict=True)
+            )
         return self._expert
 
     @property
@@ -201,5 +214,7 @@ def _failure(device: torch.device) -> str | None:
 
 def _vision(layer: Layer) -> SmallVision:
     attention, mlp = layer.self_attn, layer.mlp
+    if made := given(layer):
+        return SmallVision(made["qkv"], made["fc1"], made["fc2"])
     qkv: Tensor = fuse((attention.q_proj, attention.k_proj, attention.v_proj))[0]
     return SmallVision(quantized(qkv, FP8), quantized(mlp.fc1.weight, FP8), quantized(mlp.fc2.weight, FP8))

@@ -18,7 +18,7 @@ from vla_accel_ros.extensions import BUILT_IN, MODEL_FAMILIES, find, names
 from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options
 from vla_accel_ros.models.checkpoints.shards import PICKLED
-from vla_accel_ros.models.checkpoints.streaming import Progress
+from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress
 from vla_accel_ros.models.device import find_device
 from vla_accel_ros.models.policies import AnyPolicy
 
@@ -33,6 +33,7 @@ def load_policy(
     normalize: bool = True,
     prompt_state: str = "auto",
     progress: Progress | None = None,
+    layer_loaded: LayerLoaded | None = None,
 ) -> AnyPolicy:
     """Load the checkpoint folder `path`, of any known format.
 
@@ -43,10 +44,19 @@ def load_policy(
     normalize: False for a policy without statistics, whose numbers are in the units of its training.
     prompt_state: see Policy; "auto" is what the folder was trained with, as far as it says.
     progress: told after every tensor.
+    layer_loaded: told of every layer of pi0, pi0.5 and OpenVLA as soon as it is there, so that it can be had
+        in fewer bits before the next one comes (engine.stages.dropping); not of an Orbax folder.
     Raises ValueError, one sentence, for everything that is missing, malformed or does not fit.
     """
     options = Options(
-        find_device(device), dtype, delta_mask, statistics or None, normalize, prompt_state, progress
+        find_device(device),
+        dtype,
+        delta_mask,
+        statistics or None,
+        normalize,
+        prompt_state,
+        progress,
+        layer_loaded=layer_loaded,
     )
     contents = Contents.of(path)
     return find_format(contents).load(contents, options)

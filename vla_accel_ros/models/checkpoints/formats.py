@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vla_accel_ros.models.checkpoints.description import Description, Missing
 from vla_accel_ros.models.checkpoints.shards import INDEX, SINGLE, Stored, inside, read_table
-from vla_accel_ros.models.checkpoints.streaming import Progress, read, reading_order
+from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress, read, reading_order
 from vla_accel_ros.models.flow.committed import FIELD
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.processing.norm_stats import read_json
@@ -102,6 +102,7 @@ class Options:
     prompt_state: str = "auto"
     progress: Progress | None = None
     model: Any = None
+    layer_loaded: LayerLoaded | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:

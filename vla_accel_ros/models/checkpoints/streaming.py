@@ -5,7 +5,7 @@ copy of it. Files are read through a mapping that is dropped after every gigabyt
 as the host's memory until then. A tensor goes to the device as it is stored and becomes the model's dtype
 there; parameters that are read as one (fused.py) get their values in one place, so that nobody joins them
 afterwards. What is beyond the model itself in the host's memory is at most one window, or one tensor if that
-is larger: never more than a shard.
+is larger: never more than a shard. On the device it is a block of a tensor whose dtype changes.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from vla_accel_ros.models.checkpoints.shards import Stored, open_weights, value_
 
 Progress = Callable[[int, int], None]
 """(bytes read so far, bytes in all), told after every tensor."""
+LayerLoaded = Callable[[str, nn.Module], object]
+"""(path of a layer in its model, the layer), told as soon as all its parameters are there."""
 WINDOW = 1 << 30
 """Bytes that are read through one mapping of a file, but for a tensor that is larger."""
 BLOCK = 1 << 24
-"""Numbers of two tensors that are compared at once."""
+"""Numbers of a tensor that are compared at once, or change their dtype on a device."""
 
 
 class _Uninitialised(TorchFunctionMode):
@@ -68,32 +70,46 @@ def fill(
     where: str,
     progress: Progress | None = None,
     fused: Mapping[str, Sequence[str]] | None = None,
+    layer_loaded: LayerLoaded | None = None,
 ) -> None:
     """Give parameters of a model their values: each in the dtype that the parameter has, on the device.
 
     values: (the parameter's name, its value). total: their bytes. where: the file or folder errors name.
-    fused: names of parameters that become rows of one tensor, see fused_parts.
+    fused: names of parameters that become rows of one tensor, see fused_parts. layer_loaded: told of a layer
+    of a stack or tower when all its parameters are there.
     Raises ValueError naming every parameter that holds a number that is not finite.
     """
     broken: list[str] = []
     places, done = _Places(model, fused or {}, device), 0
+    layers = _Layers(model, layer_loaded)
     for name, value in values:
         parent, _, leaf = name.rpartition(".")
         module = model.get_submodule(parent)
         dtype, place = module.get_parameter(leaf).dtype, places.of(name)
-        if place is not None:
-            placed = place.copy_(value if device.type == "cpu" else value.to(device))
-        else:
-            placed = value.to(dtype, copy=True) if device.type == "cpu" else value.to(device).to(dtype)
+        if place is None:
+            place = torch.empty(value.shape, dtype=dtype, device=device)
+        placed = _put(place, value)
         if not is_finite(placed):
             broken.append(name)
         module.register_parameter(leaf, nn.Parameter(placed.contiguous(), requires_grad=False))
         done += value.nbytes
         del value, placed, place
+        layers.came(name)
         if progress is not None:
             progress(done, total)
     if broken:
         raise ValueError(f"{where}: not every number is finite in {sorted(broken)}; copy or train it again.")
+
+
+def _put(place: Tensor, value: Tensor) -> Tensor:
+    """The place, with a tensor of the host's in it. It goes to a device as it is stored, some rows at a time,
+    and becomes the place's dtype there."""
+    if not place.ndim or place.device == value.device or place.dtype == value.dtype:
+        return place.copy_(value)
+    rows = max(1, BLOCK * len(place) // max(1, place.numel()))
+    for some, of in zip(place.split(rows), value.split(rows), strict=True):
+        some.copy_(of.to(place.device))
+    return place
 
 
 class _Places:
@@ -116,6 +132,36 @@ class _Places:
             tensor = torch.empty(shape, dtype=empty[0].dtype, device=self._device)
             self._made |= zip(parts, tensor.split(rows), strict=True)
         return self._made.pop(name)
+
+
+class _Layers:
+    """Tells of the layers of stacks and towers, which are lists of modules, when they are whole."""
+
+    def __init__(self, model: nn.Module, told: LayerLoaded | None) -> None:
+        self._model, self._told = model, told
+        self._missing: dict[str, int] = {}
+        self._layer_of: dict[str, str] = {}
+        if told is None:
+            return
+        lists = [
+            (path, module) for path, module in model.named_modules() if isinstance(module, nn.ModuleList)
+        ]
+        for path, layers in lists:
+            for index, layer in enumerate(layers):
+                names = [name for name, _ in layer.named_parameters()]
+                where = f"{path}.{index}"
+                self._missing[where] = len(names)
+                self._layer_of |= {f"{where}.{name}": where for name in names}
+
+    def came(self, name: str) -> None:
+        """A parameter is there."""
+        where = self._layer_of.get(name)
+        if where is None or self._told is None:
+            return
+        self._missing[where] -= 1
+        if not self._missing[where]:
+            with torch.no_grad():
+                self._told(where, self._model.get_submodule(where))
 
 
 def is_finite(values: Tensor) -> bool:

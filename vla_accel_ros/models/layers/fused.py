@@ -51,6 +51,8 @@ def fuse(linears: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
 def _joined(parameters: Sequence[Tensor]) -> Tensor:
     first, parts = parameters[0], [parameter.data for parameter in parameters]
     rows = sum(part.shape[0] for part in parts)
+    if first.is_meta:  # a shape without numbers, see few_bits.py
+        return first.data.new_empty((rows, *first.shape[1:]))
     ends = [part.data_ptr() + part.nbytes for part in parts]
     starts = [part.data_ptr() for part in parts]
     same = len({part.untyped_storage().data_ptr() for part in parts}) == 1

@@ -26,6 +26,9 @@ GROUP = 64
 
 E4M3_MAX, INT8_MAX = 448.0, 127.0
 
+BLOCK = 1 << 20
+"""Numbers of a matrix that are quantised at once; what is computed of them in float32 is for a moment."""
+
 SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
 """Parts of the range that an int4 group may keep: cutting off its largest values makes all others finer."""
 
@@ -79,11 +82,21 @@ Weight = Tensor | Quantized
 
 
 def quantized(weight: Tensor, kind: str, by: Tensor | None = None) -> Quantized:
-    """A copy of a matrix [N, K] of finite numbers in a kind. by: see Quantized, for w8a8 alone.
+    """A copy of a matrix [N, K] of finite numbers in a kind, made of a block of rows at a time. by: see
+    Quantized, for w8a8 alone. Raises ValueError for a kind there is not."""
+    at_once = max(1, BLOCK // max(1, weight.shape[1]))
+    rows, first = len(weight), _rows(weight[:at_once].detach().float(), kind, by)
+    if rows <= at_once:
+        return first
+    values, scale = (part.new_empty(rows, *part.shape[1:]) for part in (first.values, first.scale))
+    for start in range(0, rows, at_once):
+        some = slice(start, start + at_once)
+        made = _rows(weight[some].detach().float(), kind, by) if start else first
+        values[some], scale[some] = made.values, made.scale
+    return Quantized(kind, values, scale, weight.shape[1], first.by)
 
-    Raises ValueError for a kind there is not.
-    """
-    wide = weight.detach().float()
+
+def _rows(wide: Tensor, kind: str, by: Tensor | None) -> Quantized:
     if kind == FP8:
         values, scale = rows_in_fp8(wide)
         return Quantized(kind, values, scale, wide.shape[1])

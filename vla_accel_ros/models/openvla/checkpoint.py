@@ -17,7 +17,7 @@ import torch
 from vla_accel_ros.models.checkpoints.description import Description, Missing
 from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options, Weights, read_sizes, renamed
 from vla_accel_ros.models.checkpoints.shards import Stored, check_table
-from vla_accel_ros.models.checkpoints.streaming import Progress, fill, on_meta, read
+from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress, fill, on_meta, read
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA, is_unused
@@ -42,7 +42,13 @@ def load(contents: Contents, options: Options) -> OpenVLAPolicy:
 
     def read_weights() -> OpenVLA:
         return load_openvla_model(
-            contents.table, config, contents.weights, options.device, options.dtype, options.progress
+            contents.table,
+            config,
+            contents.weights,
+            options.device,
+            options.dtype,
+            options.progress,
+            options.layer_loaded,
         )
 
     model = options.network(config, str(folder), read_weights)
@@ -68,6 +74,7 @@ def load_openvla_model(
     device: torch.device,
     dtype: torch.dtype = torch.float32,
     progress: Progress | None = None,
+    layer_loaded: LayerLoaded | None = None,
 ) -> OpenVLA:
     """A model of these sizes with the weights of `table`, in eval mode and without gradients.
 
@@ -77,7 +84,7 @@ def load_openvla_model(
     model = empty_openvla(config, dtype)
     names = [name for name, _ in model.named_parameters()]
     total = sum(table[name].bytes for name in names)
-    fill(model, read(table, names), device, total, str(where), progress, fused_parts(model))
+    fill(model, read(table, names), device, total, str(where), progress, fused_parts(model), layer_loaded)
     return model.requires_grad_(False).eval()
 
 

@@ -82,7 +82,8 @@ def read_pi(contents: Contents, config: PiConfig, options: Options) -> Pi:
     """The network of a safetensors folder, and the fold that lies beside it, if there is one."""
     fold = StoredFold.find(contents.folder, config)
     where, table = contents.weights, contents.table
-    model = load_pi_model(table, config, where, options.device, options.dtype, options.progress)
+    given = options.device, options.dtype, options.progress, options.layer_loaded
+    model = load_pi_model(table, config, where, *given)
     model.fold = fold
     return model
 

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vla_accel_ros.models.flow.sampling import flow_times
+from vla_accel_ros.models.layers.few_bits import kinds_given, wide
 from vla_accel_ros.models.layers.fused import fuse
 from vla_accel_ros.models.layers.gemma import Gemma, Layer, RMSNorm
 from vla_accel_ros.models.pi.folded import Constants, Expert, FoldedLayer, Key, Modulation, Prefix
@@ -47,7 +48,8 @@ def fold_expert(model: Pi, steps: int, time_rule: str = "openpi", like: Expert |
     Raises ValueError for what flow_times refuses, and for a damaged file of folds.
     """
     folding = Folding(model, steps, time_rule)
-    kept = model.fold if model.fold is not None and model.fold.fits(model) else None
+    whole = model.fold is not None and not kinds_given(model)  # what a fold is of, its sums are of
+    kept = model.fold if model.fold is not None and whole and model.fold.fits(model) else None
     constants = kept.constants(model) if kept is not None and kept.key == folding.key else None
     layers = _layers(model.expert)
     if model.config.kind == "pi0":
@@ -60,6 +62,11 @@ def fold_expert(model: Pi, steps: int, time_rule: str = "openpi", like: Expert |
     elif constants is None:
         layers = tuple(map(folding.layer, _of(model.expert)))
     return _expert(model, layers, constants or folding.constants())
+
+
+def fold_layer(layer: Layer, scaled: bool) -> FoldedLayer:
+    """A layer's matrices, fused in place. scaled: with the norms' factors in them, as pi0's expert has."""
+    return _scaled(_fused(layer), layer) if scaled else _fused(layer)
 
 
 @torch.no_grad()
@@ -194,7 +201,11 @@ def _scaled(folded: FoldedLayer, layer: Layer) -> FoldedLayer:
 
 
 def _columns_scaled(weight: Tensor, norm: RMSNorm) -> Tensor:
-    return (weight.float() * (1.0 + norm.weight.float())).to(weight.dtype)
+    """Computed in float32 and rounded once, without a float32 copy; of what is there in fewer bits alone the
+    norm is in those."""
+    if weight.is_meta:
+        return weight
+    return torch.mul(weight, 1.0 + norm.weight.float(), out=torch.empty_like(weight))
 
 
 def _action_time_in(model: Pi, times: Tensor) -> tuple[Tensor, Tensor]:
@@ -211,7 +222,8 @@ def _modulated(folded: FoldedLayer, layer: Layer, condition: Tensor) -> tuple[Te
     """A layer's rows of the tables of Modulation, but for the last."""
     scale, shift, gate = _modulation(layer.input_layernorm, condition)
     mlp_scale, mlp_shift, mlp_gate = _modulation(layer.post_attention_layernorm, condition)
-    bias, mlp_bias = shift @ folded.qkv.float().T, mlp_shift @ folded.gate_up.float().T
+    bias = shift @ wide(layer, "qkv", folded.qkv).T
+    mlp_bias = mlp_shift @ wide(layer, "gate_up", folded.gate_up).T
     return scale, bias, gate, mlp_scale, mlp_bias, mlp_gate, shift, mlp_shift
 
 

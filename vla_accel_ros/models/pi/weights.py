@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from vla_accel_ros.models.checkpoints.shards import Stored, check_table
-from vla_accel_ros.models.checkpoints.streaming import Progress, fill, on_meta, read, same
+from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress, fill, on_meta, read, same
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.pi.model import Pi
@@ -71,6 +71,7 @@ def load_pi_model(
     device: torch.device,
     dtype: torch.dtype = torch.float32,
     progress: Progress | None = None,
+    layer_loaded: LayerLoaded | None = None,
 ) -> Pi:
     """A model of these sizes with the weights of `table`, in eval mode and without gradients.
 
@@ -81,7 +82,7 @@ def load_pi_model(
     model = empty_pi(config, dtype)
     total = sum(table[source].bytes for source in names)
     values = ((names[source], value) for source, value in read(table, names))
-    fill(model, values, device, total, str(where), progress, fused_parts(model))
+    fill(model, values, device, total, str(where), progress, fused_parts(model), layer_loaded)
     return finished(model)
 
 

@@ -25,6 +25,7 @@ from vla_accel_ros.engine.config import EXACT, RESIDENT, EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.options import has_stages
 from vla_accel_ros.engine.robots import Embodiment
+from vla_accel_ros.engine.stages.dropping import dropping
 from vla_accel_ros.engine.stages.stages import Progress as Preparing
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy, with_statistics
 from vla_accel_ros.models.checkpoints.streaming import Progress
@@ -57,6 +58,7 @@ class Load:
     fast: bool | str = AUTO
     precision: str = EngineConfig.precision
     calibration: str = EngineConfig.calibration
+    keep_exact: bool = EngineConfig.keep_exact
     offload: str = EngineConfig.offload
     scheduling: str = EngineConfig.scheduling
     lanes: str = EngineConfig.lanes
@@ -151,6 +153,7 @@ class Load:
             statistics=self.statistics,
             prompt_state=self.prompt_state,
             progress=progress,
+            layer_loaded=None if self.keep_exact else dropping(self.precision, target),
         )
 
     def _config(self, contract: Contract, fast: bool, can_answer: bool) -> EngineConfig:
@@ -178,7 +181,7 @@ def warm_up(engine: Engine, contract: Contract) -> float:
     nothing = black_frame(engine, contract)
     with engine.observe(nothing) as prefix:
         engine.act(prefix)
-        if engine.policy.answers:
+        if engine.policy.answers and (engine.config.keep_exact or engine.runner.text is not None):
             with engine.ask(prefix, max_tokens=2) as answer:
                 for _ in answer:
                     pass

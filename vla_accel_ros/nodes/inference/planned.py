@@ -30,12 +30,13 @@ def planned(engine: Engine, contract: Contract, rates_hz: Mapping[str, float]) -
     known = device.type == "cuda" and config.fast
     gpu = torch.cuda.get_device_name(device) if known else ""
     sizes, seats = engine.policy.config, config.staggered
-    return Planned(sizes, gpu, contract, rates_hz, config.steps, config.precision, seats)
+    held = {"keep_exact": config.keep_exact, "text": engine.runner.text is not None}
+    return Planned(sizes, gpu, contract, rates_hz, config.steps, config.precision, seats, **held)
 
 
 class Planned:
     """verdict: None where there is no plan, and `line` says why. gpu: its name, "" where the engine has no
-    captured stages on one. seats: of staggered chunks."""
+    captured stages on one. seats: of staggered chunks. keep_exact, text: see planning.memory."""
 
     def __init__(
         self,
@@ -46,6 +47,8 @@ class Planned:
         steps: int = 10,
         precision: str = "exact",
         seats: int = 0,
+        keep_exact: bool = True,
+        text: bool = False,
     ) -> None:
         self.verdict: Verdict | None = None
         name = named_like(gpu)
@@ -55,7 +58,7 @@ class Planned:
         try:
             prompt = min(PROMPT, sizes.max_prompt)
             work = Work(len(contract.cameras), prompt, max(steps, 1), precision=precision)
-            plan = make_plan(sizes, load(name), work, seats=seats)
+            plan = make_plan(sizes, load(name), work, seats=seats, keep_exact=keep_exact, text=text)
         except ValueError as error:
             self.line = f"no plan: {error}"
             return

@@ -73,6 +73,13 @@ INFERENCE = (
         "none.",
     ),
     Parameter(
+        "keep_exact",
+        EngineConfig.keep_exact,
+        "Keep the exact weights of what precision has in fewer bits. False gives them up while the "
+        "checkpoint is loaded, a layer at a time, to save memory; staggered chunks, guidance by the exact "
+        "Jacobian and, in fp8, questions are refused then (docs/plan.md).",
+    ),
+    Parameter(
         "offload",
         EngineConfig.offload,
         "Vision layers of the fast stages whose weights are in host memory and copied to the GPU in every "

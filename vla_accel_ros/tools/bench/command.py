@@ -1,4 +1,4 @@
-"""`vla bench`: measurements of a checkpoint, on observations of a bag or of the simulated arm."""
+"""`vla bench`: measurements of a GPU, and of a checkpoint on observations of a bag or the simulated arm."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vla_accel_ros.models.flow.solver import SOLVERS
+from vla_accel_ros.tools.bench import device
 from vla_accel_ros.tools.options import (
     chosen_contract,
     chosen_model,
@@ -23,8 +24,16 @@ STEPS = (3, 4, 5, 6, 8, 10)
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
-    bench = subparsers.add_parser("bench", help="measure a checkpoint", description=__doc__)
+    bench = subparsers.add_parser("bench", help="measure a checkpoint or a GPU", description=__doc__)
     whats = bench.add_subparsers(title="what", required=True, metavar="WHAT", dest="what")
+    device.add_options(
+        subcommand(
+            whats,
+            "device",
+            "check every kernel on this GPU, time the stages, compare with the plan: five minutes, one JSON",
+            device.run,
+        )
+    )
     parser = subcommand(
         whats, "solvers", "error and time of each solver and number of denoising steps (docs/solvers.md)", run
     )
@@ -69,15 +78,15 @@ def measure(arguments: argparse.Namespace, further: dict[str, Any] | None = None
             f"--frames is {arguments.frames} and --runs {arguments.runs}; give at least 1 and 0."
         )
     torch.set_num_threads(1)  # as engines have it
-    device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    dtype = arguments.dtype or ("bfloat16" if device.type == "cuda" else "float32")
+    where = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    dtype = arguments.dtype or ("bfloat16" if where.type == "cuda" else "float32")
     if arguments.bag is None:
         observations, model = list[Observation](), chosen_model(arguments)
         contract = Contract.load(chosen_contract(arguments))
     else:
         observations, model, contract = recorded(arguments.bag, arguments.frames)
         model = arguments.model or model
-    policy = load_policy(model, device, getattr(torch, dtype), contract.delta_mask)
+    policy = load_policy(model, where, getattr(torch, dtype), contract.delta_mask)
     rule = policy.time_rule if policy.acts == "flow" else ""
     integrators = solvers.ways(arguments.solvers, arguments.steps, rule) if rule else {}
     if not observations and rule:

@@ -33,6 +33,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--chunk", type=int, help="actions of a chunk (default: the model's)")
     add("--steps", type=int, default=10, help="of the flow (default: %(default)s)")
     add("--precision", choices=tuple(PRECISIONS), default="exact", help="all-*: as other engines have it")
+    add(
+        "--keep-exact",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="exact weights of what precision has in fewer bits (default: kept)",
+    )
+    add("--text", action="store_true", help="pi0 or pi0.5 answers questions, too, which counts as memory")
     add("--slots", type=int, default=5, help="prefixes that the pool holds (default: %(default)s)")
     add("--vision-hz", type=float, default=10.0, help="frames a second (default: %(default)s)")
     add("--action-hz", type=float, default=10.0, help="chunks a second (default: %(default)s)")
@@ -62,7 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.measure is not None:
         device = measured(device, arguments.measure)
     work = Work(views, arguments.prompt, arguments.steps, arguments.chunk, precision=arguments.precision)
-    plan = make_plan(sizes, device, work, arguments.slots)
+    plan = make_plan(
+        sizes, device, work, arguments.slots, keep_exact=arguments.keep_exact, text=arguments.text
+    )
     wanted = Wanted(arguments.vision_hz, arguments.action_hz, max_age_s=age)
     verdict = judge(plan, wanted)
     fleet = None

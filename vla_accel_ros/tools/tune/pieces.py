@@ -169,7 +169,7 @@ def errors(
     keys: int,
     device: torch.device,
     batch: int,
-    ops: TritonOps,
+    ops: Ops,
     dtype: torch.dtype = torch.bfloat16,
     weights: str | None = None,
 ) -> Iterator[tuple[str, float]]:

@@ -241,7 +241,8 @@ def available_bytes() -> int | None:
 def _resident(linears: Sequence[nn.Linear], device: torch.device) -> Tensor:
     """One matrix of the weights of some layers, on the device."""
     for linear in linears:
-        linear.weight.data = linear.weight.data.to(device)
+        if not linear.weight.is_meta:  # else it is there in fewer bits alone, and nobody reads it here
+            linear.weight.data = linear.weight.data.to(device)
     return fuse(linears)[0]
 
 

@@ -40,10 +40,13 @@ class Inputs(NamedTuple):
     state: Tensor
 
 
-def random_model(config: PiConfig, device: torch.device, seed: int = 0) -> Pi:
-    """float32, in evaluation mode; every parameter drawn, so that none is a trivial zero."""
+def random_model(
+    config: PiConfig, device: torch.device, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> Pi:
+    """In evaluation mode; every parameter drawn, so that none is a trivial zero. dtype: as set_precision has
+    it."""
     with torch.device("meta"):
-        model = Pi(config)
+        model = Pi(config).set_precision(dtype)
     model = model.to_empty(device=device)
     model.tie_weights()
     _draw(model, device, seed)

@@ -14,7 +14,6 @@ import numpy as np
 import tokenizers
 import torch
 
-from full_size.subjects import random_model, random_smolvla
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.policy import Policy
@@ -23,6 +22,7 @@ from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import SmolVLA
 from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy
 from vla_accel_ros.models.text.tokenizer import JsonTokenizer
+from vla_accel_ros.tools.bench.subjects import random_model, random_smolvla
 from vla_accel_ros.types import Observation
 
 JOINTS = 7

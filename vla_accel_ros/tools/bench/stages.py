@@ -8,27 +8,91 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from full_size.policies import random_policy
-from full_size.subjects import Ours, random_inputs, random_model
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.plain.stages import PlainStages
+from vla_accel_ros.engine.stages.precision import EXACT, check
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.layers.packed import Segment
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
+from vla_accel_ros.planning.device import Device
 from vla_accel_ros.planning.families.find import Sizes
 from vla_accel_ros.planning.families.openvla import ACTION_TOKENS
+from vla_accel_ros.planning.families.work import Work
+from vla_accel_ros.planning.measure import measure, shapes
+from vla_accel_ros.planning.plan import make_plan
+from vla_accel_ros.tools.bench.memory import start_of_peak
+from vla_accel_ros.tools.bench.planned import compared, counted, memory_row
+from vla_accel_ros.tools.bench.policies import random_policy
+from vla_accel_ros.tools.bench.subjects import Ours, random_inputs, random_model
 from vla_accel_ros.tools.tune.pieces import Body
 
 Case = dict[str, Any]
+
+
+LEAST_S = {"pi0": 35.0, "pi05": 35.0, "openvla": 25.0, "smolvla": 20.0}
+"""Seconds that a model's stages are known or guessed to take."""
+DTYPES = ("bf16", "int8", "fp8")
+
+
+def against_plans(
+    models: Mapping[str, Sizes],
+    base: Device,
+    device: torch.device,
+    views: Iterable[int] = (1, 2, 3),
+    precisions: Iterable[str] = (EXACT, "fp8", "int8"),
+    prompt: int = 20,
+    runs: int = 50,
+    seconds: float = 230.0,
+    say: Callable[[str], object] = print,
+) -> tuple[Device, dict[str, Any]]:
+    """This machine as micro-benchmarks find it, and the stages of models on it beside the plans from them and
+    from the device `base`: `rows`, `memory` and, with the reason, `left_out`.
+
+    On a CPU the sizes must be tiny, and times mean nothing. seconds: after which no model is begun.
+    """
+    began, counts, cpu = time.monotonic(), list(views), device.type != "cuda"
+    wanted = shapes(models.values(), counts, DTYPES, prompt)
+    made = measure(base, device, wanted, min(60.0, seconds / 3), say, *((64, 1) if cpu else ()))
+    made = replace(made, name="measured", title="this machine", gemm=() if cpu else made.gemm)
+    rows: list[dict[str, Any]] = []
+    memory: list[dict[str, Any]] = []
+    left: dict[str, str] = {}
+    can = [precision for precision in precisions if _multiplies(precision, device)]
+    for kind, sizes in models.items():
+        if time.monotonic() - began + (0.0 if cpu else LEAST_S[kind]) > seconds:
+            left[kind] = f"it would begin after {seconds:g} s"
+            continue
+        needed = make_plan(sizes, base, Work(max(counts), prompt), slots=2).memory.total
+        if not cpu and needed > torch.cuda.mem_get_info(device)[0]:
+            left[kind] = f"it needs {needed / 1e9:.1f} GB by the plan, more than is free"
+            continue
+        try:
+            for case in measured(sizes, counts, can, prompt, device, runs):
+                for chosen in (made, base):
+                    rows += compared(sizes, chosen, case, prompt)
+                if case.get("allocated_bytes"):
+                    memory.append(memory_row(sizes, base, case))
+        except torch.OutOfMemoryError:
+            left[kind] = "the memory was not enough"
+    return made, {"runs": runs, "rows": rows, "memory": memory, "left_out": left, **counted(rows)}
+
+
+def _multiplies(precision: str, device: torch.device) -> bool:
+    try:
+        check(precision, True, device, torch.bfloat16)
+    except ValueError:
+        return False
+    return True
 
 
 def measured(
@@ -52,10 +116,12 @@ def _pi(
     sizes: PiConfig, views: list[int], precisions: list[str], prompt: int, device: torch.device, runs: int
 ) -> Iterator[Case]:
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    model = random_model(sizes, device).set_precision(dtype)
+    before = start_of_peak(device) if device.type == "cuda" else 0
+    model = random_model(sizes, device, dtype=dtype)
     for precision in precisions:
         for count in views:
-            _reset(device)
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(device)
             ours = Ours(model, random_inputs(sizes, count, prompt, device), precision=precision)
             ms = {name: _ms(run, device, runs) for name, run in ours.parts().items()}
             ms["whole"] = ms.pop("total")
@@ -63,7 +129,10 @@ def _pi(
                 "views": count,
                 "precision": precision,
                 "ms": ms,
-                "allocated_bytes": _peak(device),
+                "allocated_bytes": torch.cuda.max_memory_allocated(device) - before
+                if device.type == "cuda"
+                else None,
+                "held_before_bytes": before,
                 "slots": 2,
             }
             del ours
@@ -128,13 +197,3 @@ def _ms(run: Callable[[], object], device: torch.device, runs: int) -> float:
         end.record()
     torch.cuda.synchronize(device)
     return float(np.median([begin.elapsed_time(end) for begin, end in events]))
-
-
-def _reset(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def _peak(device: torch.device) -> int | None:
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

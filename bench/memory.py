@@ -1,0 +1,162 @@
+"""Memory of models while they are loaded and their stages built: counted on a CPU, beside the plan.
+
+    python bench/memory.py [--cases pi05:fp8:drop ...] [--small --out DIR]
+
+A case is MODEL:PRECISION:keep or drop, as of `keep_exact`. A model of the published sizes, all of its weights
+zero, goes through the loader a tensor at a time in bfloat16, and the stages for a frame and a chunk are made.
+Counted is every storage of a tensor that lives (vla_accel_ros.tools.bench.memory): at most, in the end, and
+what of it is beyond the end, in layers of the largest stack. What a GPU's libraries take is not there, so the
+plan adds it: those numbers are computed, not measured. Prints a table and writes OUT/memory.json, where the
+rows of other cases stay; some 8 GB of host memory, and ten minutes of two cores. With --small tiny models,
+and nothing is written without --out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from full_size.command import RESULTS
+from full_size.figures import write
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.dropping import dropping
+from vla_accel_ros.engine.stages.packed_forward import PackedForward
+from vla_accel_ros.engine.stages.precision import PRECISIONS
+from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.models.checkpoints.streaming import fill
+from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.layers import quantized
+from vla_accel_ros.models.layers.fused import fused_parts
+from vla_accel_ros.models.layers.quantized import INT4, INT8
+from vla_accel_ros.models.openvla.checkpoint import empty_openvla
+from vla_accel_ros.models.openvla.config import OpenVLAConfig
+from vla_accel_ros.models.pi.weights import empty_pi, finished
+from vla_accel_ros.planning.device import load
+from vla_accel_ros.planning.families.work import Work
+from vla_accel_ros.planning.memory import memory
+from vla_accel_ros.planning.sizes import MODELS
+from vla_accel_ros.tools.bench.memory import LiveBytes
+from vla_accel_ros.tools.bench.tiny import tiny_models
+from vla_accel_ros.tools.cli import finish
+from vla_accel_ros.tools.provenance import provenance
+
+CPU, BF16 = torch.device("cpu"), torch.bfloat16
+CASES = ("pi05:exact:keep", "pi05:fp8:drop", "pi05:int8:drop", "pi0:int8:drop", "openvla:int4:drop")
+SLOTS, VIEWS, PROMPT, STEPS = 3, 2, 20, 10
+DEVICE = "rtx-4090"
+"""Whose context and work spaces the plan adds: a device that computes encode and denoise in fp8, too."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, count; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("--cases", nargs="+", default=list(CASES), help="(default: those of the table)")
+    parser.add_argument("--small", action="store_true", help="tiny models, to try the command")
+    parser.add_argument("--out", type=Path, help="folder of memory.json (default: bench/results)")
+    return finish(parser, arguments)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Count, print, write. Raises ValueError for a case that cannot be."""
+    rows = []
+    models = tiny_models() if arguments.small else MODELS
+    for case in arguments.cases:
+        kind, precision, exact = [*case.split(":"), "", ""][:3]
+        if kind not in ("pi0", "pi05", "openvla") or precision not in PRECISIONS:
+            raise ValueError(f"--cases has {case!r}; give MODEL:PRECISION:keep or drop, such as {CASES[1]}.")
+        with patch.object(quantized, "SHRINKS", (1.0,)):  # zeros need no search for the best scale
+            rows.append(counted(models[kind], precision, exact != "drop"))
+        print(line(rows[-1]), flush=True)
+    out = arguments.out or (None if arguments.small else RESULTS)
+    if out is not None:
+        write(
+            out / "memory.json", {**provenance(), "slots": SLOTS, "device": DEVICE, "rows": others(out, rows)}
+        )
+    return 0
+
+
+def others(out: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """These rows behind those of other cases that are in the file already."""
+    file = out / "memory.json"
+    before = json.loads(file.read_text())["rows"] if file.exists() else []
+    counted_now = [_case(row) for row in rows]
+    return [row for row in before if _case(row) not in counted_now] + rows
+
+
+def _case(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["model"], row["precision"], row["keep_exact"]
+
+
+def counted(sizes: Any, precision: str, keep_exact: bool) -> dict[str, Any]:
+    """One case."""
+    pi, g = isinstance(sizes, PiConfig), sizes.prefix
+    views = VIEWS if pi else 1
+    prompt = min(PROMPT, sizes.max_prompt)
+    model: Any = (empty_pi if pi else empty_openvla)(sizes, BF16)
+    parameters = dict(model.named_parameters())
+    told = None if keep_exact else dropping(precision, CPU)
+    gc.collect()  # the case before
+    with LiveBytes() as live:
+        zeros = ((name, torch.zeros((), dtype=BF16).expand(p.shape)) for name, p in parameters.items())
+        fill(model, zeros, CPU, 1, "zeros", None, fused_parts(model), told)
+        if pi:
+            finished(model)
+        gc.collect()
+        loaded, load_peak = live.held.now, live.held.peak
+        live.reset_peak()
+        pool = KVPool(g, SLOTS, sizes.max_tokens, CPU, BF16)
+        made: Any
+        if pi:
+            made = Stages(model, pool, precision=precision)
+            made.encode(views), made.prefill(views, prompt), made.denoise(1, STEPS)
+        else:
+            weights = precision if precision in (INT8, INT4) else None
+            made = PackedForward(model.stack, g, sizes.max_tokens, weights=weights)
+        gc.collect()
+        final, peak = live.held.now, max(live.held.peak, load_peak)
+    device = replace(load(DEVICE), fast_memory=False)
+    work = Work(views, prompt, STEPS, precision=precision)
+    plan = memory(sizes, work, device, SLOTS, keep_exact=keep_exact)
+    tensors = plan.allocated - plan.workspace - plan.building
+    if isinstance(sizes, OpenVLAConfig):
+        tensors -= plan.buffers + plan.frames  # forwards are made when a shape comes for the first time
+    layer = 2 * g.width * ((2 * g.heads + 2 * g.kv_heads) * g.head_dim + 3 * g.mlp)
+    return {
+        "model": sizes.kind,
+        "precision": precision,
+        "keep_exact": keep_exact,
+        "loaded_bytes": loaded,
+        "final_bytes": final,
+        "peak_bytes": peak,
+        "beyond_in_layers": round((peak - final) / layer, 3),
+        "planned_bytes": tensors,
+        "off_percent": round(100 * (tensors / final - 1), 2),
+        "total_computed_bytes": plan.total,
+    }
+
+
+def line(row: dict[str, Any]) -> str:
+    """Of the table."""
+    kept = "kept" if row["keep_exact"] else "given up"
+    model = {"pi05": "pi0.5", "openvla": "OpenVLA"}.get(row["model"], row["model"])
+    gb = (f"{row[name] / 1e9:.2f}" for name in ("final_bytes", "peak_bytes", "planned_bytes"))
+    return (
+        f"| memory: {model}, {row['precision']}, {kept} | {' | '.join(gb)} | {row['off_percent']:+.2f} % | "
+        f"{row['beyond_in_layers']:.2f} | {row['total_computed_bytes'] / 1e9:.2f} |"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

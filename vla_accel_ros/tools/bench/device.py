@@ -1,0 +1,142 @@
+"""`vla bench device`: what this GPU computes, how fast, and how near a plan comes, in one file to send.
+
+Kernels against their references; the engine's stages of the published sizes, with random weights; both beside
+the plan from micro-benchmarks of this machine and from the device file that is nearest. What does not fit, is
+not multiplied here or would begin too late is left out with its reason. Nothing of the user's is in the file:
+no path, no name of a host, no checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from vla_accel_ros.planning.device import Device, load, named_like
+from vla_accel_ros.planning.sizes import MODELS
+from vla_accel_ros.tools.provenance import provenance
+
+NEAREST = "rtx-4090"
+"""Whose numbers stand where nothing was measured, for a GPU without a device file."""
+NO_GPU = "torch sees no CUDA device here; --small tries the command with tiny models on a CPU."
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Of the subcommand."""
+    add = parser.add_argument
+    add("--small", action="store_true", help="tiny models on the CPU, whose times mean nothing")
+    add("--kinds", nargs="+", choices=tuple(MODELS), default=list(MODELS), help="(default: all)")
+    add("--views", nargs="+", type=int, default=[1, 2, 3], help="cameras (default: 1 2 3)")
+    add("--runs", type=int, default=50, help="replays of each stage (default: %(default)s)")
+    add("--seconds", type=float, default=280.0, help="after which no model is begun (default: %(default)g)")
+    add("--device", help="shipped device that is compared, too (default: the one like this GPU)")
+    add("--out", type=Path, help="folder of device_NAME.json (default: here)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, print, write; status 0 if every kernel is near its reference. Raises RuntimeError without a
+    GPU, unless `small`; ValueError for views or a device that there are not."""
+    import torch
+
+    small = arguments.small
+    if not small and not torch.cuda.is_available():
+        raise RuntimeError(NO_GPU)
+    if min(arguments.views) < 1 or max(arguments.views) > 3:
+        raise ValueError(f"--views is {arguments.views}; give numbers from 1 to 3.")
+    gpu = "" if small else torch.cuda.get_device_name()
+    base = load(arguments.device or named_like(gpu) or NEAREST)
+    document = measured(arguments, base, print)
+    print("\n".join(lines(document)))
+    name = "small" if small else "_".join(re.findall(r"[a-z0-9]+", gpu.lower()))
+    file = (arguments.out or Path()) / f"device_{name}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(document, indent=1) + "\n")
+    print(f"written: {file}")
+    return 0 if document["kernels_good"] else 1
+
+
+def measured(arguments: argparse.Namespace, base: Device, say: Callable[[str], object]) -> dict[str, Any]:
+    """What is written."""
+    import torch
+
+    from vla_accel_ros.models.config import PiConfig
+    from vla_accel_ros.planning.measure import to_yaml
+    from vla_accel_ros.tools.bench.kernels import KERNELS, checked, few_layers
+    from vla_accel_ros.tools.bench.stages import against_plans
+    from vla_accel_ros.tools.bench.tiny import tiny_models
+
+    began, small = time.monotonic(), arguments.small
+    device = torch.device("cpu" if small else "cuda")
+    models = {kind: (tiny_models() if small else MODELS)[kind] for kind in arguments.kinds}
+    configs = [few_layers(sizes) for sizes in models.values() if isinstance(sizes, PiConfig)]
+    say("kernels against their references")
+    dtype = torch.float32 if small else torch.bfloat16
+    kernels = sorted(checked(configs, device, dtype), key=lambda one: one.kernel)
+    took_s = time.monotonic() - began
+    say(f"stages against the plan, after {took_s:.0f} s")
+    precisions = ["exact"] if small else ["exact", "fp8", "int8"]
+    left = max(arguments.seconds - took_s, 1.0)
+    made, found = against_plans(
+        models, base, device, arguments.views, precisions, 4 if small else 20, arguments.runs, left, say
+    )
+    launched = {one.kernel for one in kernels}
+    return {
+        **provenance(),
+        "device": described(device),
+        "base": base.name,
+        "kernels": [{**asdict(one), "good": one.good} for one in kernels],
+        "kernels_good": all(one.good for one in kernels),
+        "not_launched": [name for name in KERNELS if name not in launched] if configs else list(KERNELS),
+        **found,
+        "device_file": None if small else to_yaml(made, torch.cuda.get_device_name(), "vla bench device"),
+        "took_s": round(time.monotonic() - began, 1),
+    }
+
+
+def described(device: Any) -> dict[str, Any]:
+    """A device as torch has it."""
+    import torch
+
+    if device.type != "cuda":
+        return {"name": "cpu"}
+    found = torch.cuda.get_device_properties(device)
+    return {
+        "name": found.name,
+        "capability": f"{found.major}.{found.minor}",
+        "multiprocessors": found.multi_processor_count,
+        "memory_bytes": found.total_memory,
+        "integrated": bool(found.is_integrated),
+        "cuda": torch.version.cuda,
+    }
+
+
+def lines(document: dict[str, Any]) -> Iterable[str]:
+    """For a terminal."""
+    from vla_accel_ros.tools.bench.planned import table
+
+    yield f"{'kernel':20}{'launches':>9}{'error':>10}{'at most':>9}  at its worst"
+    for one in document["kernels"]:
+        fault = one["wrong"] or ("" if one["good"] else "WRONG")
+        yield (
+            f"{one['kernel']:20}{one['launches']:9d}{one['error']:10.1e}{one['most']:9.1e}  {one['where']}  "
+            f"{fault}".rstrip()
+        )
+    if document["not_launched"]:
+        yield f"not launched by these models: {', '.join(document['not_launched'])}"
+    yield table(document["rows"])
+    for row in document["memory"]:
+        held, planned = row["measured_bytes"] / 1e9, row["predicted_bytes"] / 1e9
+        case = f"{row['model']} {row['views']} views {row['precision']}"
+        yield f"memory {case}: {held:.2f} GB, plan {planned:.2f} ({row['off_percent']:+.1f} %)"
+    for kind, why in document["left_out"].items():
+        yield f"left out: {kind}, as {why}"
+    good = sum(one["good"] for one in document["kernels"])
+    yield (
+        f"{good} of {len(document['kernels'])} kernels are near their references; {document['met']} of "
+        f"{document['of']} times within 10 % of a plan; {document['took_s']:.0f} s"
+    )

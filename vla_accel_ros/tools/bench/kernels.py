@@ -1,0 +1,269 @@
+"""Every kernel against its reference, at the shapes at which stages launch it.
+
+Stages of a model with the published widths and few layers are run without graphs. Each launch is made twice,
+on the same numbers: by the kernel, and by its plain reference in float32; the arguments are compared
+afterwards, by the norm of the difference. So a kernel is checked for what is asked of it, and a new one with
+the first stage that launches it. Those of a denoising step are also checked with poisoned results, as
+`vla tune` draws them. Forwards of tokens write into memory that their arguments only point to, and are
+compared as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.denoise.wide import MOST_NARROW
+from vla_accel_ros.engine.stages.packed_forward import PackedForward
+from vla_accel_ros.engine.stages.packed_stage import kernels_for
+from vla_accel_ros.engine.stages.precision import EXACT, PRECISIONS, check
+from vla_accel_ros.engine.stages.stage import Stage
+from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.kernels.ops import Ops, ops_for
+from vla_accel_ros.kernels.reference.linear import Norm
+from vla_accel_ros.kernels.reference.quantized import Rows
+from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.flow.rtc import Inpainting
+from vla_accel_ros.models.flow.solver import AB2, EULER
+from vla_accel_ros.models.layers.packed import Segment
+from vla_accel_ros.models.layers.quantized import INT4, INT8, Quantized
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.tools.bench.subjects import random_inputs, random_model
+from vla_accel_ros.tools.tune import pieces
+from vla_accel_ros.tools.tune.pieces import NEAR
+
+ROWS_NEAR = 3e-2
+"""The same of rows in fp8, whose values may be one rounding apart."""
+STEPS = 3
+KERNELS = tuple(
+    name for name, value in vars(Ops).items() if isinstance(value, staticmethod) and not name.startswith("_")
+)
+FORWARD = "packed forward"
+ONLY = {"attend": 5, "attend_rotary": 9}
+"""Of these the argument that is a result; others may be left as they were or used as scratch memory."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A kernel at its worst: the greatest relative error of its launches, and in which precision of which
+    model. wrong: why it could not be computed, "" if it could."""
+
+    kernel: str
+    launches: int
+    error: float
+    most: float
+    where: str
+    wrong: str = ""
+
+    @property
+    def good(self) -> bool:
+        """Whether it is near enough."""
+        return not self.wrong and self.error <= self.most
+
+
+class CheckedOps(Ops):
+    """Kernels, each launch of which is compared with the reference; found: (kernel, error, most) of each."""
+
+    def __init__(self, ops: Ops, found: list[tuple[str, float, float]]) -> None:
+        self._ops, self._found = ops, found
+        for name in KERNELS:
+            setattr(self, name, self._checked(name))
+
+    def parts(self, rows: int, weight: Tensor) -> int:
+        return self._ops.parts(rows, weight)
+
+    def _checked(self, name: str) -> Callable[..., Any]:
+        def launch(*given: Any, **named: Any) -> Any:
+            exact, exact_named = wide(copied(given)), wide(copied(named))
+            left = getattr(Ops, name)(*exact, **exact_named)
+            made = getattr(self._ops, name)(*given, **named)
+            ours: Any = (given, named)
+            expected: Any = (exact, exact_named)
+            if name == "add_product":  # what is left for the norm after it to add is a part of the result
+                ours, expected = _joined(given, made), _joined(exact, left)
+            elif name in ONLY:
+                ours, expected = given[ONLY[name]], exact[ONLY[name]]
+            elif isinstance(made, Tensor):
+                ours, expected = (ours, made), (expected, left)
+            rows = any(isinstance(one, Rows) for one in given)
+            self._found.append((name, error(ours, expected), ROWS_NEAR if rows else NEAR))
+            return made
+
+        return launch
+
+
+class Uncaptured(Stages):
+    """Stages whose bodies are computed anew in every call."""
+
+    def record(self, stage: Stage, partition: Hashable) -> None:
+        stage.partition = partition
+
+
+def checked(
+    configs: Sequence[PiConfig], device: torch.device, dtype: torch.dtype = torch.bfloat16, views: int = 2
+) -> Iterator[Checked]:
+    """Of all kernels that stages of these models launch in any precision that the device has, each once.
+
+    What the device refuses or fails to launch is in `wrong`.
+    """
+    worst: dict[str, Checked] = {}
+    for config in configs:
+        model = random_model(config, device, dtype=dtype)
+        for precision in PRECISIONS:
+            where = f"{config.kind}, {precision}"
+            try:
+                check(precision, True, device, dtype)
+            except ValueError:
+                continue  # the device has none in it, as `vla run` would say
+            found: list[tuple[str, float, float]] = []
+            wrong = ""
+            try:
+                _run(model, precision, found, views)
+                _forward(model, precision, found)
+                weights = None if precision == EXACT else precision
+                alone = pieces.errors(config, 40, device, 3, ops_for(device), dtype, weights)
+                found += [(name.split()[0], size, NEAR) for name, size in alone]
+            except Exception as fault:  # whatever a compiler, a driver or a library says
+                wrong = f"{type(fault).__name__}: {str(fault).splitlines()[0] if str(fault) else ''}"
+            for name, size, most in found:
+                now = Checked(name, 1, size, most, where)
+                worst[name] = now if name not in worst else _worse(worst[name], now)
+            if wrong:
+                name = f"after {found[-1][0]}" if found else "first launch"
+                yield Checked(name, 0, float("inf"), 0.0, where, wrong)
+    yield from worst.values()
+
+
+def few_layers(config: PiConfig, layers: int = 2, vocab: int = 2048) -> PiConfig:
+    """The same widths, so that every launch has its real shape."""
+    return replace(
+        config,
+        vocab=min(vocab, config.vocab),
+        vision=replace(config.vision, depth=layers),
+        prefix=replace(config.prefix, depth=layers),
+        expert=replace(config.expert, depth=layers),
+    )
+
+
+@torch.inference_mode()
+def _run(model: Pi, precision: str, found: list[tuple[str, float, float]], views: int) -> None:
+    """Frames, chunks alone and together, free, guided and committed, by both solvers, and the finish."""
+    config, device = model.config, model.embed_table.device
+    prompt = min(16, config.max_prompt)  # whole buckets: what is padding nobody reads, and it may differ
+    inputs = random_inputs(config, min(views, len(config.image_names)), prompt, device)
+    solvers = (EULER, AB2) if precision == EXACT else (EULER,)
+    for solver in solvers:
+        pool = KVPool(config.prefix, 4, config.max_tokens, device, model.language_model.dtype)
+
+        def ops() -> Ops:
+            return CheckedOps(ops_for(device), found)
+
+        stages = Uncaptured(model, pool, ops=ops, precision=precision, solver=solver)
+        lengths = stages.observe([inputs.frames] * 2, [inputs.prompt] * 2, [1, 2])
+        stages.last_hidden(1, lengths[0])
+        target = torch.zeros(config.horizon, config.action_dim)
+        guided = Inpainting(target, torch.linspace(1, 0, config.horizon))
+        for count in (1, MOST_NARROW // config.horizon + 1):
+            noise, state = (one.expand(count, *one.shape[1:]).contiguous() for one in inputs[3:])
+            slots, tokens = ([1, 2] * count)[:count], (lengths * count)[:count]
+            for guides in (None, [guided] * count):
+                stages.act(noise, state, slots, tokens, STEPS, guides)
+        if solver == EULER:
+            held = [Inpainting(target, torch.zeros(config.horizon), committed=2)]
+            stages.act(inputs.noise, inputs.state, [1], lengths[:1], STEPS, held)
+
+
+@torch.inference_mode()
+def _forward(model: Pi, precision: str, found: list[tuple[str, float, float]]) -> None:
+    """A prompt, and then a token behind it, by the kernels and by the references on the same prefix."""
+    device, sizes = model.embed_table.device, model.config.prefix
+    weights = precision if precision in (INT8, INT4) else None
+    results: list[list[Tensor]] = []
+    drawn = torch.Generator(device).manual_seed(3)
+    rows = torch.randn(1, 21, sizes.width, generator=drawn, device=device).to(model.language_model.dtype)
+    for kernels in (kernels_for(device), kernels_for(torch.device("cpu"))):
+        pool = KVPool(sizes, 1, 24, device, rows.dtype)
+        forward = PackedForward(model.stack, sizes, 64, kernels, capture=False, weights=weights)
+        made = [forward([Segment(rows[:, :20], causal=True, out=pool.span(0, 0, 20))])[0].clone()]
+        past = (pool.span(0, 0, 20),)
+        made.append(forward([Segment(rows[:, 20:], past, out=pool.span(0, 20, 21))])[0].clone())
+        results.append([*made, pool.k[:, :, :, :21].clone(), pool.v[:, :, :, :21].clone()])
+    found.append((FORWARD, error(results[0], results[1]), 2 * NEAR))
+
+
+def _worse(one: Checked, other: Checked) -> Checked:
+    worse = other if other.error / other.most > one.error / one.most or other.error != other.error else one
+    return replace(worse, launches=one.launches + other.launches)
+
+
+def _joined(given: Sequence[Any], left: tuple[Tensor | None, Tensor | None]) -> Tensor:
+    """x and what is left, of the arguments of add_product."""
+    x: Tensor = given[3].float()
+    for rest in left:
+        x = x if rest is None else x + rest.float()
+    return x
+
+
+def error(ours: Any, expected: Any) -> float:
+    """The greatest relative error; infinite where a number is none that ought to be one."""
+    pairs = zip(values(ours), values(expected), strict=True)
+    worst = 0.0
+    for made, exact in pairs:
+        if torch.equal(made, exact):
+            continue
+        size = float(exact.double().norm())
+        if not np.isfinite(size):
+            continue  # what was given was no number already: the launch that made it is the one to blame
+        off = float((made.double() - exact.double()).norm()) / max(size, 1e-30)
+        worst = max(worst, off) if np.isfinite(off) else float("inf")
+    return worst
+
+
+def values(given: Any) -> Iterator[Tensor]:
+    """What is compared of arguments: floating-point ones, rows in fp8 by their scales, of a norm the sums."""
+    if isinstance(given, Tensor):
+        if given.is_floating_point():
+            yield given.float()
+    elif isinstance(given, Rows | Quantized):
+        if isinstance(given, Rows):
+            yield given.values.float() * given.scale
+    elif isinstance(given, Norm):
+        yield given.squares.sum(0)
+        yield from values(given.scaled)
+    elif isinstance(given, dict):
+        yield from values(list(given.values()))
+    elif isinstance(given, list | tuple):
+        for one in given:
+            yield from values(one)
+
+
+def copied(given: Any) -> Any:
+    """Arguments with tensors of their own."""
+    return _mapped(given, Tensor.clone)
+
+
+def wide(given: Any) -> Any:
+    """Arguments in float32 where they are in half precision."""
+    return _mapped(given, lambda one: one.float() if one.dtype in (torch.bfloat16, torch.float16) else one)
+
+
+def _mapped(given: Any, of: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(given, Tensor):
+        return of(given)
+    if isinstance(given, dict):
+        return {name: _mapped(one, of) for name, one in given.items()}
+    if isinstance(given, tuple) and hasattr(given, "_fields"):
+        return type(given)(*(_mapped(one, of) for one in given))
+    if isinstance(given, list | tuple):
+        return type(given)(_mapped(one, of) for one in given)
+    if is_dataclass(given) and not isinstance(given, type):
+        return replace(
+            given, **{field.name: _mapped(getattr(given, field.name), of) for field in fields(given)}
+        )
+    return given

@@ -1,0 +1,92 @@
+"""How much memory a piece of work held at most: by a GPU's allocator, or by counting tensors on a CPU.
+
+On a GPU only what comes after the beginning counts, so whatever else lives in the process (another model that
+the garbage collector has not come to, a work space of cuBLAS for each of some thirty streams) is no part of
+it. On a CPU every storage that an operation of torch returns is counted until it is freed; what an operation
+takes for itself within is not seen there.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+@dataclass
+class Held:
+    """Bytes since the beginning: now and at most. before: what was held already (on a GPU)."""
+
+    now: int = 0
+    peak: int = 0
+    before: int = 0
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts in `held` the storages of the host's tensors that operations within made and that live still."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = Held()
+        self._live: dict[int, object] = {}
+
+    def reset_peak(self) -> None:
+        """The most from now on."""
+        self.held.peak = self.held.now
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for one in tree_leaves(made):
+            if isinstance(one, Tensor) and one.device.type == "cpu":
+                self._see(one.untyped_storage())
+        return made
+
+    def _see(self, storage: torch.UntypedStorage) -> None:
+        address, size = storage._cdata, storage.nbytes()
+        if address in self._live:
+            return
+        mark = self._live[address] = object()
+        self.held.now += size
+        self.held.peak = max(self.held.peak, self.held.now)
+        weakref.finalize(storage, self._freed, address, size, mark)
+
+    def _freed(self, address: int, size: int, mark: object) -> None:
+        if self._live.get(address) is mark:
+            del self._live[address]
+            self.held.now -= size
+
+
+@contextmanager
+def holding(device: torch.device) -> Iterator[Held]:
+    """What the block allocates on a device; the numbers are there when it is over."""
+    if device.type != "cuda":
+        with LiveBytes() as counted:
+            yield counted.held
+            gc.collect()
+        return
+    before, held = start_of_peak(device), Held()
+    held.before = before
+    try:
+        yield held
+    finally:
+        torch.cuda.synchronize(device)
+        held.now = torch.cuda.memory_allocated(device) - before
+        held.peak = torch.cuda.max_memory_allocated(device) - before
+
+
+def start_of_peak(device: torch.device) -> int:
+    """Bytes of a GPU that are held when all is given back that nobody uses; the peak counts from here."""
+    gc.collect()
+    torch.cuda.synchronize(device)
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
