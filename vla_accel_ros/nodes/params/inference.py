@@ -158,6 +158,14 @@ INFERENCE = (
         maximum=64,
     ),
     Parameter(
+        "text_groups",
+        EngineConfig.text_groups,
+        "Groups of layers that a token of text is computed in: each is fitted between actions on its own "
+        "(docs/streaming.md). Needs fast stages. 1: a token is computed at once.",
+        minimum=1,
+        maximum=64,
+    ),
+    Parameter(
         "frames_together",
         EngineConfig.frames_together,
         "Most frames that are computed in one forward where several wait, as those of many robots do, with "
