@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from vla_accel_ros.engine.lanes.partitions import CannotDivide
-from vla_accel_ros.kernels.tuning import Table
+from vla_accel_ros.kernels.tuning import Config, Table, read_table
 from vla_accel_ros.tools.cli import main
+from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.tools.tune.choose import LAYER
+from vla_accel_ros.tools.tune.steps import Gain, Step, Tuning
 
 
 def test_without_a_gpu_one_sentence_says_so(
@@ -24,20 +32,25 @@ def test_without_a_gpu_one_sentence_says_so(
 
 
 @pytest.fixture
-def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int | None]:
+def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     """A GPU on which tuning takes no time; for how many multiprocessors it was done."""
-    found: list[int | None] = []
+    found: list[int] = []
 
-    def tune(
-        config: object, device: object, batches: object, say: object, ways: object, sms: int | None
-    ) -> Table:
-        found.append(sms)
-        return Table(sms or 132)
+    def steps(config: object, device: object, batches: object, tuning: Tuning, ways: object) -> Iterator[Any]:
+        def step() -> Gain:
+            found.append(tuning.table.processors)
+            return Gain(10.0, 8.0)
+
+        yield "a kernel", step
+        yield LAYER, step
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    here = {"machine": {}, "versions": {}}
+    monkeypatch.setattr("vla_accel_ros.tools.tune.steps.provenance", lambda: here)
     monkeypatch.setattr("vla_accel_ros.kernels.ops.ops_for", lambda device: None)
-    monkeypatch.setattr("vla_accel_ros.tools.tune.choose.tune", tune)
-    monkeypatch.setattr("vla_accel_ros.tools.tune.command.provenance", dict)
+    monkeypatch.setattr("vla_accel_ros.tools.tune.choose.steps", steps)
+    monkeypatch.setattr("vla_accel_ros.tools.tune.command.bound_memory", lambda device, gib: None)
+    monkeypatch.setattr("vla_accel_ros.kernels.tuning.load_table", lambda device, sms: Table(sms or 132))
     monkeypatch.setattr(
         "vla_accel_ros.kernels.tuning.cache_file", lambda device, sms: tmp_path / f"{sms}.json"
     )
@@ -45,18 +58,36 @@ def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int | None]:
     return found
 
 
+def test_what_it_gained_is_said_and_stands_in_the_file(
+    tmp_path: Path, tuned: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tune", "--out", str(tmp_path / "out.json")]) == 0
+    said, data = capsys.readouterr().out, json.loads((tmp_path / "out.json").read_text())
+    assert "a layer of a denoising step: 10.00 us before, 8.00 now (-20.0%)" in said
+    assert data["done"] == {name: {"before_us": 10.0, "us": 8.0} for name in ("a kernel", LAYER)}
+    assert data["finished"] and read_table(json.dumps(data), "out", 132).entries == {}
+
+
+@pytest.mark.parametrize("options", [["--minutes", "0"], ["--gib", "nan"]])
+def test_a_bound_that_is_none_is_refused(
+    options: list[str], tuned: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tune", *options]) == 2 and not tuned
+    assert capsys.readouterr().err.endswith("; give more than 0.\n")
+
+
 def test_a_table_for_a_partition_is_kept_under_the_number_that_there_is(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tuned: list[int | None]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tuned: list[int]
 ) -> None:
     part = SimpleNamespace(sms=40, streams=(None,))
     monkeypatch.setattr("vla_accel_ros.engine.lanes.partitions.of_size", lambda device, count: part)
     assert main(["tune", "--sms", "33"]) == main(["tune"]) == 0
-    assert tuned == [40, None]
+    assert tuned == [40, 40, 132, 132]
     assert {file.name for file in tmp_path.iterdir()} == {"40.json", "None.json"}
 
 
 def test_a_gpu_that_cannot_be_divided_is_told_in_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tuned: list[int | None]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tuned: list[int]
 ) -> None:
     def of_size(device: object, count: int) -> None:
         raise CannotDivide("this GPU driver has no cuGreenCtxCreate (one of CUDA 12.4 or newer has it)")
@@ -65,3 +96,84 @@ def test_a_gpu_that_cannot_be_divided_is_told_in_one_sentence(
     assert main(["tune", "--sms", "32"]) == 1
     assert capsys.readouterr().err.startswith("vla tune: this GPU driver has no cuGreenCtxCreate")
     assert tuned == []
+
+
+class Machine:
+    """Kernels whose time a test says, on a clock that they move by a second each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.now_s, self.ran = path, 0.0, list[str]()
+        self.said = list[str]()
+        self.fails: dict[str, Exception] = {}
+
+    def tuning(self, **about: Any) -> Tuning:
+        return Tuning(Table(8), Table(8), self.path, about, self.said.append, lambda: self.now_s)
+
+    def steps(self, tuning: Tuning, names: str = "abc") -> list[tuple[str, Step]]:
+        def step(name: str) -> Gain:
+            self.now_s += 1.0
+            tuning.table.entries[name] = Config(16, 16, 16, split=1 + len(self.ran))
+            if name in self.fails:
+                raise self.fails[name]
+            self.ran.append(name)
+            return Gain(4.0, 2.0)
+
+        return [(name, partial(step, name)) for name in names]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "tuning" / "gpu.json")
+
+
+class TestSteps:
+    def test_what_its_time_is_over_for_goes_on_when_it_is_called_again(self, machine: Machine) -> None:
+        first = machine.tuning()
+        assert first.resume() == 0 and not first.run(machine.steps(first), until_s=2.0)
+        assert machine.ran == ["a", "b"]
+        second = machine.tuning()
+        assert second.resume() == 2 and second.run(machine.steps(second), until_s=99.0)
+        assert machine.ran == ["a", "b", "c"] and second.done == dict.fromkeys("abc", Gain(4.0, 2.0))
+        found = read_table(machine.path.read_text(), "file", 8)
+        assert {name: config.split for name, config in found.entries.items()} == {"a": 1, "b": 2, "c": 3}
+
+    def test_what_is_killed_loses_the_kernel_that_it_was_at_alone(self, machine: Machine) -> None:
+        tuning = machine.tuning()
+        machine.fails["c"] = KeyboardInterrupt()  # type: ignore[assignment]  # as ctrl-C is
+        with pytest.raises(KeyboardInterrupt):
+            tuning.run(machine.steps(tuning), until_s=99.0)
+        machine.fails.clear()
+        again = machine.tuning()
+        assert again.resume() == 2 and again.run(machine.steps(again), until_s=99.0)
+        assert machine.ran == ["a", "b", "c"]
+
+    def test_a_finished_one_or_one_of_other_options_versions_or_gpus_begins_anew(
+        self, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        whole = machine.tuning(batches=[1])
+        assert whole.run(machine.steps(whole), until_s=99.0) and machine.tuning(batches=[1]).resume() == 0
+        partly = machine.tuning(batches=[1])
+        assert not partly.run(machine.steps(partly), until_s=machine.now_s + 1.0)
+        assert machine.tuning(batches=[1, 2]).resume() == 0
+        assert machine.tuning(batches=[1]).resume() == 1
+        now = provenance()
+        for name in ("machine", "versions"):
+            other = {**now, name: {**now[name], "gpu": "another"}}
+            with monkeypatch.context() as changed:
+                changed.setattr("vla_accel_ros.tools.tune.steps.provenance", lambda other=other: other)
+                assert machine.tuning(batches=[1]).resume() == 0
+
+    def test_what_does_not_fit_into_memory_stays_as_it_was_and_is_named(self, machine: Machine) -> None:
+        machine.fails["b"] = torch.OutOfMemoryError("tried to allocate 3 GiB\nand more")
+        tuning = machine.tuning()
+        assert tuning.run(machine.steps(tuning), until_s=99.0)
+        assert machine.ran == ["a", "c"] and set(tuning.table.entries) == {"a", "c"}
+        assert [line.split(maxsplit=1) for line in machine.said] == [
+            ["b", "left as it was: tried to allocate 3 GiB"]
+        ]
+
+    def test_a_file_that_is_no_table_is_named(self, machine: Machine) -> None:
+        machine.path.parent.mkdir()
+        machine.path.write_text("[]")
+        with pytest.raises(ValueError, match=r"gpu\.json is no tuning table"):
+            machine.tuning().resume()

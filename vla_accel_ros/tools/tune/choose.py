@@ -9,7 +9,8 @@ one before computes, if both fit on a processor, so that what is fastest alone n
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from vla_accel_ros.kernels import ops as kernel_ops
 from vla_accel_ros.kernels.cuda import compiling
 from vla_accel_ros.kernels.ops import Ops, TritonOps, parts_shape
-from vla_accel_ros.kernels.tuning import WAYS, Config, Shape, Table, load_table
+from vla_accel_ros.kernels.tuning import WAYS, Config, Shape, Table
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.tools.tune.candidates import (
     CANDIDATES,
@@ -31,63 +32,109 @@ from vla_accel_ros.tools.tune.candidates import (
     STAGGERED_ATTENTION,
 )
 from vla_accel_ros.tools.tune.pieces import NEAR, Piece, chain_us, error, layer_us, pieces
+from vla_accel_ros.tools.tune.steps import Gain, Step, Tuning
 from vla_accel_ros.tools.tune.wide_pieces import down_us, encoder, prefix_attention, staggered_attention
 
 VIEWS = 2
+LAYER = "a layer of a denoising step"
 ROUNDS = 2
 """How often each kernel is chosen again in company of the others."""
 
 
-def tune(
+def steps(
     config: PiConfig,
     device: torch.device,
     batches: tuple[int, ...],
-    say: Callable[[str], None],
+    tuning: Tuning,
     ways: tuple[str, ...] = WAYS,
-    multiprocessors: int | None = None,
-) -> Table:
-    """The fastest Config of each kernel at the sizes of `config`, whose modulated norms are the most work.
+) -> Iterator[tuple[str, Step]]:
+    """Of a tuning of each kernel at the sizes of `config`, whose modulated norms are the most work: how it is
+    launched, and at last what whole layers decide.
 
     ways: of kernels that are timed; with fewer than all, against those of the table in use.
-    multiprocessors: of the partition whose stream is the current one; None = all.
     """
-    processors = multiprocessors or torch.cuda.get_device_properties(device).multi_processor_count
-    used = load_table(device, multiprocessors) if set(ways) < set(WAYS) else Table(processors)
-    hopper = {} if "cuda" in ways else used.hopper
-    table = Table(processors, dict(used.entries), source="vla tune", hopper=dict(hopper))
+    table, say = tuning.table, tuning.say
     device_takes = compiling.available() and torch.cuda.get_device_capability(device) == (9, 0)
+    hopper = device_takes and "cuda" in ways
     keys = VIEWS * config.vision.tokens + 20
     for batch in batches:
         for piece in pieces(config, keys, device, batch):
             if piece.name != "attend" or batch == batches[0]:  # its entry is one for all batches
-                taken = _best(table, piece, _of(CANDIDATES[piece.name], ways), device, say)
-                if device_takes and batch == 1 and "cuda" in ways:
-                    _hopper(table, piece, _of(HOPPER.get(piece.kernel, ()), ways), taken, device, say)
+                few = _of(HOPPER.get(piece.kernel, ()), ways) if hopper and batch == 1 else ()
+                candidates = _of(CANDIDATES[piece.name], ways)
+                yield f"{piece.name}, {batch}", partial(_choose, tuning, piece, candidates, few, device)
     for views in (1, VIEWS, 3):
-        if device_takes and "cuda" in ways:
+        if hopper:
             for piece in encoder(config, views, device):
-                _hopper(table, piece, ENCODER[piece.kernel], _blas(table, piece, device), device, say)
+                tiles = ENCODER[piece.kernel]
+                yield f"{piece.name}, {views} views", partial(_choose_tiles, tuning, piece, tiles, device)
         tokens = views * config.vision.tokens + 32
-        parts(table, config, tokens, device, say)
-        _best(table, prefix_attention(config, tokens, device), _of(PREFIX_ATTENTION, ways), device, say)
+        yield f"down, {views} views", partial(parts, table, config, tokens, device, say)
+        piece, candidates = prefix_attention(config, tokens, device), _of(PREFIX_ATTENTION, ways)
+        yield f"prefix attention, {views} views", partial(_choose, tuning, piece, candidates, (), device)
     staggered = staggered_attention(config, keys, STAGGERED, device)
-    taken = _best(table, staggered, _of(STAGGERED_ATTENTION, ways), device, say)
-    if device_takes and "cuda" in ways:
-        _hopper(table, staggered, HOPPER[staggered.kernel], taken, device, say)
-    table.pdl = pdl_helps(table, config, keys, device, batches[0], say)
-    if table.pdl and table.hopper and "cuda" in ways:
-        together(table, config, device, say)
+    few = HOPPER[staggered.kernel] if hopper else ()
+    candidates = _of(STAGGERED_ATTENTION, ways)
+    yield "staggered attention", partial(_choose, tuning, staggered, candidates, few, device)
+
+    def early_starts() -> None:
+        table.pdl = pdl_helps(table, config, keys, device, batches[0], say)
+
+    yield "early starts", early_starts
+    if hopper:
+        yield "in company", partial(together, table, config, device, say)
+
+    def whole_layers() -> Gain:
+        both = (TritonOps(device, each) for each in (tuning.used, table))
+        return Gain(*(layer_us(config, keys, device, batches[0], ops) for ops in both))
+
+    yield LAYER, whole_layers
+
+
+def tuned(table: Table, ways: tuple[str, ...], used: Table) -> Table:
+    """What a tuning begins with: with fewer ways than all the table in use, else nothing."""
+    if set(ways) < set(WAYS):
+        table.entries = dict(used.entries)
+        table.hopper = {} if "cuda" in ways else dict(used.hopper)
     return table
 
 
-def tune_small(
-    table: Table, config: PiConfig, device: torch.device, kind: str, say: Callable[[str], None]
-) -> None:
-    """Enter the fastest Config of each product of a denoising step whose weights are quantised to a kind."""
+def _choose(
+    tuning: Tuning,
+    piece: Piece,
+    candidates: tuple[Config, ...],
+    few: tuple[Config, ...],
+    device: torch.device,
+) -> Gain | None:
+    """Enter the fastest of some, and of kernels/cuda if those are faster."""
+    before_us = _used_us(tuning.used, piece, device)
+    us = _best(tuning.table, piece, candidates, device, tuning.say)
+    us = min(us, _hopper(tuning.table, piece, few, us, device, tuning.say))
+    return Gain(before_us, us) if math.isfinite(us) else None
+
+
+def _choose_tiles(tuning: Tuning, piece: Piece, tiles: tuple[Config, ...], device: torch.device) -> Gain:
+    """Enter the fastest tiles, if they are faster than cuBLAS."""
+    blas_us, before_us = _blas(tuning.table, piece, device), _used_us(tuning.used, piece, device)
+    return Gain(before_us, min(blas_us, _hopper(tuning.table, piece, tiles, blas_us, device, tuning.say)))
+
+
+def _used_us(used: Table, piece: Piece, device: torch.device) -> float:
+    """Microseconds as engines launch it until now."""
+    with torch.inference_mode():
+        ops = TritonOps(device, dataclasses.replace(used, pdl=True))
+        return chain_us(_launch(ops, piece), piece, device, runs=20)
+
+
+def small_steps(
+    config: PiConfig, device: torch.device, kind: str, tuning: Tuning
+) -> Iterator[tuple[str, Step]]:
+    """Of each product of a denoising step whose weights are quantised to a kind."""
     for piece in pieces(config, VIEWS * config.vision.tokens + 20, device, 1, weights=kind):
         splits = piece.kernel == "project"
         if splits or piece.kernel in ("rotary_qkv", "gated_up"):
-            _best(table, piece, tuple(c for c in SMALL_WEIGHTS if splits or c.split == 1), device, say)
+            candidates = tuple(c for c in SMALL_WEIGHTS if splits or c.split == 1)
+            yield f"{piece.name}, {kind}", partial(_choose, tuning, piece, candidates, (), device)
 
 
 def _best(
@@ -107,7 +154,7 @@ def _best(
         if us is not None:
             taken[candidate] = us
     if not candidates and before is None:  # its way is not asked for
-        return float("inf")
+        return math.inf
     if not taken:
         raise RuntimeError(f"no way to launch {piece.name} is right on this device; please report it.")
     best = min(taken, key=lambda candidate: taken[candidate])
@@ -124,8 +171,9 @@ def _hopper(
     other: float,
     device: torch.device,
     say: Callable[[str], None],
-) -> None:
-    """Enter the fastest of kernels/cuda, if it takes less than `other` microseconds."""
+) -> float:
+    """Enter the fastest of kernels/cuda, if it takes less than `other` microseconds; returns those of it, inf
+    without."""
     key, taken = shape_of(piece).key, {}
     for candidate in candidates:
         table.hopper[key] = candidate
@@ -140,6 +188,8 @@ def _hopper(
     if best is not None and taken[best] < other:
         table.hopper[key] = best
         say(f"{key:44} {taken[best]:7.2f} us of kernels/cuda  {short(best)}")
+        return taken[best]
+    return math.inf
 
 
 def _launch(ops: Ops, piece: Piece) -> Callable[..., None]:
@@ -211,7 +261,10 @@ def pdl_helps(
 
 
 def together(table: Table, config: PiConfig, device: torch.device, say: Callable[[str], None]) -> None:
-    """Choose among kernels/cuda again, one kernel after another, by the time of whole layers of all views."""
+    """Choose among kernels/cuda again, one kernel after another, by the time of whole layers of all views;
+    only where those can start before the one before has ended."""
+    if not (table.pdl and table.hopper):
+        return
     keys = [views * config.vision.tokens + 20 for views in (1, VIEWS, 3)]
 
     def taken(key: str, candidate: Config) -> float:

@@ -1,20 +1,29 @@
 """`vla tune`: times every way to launch each kernel on this GPU and keeps the fastest as its tuning table.
 
 The table goes to the user's cache, named by GPU and versions, where engines find it; --out writes it
-elsewhere, for instance to be given to others with the same device. --sms tunes for a partition, whose table
+elsewhere, for instance to be given to others with the same device. It is written after each kernel: a tuning
+that was broken off, or whose time was over (--minutes), goes on when it is called again. What it gained over
+the table in use is said at the end, and stands in the file. --sms tunes for a partition, whose table
 is found by engines that run with one of so many multiprocessors.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import time
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vla_accel_ros.kernels.tuning import WAYS
 from vla_accel_ros.tools.options import subcommand
-from vla_accel_ros.tools.provenance import provenance
+
+if TYPE_CHECKING:
+    import torch
+
+UNFINISHED = 3
+"""Status of a tuning whose time was over."""
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,36 +45,73 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="time on a partition of N multiprocessors, or the next larger that the GPU has, for an engine "
         "with partition N:M or M:N (default: on all)",
     )  # fmt: skip
+    parser.add_argument("--minutes", type=float, default=30.0, help="most to take (default: %(default)s)")
+    parser.add_argument(
+        "--gib", type=float, default=6.0,
+        help="most of the GPU's memory to take; kernels that need more are left as they were "
+        "(default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, help="file to write (default: the user's cache)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Time, print, write. Raises RuntimeError without a CUDA device or triton, or for --sms where the GPU
-    cannot be divided; ValueError for a number that it does not have."""
+    """Time, print, write; status 3 if the time was over before all was done. Raises RuntimeError without a
+    CUDA device or triton, or for --sms where the GPU cannot be divided; ValueError for a number that it does
+    not have."""
     import torch
 
     from vla_accel_ros.engine.lanes.partitions import of_size
     from vla_accel_ros.kernels.ops import ops_for
-    from vla_accel_ros.kernels.tuning import cache_file
+    from vla_accel_ros.kernels.tuning import Table, cache_file, load_table
     from vla_accel_ros.models.config import PI05
-    from vla_accel_ros.tools.tune.choose import tune, tune_small
+    from vla_accel_ros.tools.tune.choose import LAYER, small_steps, steps, tuned
+    from vla_accel_ros.tools.tune.steps import Tuning
 
     if not torch.cuda.is_available():
         raise RuntimeError("kernels are tuned on a GPU, and torch sees no CUDA device here.")
     device = torch.device("cuda")
     ops_for(device)
+    for name in ("minutes", "gib"):
+        if not 0 < getattr(arguments, name) < float("inf"):
+            raise ValueError(f"--{name} is {getattr(arguments, name)}; give more than 0.")
+    bound_memory(device, arguments.gib)
     ways, say = tuple(arguments.ways), partial(print, flush=True)
+    until_s = time.monotonic() + 60.0 * arguments.minutes
     sms, on = None, None
     if arguments.sms is not None:
         part = of_size(device, arguments.sms)
         sms, on = part.sms, part.streams[0]
         say(f"on {sms} multiprocessors")
-    with torch.cuda.stream(on):
-        table = tune(PI05, device, tuple(arguments.batches), say, ways, sms)
-        for kind in arguments.weights:
-            tune_small(table, PI05, device, kind, say)
     out = arguments.out or cache_file(device, sms)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps({**table.to_json(), **provenance()}, indent=1) + "\n")
+    used = load_table(device, sms)
+    about = {
+        "batches": list(arguments.batches),
+        "ways": list(ways),
+        "weights": list(arguments.weights),
+        "sms": sms,
+    }
+    table = tuned(Table(used.processors, source="vla tune"), ways, used)
+    tuning = Tuning(table, used, out, about, say)
+    if before := tuning.resume():
+        say(f"{out}: {before} steps were done before; it goes on with the next")
+    with torch.cuda.stream(on):
+        kinds = (small_steps(PI05, device, kind, tuning) for kind in arguments.weights)
+        batches = tuple(arguments.batches)
+        finished = tuning.run(chain(steps(PI05, device, batches, tuning, ways), *kinds), until_s)
+    for label, gain in tuning.done.items():
+        if gain is not None and label != LAYER:
+            say(f"{label:44} {gain}")
+    if (layer := tuning.done.get(LAYER)) is not None:
+        say(f"{LAYER}: {layer}")
     print(f"written: {out}")
-    return 0
+    if not finished:
+        say(f"{arguments.minutes:g} minutes are over; call it again to go on with what is left.")
+    return 0 if finished else UNFINISHED
+
+
+def bound_memory(device: torch.device, gib: float) -> None:
+    """Let this process allocate no more of the GPU's memory."""
+    import torch
+
+    share = min(1.0, gib * 2**30 / torch.cuda.get_device_properties(device).total_memory)
+    torch.cuda.set_per_process_memory_fraction(share, device)
